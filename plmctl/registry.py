@@ -1,0 +1,43 @@
+"""The folder is the registry: ``objectives/mlm.py`` is the objective ``mlm``.
+
+A name with ``+`` is written ``_and_`` in the file name: ``mlm+nsp`` is ``mlm_and_nsp.py``.
+Listing reads file names and imports nothing.
+"""
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from types import ModuleType
+
+from plmctl.errors import ConfigError
+
+
+@cache
+def names(folder: str) -> tuple[str, ...]:
+    """Names of the members of ``plmctl/<folder>``, sorted, without importing them."""
+    stems = (
+        entry.name.removesuffix(".py")
+        for entry in files(f"plmctl.{folder}").iterdir()
+        if entry.name.endswith(".py") and not entry.name.startswith("_")
+    )
+    return tuple(sorted(stem.replace("_and_", "+") for stem in stems))
+
+
+def load(folder: str, name: str) -> ModuleType:
+    """Import one member.
+
+    Raises:
+        ConfigError: No such member; the message has the nearest name.
+    """
+    if name not in names(folder):
+        raise ConfigError(f"unknown {folder} name {name!r}{nearest(name, names(folder))}")
+    return importlib.import_module(f"plmctl.{folder}.{name.replace('+', '_and_')}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?``, or the list of known names when none is near."""
+    known = list(known)
+    match = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {match[0]!r}?" if match else f"; one of: {', '.join(known)}"
