@@ -1,0 +1,39 @@
+"""What a step hands to a network: inputs, and targets that carry their own counts."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+IGNORE = -100
+"""The target where nothing is asked; the index that PyTorch's losses ignore by default."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch.
+
+    Attributes:
+        inputs: Arguments of the network's forward.
+        targets: One tensor a part of the loss, IGNORE where nothing is asked.
+        tokens: Input tokens that are no padding.
+        cells: Input positions, padding included.
+    """
+
+    inputs: dict[str, Tensor]
+    targets: dict[str, Tensor]
+    tokens: int
+    cells: int
+
+    def counts(self) -> dict[str, int]:
+        """Number of targets of each part: what its summed loss is divided by."""
+        return {part: int((target != IGNORE).sum()) for part, target in self.targets.items()}
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on a device; copies from pinned memory do not wait."""
+        return Batch(
+            {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()},
+            {part: tensor.to(device, non_blocking=True) for part, tensor in self.targets.items()},
+            self.tokens,
+            self.cells,
+        )

@@ -1,0 +1,95 @@
+"""From a layout to a masked batch: what the masked objectives share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plmctl.config.masking import MaskingConfig
+from plmctl.errors import ConfigError
+from plmctl.shaping.keys import fold, stream
+from plmctl.shaping.masking import Treatment, choose, count_exact, replace
+from plmctl.shaping.rows import CLS, PAD, SEP, Layout, fill
+
+if TYPE_CHECKING:
+    from plmctl.corpus.store import TokenStore
+    from plmctl.modeling.batch import Batch
+    from plmctl.tokenization.vocab import Vocab
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Masker:
+    """Reads a layout's tokens and masks them.
+
+    Attributes:
+        config: Rates and the kind of masking.
+        store: Where the tokens are.
+        treatment: What stands at a masked position.
+        specials: Ids of the layout's special cells.
+        key: Key of all masks.
+    """
+
+    config: MaskingConfig
+    store: TokenStore
+    treatment: Treatment
+    specials: dict[int, int]
+    key: int
+
+    def batch(self, layout: Layout, passes: Ints, samples: Ints) -> Batch:
+        """The batch of a layout.
+
+        Args:
+            layout: B rows of width L.
+            passes: [B] which set of masks.
+            samples: [B] which sample; with ``passes`` it decides the masks.
+
+        Returns:
+            inputs: input_ids, attention_mask, token_type_ids [B, L], positions [K];
+            targets: mlm [K].
+        """
+        import torch
+
+        from plmctl.modeling.batch import Batch
+
+        keys = fold(self.key, passes, samples)
+        real = layout.source != PAD
+        ids = fill(layout.source, self.store.tokens(np.maximum(layout.source, 0)), self.specials)
+        counts = count_exact(layout.lengths, self.config.rate, self.config.max_predictions)
+        chosen = choose(layout.source >= 0, counts, keys)
+        positions = np.flatnonzero(chosen)
+        inputs = {
+            "input_ids": replace(ids, chosen, keys, self.treatment),
+            "attention_mask": real.astype(np.int64),
+            "token_type_ids": layout.segments,
+            "positions": positions,
+        }
+        return Batch(
+            {name: torch.from_numpy(array) for name, array in inputs.items()},
+            {"mlm": torch.from_numpy(ids.reshape(-1)[positions])},
+            int(layout.lengths.sum()),
+            real.size,
+        )
+
+
+def masker(config: MaskingConfig, store: TokenStore, vocab: Vocab, seed: int) -> Masker:
+    """A masker for a tokenizer.
+
+    Raises:
+        ConfigError: The tokenizer lacks a special token that masked rows need.
+    """
+    ids = {"[MASK]": vocab.mask, "[CLS]": vocab.cls, "[SEP]": vocab.sep, "[PAD]": vocab.pad}
+    missing = [name for name, id_ in ids.items() if id_ is None]
+    if missing:
+        raise ConfigError(
+            f"the objective {config.name!r} needs a tokenizer with {', '.join(missing)}",
+            "train one with `family: bert`",
+        )
+    mask, cls, sep, pad = (int(id_) for id_ in ids.values() if id_ is not None)
+    treatment = Treatment(mask, vocab.size, config.mask_share, config.random_share)
+    key = int(fold(seed, stream("mask")))
+    return Masker(config, store, treatment, {PAD: pad, CLS: cls, SEP: sep}, key)
