@@ -1,0 +1,43 @@
+"""One file a family: sizes, how to build and load its network, where its heads begin."""
+
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from plmctl import registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from plmctl.config.members import ModelConfig
+
+
+class Family(Protocol):
+    """What a file of this folder defines; the module itself is the object."""
+
+    OBJECTIVE: str
+    """The objective of the family's paper."""
+    TOKENIZER: str
+    """The tokenizer algorithm of the family's paper."""
+
+    def build(
+        self, config: "ModelConfig", *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+    ) -> "PreTrainedModel":
+        """A network with fresh weights and the heads for ``parts``."""
+
+    def load(self, folder: str, parts: tuple[str, ...]) -> "PreTrainedModel":
+        """A pretrained network with the heads for ``parts``."""
+
+    def positions(self, config: "ModelConfig") -> int:
+        """The longest input."""
+
+    def forward(self, model: Any, **inputs: "Tensor") -> dict[str, "Tensor"]:
+        """Logits of each part."""
+
+
+def get(name: str) -> Family:
+    """The family of that name.
+
+    Raises:
+        ConfigError: There is none; the message has the nearest.
+    """
+    return cast(Family, registry.load("families", name))

@@ -10,7 +10,7 @@ from plmctl.config.members import ModelConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import BertForMaskedLM, BertForPreTraining, PreTrainedModel
 
 OBJECTIVE = "mlm+nsp"
 TOKENIZER = "wordpiece"
@@ -81,16 +81,22 @@ def build(
     return model
 
 
-def load(folder: str, parts: tuple[str, ...], **options: str) -> PreTrainedModel:
-    """A pretrained model with the heads that ``parts`` ask for."""
+def load(folder: str, parts: tuple[str, ...]) -> PreTrainedModel:
+    """A pretrained model with the heads that ``parts`` ask for, in float32."""
+    import torch
     from transformers import BertForMaskedLM, BertForPreTraining
 
     cls = BertForPreTraining if "nsp" in parts else BertForMaskedLM
-    return cls.from_pretrained(folder, **options)
+    return cls.from_pretrained(folder, dtype=torch.float32)
+
+
+def positions(config: Config) -> int:
+    """The longest input."""
+    return config.max_position_embeddings
 
 
 def forward(
-    model: PreTrainedModel,
+    model: BertForPreTraining | BertForMaskedLM,
     input_ids: Tensor,
     attention_mask: Tensor,
     token_type_ids: Tensor,
@@ -111,6 +117,6 @@ def forward(
     encoded = model.bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
     hidden_KH = encoded.last_hidden_state.flatten(0, 1)[positions]
     logits = {"mlm": model.cls.predictions(hidden_KH)}
-    if encoded.pooler_output is not None:
+    if encoded.pooler_output is not None:  # BertForMaskedLM has no pooler
         logits["nsp"] = model.cls.seq_relationship(encoded.pooler_output)
     return logits

@@ -10,7 +10,7 @@ from plmctl.config.members import ModelConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import GPT2LMHeadModel, PreTrainedModel
 
 OBJECTIVE = "clm"
 TOKENIZER = "byte_bpe"
@@ -77,14 +77,20 @@ def build(
     return GPT2LMHeadModel(network)
 
 
-def load(folder: str, parts: tuple[str, ...], **options: str) -> PreTrainedModel:
-    """A pretrained model with its language-model head."""
+def load(folder: str, parts: tuple[str, ...]) -> PreTrainedModel:
+    """A pretrained model with its language-model head, in float32."""
+    import torch
     from transformers import GPT2LMHeadModel
 
-    return GPT2LMHeadModel.from_pretrained(folder, **options)
+    return GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32)
 
 
-def forward(model: PreTrainedModel, input_ids: Tensor) -> dict[str, Tensor]:
+def positions(config: Config) -> int:
+    """The longest input."""
+    return config.n_positions
+
+
+def forward(model: GPT2LMHeadModel, input_ids: Tensor) -> dict[str, Tensor]:
     """Logits at every position: lm [B, T, V] from input_ids [B, T], rows without padding."""
     # A cache would cost memory, and switches transformers' own handling of packed rows off.
     hidden_BTH = model.transformer(input_ids, use_cache=False).last_hidden_state

@@ -1,0 +1,32 @@
+"""One file an objective: how examples are made, and what is asked of the network."""
+
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from plmctl import registry
+
+if TYPE_CHECKING:
+    from plmctl.config.members import ObjectiveConfig
+    from plmctl.corpus.store import TokenStore
+    from plmctl.tokenization.vocab import Vocab
+
+
+class Objective(Protocol):
+    """What a file of this folder defines; the module itself is the object."""
+
+    Config: type["ObjectiveConfig"]
+    PARTS: tuple[str, ...]
+    """Names of the parts of its loss: the heads that it needs."""
+
+    def make(
+        self, config: Any, store: "TokenStore", vocab: "Vocab", seq_len: int, seed: int
+    ) -> Any:
+        """The objective over a store: a ``training.step.Step``."""
+
+
+def get(name: str) -> Objective:
+    """The objective of that name.
+
+    Raises:
+        ConfigError: There is none; the message has the nearest.
+    """
+    return cast(Objective, registry.load("objectives", name))

@@ -1,0 +1,1 @@
+"""Speaking to the user: notes on stderr, results on stdout."""

@@ -1,0 +1,58 @@
+"""Accelerate set up from a config: device, precision, processes."""
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+
+from plmctl.config.optim import OptimConfig
+from plmctl.config.run import ComputeConfig
+from plmctl.errors import ConfigError
+from plmctl.modeling.network import Network
+from plmctl.training.loop import Engine
+from plmctl.training.optim import make_optimizer
+
+_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+
+
+def make_accelerator(compute: ComputeConfig) -> Accelerator:
+    """The device and precision of a config, in the process group that the launcher made.
+
+    Raises:
+        ConfigError: The device is not there, or cannot compute in that precision.
+    """
+    if compute.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("compute.device: no CUDA device here", "use `compute.device: auto`")
+    if compute.threads is not None:
+        torch.set_num_threads(compute.threads)
+    cuda = torch.cuda.is_available() and compute.device in ("auto", "cuda")
+    # Accelerate keeps its state for the whole process, and a second run in one process (a test, a
+    # sweep) may want another precision.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return Accelerator(
+        cpu=compute.device == "cpu", mixed_precision=_PRECISION[_precision(compute, cuda=cuda)]
+    )
+
+
+def make_engine(
+    accelerator: Accelerator, network: Network, optim: OptimConfig, compute: ComputeConfig
+) -> Engine:
+    """The network and a new optimizer, prepared for the device and the processes.
+
+    The schedule is not prepared: Accelerate would step it once a process.
+    """
+    if compute.attention != "auto":
+        network.model.set_attn_implementation(compute.attention)
+    network.to(accelerator.device)
+    if compute.compile is True:
+        network.compile(dynamic=True)
+    optimizer = make_optimizer(optim, network, fused=accelerator.device.type == "cuda")
+    prepared, optimizer = accelerator.prepare(network, optimizer)
+    return Engine(accelerator, prepared, optimizer)
+
+
+def _precision(compute: ComputeConfig, *, cuda: bool) -> str:
+    if compute.precision == "auto":
+        return "bf16" if cuda and torch.cuda.is_bf16_supported() else "fp32"
+    if compute.precision == "fp16" and not cuda:
+        raise ConfigError("compute.precision: fp16 needs a CUDA device", "use bf16 or fp32")
+    return compute.precision

@@ -1,0 +1,114 @@
+"""Which examples are in a step: a pure function of (seed, step), on any number of processes.
+
+The batch size counts sequences over all devices and micro-batches. Sample number n of a run belongs
+to epoch n // size; within an epoch the order is a keyed permutation. A process takes its part of
+each step's samples and cuts it into micro-batches; neither changes which examples a step has.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset
+
+from plmctl.modeling.batch import Batch
+from plmctl.shaping.keys import fold, stream
+from plmctl.shaping.order import permute
+from plmctl.training.step import Step
+
+Ints = NDArray[np.int64]
+
+# Tokens that a forward takes at once when `micro_batch_size` is auto: enough to fill the device.
+_AUTO_TOKENS = {"cpu": 8_192, "cuda": 65_536, "mps": 16_384}
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """How the samples of a step are cut up."""
+
+    batch_size: int
+    micro_batch_size: int
+    rank: int = 0
+    world: int = 1
+
+    def mine(self, samples: Ints) -> list[Ints]:
+        """This process's micro-batches of a step's samples, at least one, none empty.
+
+        Args:
+            samples: [N] or [..., N]; the last axis is cut. N >= world.
+        """
+        share = np.array_split(samples, self.world, axis=-1)[self.rank]
+        pieces = max(1, -(-share.shape[-1] // self.micro_batch_size))
+        return np.array_split(share, pieces, axis=-1)
+
+
+def examples_of(step: int, size: int, batch_size: int, seed: int) -> Ints:
+    """The examples of a step.
+
+    Args:
+        step: Step number within the phase, from 0.
+        size: Samples in an epoch.
+        batch_size: Samples in a step.
+        seed: Decides the order of every epoch.
+
+    Returns:
+        [2, batch_size]: epochs and sample numbers.
+    """
+    numbers = step * batch_size + np.arange(batch_size)
+    epochs = numbers // size
+    keys = fold(seed, stream("order"), epochs)
+    return np.stack([epochs, permute(numbers % size, size, keys)])
+
+
+class StepBatches(Dataset[list[Batch]]):
+    """Item k: this process's micro-batches of step k."""
+
+    def __init__(self, step: Step, slicing: Slicing, seed: int) -> None:
+        self._step, self._slicing, self._seed = step, slicing, seed
+
+    def __getitem__(self, index: int) -> list[Batch]:
+        """The micro-batches of step ``index`` of the phase."""
+        examples = examples_of(index, len(self._step), self._slicing.batch_size, self._seed)
+        return [self._step.collate(*piece) for piece in self._slicing.mine(examples)]
+
+
+def training_batches(
+    batches: StepBatches, first: int, last: int, *, workers: int, pin: bool
+) -> Iterator[list[Batch]]:
+    """The steps [first, last) in order, made ahead by worker processes when there are any."""
+    return iter(
+        DataLoader(
+            batches,
+            sampler=range(first, last),
+            batch_size=None,
+            num_workers=workers,
+            prefetch_factor=4 if workers else None,
+            pin_memory=pin,
+        )
+    )
+
+
+def scoring_batches(step: Step, slicing: Slicing, limit: int | None = None) -> Iterator[Batch]:
+    """This process's part of the first ``limit`` samples of epoch 0, each once.
+
+    A process may get nothing when there are fewer samples than processes.
+    """
+    samples = np.arange(len(step) if limit is None else min(limit, len(step)))
+    for share in slicing.mine(samples):
+        if len(share):
+            yield step.collate(np.zeros_like(share), share)
+
+
+def auto_micro_batch(asked: int | str, rows: int, seq_len: int, device: str) -> int:
+    """Rows in a forward: what was asked for, or as many as keep the device busy.
+
+    Args:
+        asked: A number, or "auto".
+        rows: This process's rows in a step.
+        seq_len: Length of a row.
+        device: "cpu", "cuda" or "mps".
+    """
+    if isinstance(asked, int):
+        return min(asked, rows)
+    return max(1, min(rows, _AUTO_TOKENS[device] // seq_len))

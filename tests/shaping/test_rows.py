@@ -1,0 +1,59 @@
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plmctl.shaping.packing import DocumentStream, document_blocks
+from plmctl.shaping.rows import CLS, PAD, SEP, fill, layout
+
+
+def test_pair_layout_by_hand() -> None:
+    made = layout(
+        [np.array([10, 40]), np.array([20, 50])], [np.array([12, 43]), np.array([23, 51])]
+    )
+    assert made.source.tolist() == [
+        [CLS, 10, 11, SEP, 20, 21, 22, SEP],
+        [CLS, 40, 41, 42, SEP, 50, SEP, PAD],
+    ]
+    assert made.segments.tolist() == [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1, 0]]
+    assert made.lengths.tolist() == [8, 7]
+
+
+def test_single_layout_and_fill_by_hand() -> None:
+    made = layout([np.array([3])], [np.array([6])], multiple=4)
+    assert made.source.tolist() == [[CLS, 3, 4, 5, SEP, PAD, PAD, PAD]]
+    tokens = np.maximum(made.source, 0) + 100
+    ids = fill(made.source, tokens.astype(np.int32), {PAD: 0, CLS: 2, SEP: 3})
+    assert ids.tolist() == [[2, 103, 104, 105, 3, 0, 0, 0]]
+
+
+lengths = st.lists(st.lists(st.integers(1, 25), min_size=1, max_size=8), min_size=1, max_size=8)
+
+
+@settings(max_examples=80, deadline=None)
+@given(lengths, st.integers(2, 20))
+def test_blocks_cover_everything_once_within_documents(
+    documents: list[list[int]], block: int
+) -> None:
+    sentences = np.concatenate([[0], np.cumsum([n for d in documents for n in d])])
+    starts_of = np.concatenate([[0], np.cumsum([len(d) for d in documents])])
+    starts, ends = document_blocks(sentences, starts_of, block)
+    assert starts[0] == 0
+    assert ends[-1] == sentences[-1]
+    assert (starts[1:] == ends[:-1]).all()
+    assert (ends - starts).max() <= block
+    bounds = sentences[starts_of]
+    assert set(bounds.tolist()) <= {*starts.tolist(), *ends.tolist()}
+
+
+def test_blocks_are_greedy() -> None:
+    # Sentences of 4, 3, 5 and one of 12, blocks of 8: [4 3] [5] [8] [4]
+    sentences = np.array([0, 4, 7, 12, 24])
+    starts, ends = document_blocks(sentences, np.array([0, 4]), 8)
+    assert (ends - starts).tolist() == [7, 5, 8, 4]
+
+
+def test_stream_has_a_separator_after_every_document() -> None:
+    stream = DocumentStream(np.array([0, 3, 4, 6]))
+    token, separator = stream.locate(np.arange(len(stream)))
+    shown = ["|" if s else str(t) for t, s in zip(token, separator, strict=True)]
+    assert "".join(shown) == "012|3|45|"
