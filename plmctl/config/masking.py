@@ -11,7 +11,7 @@ class MaskingConfig(ObjectiveConfig):
     """How tokens are chosen and replaced (BERT's published rule by default)."""
 
     masking: Literal["dynamic", "static"] = "dynamic"
-    """dynamic: new masks every epoch (RoBERTa). static: `duplicates` sets of masks, reused (BERT)."""
+    """dynamic: new masks every epoch (RoBERTa); static: `duplicates` sets of masks (BERT)."""
     duplicates: int = Field(default=10, ge=1)
     """static only: how many passes over the corpus have masks of their own (BERT's dupe_factor)."""
     rate: float = Field(default=0.15, gt=0, lt=1)

@@ -1,0 +1,29 @@
+"""Bases of the configs that live beside their owners: objectives, families, tasks, measures."""
+
+from plmctl.config.base import Model
+
+
+class ObjectiveConfig(Model):
+    """Config of an objective (``plmctl/objectives``)."""
+
+    name: str
+
+
+class ModelConfig(Model):
+    """Config of a family's network (``plmctl/families``)."""
+
+    family: str
+    init_from: str | None = None
+    """Continue from this pretrained folder or Hub id instead of fresh weights."""
+
+
+class TaskConfig(Model):
+    """Config of a finetuning task (``plmctl/tasks``)."""
+
+    name: str
+
+
+class MeasureConfig(Model):
+    """Config of an evaluation measure (``plmctl/evaluation/measures``)."""
+
+    name: str

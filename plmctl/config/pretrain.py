@@ -1,0 +1,64 @@
+"""The config of ``plmctl pretrain``."""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from plmctl.config.base import Model
+from plmctl.config.data import DataConfig
+from plmctl.config.members import ModelConfig, ObjectiveConfig
+from plmctl.config.optim import OptimConfig, ScheduleConfig
+from plmctl.config.run import CheckpointConfig, ComputeConfig, LaunchConfig, LogConfig
+from plmctl.config.union import union_of
+from plmctl.config.units import Count
+
+if TYPE_CHECKING:
+    AnyModel = ModelConfig
+    AnyObjective = ObjectiveConfig
+else:
+    AnyModel = union_of("families", "family")
+    AnyObjective = union_of("objectives", "name")
+
+
+class Phase(Model):
+    """Steps at one sequence length."""
+
+    seq_len: int = Field(ge=8)
+    steps: Count = Field(ge=1)
+
+
+class TrainConfig(Model):
+    """How much is trained."""
+
+    batch_size: int = Field(default=256, ge=1)
+    """Sequences a step, over all devices and micro-batches."""
+    micro_batch_size: int | Literal["auto"] = "auto"
+    """Sequences a device a forward; never changes the result."""
+    phases: tuple[Phase, ...] = Field(min_length=1)
+    """One after the other, e.g. 90 % of the steps at length 128, then 10 % at 512."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+
+class PretrainConfig(Model):
+    """Pretrain a model on raw text."""
+
+    run: str
+    """The run folder."""
+    seed: int = Field(default=42, ge=0)
+    tokenizer: str
+    """A tokenizer folder or Hub id."""
+    model: AnyModel
+    data: DataConfig
+    objective: AnyObjective | None = None
+    """Empty: the objective of the family's paper."""
+    train: TrainConfig
+    optim: OptimConfig = OptimConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    compute: ComputeConfig = ComputeConfig()
+    launch: LaunchConfig = LaunchConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()

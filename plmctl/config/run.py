@@ -1,0 +1,50 @@
+"""How a run is computed, launched, saved and logged: nothing here changes the mathematics."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from plmctl.config.base import Model
+
+
+class ComputeConfig(Model):
+    """The device and how it computes."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto: bf16 on a CUDA device that has it, else fp32."""
+    compile: bool | Literal["auto"] = "auto"
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads of PyTorch; empty: its own choice."""
+    workers: int | Literal["auto"] = "auto"
+    """Processes that make batches ahead."""
+
+
+class LaunchConfig(Model):
+    """Processes."""
+
+    processes: int | Literal["auto"] = "auto"
+    """auto: one a CUDA device, one on CPU."""
+    strategy: Literal["ddp"] = "ddp"
+
+
+class CheckpointConfig(Model):
+    """Checkpoints."""
+
+    every: int = Field(default=500, ge=1)
+    """Steps between checkpoints."""
+    keep: int = Field(default=3, ge=1)
+    """How many of the newest to keep."""
+
+
+class LogConfig(Model):
+    """What is written down while a run goes on."""
+
+    every: int = Field(default=10, ge=1)
+    """Steps between lines of metrics.jsonl."""
+    validate_every: int | None = Field(default=None, ge=1)
+    """Steps between validations; there is always one at the end."""
+    validate_samples: int | None = Field(default=2000, ge=1)
+    """Sequences of the validation text that are scored; empty: all."""
+    trackers: tuple[Literal["tensorboard"], ...] = ()
