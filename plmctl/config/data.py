@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from plmctl.config.base import Model
-from plmctl.config.units import Bytes, Share
+from plmctl.config.units import Share
 
 
 class TextConfig(Model):
@@ -19,8 +19,6 @@ class TextConfig(Model):
     documents: Literal["auto", "blank_line", "file", "line"] = "auto"
     """What a document is in a txt file; auto: blank lines separate them if there are any, else the
     file is one."""
-    max_bytes: Bytes | None = None
-    """Use about this much text: a seeded sample of the documents."""
 
 
 class DataConfig(TextConfig):

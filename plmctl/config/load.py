@@ -39,9 +39,17 @@ def dump(config: Model) -> str:
 def flat(data: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(data, dict):
         return {prefix: data}
-    return {k: v for key, value in data.items() for k, v in flat(value, f"{prefix}.{key}" if prefix else key).items()}
+    return {
+        k: v
+        for key, value in data.items()
+        for k, v in flat(value, f"{prefix}.{key}" if prefix else key).items()
+    }
 
 
 def difference(a: Model, b: Model) -> list[str]:
     before, after = flat(a.model_dump(mode="json")), flat(b.model_dump(mode="json"))
-    return [f"{k}: {before.get(k)!r} -> {after.get(k)!r}" for k in {**before, **after} if before.get(k) != after.get(k)]
+    return [
+        f"{k}: {before.get(k)!r} -> {after.get(k)!r}"
+        for k in {**before, **after}
+        if before.get(k) != after.get(k)
+    ]

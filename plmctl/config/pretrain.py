@@ -1,9 +1,10 @@
 """The config of ``plmctl pretrain``."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from plmctl import registry
 from plmctl.config.base import Model
 from plmctl.config.data import DataConfig
 from plmctl.config.members import ModelConfig, ObjectiveConfig
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 else:
     AnyModel = union_of("families", "family")
     AnyObjective = union_of("objectives", "name")
+
+
+def _published(before: dict[str, Any]) -> Any:
+    """The objective of the family's paper, with its defaults."""
+    model = before.get("model")
+    if model is None:  # the model's own mistake is reported; nothing to add here
+        return None
+    name = registry.load("families", model.family).OBJECTIVE
+    return registry.load("objectives", name).Config(name=name)
 
 
 class Phase(Model):
@@ -53,7 +63,7 @@ class PretrainConfig(Model):
     """A tokenizer folder or Hub id."""
     model: AnyModel
     data: DataConfig
-    objective: AnyObjective | None = None
+    objective: AnyObjective = Field(default_factory=_published)
     """Empty: the objective of the family's paper."""
     train: TrainConfig
     optim: OptimConfig = OptimConfig()

@@ -1,38 +1,192 @@
 """``plmctl pretrain``: corpus and tokenizer in, a Hugging Face model folder out."""
 
-import shutil
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plmctl import families, objectives
 from plmctl.config.pretrain import PretrainConfig
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, DataError
 from plmctl.runs import launch
 from plmctl.runs.folder import open_run, write_environment, write_results
 from plmctl.runs.prepare import Prepared, prepare
 from plmctl.runs.say import say, show
+from plmctl.shaping.keys import fold, stream
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from accelerate import Accelerator
 
-    from plmctl.training.loop import Engine, Phase, Plan
+    from plmctl.corpus.store import TokenStore
+    from plmctl.modeling.network import Network
+    from plmctl.training.loop import Engine, Plan
     from plmctl.training.step import Step
 
 
 def run(config: PretrainConfig, *, fresh: bool, as_json: bool) -> None:
     """Pretrain, or go on with a run that was cut short; a finished run is left alone."""
-    config = with_defaults(config)
-    main = launch.is_main()
-    folder = open_run(config, config.run, fresh=fresh) if main else Path(config.run)
+    folder = Path(config.run)
+    if launch.is_main():
+        open_run(config, config.run, fresh=fresh)
     if (folder / "model").is_dir():
-        say(f"{folder}: this run is finished; its model is in {folder / 'model'}")
+        say(f"{folder} is finished: its model is in {folder / 'model'}")
         return
     prepared = prepare(config)
-    _check(config, prepared)
+    check(config, prepared)
     processes = launch.process_count(config.launch, config.compute.device)
     if processes > 1 and not launch.is_worker():
         raise SystemExit(launch.start("pretrain", folder / "config.yaml", processes))
-    results = _train(config, folder, prepared)
-    if main:
-        show(results, as_json=as_json, title=f"pretrained {folder}")
+    figures = _train(config, folder, prepared)
+    from plmctl.reporting.tables import figures_table
+
+    show(figures, [figures_table(f"pretrained {folder}", figures)], as_json=as_json)
+
+
+def check(config: PretrainConfig, prepared: Prepared) -> None:
+    """Refuse what cannot train, before a network is built.
+
+    Raises:
+        ConfigError: A sequence longer than the network has positions.
+    """
+    longest = max(phase.seq_len for phase in config.train.phases)
+    positions = families.get(config.model.family).positions(config.model)
+    if longest > positions:
+        raise ConfigError(
+            f"train.phases: seq_len {longest} is longer than the network's {positions} positions",
+            "shorten the sequences, or raise the number of positions under `model`",
+        )
+
+
+def make_step(
+    config: PretrainConfig, store: "TokenStore", prepared: Prepared, seq_len: int
+) -> "Step":
+    """The objective over a store at one sequence length.
+
+    Raises:
+        DataError: The corpus gives no sequence.
+    """
+    objective = objectives.get(config.objective.name)
+    step: Step = objective.make(config.objective, store, prepared.vocab, seq_len, config.seed)
+    if not len(step):
+        raise DataError(
+            f"the corpus has {store.num_tokens:,} tokens: not one sequence of {seq_len}",
+            "use more text, or a smaller train.phases[].seq_len",
+        )
+    return step
+
+
+def make_network(config: PretrainConfig, prepared: Prepared) -> "Network":
+    """The family's network with fresh weights, or the pretrained one that ``init_from`` names."""
+    import torch
+
+    from plmctl.modeling.network import Network
+
+    family = families.get(config.model.family)
+    parts = objectives.get(config.objective.name).PARTS
+    vocab = prepared.vocab
+    if config.model.init_from is not None:
+        model = family.load(config.model.init_from, parts)
+        if model.config.vocab_size < vocab.size:
+            raise ConfigError(
+                f"{config.tokenizer}: ids up to {vocab.size - 1:,}, but {config.model.init_from} has "
+                f"a vocabulary of {model.config.vocab_size:,}",
+                "use the tokenizer that the model was made with",
+            )
+        return Network(model, family.forward)
+    torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)
+    filler = vocab.pad if vocab.pad is not None else vocab.eos
+    model = family.build(config.model, vocab_size=vocab.size, pad_id=filler or 0, parts=parts)
+    return Network(model, family.forward)
+
+
+def make_plan(config: PretrainConfig, prepared: Prepared, accelerator: "Accelerator") -> "Plan":
+    """The phases of a config, cut up for these processes."""
+    from plmctl.training.loader import Slicing, auto_micro_batch
+    from plmctl.training.loop import Phase, Plan
+    from plmctl.training.schedule import rate
+
+    world, device = accelerator.num_processes, accelerator.device.type
+    batch = config.train.batch_size
+    if batch < world:
+        raise ConfigError(f"train.batch_size: {batch} rows for {world} processes")
+    phases = []
+    for phase in config.train.phases:
+        micro = auto_micro_batch(
+            config.train.micro_batch_size, -(-batch // world), phase.seq_len, device
+        )
+        slicing = Slicing(batch, micro, accelerator.process_index, world)
+        step = make_step(config, prepared.train, prepared, phase.seq_len)
+        phases.append(Phase(step, phase.steps, slicing))
+    workers = config.compute.workers
+    return Plan(
+        phases=tuple(phases),
+        seed=config.seed,
+        learning_rate=lambda step: (
+            config.optim.lr * rate(config.schedule, step, config.train.steps)
+        ),
+        clip=config.optim.clip,
+        log_every=config.log.every,
+        validate_every=config.log.validate_every,
+        save_every=config.checkpoint.every,
+        workers=workers if isinstance(workers, int) else (2 if device == "cuda" else 0),
+    )
+
+
+def _train(config: PretrainConfig, folder: Path, prepared: Prepared) -> dict[str, Any]:
+    from plmctl.training import loop
+    from plmctl.training.checkpoint import Checkpoints
+    from plmctl.training.engine import make_accelerator, make_engine
+    from plmctl.training.journal import Journal
+
+    accelerator = make_accelerator(config.compute)
+    accelerator.wait_for_everyone()  # until the main process has the run folder ready
+    plan = make_plan(config, prepared, accelerator)
+    engine = make_engine(accelerator, make_network(config, prepared), config.optim, config.compute)
+    if accelerator.is_main_process:
+        write_environment(folder, prepared.hashes)
+    with Journal(
+        folder,
+        title=f"pretraining {config.model.family} ({config.objective.name})",
+        total_steps=plan.steps,
+        trackers=config.log.trackers,
+        quiet=not accelerator.is_main_process,
+    ) as journal:
+        checkpoints = Checkpoints(folder / "checkpoints", config.checkpoint.keep)
+        validate = partial(_validate, engine, config, prepared, plan)
+        progress = loop.train(engine, plan, checkpoints, journal, validate)
+        figures = {"steps": progress.step, "tokens": progress.tokens, **validate()}
+        journal.event("finished", step=progress.step)
+    if accelerator.is_main_process:
+        _finish(config, folder, engine, figures)
+    return figures
+
+
+def _validate(
+    engine: "Engine", config: PretrainConfig, prepared: Prepared, plan: "Plan"
+) -> dict[str, float]:
+    """The held-out text under the first epoch's masks, the same at every validation."""
+    from plmctl.training.loader import scoring_batches
+    from plmctl.training.loop import score
+
+    if prepared.valid is None:
+        return {}
+    phase = plan.phases[-1]
+    step = make_step(config, prepared.valid, prepared, config.train.phases[-1].seq_len)
+    batches = scoring_batches(step, phase.slicing, config.log.validate_samples)
+    return {f"valid/{name}": value for name, value in score(engine, step, batches).items()}
+
+
+def _finish(
+    config: PretrainConfig, folder: Path, engine: "Engine", figures: dict[str, Any]
+) -> None:
+    """Results, samples, the model folder and the report of a finished run."""
+    from plmctl.evaluation.samples import sample_predictions
+    from plmctl.reporting.card import model_card
+    from plmctl.reporting.report import write
+    from plmctl.runs.model_folder import save_model
+
+    model = engine.trained().network
+    model.eval()
+    write_results(folder, "valid", {"kind": "pretrain", "model": str(folder), "results": figures})
+    save_model(folder, model, config.tokenizer, model_card(folder))
+    write_results(folder, "samples", sample_predictions(str(folder / "model"), _texts(config)))
+    write([folder], folder / "report.html")

@@ -1,0 +1,33 @@
+"""One file a finetuning task: rows to examples, the loss, and what a prediction is worth."""
+
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from plmctl import registry
+
+if TYPE_CHECKING:
+    from plmctl.config.members import TaskConfig
+
+
+class Task(Protocol):
+    """What a file of this folder defines; the module itself is the object."""
+
+    Config: type["TaskConfig"]
+    PARTS: tuple[str, ...]
+
+    def labels_of(self, config: Any, rows: Any) -> tuple[str, ...]:
+        """The labels of the training rows, sorted: they are fixed in the model's config."""
+
+    def load(self, model: str, labels: tuple[str, ...], *, pretrained: bool) -> Any:
+        """The network with the task's head, from pretrained or from random weights."""
+
+    def make(self, config: Any, rows: Any, tokenizer: Any, labels: Any, max_length: int) -> Any:
+        """The task over rows: a ``training.step.Step`` with its targets and predictions."""
+
+
+def get(name: str) -> Task:
+    """The task of that name.
+
+    Raises:
+        ConfigError: There is none; the message has the nearest.
+    """
+    return cast(Task, registry.load("tasks", name))

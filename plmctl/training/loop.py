@@ -214,9 +214,11 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
     for fault in damaged:
         journal.event("damaged", checkpoint=fault)
     if newest is None:
+        journal.begin(0)
         journal.event("started")
         return Progress()
     progress = Progress.restored(restore(newest, engine.trained()))
+    journal.begin(progress.step)
     journal.event("resumed", step=progress.step, checkpoint=newest.name)
     return progress
 

@@ -1,0 +1,33 @@
+"""The ids that the rest of plmctl needs to know of a tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Vocab:
+    """Ids of the special tokens, None where the tokenizer has no such token.
+
+    Attributes:
+        size: Largest id + 1: the rows that an embedding table needs.
+    """
+
+    size: int
+    pad: int | None = None
+    unk: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+    mask: int | None = None
+    bos: int | None = None
+    eos: int | None = None
+
+    @classmethod
+    def from_folder(cls, source: str) -> Vocab:
+        """Of a tokenizer folder or Hub id."""
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        names = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
+        ids = {name: getattr(tokenizer, f"{name}_token_id") for name in names}
+        return cls(max(tokenizer.get_vocab().values()) + 1, **ids)
