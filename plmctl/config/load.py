@@ -115,7 +115,7 @@ def _leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def _validated(model: type[M], document: Document) -> M:
     faults = list(document.faults)
     try:
-        # Through JSON, where strict means what a user expects: no "10" for 10, but lists for tuples.
+        # Through JSON, where strict is what a user expects: no "10" for 10, but lists for tuples.
         config = model.model_validate_json(json.dumps(document.data, default=str), strict=True)
     except ValidationError as error:
         faults += _faults(model, document, error.errors(include_url=False))

@@ -64,6 +64,12 @@ def resolve(names: tuple[str, ...]) -> list[Source]:
     return found
 
 
+def size_of(source: Source) -> int:
+    """Bytes of a file on disk; 0 for what is no file."""
+    path = Path(source.name)
+    return path.stat().st_size if path.is_file() else 0
+
+
 def _kind(path: Path) -> str:
     if path.is_dir():
         if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():

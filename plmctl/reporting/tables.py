@@ -32,3 +32,24 @@ def shown(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.4f}" if abs(value) < 100 else f"{value:,.1f}"
+
+
+def classification_tables(title: str, results: Mapping[str, object]) -> list[Table]:
+    """Key figures, a row a class, and the confusion matrix of a classifier.
+
+    Args:
+        title: Above the first table.
+        results: As ``evaluation.metrics.classification`` gives them, with any further figures.
+    """
+    figures = {k: v for k, v in results.items() if k not in ("per_class", "confusion")}
+    tables = [figures_table(title, figures)]
+    per_class, confusion = results.get("per_class"), results.get("confusion")
+    if isinstance(per_class, list):
+        columns = ["label", "precision", "recall", "f1", "support"]
+        rows = [[row[column] for column in columns] for row in per_class]
+        tables.append(rows_table("by class", columns, rows))
+    if isinstance(confusion, dict):
+        labels = confusion["labels"]
+        rows = [[label, *row] for label, row in zip(labels, confusion["matrix"], strict=True)]
+        tables.append(rows_table("confusion (rows: truth)", ["", *labels], rows))
+    return tables

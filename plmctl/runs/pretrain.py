@@ -87,8 +87,8 @@ def make_network(config: PretrainConfig, prepared: Prepared) -> "Network":
         model = family.load(config.model.init_from, parts)
         if model.config.vocab_size < vocab.size:
             raise ConfigError(
-                f"{config.tokenizer}: ids up to {vocab.size - 1:,}, but {config.model.init_from} has "
-                f"a vocabulary of {model.config.vocab_size:,}",
+                f"{config.tokenizer}: ids up to {vocab.size - 1:,}, but the vocabulary of "
+                f"{config.model.init_from} is {model.config.vocab_size:,}",
                 "use the tokenizer that the model was made with",
             )
         return Network(model, family.forward)
@@ -156,7 +156,7 @@ def _train(config: PretrainConfig, folder: Path, prepared: Prepared) -> dict[str
         figures = {"steps": progress.step, "tokens": progress.tokens, **validate()}
         journal.event("finished", step=progress.step)
     if accelerator.is_main_process:
-        _finish(config, folder, engine, figures)
+        _finish(config, folder, engine, prepared, figures)
     return figures
 
 
@@ -176,17 +176,21 @@ def _validate(
 
 
 def _finish(
-    config: PretrainConfig, folder: Path, engine: "Engine", figures: dict[str, Any]
+    config: PretrainConfig,
+    folder: Path,
+    engine: "Engine",
+    prepared: Prepared,
+    figures: dict[str, Any],
 ) -> None:
-    """Results, samples, the model folder and the report of a finished run."""
-    from plmctl.evaluation.samples import sample_predictions
+    """Results, the model folder, samples and the report of a finished run."""
     from plmctl.reporting.card import model_card
     from plmctl.reporting.report import write
     from plmctl.runs.model_folder import save_model
+    from plmctl.runs.samples import samples
 
-    model = engine.trained().network
-    model.eval()
     write_results(folder, "valid", {"kind": "pretrain", "model": str(folder), "results": figures})
-    save_model(folder, model, config.tokenizer, model_card(folder))
-    write_results(folder, "samples", sample_predictions(str(folder / "model"), _texts(config)))
+    model = engine.trained().network
+    saved = save_model(folder, model, config.tokenizer, model_card(folder))
+    held_out = prepared.valid or prepared.train
+    write_results(folder, "samples", samples(str(saved), held_out, config.seed))
     write([folder], folder / "report.html")

@@ -13,6 +13,8 @@ class Task(Protocol):
 
     Config: type["TaskConfig"]
     PARTS: tuple[str, ...]
+    METRICS: str
+    """The function of ``evaluation.metrics`` that says what predictions are worth."""
 
     def labels_of(self, config: Any, rows: Any) -> tuple[str, ...]:
         """The labels of the training rows, sorted: they are fixed in the model's config."""
@@ -21,7 +23,10 @@ class Task(Protocol):
         """The network with the task's head, from pretrained or from random weights."""
 
     def make(self, config: Any, rows: Any, tokenizer: Any, labels: Any, max_length: int) -> Any:
-        """The task over rows: a ``training.step.Step`` with its targets and predictions."""
+        """The task over rows: a ``training.step.Step`` with ``targets`` and ``lengths()``."""
+
+    def forward(self, model: Any, **inputs: Any) -> dict[str, Any]:
+        """Logits of each part."""
 
 
 def get(name: str) -> Task:

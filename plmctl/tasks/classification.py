@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 PARTS = ("label",)
+METRICS = "classification"
+"""The function of ``evaluation.metrics`` that says what predictions are worth."""
 
 
 class Config(TaskConfig):

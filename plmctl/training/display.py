@@ -1,26 +1,49 @@
 """Progress on stderr: a live bar on a terminal, plain lines elsewhere."""
 
+import math
+import os
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Literal
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 Value = float | int | str
-_RECENT = 60.0  # seconds of steps that the remaining time is told from
+
+_REFRESH = 0.1  # seconds between redraws; between them a tick costs one look at the clock
+_PLAIN = 5.0  # seconds between plain lines: a log file needs no more, metrics.jsonl has them all
+
+
+class Pace:
+    """How fast work has gone of late, and so how long the rest will take.
+
+    Args:
+        total: Units of the whole work.
+        window: Seconds that count as late.
+    """
+
+    def __init__(self, total: int, window: float = 60.0) -> None:
+        self._total, self._window = total, window
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def mark(self, now: float, done: int) -> None:
+        """At the time ``now``, in seconds of any clock, ``done`` units are done."""
+        self._marks.append((now, done))
+        # The oldest mark kept is the last one from before the window: slow work has a speed too.
+        while len(self._marks) > 2 and now - self._marks[1][0] >= self._window:
+            self._marks.popleft()
+
+    def remaining(self) -> float:
+        """Seconds that the rest takes at the late speed; nan before there is a speed."""
+        if len(self._marks) < 2:
+            return math.nan
+        (then, before), (now, done) = self._marks[0], self._marks[-1]
+        return (self._total - done) * (now - then) / (done - before) if done > before else math.nan
 
 
 class Display:
@@ -34,26 +57,15 @@ class Display:
 
     def __init__(self, title: str, total: int, *, quiet: bool) -> None:
         self._title, self._total, self._quiet = title, total, quiet
-        self._console = Console(stderr=True)
-        self._live = self._console.is_terminal and not quiet
-        self._bar: Progress | None = None
+        self._console = _console()
+        self._bar = _bar(self._console) if _is_live() and not quiet else None
         self._task = TaskID(0)
-        self._marks: deque[tuple[float, int]] = deque()
-        self._speed = ""
+        self._pace, self._speed, self._began = Pace(total), "", time.monotonic()
+        self._next_refresh = self._next_line = 0.0
 
     def __enter__(self) -> "Display":
-        if self._live:
-            columns: list[ProgressColumn] = [
-                TextColumn("[bold]{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[figures]}"),
-                TextColumn("eta"),
-                TimeRemainingColumn(compact=True),
-            ]
-            self._bar = Progress(*columns, console=self._console)
-            self._task = self._bar.add_task(self._title, total=self._total, figures="")
-            self._bar.start()
+        if self._bar:
+            self._task = self._bar.add_task("", total=self._total, figures="starting")
         return self
 
     def __exit__(
@@ -67,64 +79,165 @@ class Display:
 
     def begin(self, step: int) -> None:
         """The run starts or goes on after ``step``."""
-        self._marks.append((time.monotonic(), step))
+        self._began = time.monotonic()
+        self._pace = Pace(self._total)
+        self._pace.mark(self._began, step)
+        if not self._quiet:
+            after = f", going on after step {step:,}" if step else ""
+            self._print(f"{self._title}: {self._total:,} steps{after}")
         if self._bar:
-            self._bar.reset(self._task, total=self._total, completed=step)
-        elif not self._quiet:
-            print(f"{self._title}: {self._total:,} steps", file=sys.stderr, flush=True)
+            self._bar.update(self._task, completed=step)
+            self._bar.start()
 
     def tick(self, step: int, loss: float) -> None:
         """A step is done."""
-        if self._bar:
-            figures = f"loss {loss:.3f}{self._speed}"
-            self._bar.update(self._task, completed=step, figures=figures)
-
-    def log(self, record: Mapping[str, Value]) -> None:
-        """A line of the log; shown as a line where there is no bar."""
-        if "tokens_per_second" in record:
-            self._speed = f"  {record['tokens_per_second']:,.0f} tok/s"
         if self._quiet:
             return
-        valid = "  ".join(
-            f"{name} {value:.4g}" for name, value in record.items() if name.startswith("valid/")
-        )
-        if valid:
-            line = f"step {record['step']:,}  {valid}"
-            self._console.print(line, highlight=False)
-        elif not self._live:
-            step = int(record["step"])
-            print(
-                f"step {step:,}/{self._total:,}  loss {record['loss']:.4f}  lr {record['lr']:.2e}"
-                f"{self._speed}  eta {self._remaining(step)}",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    def _remaining(self, step: int) -> str:
         now = time.monotonic()
-        self._marks.append((now, step))
-        while len(self._marks) > 2 and now - self._marks[0][0] > _RECENT:
-            self._marks.popleft()
-        then, before = self._marks[0]
-        if step == before:
-            return "-"
-        seconds = round((self._total - step) * (now - then) / (step - before))
-        hours, minutes = divmod(seconds // 60, 60)
-        return (
-            f"{hours}:{minutes:02d}:{seconds % 60:02d}"
-            if hours
-            else f"{minutes}:{seconds % 60:02d}"
+        if now < self._next_refresh and step < self._total:
+            return
+        self._next_refresh = now + _REFRESH
+        self._pace.mark(now, step)
+        if self._bar:
+            figures = f"loss {loss:.3f}{self._speed}  {self._clock(step)}"
+            count = f"{step:,}/{self._total:,}"
+            self._bar.update(self._task, completed=step, figures=f"{count}  {figures}")
+
+    def log(self, record: Mapping[str, Value]) -> None:
+        """A record: the speed in the bar, or a line where there is none, or validation."""
+        if self._quiet:
+            return
+        if "tokens_per_second" in record:
+            self._speed = f"  {record['tokens_per_second']:,.0f} tok/s"
+        valid = _validation(record)
+        if valid:
+            self._print(f"step {record['step']:,}  validation  {valid}")
+        elif not self._bar and "loss" in record:
+            self._plain(record)
+
+    def _plain(self, record: Mapping[str, Value]) -> None:
+        step, now = int(record["step"]), time.monotonic()
+        if now < self._next_line and step < self._total:
+            return
+        self._next_line = now + _PLAIN
+        self._print(
+            f"step {step:,}/{self._total:,}  loss {float(record['loss']):.4f}"
+            f"  lr {float(record['lr']):.2e}{self._speed}  {self._clock(step)}"
         )
+
+    def _clock(self, step: int) -> str:
+        if step >= self._total:
+            return f"in {duration(time.monotonic() - self._began)}"
+        return f"eta {duration(self._pace.remaining())}"
+
+    def _print(self, line: str) -> None:
+        _print(self._console, line)
+
+
+def duration(seconds: float) -> str:
+    """``3:41``, ``2:03:41``, ``3d 04h``; a dash when it is not known."""
+    if not math.isfinite(seconds):
+        return "-"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d {hour:02d}h"
+    return f"{hour}:{minute:02d}:{second:02d}" if hour else f"{minute}:{second:02d}"
 
 
 @contextmanager
-def work_progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """The progress of other long work, in bytes: gives ``progress(done, total)``."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda done, total: None
-        return
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, TimeRemainingColumn(compact=True), console=console) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+def work_progress(
+    title: str, unit: Literal["bytes", "items"] = "bytes"
+) -> Iterator[Callable[[int, int], None]]:
+    """The progress of other long work.
+
+    Args:
+        title: What is going on.
+        unit: What is counted.
+
+    Yields:
+        ``progress(done, total)``, to be called as often as one likes.
+    """
+    console = _console()
+    if _is_live():
+        with _bar(console) as bar:
+            yield _LiveWork(title, unit, bar)
+    else:
+        yield _PlainWork(title, unit, console)
+
+
+class _LiveWork:
+    def __init__(self, title: str, unit: str, bar: Progress) -> None:
+        self._unit, self._bar, self._pace = unit, bar, Pace(0)
+        self._task = bar.add_task(title, total=None, figures="starting")
+        self._total, self._next, self._began = -1, 0.0, time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if total != self._total:
+            self._total, self._pace = total, Pace(total)
+        elif now < self._next and done < total:
+            return
+        self._next = now + _REFRESH
+        self._pace.mark(now, done)
+        left = f"eta {duration(self._pace.remaining())}"
+        clock = left if done < total else f"in {duration(now - self._began)}"
+        figures = f"{_amount(done, total, self._unit)}  {clock}"
+        self._bar.update(self._task, completed=done, total=total, figures=figures)
+
+
+class _PlainWork:
+    def __init__(self, title: str, unit: str, console: Console) -> None:
+        self._title, self._unit, self._console = title, unit, console
+        self._next = time.monotonic() + _PLAIN  # short work needs no line
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _PLAIN
+            line = f"{self._title}  {_amount(done, total, self._unit)}  {done / max(total, 1):.0%}"
+            _print(self._console, line)
+
+
+def _amount(done: int, total: int, unit: str) -> str:
+    if unit == "bytes":
+        return f"{done / 1e6:,.1f}/{total / 1e6:,.1f} MB"
+    return f"{done:,}/{total:,}"
+
+
+def _validation(record: Mapping[str, Value]) -> str:
+    """``loss 5.312  accuracy/mlm 0.214``: the parts of the loss only when there is more than one."""
+    figures = {
+        name.removeprefix("valid/"): value
+        for name, value in record.items()
+        if name.startswith("valid/")
+    }
+    parts = [name for name in figures if name.startswith("loss/")]
+    hidden = parts if len(parts) == 1 else []
+    return "  ".join(f"{name} {v:.3f}" for name, v in figures.items() if name not in hidden)
+
+
+def _console() -> Console:
+    return Console(stderr=True)
+
+
+def _print(console: Console, line: str) -> None:
+    """A line, above the bar where there is one; only a terminal has a width to wrap at."""
+    console.print(line, highlight=False, markup=False, soft_wrap=not _is_live())
+
+
+def _is_live() -> bool:
+    # Not rich's is_terminal: FORCE_COLOR makes that true of a log file.
+    return sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}", style="bold"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[figures]}", markup=False),
+        console=console,
+        expand=True,
+        refresh_per_second=round(1 / _REFRESH),
+    )

@@ -1,8 +1,11 @@
 """What a run writes down: ``metrics.jsonl``, ``events``, trackers, and the terminal."""
 
+import importlib.util
 import json
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -15,6 +18,9 @@ Value = float | int | str
 
 class Tracker(Protocol):
     """What is told of every record."""
+
+    def begin(self, step: int) -> None:
+        """The run starts or goes on after ``step``: what was told of later steps is void."""
 
     def log(self, record: Mapping[str, Value]) -> None:
         """One record, with its ``step``."""
@@ -32,6 +38,9 @@ class Journal:
         total_steps: Steps of the whole run.
         trackers: Names of trackers to tell as well.
         quiet: Write and show nothing: for all processes but the main one.
+
+    Raises:
+        PlmError: A tracker that is not installed; later, a disk that cannot be written.
     """
 
     def __init__(
@@ -39,7 +48,7 @@ class Journal:
     ) -> None:
         self._run, self._quiet = run, quiet
         self._display = Display(title, total_steps, quiet=quiet)
-        self._trackers = [] if quiet else [_TRACKERS[name](run) for name in trackers]
+        self._trackers: list[Tracker] = [] if quiet else [_TRACKERS[name](run) for name in trackers]
 
     def __enter__(self) -> "Journal":
         self._display.__enter__()
@@ -57,16 +66,17 @@ class Journal:
 
     def begin(self, step: int) -> None:
         """A run starts or goes on after ``step``: later records, of a lost piece of it, go."""
-        path = self._run / "metrics.jsonl"
-        if not self._quiet and path.is_file():
-            kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
-            beside = path.with_name(".metrics.jsonl.writing")
-            beside.write_text("".join(line + "\n" for line in kept))
-            beside.replace(path)
+        if not self._quiet:
+            with _writing(self._run / "metrics.jsonl") as path:
+                _forget_after(path, step)
+            with _writing(self._run / "events") as path:
+                _end_last_line(path)
+            for tracker in self._trackers:
+                tracker.begin(step)
         self._display.begin(step)
 
     def log(self, record: Mapping[str, Value]) -> None:
-        """One line of metrics.jsonl."""
+        """One line of metrics.jsonl, written out at once; nan and inf become null."""
         if self._quiet:
             return
         self._append("metrics.jsonl", record)
@@ -85,30 +95,70 @@ class Journal:
         self._display.tick(step, loss)
 
     def _append(self, name: str, record: Mapping[str, Value]) -> None:
-        try:
-            with (self._run / name).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
-        except OSError as error:
-            raise PlmError(f"{self._run / name}: {error.strerror}", "is the disk full?") from error
+        # JSON has no nan: a reader in another language would refuse the line.
+        plain = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in record.items()
+        }
+        line = json.dumps(plain, ensure_ascii=False, allow_nan=False) + "\n"
+        # Opened anew for every line: 30 microseconds, and a folder that was moved away is noticed.
+        with _writing(self._run / name) as path, path.open("a", encoding="utf-8") as file:
+            file.write(line)
 
 
-def _step_of(line: str) -> int:
+@contextmanager
+def _writing(path: Path) -> Iterator[Path]:
+    """Says in one plain line that a disk cannot be written."""
+    try:
+        yield path
+    except OSError as error:
+        raise PlmError(
+            f"{path}: cannot be written: {error.strerror}",
+            "see that the folder is there and the disk has room; the same command goes on",
+        ) from error
+
+
+def _forget_after(path: Path, step: int) -> None:
+    """Drop the records after ``step``, whole or not at all; untouched when there are none."""
+    if not path.is_file():
+        return
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if _step_of(line) <= step]
+    if kept != lines:
+        beside = path.with_name(".metrics.jsonl.writing")
+        beside.write_bytes(b"".join(kept))
+        beside.replace(path)
+
+
+def _step_of(line: bytes) -> float:
     """The step of a record; a half-written last line counts as lost."""
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError):
-        return 2**62
+        return int(json.loads(line)["step"]) if line.endswith(b"\n") else math.inf
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+def _end_last_line(path: Path) -> None:
+    """What a killed process left of a line must not swallow the next one."""
+    if path.is_file() and (text := path.read_bytes()) and not text.endswith(b"\n"):
+        with path.open("ab") as file:
+            file.write(b"\n")
 
 
 class _TensorBoard:
     def __init__(self, run: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
+        if importlib.util.find_spec("tensorboard") is None:
             raise PlmError(
                 "log.trackers: tensorboard is not installed", "pip install 'plmctl[tensorboard]'"
-            ) from error
-        self._writer: Any = SummaryWriter(str(run / "tensorboard"))  # type: ignore[no-untyped-call]
+            )
+        self._folder = run / "tensorboard"
+        self._writer: Any = None
+
+    def begin(self, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        purge = step + 1 if step else None  # TensorBoard hides what an earlier file has from there
+        self._writer = SummaryWriter(str(self._folder), purge_step=purge)
 
     def log(self, record: Mapping[str, Value]) -> None:
         for name, value in record.items():
@@ -116,7 +166,8 @@ class _TensorBoard:
                 self._writer.add_scalar(name, value, record["step"])
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 _TRACKERS = {"tensorboard": _TensorBoard}

@@ -1,0 +1,33 @@
+"""The entry point: expected errors become one plain message and their exit code."""
+
+import os
+import sys
+
+from plmctl.errors import PlmError
+
+
+def main() -> None:
+    """Run the command line and exit with its code: 0, 1, 2, 3, 75, 130 (see the docs)."""
+    debug = "--debug" in sys.argv
+    # plmctl says itself what is going on; a library's own notes would bury it. `--debug` and the
+    # libraries' variables bring them back.
+    if not debug:
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    from plmctl.cli import app
+
+    try:
+        app()
+    except PlmError as error:
+        if debug:
+            raise
+        if os.environ.get("RANK", "0") == "0":  # the other processes of a run say the same
+            print(f"plmctl: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+if __name__ == "__main__":
+    main()

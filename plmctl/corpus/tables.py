@@ -1,0 +1,62 @@
+"""Labelled rows: csv, tsv, jsonl, parquet, folders of ``datasets``, the Hub, samples."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from plmctl.config.data import TableConfig
+from plmctl.corpus.reading import resolve, rows
+from plmctl.corpus.split import share_of
+from plmctl.errors import DataError
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row and where it came from (``file:line``)."""
+
+    values: Mapping[str, Any]
+    origin: str
+
+
+def read_rows(names: Sequence[str]) -> list[Row]:
+    """All rows of the sources, in order.
+
+    Raises:
+        DataError: Nothing is there, or a malformed row.
+    """
+    found = [
+        Row(values, origin) for source in resolve(tuple(names)) for values, origin in rows(source)
+    ]
+    if not found:
+        raise DataError(f"no rows in {', '.join(names)}", "are the paths right?")
+    return found
+
+
+def split_rows(config: TableConfig, seed: int) -> tuple[list[Row], list[Row]]:
+    """Training and validation rows of a config.
+
+    Rows are held out by a hash of their values, so that equal rows are on one side. ``max_rows``
+    takes a seeded sample of the training rows.
+
+    Raises:
+        DataError: One side is empty.
+    """
+    train = read_rows(config.train)
+    if isinstance(config.valid, tuple):
+        valid = read_rows(config.valid)
+    else:
+        share = config.valid
+        held_out = [share_of(str(sorted(row.values.items()))) < share for row in train]
+        valid = [row for row, out in zip(train, held_out, strict=True) if out]
+        train = [row for row, out in zip(train, held_out, strict=True) if not out]
+    if not train or not valid:
+        raise DataError(
+            f"{', '.join(config.train)}: {len(train)} training and {len(valid)} validation rows",
+            "change data.valid: a larger or smaller share, or files of its own",
+        )
+    if config.max_rows is not None and config.max_rows < len(train):
+        generator = np.random.Generator(np.random.Philox(seed))
+        train = [train[index] for index in generator.permutation(len(train))[: config.max_rows]]
+    return train, valid

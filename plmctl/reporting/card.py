@@ -1,0 +1,5 @@
+"""x"""
+
+
+def model_card(folder):
+    return "# model\n"

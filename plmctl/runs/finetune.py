@@ -1,0 +1,156 @@
+"""``plmctl finetune``: a pretrained folder and labelled rows in, a finetuned folder out."""
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plmctl import tasks
+from plmctl.config.finetune import FinetuneConfig
+from plmctl.corpus.tables import Row, split_rows
+from plmctl.errors import ConfigError
+from plmctl.runs import launch
+from plmctl.runs.folder import open_run, write_environment, write_results
+from plmctl.runs.say import say, show
+from plmctl.shaping.keys import fold, stream
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from plmctl.training.loop import Engine, Plan
+
+
+def run(config: FinetuneConfig, *, fresh: bool, as_json: bool) -> None:
+    """Finetune, or go on with a run that was cut short; a finished run is left alone."""
+    check_model(config.model)
+    train, valid = split_rows(config.data, config.seed)
+    folder = Path(config.run)
+    if launch.is_main():
+        open_run(config, config.run, fresh=fresh)
+    if (folder / "model").is_dir():
+        say(f"{folder} is finished: its model is in {folder / 'model'}")
+        return
+    processes = launch.process_count(config.launch, config.compute.device)
+    if processes > 1 and not launch.is_worker():
+        raise SystemExit(launch.start("finetune", folder / "config.yaml", processes))
+    results = _train(config, folder, train, valid)
+    from plmctl.reporting.tables import classification_tables
+
+    show(results, classification_tables(f"finetuned {folder}", results), as_json=as_json)
+
+
+def check_model(model: str) -> None:
+    """Refuse a folder that is no model before anything is read.
+
+    Raises:
+        ConfigError: The folder has no ``config.json``.
+    """
+    folder = Path(model)
+    if folder.exists() and not (folder / "config.json").is_file():
+        inside = folder / "model"
+        hint = f"did you mean {inside}?" if inside.is_dir() else "pretrain one first"
+        raise ConfigError(f"{folder}: no model here (no config.json)", hint)
+    if not folder.exists() and (model.startswith((".", "/")) or model.count("/") > 1):
+        raise ConfigError(f"{model}: no such folder", "pretrain a model first, or give a Hub id")
+
+
+def load_tokenizer(model: str) -> "PreTrainedTokenizerBase":
+    """The tokenizer beside a model, with a padding token if it has none of its own (GPT-2)."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _train(
+    config: FinetuneConfig, folder: Path, train: list[Row], valid: list[Row]
+) -> dict[str, Any]:
+    import torch
+
+    from plmctl.evaluation import metrics
+    from plmctl.evaluation.predict import predict
+    from plmctl.modeling.network import Network
+    from plmctl.training import loop
+    from plmctl.training.checkpoint import Checkpoints
+    from plmctl.training.engine import make_accelerator, make_engine
+    from plmctl.training.journal import Journal
+
+    accelerator = make_accelerator(config.compute)
+    accelerator.wait_for_everyone()
+    task, tokenizer = tasks.get(config.task.name), load_tokenizer(config.model)
+    labels = task.labels_of(config.task, train)
+    steps = [
+        task.make(config.task, rows, tokenizer, labels, config.train.max_length)
+        for rows in (train, valid)
+    ]
+    torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
+    model = task.load(config.model, labels, pretrained=config.init == "pretrained")
+    network = Network(model, task.forward)
+    engine = make_engine(accelerator, network, config.optim, config.compute)
+    plan = _plan(config, steps[0], engine)
+    if accelerator.is_main_process:
+        write_environment(folder, {})
+    with Journal(
+        folder,
+        title=f"finetuning {config.model} ({config.task.name})",
+        total_steps=plan.steps,
+        trackers=config.log.trackers,
+        quiet=not accelerator.is_main_process,
+    ) as journal:
+        checkpoints = Checkpoints(folder / "checkpoints", config.checkpoint.keep)
+        validate = partial(_validate, engine, steps[1], plan)
+        loop.train(engine, plan, checkpoints, journal, validate)
+        journal.event("finished", step=plan.steps)
+    if not accelerator.is_main_process:
+        return {}
+    bare = accelerator.unwrap_model(engine.network)
+    predictions = predict(bare, steps[1], accelerator.device)["label"]
+    results: dict[str, Any] = getattr(metrics, task.METRICS)(predictions, steps[1].targets, labels)
+    results |= {"rows": len(train), "valid_rows": len(valid), "init": config.init}
+    _finish(config, folder, engine, results)
+    return results
+
+
+def _plan(config: FinetuneConfig, step: Any, engine: "Engine") -> "Plan":
+    from plmctl.training.loader import Slicing, auto_micro_batch
+    from plmctl.training.loop import Phase, Plan
+    from plmctl.training.schedule import rate
+
+    accelerator, batch = engine.accelerator, config.train.batch_size
+    rows = -(-batch // accelerator.num_processes)
+    device, length = accelerator.device.type, config.train.max_length
+    micro = auto_micro_batch(config.train.micro_batch_size, rows, length, device)
+    slicing = Slicing(batch, micro, accelerator.process_index, accelerator.num_processes)
+    total = math.ceil(config.train.epochs * len(step) / batch)
+    return Plan(
+        phases=(Phase(step, total, slicing),),
+        seed=config.seed,
+        learning_rate=lambda number: config.optim.lr * rate(config.schedule, number, total),
+        clip=config.optim.clip,
+        log_every=config.log.every,
+        validate_every=config.log.validate_every,
+        save_every=config.checkpoint.every,
+    )
+
+
+def _validate(engine: "Engine", step: Any, plan: "Plan") -> dict[str, float]:
+    from plmctl.training.loader import scoring_batches
+    from plmctl.training.loop import score
+
+    batches = scoring_batches(step, plan.phases[0].slicing)
+    return {f"valid/{name}": value for name, value in score(engine, step, batches).items()}
+
+
+def _finish(
+    config: FinetuneConfig, folder: Path, engine: "Engine", results: dict[str, Any]
+) -> None:
+    from plmctl.reporting.card import model_card
+    from plmctl.reporting.report import write
+    from plmctl.runs.model_folder import save_model
+
+    document = {"kind": "finetune", "model": config.model, "results": results}
+    write_results(folder, "valid", document)
+    save_model(folder, engine.trained().network, config.model, model_card(folder))
+    write([folder], folder / "report.html")

@@ -1,0 +1,37 @@
+"""The self-test of a saved tokenizer: it is loaded again and has to do what the trained one did."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plmctl.errors import PlmError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def check_saved(folder: Path, trained: "PreTrainedTokenizerBase", texts: Sequence[str]) -> None:
+    """Load ``folder`` as a user would and compare.
+
+    Args:
+        folder: The saved tokenizer.
+        trained: The tokenizer that was saved.
+        texts: Lines to encode with both.
+
+    Raises:
+        PlmError: Another class, other special tokens, other ids, or a text that does not come back.
+    """
+    from transformers import AutoTokenizer
+
+    loaded = AutoTokenizer.from_pretrained(folder)
+    if type(loaded) is not type(trained):
+        raise PlmError(f"{folder}: loads as {type(loaded).__name__}, not {type(trained).__name__}")
+    if loaded.all_special_ids != trained.all_special_ids:
+        raise PlmError(f"{folder}: the special tokens changed on the way to the disk")
+    for text in texts:
+        ids = loaded(text)["input_ids"]
+        if ids != trained(text)["input_ids"]:
+            raise PlmError(f"{folder}: other ids after loading, for {text[:60]!r}")
+        again = loaded(loaded.decode(ids, skip_special_tokens=True))["input_ids"]
+        if loaded.unk_token_id not in ids and again != ids:
+            raise PlmError(f"{folder}: decoding and encoding again gives other ids: {text[:60]!r}")
