@@ -58,7 +58,7 @@ class Display:
     def __init__(self, title: str, total: int, *, quiet: bool) -> None:
         self._title, self._total, self._quiet = title, total, quiet
         self._console = _console()
-        self._bar = _bar(self._console) if _is_live() and not quiet else None
+        self._bar = _bar(self._console, titled=False) if _is_live() and not quiet else None
         self._task = TaskID(0)
         self._pace, self._speed, self._began = Pace(total), "", time.monotonic()
         self._next_refresh = self._next_line = 0.0
@@ -161,7 +161,7 @@ def work_progress(
     """
     console = _console()
     if _is_live():
-        with _bar(console) as bar:
+        with _bar(console, titled=True) as bar:
             yield _LiveWork(title, unit, bar)
     else:
         yield _PlainWork(title, unit, console)
@@ -207,7 +207,7 @@ def _amount(done: int, total: int, unit: str) -> str:
 
 
 def _validation(record: Mapping[str, Value]) -> str:
-    """``loss 5.312  accuracy/mlm 0.214``: the parts of the loss only when there is more than one."""
+    """``loss 5.312  accuracy/mlm 0.214``; the parts of the loss only when there are several."""
     figures = {
         name.removeprefix("valid/"): value
         for name, value in record.items()
@@ -232,9 +232,10 @@ def _is_live() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
-def _bar(console: Console) -> Progress:
+def _bar(console: Console, *, titled: bool) -> Progress:
+    title = [TextColumn("{task.description}", style="bold")] if titled else []
     return Progress(
-        TextColumn("{task.description}", style="bold"),
+        *title,
         BarColumn(bar_width=None),
         TextColumn("{task.fields[figures]}", markup=False),
         console=console,
