@@ -8,7 +8,8 @@ from plmctl.errors import PlmError
 
 def main() -> None:
     """Run the command line and exit with its code: 0, 1, 2, 3, 75, 130 (see the docs)."""
-    debug = "--debug" in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1  # wherever in the line it stands
     # plmctl says itself what is going on; a library's own notes would bury it. `--debug` and the
     # libraries' variables bring them back.
     if not debug:
@@ -18,7 +19,7 @@ def main() -> None:
     from plmctl.cli import app
 
     try:
-        app()
+        app(args=arguments)
     except PlmError as error:
         if debug:
             raise

@@ -117,3 +117,13 @@ _TABLES: dict[str, Callable[[], Iterator[tuple[Values, str, float]]]] = {
     "sotu-era": _sotu_era,
     "zh-reviews": _zh_reviews,
 }
+
+
+def text_names() -> list[str]:
+    """Names for ``documents``."""
+    return list(_TEXTS)
+
+
+def table_names() -> list[str]:
+    """Names for ``rows``."""
+    return [f"{table}:{side}" for table in _TABLES for side in ("train", "test")]

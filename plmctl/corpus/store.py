@@ -1,18 +1,19 @@
 """The token store: a tokenised corpus as flat memory-mapped arrays.
 
-A store is a folder of shards. Each shard holds ``tokens`` (uint16, or uint32 over 65,536 ids),
-``words`` (one bit a token: a word starts here), ``sentences`` and ``documents`` (sizes), all
-little-endian; ``manifest.json`` lists the shards in corpus order. Reading copies nothing but what
-is asked for.
+A store is a folder: ``manifest.json``, ``sentences`` and ``documents`` (offsets, int64), and shards
+in corpus order, each of ``tokens`` (uint16, or uint32 over 65,536 ids) and ``words`` (one bit a
+token: a word starts here), all little-endian. Opening maps the offsets and touches no token; a
+shard is mapped when a token of it is asked for.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,20 @@ def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger]:
     return np.dtype("<u2" if vocab_size <= 65_536 else "<u4")
 
 
+def check_ids(ids: NDArray[np.integer], vocab_size: int) -> None:
+    """Refuse ids that the vocabulary does not have.
+
+    Raises:
+        DataError: An id outside [0, vocab_size).
+    """
+    if len(ids) and (ids.max() >= vocab_size or ids.min() < 0):
+        wrong = ids.max() if ids.max() >= vocab_size else ids.min()
+        raise DataError(
+            f"token id {wrong} is outside the vocabulary of {vocab_size:,}",
+            "the tokenizer's folder is inconsistent: train it again or fetch it again",
+        )
+
+
 @dataclass(frozen=True)
 class TokenStore:
     """A corpus of documents of sentences of tokens, none of them empty.
@@ -36,7 +51,7 @@ class TokenStore:
         documents: [D+1] sentence index where each document starts; the last is S.
         vocab_size: Ids are below this.
         path: The folder, or None in memory.
-        digest: Hash of what the store was made from.
+        digest: Hash of the tokens and offsets: equal where the data is equal.
     """
 
     sentences: Ints
@@ -44,8 +59,7 @@ class TokenStore:
     vocab_size: int
     path: Path | None
     digest: str
-    _tokens: tuple[NDArray[np.unsignedinteger], ...] = field(repr=False)
-    _words: tuple[NDArray[np.uint8], ...] = field(repr=False)
+    _shards: tuple[_Shard, ...] = field(repr=False)
 
     @property
     def num_tokens(self) -> int:
@@ -62,31 +76,35 @@ class TokenStore:
         """Documents in the store."""
         return len(self.documents) - 1
 
+    def tokens(self, index: Ints) -> NDArray[np.int32]:
+        """The tokens at ``index`` (any shape, any order), read from wherever they lie."""
+        out = np.empty(index.shape, dtype=np.int32)
+        return self._gather(index, out, lambda shard, local: shard.tokens[local])
+
+    def word_starts(self, index: Ints) -> NDArray[np.bool_]:
+        """Whether a word starts at each token of ``index`` (any shape, any order)."""
+        out = np.empty(index.shape, dtype=bool)
+        return self._gather(index, out, lambda s, local: (s.words[local >> 3] >> (local & 7)) & 1)
+
+    def _gather(
+        self, index: Ints, out: NDArray[Any], read: Callable[[_Shard, Ints], NDArray[Any]]
+    ) -> NDArray[Any]:
+        if len(self._shards) == 1:
+            out[...] = read(self._shards[0], index)
+            return out
+        wanted, result = index.ravel(), out.reshape(-1)  # `out` is new, so this is a view of it
+        shards = np.searchsorted(self._first, wanted, side="right") - 1
+        order = np.argsort(shards, kind="stable")
+        cuts = np.flatnonzero(np.diff(shards[order])) + 1
+        for where in np.split(order, cuts) if len(order) else []:
+            shard = int(shards[where[0]])
+            result[where] = read(self._shards[shard], wanted[where] - self._first[shard])
+        return out
+
     @cached_property
     def _first(self) -> Ints:
         """[shards + 1] token index where each shard starts."""
-        return np.concatenate([[0], np.cumsum([len(t) for t in self._tokens])]).astype(np.int64)
-
-    def tokens(self, index: Ints) -> NDArray[np.int32]:
-        """The tokens at ``index`` (any shape), read from wherever they lie."""
-        out = np.empty(index.shape, dtype=np.int32)
-        for shard, where in self._by_shard(index):
-            out[where] = self._tokens[shard][index[where] - self._first[shard]]
-        return out
-
-    def word_starts(self, index: Ints) -> NDArray[np.bool_]:
-        """Whether a word starts at each token of ``index`` (any shape)."""
-        out = np.empty(index.shape, dtype=bool)
-        for shard, where in self._by_shard(index):
-            local = index[where] - self._first[shard]
-            out[where] = (self._words[shard][local >> 3] >> (local & 7)) & 1
-        return out
-
-    def _by_shard(self, index: Ints) -> list[tuple[int, NDArray[np.bool_] | slice]]:
-        if len(self._tokens) == 1:
-            return [(0, slice(None))]
-        shards = np.searchsorted(self._first, index, side="right") - 1
-        return [(int(shard), shards == shard) for shard in np.unique(shards)]
+        return offsets(np.array([shard.size for shard in self._shards], dtype=np.int64))
 
     @classmethod
     def from_lists(
@@ -101,20 +119,25 @@ class TokenStore:
             documents: Documents of sentences of token ids; empty ones are left out.
             vocab_size: Ids are below this.
             word_starts: One a token, in order; by default every token starts a word.
+
+        Raises:
+            DataError: An id outside the vocabulary.
         """
         kept = [[s for s in document if len(s)] for document in documents]
         kept = [document for document in kept if document]
         sizes = [len(sentence) for document in kept for sentence in document]
         flat = [token for document in kept for sentence in document for token in sentence]
-        starts = np.ones(len(flat), bool) if word_starts is None else np.asarray(word_starts, bool)
+        ids = np.array(flat, dtype=np.int64)
+        check_ids(ids, vocab_size)
+        starts = np.ones(len(ids), bool) if word_starts is None else np.array(word_starts, bool)
+        words = np.packbits(starts, bitorder="little")
         return cls(
             offsets(np.array(sizes, dtype=np.int64)),
             offsets(np.array([len(document) for document in kept], dtype=np.int64)),
             vocab_size,
             None,
             "",
-            (np.array(flat, dtype=token_dtype(vocab_size)),),
-            (np.packbits(starts, bitorder="little"),),
+            (_Shard(len(ids), None, (ids.astype(token_dtype(vocab_size)), words)),),
         )
 
     @classmethod
@@ -122,23 +145,71 @@ class TokenStore:
         """A store on disk; its tokens stay there until they are read.
 
         Raises:
-            DataError: The folder holds no store.
+            DataError: The folder holds no store, or only a part of one.
         """
         try:
             manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise DataError(f"{folder}: no token store here ({error})") from error
+            raise DataError(
+                f"{folder}: no token store here ({error})", "make it with `plmctl prepare`"
+            ) from error
         dtype = token_dtype(manifest["vocab_size"])
-        shards = [folder / shard["name"] for shard in manifest["shards"]]
         return cls(
-            offsets(np.concatenate([np.fromfile(s / "sentences", "<u4") for s in shards])),
-            offsets(np.concatenate([np.fromfile(s / "documents", "<u4") for s in shards])),
+            _mapped(folder / "sentences", np.dtype("<i8"), manifest["sentences"] + 1),
+            _mapped(folder / "documents", np.dtype("<i8"), manifest["documents"] + 1),
             manifest["vocab_size"],
             folder,
             manifest["digest"],
-            tuple(np.memmap(s / "tokens", dtype, "r") for s in shards),
-            tuple(np.memmap(s / "words", np.uint8, "r") for s in shards),
+            tuple(_Shard(s["tokens"], (folder / s["path"], dtype)) for s in manifest["shards"]),
         )
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # A store on disk is opened again in another process: its tokens are never copied.
+        return (TokenStore.open, (self.path,)) if self.path else super().__reduce__()
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """Some tokens in a row: in memory, or in a folder, mapped at first use."""
+
+    size: int
+    place: tuple[Path, np.dtype[np.unsignedinteger]] | None
+    memory: tuple[NDArray[np.unsignedinteger], NDArray[np.uint8]] | None = None
+
+    @cached_property
+    def _arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        if self.memory is not None or self.place is None:
+            return self.memory or (np.zeros(0, "<u2"), np.zeros(0, np.uint8))
+        folder, dtype = self.place
+        return (
+            _mapped(folder / "tokens", dtype, self.size),
+            _mapped(folder / "words", np.dtype(np.uint8), -(-self.size // 8)),
+        )
+
+    @property
+    def tokens(self) -> NDArray[np.unsignedinteger]:
+        """[size] ids."""
+        return self._arrays[0]
+
+    @property
+    def words(self) -> NDArray[np.uint8]:
+        """Bits of the word starts, the lowest first."""
+        return self._arrays[1]
+
+
+def _mapped(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
+    """A file as an array, checked against the length that it was written with."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}", "remove the store and run again") from error
+    if size != length * dtype.itemsize:
+        raise DataError(
+            f"{path}: {size} bytes where {length * dtype.itemsize} were written",
+            "the store is damaged: remove it and run again",
+        )
+    # A plain array over the map: indexing the memmap class itself is several times slower.
+    return np.memmap(path, dtype, "r").view(np.ndarray)
 
 
 def offsets(sizes: NDArray[np.integer]) -> Ints:

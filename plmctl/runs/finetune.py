@@ -13,10 +13,9 @@ from plmctl.runs import launch
 from plmctl.runs.folder import open_run, write_environment, write_results
 from plmctl.runs.say import say, show
 from plmctl.shaping.keys import fold, stream
+from plmctl.tokenization.load import load_tokenizer
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from plmctl.training.loop import Engine, Plan
 
 
@@ -52,16 +51,6 @@ def check_model(model: str) -> None:
         raise ConfigError(f"{folder}: no model here (no config.json)", hint)
     if not folder.exists() and (model.startswith((".", "/")) or model.count("/") > 1):
         raise ConfigError(f"{model}: no such folder", "pretrain a model first, or give a Hub id")
-
-
-def load_tokenizer(model: str) -> "PreTrainedTokenizerBase":
-    """The tokenizer beside a model, with a padding token if it has none of its own (GPT-2)."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
 
 
 def _train(
@@ -136,11 +125,13 @@ def _plan(config: FinetuneConfig, step: Any, engine: "Engine") -> "Plan":
 
 
 def _validate(engine: "Engine", step: Any, plan: "Plan") -> dict[str, float]:
+    from plmctl.evaluation.scoring import score
     from plmctl.training.loader import scoring_batches
-    from plmctl.training.loop import score
 
     batches = scoring_batches(step, plan.phases[0].slicing)
-    return {f"valid/{name}": value for name, value in score(engine, step, batches).items()}
+    bare = engine.accelerator.unwrap_model(engine.network)
+    scores = score(engine.accelerator, bare, step, batches)
+    return {f"valid/{name}": value for name, value in scores.items()}
 
 
 def _finish(

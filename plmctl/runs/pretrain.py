@@ -164,15 +164,17 @@ def _validate(
     engine: "Engine", config: PretrainConfig, prepared: Prepared, plan: "Plan"
 ) -> dict[str, float]:
     """The held-out text under the first epoch's masks, the same at every validation."""
+    from plmctl.evaluation.scoring import score
     from plmctl.training.loader import scoring_batches
-    from plmctl.training.loop import score
 
     if prepared.valid is None:
         return {}
     phase = plan.phases[-1]
     step = make_step(config, prepared.valid, prepared, config.train.phases[-1].seq_len)
     batches = scoring_batches(step, phase.slicing, config.log.validate_samples)
-    return {f"valid/{name}": value for name, value in score(engine, step, batches).items()}
+    bare = engine.accelerator.unwrap_model(engine.network)
+    scores = score(engine.accelerator, bare, step, batches)
+    return {f"valid/{name}": value for name, value in scores.items()}
 
 
 def _finish(

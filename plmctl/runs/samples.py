@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plmctl.evaluation.samples import fill_mask, go_on
-from plmctl.runs.finetune import load_tokenizer
 from plmctl.shaping.keys import below, fold, stream
+from plmctl.tokenization.load import load_tokenizer
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore

@@ -177,37 +177,6 @@ def update(
     return Update(means, grad_norm, tokens, cells, stops > 0)
 
 
-def score(engine: Engine, step: Step, batches: Iterator[Batch]) -> dict[str, float]:
-    """Mean losses and accuracies over batches of all processes, each target counted once.
-
-    Returns:
-        ``loss`` (the sum of the parts), ``loss/<part>``, and ``accuracy/<part>`` where it is
-        defined; a part without a single target is nan.
-    """
-    accelerator, network = engine.accelerator, engine.network
-    names = [name for part in step.parts for name in (part, f"{part}/correct")]
-    totals = dict.fromkeys([*names, *(f"{part}/count" for part in step.parts)], 0.0)
-    network.eval()
-    # Not the wrapped network: processes may have different numbers of batches, and a wrapper's
-    # forward would wait for the others.
-    bare = accelerator.unwrap_model(network)
-    with torch.inference_mode(), accelerator.autocast():
-        for batch in batches:
-            sums = step.score(bare, batch.to(accelerator.device))
-            for name, value in sums.items():
-                totals[name] += float(value)
-            for part, count in batch.counts().items():
-                totals[f"{part}/count"] += count
-    vector = torch.tensor(list(totals.values()), dtype=torch.float64)
-    totals = dict(zip(totals, _reduce(accelerator, vector).tolist(), strict=True))
-    result = {}
-    for part in step.parts:
-        count = totals[f"{part}/count"]
-        result[f"loss/{part}"] = totals[part] / count if count else math.nan
-        result[f"accuracy/{part}"] = totals[f"{part}/correct"] / count if count else math.nan
-    return {"loss": sum(result[f"loss/{part}"] for part in step.parts), **result}
-
-
 def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progress:
     """The state of the newest valid checkpoint, put into the engine; else that of a new run."""
     newest, damaged = checkpoints.newest()

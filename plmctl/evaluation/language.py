@@ -1,0 +1,101 @@
+"""Scoring text with a language model's own objective."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from plmctl import families, objectives, registry
+from plmctl.config.data import DataConfig
+from plmctl.config.members import MeasureConfig
+from plmctl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from plmctl.config.members import ObjectiveConfig
+    from plmctl.evaluation.measures import Subject
+
+
+class TextMeasureConfig(MeasureConfig):
+    """A measure of text."""
+
+    data: tuple[str, ...] = Field(min_length=1)
+    """Text, as `data.train` of pretraining."""
+    held_out: float | None = Field(default=None, gt=0, lt=1)
+    """Score only the documents that pretraining with this validation share held out."""
+    seq_len: int = Field(default=128, ge=8)
+    max_samples: int | None = Field(default=2000, ge=1)
+    """Sequences to score at most; empty: all."""
+    store: str = "stores"
+    """Folder that keeps the token stores."""
+
+
+def family_of(model: str) -> str:
+    """The family of a model folder or Hub id, from its config.
+
+    Raises:
+        ConfigError: Its architecture is none of plmctl's.
+    """
+    from transformers import AutoConfig
+
+    kind = AutoConfig.from_pretrained(model).model_type
+    known = registry.names("families")
+    if kind not in known:
+        raise ConfigError(f"{model}: a model of type {kind!r}; known are: {', '.join(known)}")
+    return str(kind)
+
+
+def score_text(
+    config: TextMeasureConfig, objective: ObjectiveConfig, subject: Subject
+) -> dict[str, Any]:
+    """Losses, perplexities and accuracies of an objective on text, on fixed masks and pairs.
+
+    Args:
+        config: The text and the length of the sequences.
+        objective: Its name and rates.
+        subject: The model.
+
+    Returns:
+        The figures of ``scoring.score``, ``perplexity/<part>`` for parts over tokens, and the
+        number of sequences.
+    """
+    from pathlib import Path
+
+    from plmctl.evaluation.scoring import score
+    from plmctl.modeling.network import Network
+    from plmctl.tokenization.vocab import Vocab
+    from plmctl.training.loader import Slicing, scoring_batches
+
+    member = objectives.get(objective.name)
+    family = families.get(family_of(subject.model))
+    store = _store(config, subject.model, Path(config.store))
+    vocab = Vocab.from_folder(subject.model)
+    step = member.make(objective, store, vocab, config.seq_len, subject.seed)
+    if not len(step):
+        raise DataError(f"{', '.join(config.data)}: not one sequence of {config.seq_len} tokens")
+    network = Network(family.load(subject.model, member.PARTS), family.forward)
+    network.to(subject.accelerator.device)
+    batches = scoring_batches(step, Slicing(1, subject.batch_size), config.max_samples)
+    figures: dict[str, Any] = score(subject.accelerator, network, step, batches)
+    for part in member.PARTS:
+        if part in ("mlm", "lm"):
+            figures[f"perplexity/{part}"] = math.exp(min(figures[f"loss/{part}"], 700.0))
+    figures["sequences"] = min(len(step), config.max_samples or len(step))
+    return figures
+
+
+def _store(config: TextMeasureConfig, model: str, root: Path) -> Any:
+    from plmctl.corpus.build import build
+    from plmctl.corpus.store import TokenStore
+    from plmctl.tokenization.encode import Encoder
+
+    data = DataConfig(train=config.data, valid=config.held_out, store=str(root))
+    stores = build(data, Encoder(model), root=root, processes=1, progress=lambda done, total: None)
+    if config.held_out is None:
+        return TokenStore.open(stores.train)
+    if stores.valid is None:
+        raise DataError(f"{', '.join(config.data)}: no document is held out by {config.held_out}")
+    return TokenStore.open(stores.valid)

@@ -1,0 +1,52 @@
+"""Scoring a network by a step's losses, over all processes, each target counted once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from plmctl.modeling.batch import Batch
+    from plmctl.modeling.network import Network
+
+
+def score(
+    accelerator: Accelerator, network: Network, step: Any, batches: Iterator[Batch]
+) -> dict[str, float]:
+    """Mean losses and accuracies, from sums over the whole set, never means of batches.
+
+    Args:
+        accelerator: The device and the processes.
+        network: Not wrapped: processes may have different numbers of batches, and a wrapper's
+            forward would wait for the others.
+        step: An objective or a task.
+        batches: This process's part.
+
+    Returns:
+        ``loss`` (the sum of the parts), and for each part ``loss/<part>`` and ``accuracy/<part>``;
+        nan for a part without a target.
+    """
+    import torch
+
+    totals: dict[str, float] = {}
+    for part in step.parts:
+        totals |= {part: 0.0, f"{part}/correct": 0.0, f"{part}/count": 0.0}
+    network.eval()
+    with torch.inference_mode(), accelerator.autocast():
+        for batch in batches:
+            for name, value in step.score(network, batch.to(accelerator.device)).items():
+                totals[name] += float(value)
+            for part, count in batch.counts().items():
+                totals[f"{part}/count"] += count
+    vector = torch.tensor(list(totals.values()), dtype=torch.float64, device=accelerator.device)
+    reduced = accelerator.reduce(vector, reduction="sum").tolist()
+    totals = dict(zip(totals, reduced, strict=True))
+    result: dict[str, float] = {}
+    for part in step.parts:
+        count = totals[f"{part}/count"]
+        result[f"loss/{part}"] = totals[part] / count if count else math.nan
+        result[f"accuracy/{part}"] = totals[f"{part}/correct"] / count if count else math.nan
+    return {"loss": math.fsum(result[f"loss/{part}"] for part in step.parts), **result}

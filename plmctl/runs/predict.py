@@ -1,0 +1,72 @@
+"""``plmctl predict``: what a model says to a text, by what the model is for."""
+
+from typing import Any
+
+from plmctl.errors import ConfigError
+from plmctl.reporting.tables import rows_table
+from plmctl.runs.finetune import check_model
+from plmctl.runs.say import show
+
+
+def run(model: str, texts: list[str], *, top: int, as_json: bool) -> None:
+    """Fill the mask, name the class, or go on with the text."""
+    from transformers import AutoConfig
+
+    check_model(model)
+    made_for = (AutoConfig.from_pretrained(model).architectures or [""])[0]
+    if made_for.endswith("ForSequenceClassification"):
+        answers = _classes(model, texts, top)
+    elif made_for.endswith("LMHeadModel"):
+        answers = _continuations(model, texts)
+    else:
+        answers = _masks(model, texts, top)
+    tables = [
+        rows_table(
+            item["text"], [made_for, ""], [(a["token"], a["score"]) for a in item["answers"]]
+        )
+        for item in answers
+    ]
+    show({"model": model, "answers": answers}, tables, as_json=as_json)
+
+
+def _masks(model: str, texts: list[str], top: int) -> list[dict[str, Any]]:
+    from plmctl.evaluation.samples import fill_mask
+    from plmctl.tokenization.load import load_tokenizer
+
+    mask = load_tokenizer(model).mask_token
+    for text in texts:
+        if mask is None or mask not in text:
+            raise ConfigError(
+                f"no {mask} in {text!r}", f"put {mask} where a word is to be filled in"
+            )
+    filled = fill_mask(model, texts, top)
+    return [{"text": item["text"], "answers": item["predictions"]} for item in filled]
+
+
+def _continuations(model: str, texts: list[str]) -> list[dict[str, Any]]:
+    from plmctl.evaluation.samples import go_on
+
+    return [
+        {"text": item["prompt"], "answers": [{"token": item["text"], "score": ""}]}
+        for item in go_on(model, texts)
+    ]
+
+
+def _classes(model: str, texts: list[str], top: int) -> list[dict[str, Any]]:
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    from plmctl.tokenization.load import load_tokenizer
+
+    network = AutoModelForSequenceClassification.from_pretrained(model, dtype=torch.float32).eval()
+    batch = load_tokenizer(model)(texts, return_tensors="pt", padding=True, truncation=True)
+    with torch.inference_mode():
+        probabilities = network(**batch).logits.softmax(-1)
+    names = network.config.id2label
+    found = []
+    for text, row in zip(texts, probabilities, strict=True):
+        best = row.topk(min(top, len(row)))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        answers = [{"token": names[k], "score": round(p, 4)} for k, p in pairs]
+        found.append({"text": text, "answers": answers})
+    return found

@@ -1,0 +1,16 @@
+"""A tokenizer as the networks' inputs need it."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def load_tokenizer(source: str) -> "PreTrainedTokenizerBase":
+    """The tokenizer of a folder or Hub id, with a padding token if it has none (GPT-2)."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
