@@ -1,17 +1,21 @@
 """The metrics as ``evaluate`` modules that need no network.
 
-``evaluate.load("accuracy")`` fetches a script; ``plmctl.evaluation.modules.load("accuracy")`` gives
-a module of the same use whose code is here.
+``evaluate.load("accuracy")`` fetches a script from the Hub; ``plmctl.evaluation.modules.load``
+gives a module of the same use (``add_batch``, ``compute``, ``evaluate.combine``) whose code is
+here.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from plmctl.errors import ConfigError
 from plmctl.evaluation import metrics
 from plmctl.registry import nearest
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, tuple[Callable[..., float], str]] = {
     "accuracy": (metrics.accuracy, "int64"),
+    "precision": (metrics.precision, "int64"),
+    "recall": (metrics.recall, "int64"),
     "f1": (metrics.f1, "int64"),
     "matthews_correlation": (metrics.matthews, "int64"),
     "pearsonr": (metrics.pearson, "float64"),
@@ -25,14 +29,18 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Any:
-    """An ``evaluate.Metric`` with ``add_batch`` and ``compute``.
+    """An ``evaluate.Metric`` that keeps what it is given in memory.
+
+    Args:
+        name: One of ``names()``. ``compute`` takes the options of the function it wraps:
+            ``average`` for precision, recall and f1, which is "macro" unless told.
 
     Raises:
         ConfigError: No such metric.
     """
     if name not in _FUNCTIONS:
         raise ConfigError(f"unknown metric {name!r}{nearest(name, _FUNCTIONS)}")
-    # Six seconds: it pulls in transformers' pipelines.
+    # Here, since it takes seconds: it pulls in transformers' pipelines.
     import datasets
     import evaluate
 
@@ -51,4 +59,5 @@ def load(name: str) -> Any:
         def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
             return {name: function(predictions, references, **options)}
 
-    return Module()
+    # Its default is a file in the user's cache, which two runs at a time would share.
+    return Module(keep_in_memory=True)

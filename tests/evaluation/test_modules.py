@@ -1,0 +1,44 @@
+import pytest
+
+from plmctl.errors import ConfigError
+from plmctl.evaluation import metrics, modules
+
+GUESS, TRUTH = [0, 0, 0, 1, 0, 1, 1, 0, 0, 2], [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_every_module_gives_what_its_function_gives():
+    functions = {
+        "accuracy": metrics.accuracy,
+        "precision": metrics.precision,
+        "recall": metrics.recall,
+        "f1": metrics.f1,
+        "matthews_correlation": metrics.matthews,
+        "pearsonr": metrics.pearson,
+        "spearmanr": metrics.spearman,
+    }
+    assert modules.names() == tuple(functions)
+    for name, function in functions.items():
+        result = modules.load(name).compute(predictions=GUESS, references=TRUTH)
+        assert result == {name: pytest.approx(function(GUESS, TRUTH))}
+
+
+def test_batches_add_up_and_options_pass_through():
+    module = modules.load("f1")
+    for start in range(0, 10, 4):
+        piece = slice(start, start + 4)
+        module.add_batch(predictions=GUESS[piece], references=TRUTH[piece])
+    result = module.compute(average="weighted")
+    assert result == {"f1": pytest.approx(metrics.f1(GUESS, TRUTH, "weighted"))}
+
+
+def test_modules_combine():
+    import evaluate
+
+    both = evaluate.combine([modules.load("accuracy"), modules.load("f1")])
+    result = both.compute(predictions=GUESS, references=TRUTH)
+    assert result == {"accuracy": 0.6, "f1": pytest.approx(metrics.f1(GUESS, TRUTH))}
+
+
+def test_an_unknown_name_gets_the_nearest_one():
+    with pytest.raises(ConfigError, match="did you mean 'accuracy'"):
+        modules.load("acuracy")
