@@ -1,0 +1,59 @@
+# The main jobs of plmctl. Everything happens in a virtual environment of its own, .venv.
+
+PYTHON ?= python3
+PIP = .venv/bin/python -m pip --disable-pip-version-check
+INSTALL = $(PIP) install -q -c constraints.txt
+SEED ?= 1
+
+.PHONY: demo demo-zh test slow lint types fix docs clean
+
+demo: .venv/samples  ## English: pretrain BERT and GPT-2, see what it buys (about 10 minutes)
+	.venv/bin/python scripts/demo.py configs/demo --seed $(SEED)
+
+demo-zh: .venv/samples-zh  ## The same in Chinese (about 5 minutes)
+	.venv/bin/python scripts/demo.py configs/demo/zh --seed $(SEED)
+
+test: .venv/dev  ## All tests but the slow ones
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
+
+slow: .venv/dev  ## All tests
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --slow
+
+lint: .venv/dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/codespell README.md CHANGELOG.md CONTRIBUTING.md docs plmctl tests scripts configs
+
+types: .venv/dev
+	.venv/bin/mypy
+
+fix: .venv/dev
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+docs: .venv/dev  ## The pages that are made from the code
+	.venv/bin/python scripts/config_reference.py
+
+clean:
+	rm -rf .venv runs stores
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+	$(PIP) install -q --upgrade pip
+
+# torch first and by itself: its exact version decides which build is taken.
+.venv/base: .venv/bin/python constraints.txt
+	$(INSTALL) torch==2.13.0
+	touch $@
+
+.venv/samples: .venv/base pyproject.toml
+	$(INSTALL) -e '.[samples]'
+	touch $@
+
+.venv/samples-zh: .venv/base pyproject.toml
+	$(INSTALL) -e '.[samples-zh]'
+	touch $@
+
+.venv/dev: .venv/base pyproject.toml
+	$(INSTALL) -e '.[dev,samples,samples-zh,tensorboard]'
+	touch $@
