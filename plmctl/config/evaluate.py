@@ -9,7 +9,10 @@ from plmctl.config.members import MeasureConfig
 from plmctl.config.run import ComputeConfig
 from plmctl.config.union import union_of
 
-AnyMeasure = MeasureConfig if TYPE_CHECKING else union_of("evaluation.measures", "name")
+if TYPE_CHECKING:
+    AnyMeasure = MeasureConfig
+else:
+    AnyMeasure = union_of("evaluation.measures", "name")
 
 
 class EvalConfig(Model):

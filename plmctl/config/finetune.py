@@ -12,7 +12,10 @@ from plmctl.config.run import CheckpointConfig, ComputeConfig, LaunchConfig, Log
 from plmctl.config.union import union_of
 from plmctl.config.units import StepsOrShare
 
-AnyTask = TaskConfig if TYPE_CHECKING else union_of("tasks", "name")
+if TYPE_CHECKING:
+    AnyTask = TaskConfig
+else:
+    AnyTask = union_of("tasks", "name")
 
 
 class FinetuneTrainConfig(Model):

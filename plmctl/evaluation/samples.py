@@ -24,7 +24,8 @@ def fill_mask(folder: str, texts: Sequence[str], top: int = _TOP) -> list[dict[s
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32)
+    model.train(False)
     found = []
     for text in texts:
         batch = tokenizer(text, return_tensors="pt", truncation=True)
@@ -51,7 +52,8 @@ def go_on(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.train(False)
     found = []
     for prompt in prompts:
         batch = tokenizer(prompt, return_tensors="pt")
@@ -63,6 +65,8 @@ def go_on(
             no_repeat_ngram_size=3,
             pad_token_id=tokenizer.eos_token_id,
         )
-        added = tokenizer.decode(ids[0, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+        added = str(
+            tokenizer.decode(ids[0, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+        )
         found.append({"prompt": prompt, "text": added})
     return found

@@ -46,7 +46,7 @@ def score(
     totals = dict(zip(totals, reduced, strict=True))
     result: dict[str, float] = {}
     for part in step.parts:
-        count = totals[f"{part}/count"]
-        result[f"loss/{part}"] = totals[part] / count if count else math.nan
-        result[f"accuracy/{part}"] = totals[f"{part}/correct"] / count if count else math.nan
+        targets = totals[f"{part}/count"]
+        result[f"loss/{part}"] = totals[part] / targets if targets else math.nan
+        result[f"accuracy/{part}"] = totals[f"{part}/correct"] / targets if targets else math.nan
     return {"loss": math.fsum(result[f"loss/{part}"] for part in step.parts), **result}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -114,7 +114,8 @@ def forward(
     Returns:
         mlm: [K, V]; nsp: [B, 2] if the model has that head.
     """
-    encoded = model.bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+    encoder: Any = model.bert
+    encoded = encoder(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
     hidden_KH = encoded.last_hidden_state.flatten(0, 1)[positions]
     logits = {"mlm": model.cls.predictions(hidden_KH)}
     if encoded.pooler_output is not None:  # BertForMaskedLM has no pooler

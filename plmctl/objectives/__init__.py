@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from plmctl import registry
 
 if TYPE_CHECKING:
-    from plmctl.config.members import ObjectiveConfig
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.vocab import Vocab
 
@@ -13,7 +12,8 @@ if TYPE_CHECKING:
 class Objective(Protocol):
     """What a file of this folder defines; the module itself is the object."""
 
-    Config: type["ObjectiveConfig"]
+    Config: Any
+    """Its config model, an ``ObjectiveConfig``."""
     PARTS: tuple[str, ...]
     """Names of the parts of its loss: the heads that it needs."""
 

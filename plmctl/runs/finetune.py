@@ -143,5 +143,6 @@ def _finish(
 
     document = {"kind": "finetune", "model": config.model, "results": results}
     write_results(folder, "valid", document)
-    save_model(folder, engine.trained().network, config.model, model_card(folder))
+    model: Any = engine.trained().network
+    save_model(folder, model, config.model, model_card(folder))
     write([folder], folder / "report.html")

@@ -14,7 +14,7 @@ _FOLDERS = ("families", "objectives", "tasks", "evaluation.measures")
 def run(*, as_json: bool) -> None:
     """Names come from the folders; a member's line is the first of its config's docstring."""
     root = Path("configs")
-    files = {kind: [] for kind in KINDS}
+    files: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for path in sorted(root.rglob("*.yaml")):
         files[kind_of(path)].append(str(path))
     members = {

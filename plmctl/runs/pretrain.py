@@ -191,7 +191,7 @@ def _finish(
     from plmctl.runs.samples import samples
 
     write_results(folder, "valid", {"kind": "pretrain", "model": str(folder), "results": figures})
-    model = engine.trained().network
+    model: Any = engine.trained().network
     saved = save_model(folder, model, config.tokenizer, model_card(folder))
     held_out = prepared.valid or prepared.train
     write_results(folder, "samples", samples(str(saved), held_out, config.seed))

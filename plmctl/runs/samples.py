@@ -27,13 +27,14 @@ def samples(folder: str, store: "TokenStore", seed: int) -> dict[str, Any]:
     key = int(fold(seed, stream("samples")))
     sentences = _sentences(store, key)
     if tokenizer.mask_token is None:
-        prompts = [tokenizer.decode(ids[: len(ids) // 2]) for ids in sentences]
+        prompts = [str(tokenizer.decode(ids[: len(ids) // 2])) for ids in sentences]
         return {"kind": "generation", "items": go_on(folder, prompts)}
     items, answers = [], []
     for number, ids in enumerate(sentences):
         at = 1 + int(below(fold(key, 1, number), len(ids) - 2))
         answers.append(tokenizer.decode([ids[at]]))
-        items.append(tokenizer.decode([*ids[:at], tokenizer.mask_token_id, *ids[at + 1 :]]))
+        masked = [*ids[:at], tokenizer.mask_token_id, *ids[at + 1 :]]
+        items.append(str(tokenizer.decode(masked)))
     filled = fill_mask(folder, items)
     return {
         "kind": "fill-mask",

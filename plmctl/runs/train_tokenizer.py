@@ -3,7 +3,6 @@
 import hashlib
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import registry

@@ -1,17 +1,15 @@
 """One file a finetuning task: rows to examples, the loss, and what a prediction is worth."""
 
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from plmctl import registry
-
-if TYPE_CHECKING:
-    from plmctl.config.members import TaskConfig
 
 
 class Task(Protocol):
     """What a file of this folder defines; the module itself is the object."""
 
-    Config: type["TaskConfig"]
+    Config: Any
+    """Its config model, a ``TaskConfig``."""
     PARTS: tuple[str, ...]
     METRICS: str
     """The function of ``evaluation.metrics`` that says what predictions are worth."""

@@ -78,10 +78,13 @@ def load(model: str, labels: tuple[str, ...], *, pretrained: bool) -> PreTrained
     )
     if network.pad_token_id is None:  # GPT-2 finds a row's last token by the padding after it
         network.pad_token_id = network.eos_token_id
-    cls = AutoModelForSequenceClassification
-    if not pretrained:
-        return cls.from_config(network, dtype=torch.float32)
-    return cls.from_pretrained(model, config=network, dtype=torch.float32)
+    cls: Any = AutoModelForSequenceClassification
+    made: PreTrainedModel = (
+        cls.from_pretrained(model, config=network, dtype=torch.float32)
+        if pretrained
+        else cls.from_config(network, dtype=torch.float32)
+    )
+    return made
 
 
 @dataclass(frozen=True)

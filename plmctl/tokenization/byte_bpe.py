@@ -35,7 +35,7 @@ def train(config: TokenizerConfig, texts: Iterable[str]) -> "PreTrainedTokenizer
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     return GPT2Tokenizer(
         vocab=vocab,
-        merges=[tuple(merge) for merge in merges],
+        merges=[tuple(merge) for merge in merges],  # type: ignore[misc]  # pairs; typed as strings
         add_prefix_space=False,
         model_max_length=config.max_length,
     )

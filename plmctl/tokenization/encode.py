@@ -52,9 +52,9 @@ class Encoder:
         return [(np.array(e.ids, dtype=np.int64), _starts(e.word_ids)) for e in encodings]
 
 
-def _starts(words: list[int]) -> NDArray[np.bool_]:
-    numbers = np.array(words, dtype=np.int64)
-    return np.diff(numbers, prepend=-1) != 0
+def _starts(words: list[int | None]) -> NDArray[np.bool_]:
+    numbers = np.array([-2 if word is None else word for word in words], dtype=np.int64)
+    return np.asarray(np.diff(numbers, prepend=-1) != 0)
 
 
 def _tokenizer_file(source: str) -> Path:

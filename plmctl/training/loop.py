@@ -125,7 +125,8 @@ def train(
                 window = Window(progress, data)
             if plan.due(plan.validate_every, progress.step):
                 with window.paused():
-                    journal.log({"step": progress.step, **validate()})
+                    if scores := validate():
+                        journal.log({"step": progress.step, **scores})
                 engine.network.train()
             if done.stop or plan.due(plan.save_every, progress.step):
                 with window.paused():

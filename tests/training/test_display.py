@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plmctl.training.display import Display, Pace, duration
+from plmctl.formatting import duration
+from plmctl.training.display import Display, Pace
 
 RUN = """
 import time
@@ -56,22 +57,6 @@ def test_pace_of_any_steady_work(seconds, done):
     for step in range(done):
         pace.mark(step * seconds, step)
     assert pace.remaining() == pytest.approx((1001 - done) * seconds, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (0.4, "0:00"),
-        (221, "3:41"),
-        (59.6, "1:00"),
-        (7421, "2:03:41"),
-        (3 * 86400 + 4 * 3600 + 59, "3d 04h"),
-        (float("nan"), "-"),
-        (float("inf"), "-"),
-    ],
-)
-def test_durations_read_as_a_clock(seconds, shown):
-    assert duration(seconds) == shown
 
 
 def test_before_the_first_step_nobody_knows_how_long_it_takes():

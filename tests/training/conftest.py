@@ -1,0 +1,96 @@
+"""Small worlds that train in milliseconds: a corpus in memory, a tiny network, a plan."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from plmctl import families, objectives
+from plmctl.config.optim import OptimConfig
+from plmctl.config.run import ComputeConfig
+from plmctl.corpus.store import TokenStore
+from plmctl.modeling.network import Network
+from plmctl.tokenization.vocab import Vocab
+from plmctl.training.checkpoint import Checkpoints
+from plmctl.training.engine import make_accelerator, make_engine
+from plmctl.training.journal import Journal
+from plmctl.training.loader import Slicing
+from plmctl.training.loop import Engine, Phase, Plan, train
+from plmctl.training.telemetry import Progress
+
+VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
+FAMILY_OF = {"mlm": "bert", "mlm+nsp": "bert", "clm": "gpt2"}
+
+
+@pytest.fixture(scope="session")
+def store() -> TokenStore:
+    rng = np.random.default_rng(0)
+    documents = [
+        [rng.integers(6, 120, rng.integers(3, 15)).tolist() for _ in range(rng.integers(2, 25))]
+        for _ in range(30)
+    ]
+    return TokenStore.from_lists(documents, vocab_size=120)
+
+
+def tiny_network(objective: str, seed: int = 0, dropout: float = 0.0) -> Network:
+    family = families.get(FAMILY_OF[objective])
+    torch.manual_seed(seed)
+    module = __import__(f"plmctl.families.{FAMILY_OF[objective]}", fromlist=["Config"])
+    if FAMILY_OF[objective] == "bert":
+        config = module.Config(
+            size="tiny", hidden_size=32, num_attention_heads=2, max_position_embeddings=64,
+            hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+        )  # fmt: skip
+    else:
+        config = module.Config(
+            size="tiny", n_embd=32, n_head=2, n_positions=64,
+            resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
+        )  # fmt: skip
+    parts = objectives.get(objective).PARTS
+    model = family.build(config, vocab_size=VOCAB.size, pad_id=0, parts=parts)
+    return Network(model, family.forward)
+
+
+def tiny_engine(network: Network, lr: float = 1e-2) -> Engine:
+    compute = ComputeConfig(device="cpu")
+    return make_engine(make_accelerator(compute), network, OptimConfig(lr=lr), compute)
+
+
+def tiny_plan(
+    objective: str,
+    store: TokenStore,
+    *,
+    steps: tuple[int, ...] = (6,),
+    batch: int = 16,
+    micro: int = 16,
+    lr: float = 1e-2,
+    save_every: int = 1000,
+) -> Plan:
+    member = objectives.get(objective)
+    phases = []
+    for number, count in enumerate(steps):
+        step = member.make(member.Config(name=objective), store, VOCAB, 32 + 16 * number, 7)
+        phases.append(Phase(step, count, Slicing(batch, micro)))
+    return Plan(tuple(phases), 7, lambda step: lr, 1.0, 1, None, save_every)
+
+
+Train = Callable[..., Progress]
+
+
+@pytest.fixture
+def run_plan() -> Train:
+    def run(engine: Engine, plan: Plan, folder: Path, validate: Callable = dict) -> Progress:
+        folder.mkdir(exist_ok=True)
+        with Journal(
+            folder, title="test", total_steps=plan.steps, trackers=(), quiet=False
+        ) as journal:
+            checkpoints = Checkpoints(folder / "checkpoints", 3)
+            return train(engine, plan, checkpoints, journal, validate)
+
+    return run
+
+
+def weights(engine: Engine) -> dict[str, torch.Tensor]:
+    return {n: p.detach().clone() for n, p in engine.trained().network.named_parameters()}
