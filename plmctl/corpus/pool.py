@@ -1,0 +1,89 @@
+"""Running shard tasks in this process or in several."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+from plmctl.corpus.shard import Task, TextEncoder
+from plmctl.errors import PlmError
+
+_in_worker: list[TextEncoder] = []  # a worker process's encoder: loaded once, not once a task
+
+
+def make_all(
+    tasks: list[Task],
+    encoder: TextEncoder,
+    beside: Path,
+    processes: int | None,
+    progress: Callable[[int, int], None],
+) -> None:
+    """Make the shards that are not there.
+
+    Args:
+        tasks: All shards.
+        encoder: The tokenizer; it is sent to the processes.
+        beside: A folder for unfinished shards.
+        processes: None: one a core.
+        progress: Told of the bytes done and of all bytes.
+
+    Raises:
+        DataError: Of a task.
+        PlmError: A process was killed.
+    """
+    missing = [task for task in tasks if task.facts is None]
+    total = sum(task.piece.size for task in tasks)
+    done = total - sum(task.piece.size for task in missing)
+    progress(done, total)
+    workers = min(processes or _cores(), len(missing))
+    if workers <= 1:
+        for task in missing:
+            task.make(encoder, beside)
+            progress(done := done + task.piece.size, total)
+        return
+    # Spawned, not forked: this process may have threads, and forking those can hang.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _start_worker, (encoder,)) as pool:
+        futures = {pool.submit(_make, task, beside): task for task in missing}
+        try:
+            for future in as_completed(futures):
+                future.result()
+                progress(done := done + futures[future].piece.size, total)
+        except BrokenProcessPool as error:
+            raise PlmError(
+                "a process that prepared text was killed, perhaps for want of memory",
+                "run the same command again: what is done is kept",
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _start_worker(encoder: TextEncoder) -> None:
+    # One thread a process: the processes are the parallelism.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    # On Ctrl-C the parent ends the pool; on the parent's death nobody would.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _in_worker.append(encoder)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _make(task: Task, beside: Path) -> None:
+    task.make(_in_worker[0], beside)
