@@ -1,5 +1,144 @@
-"""x"""
+"""The model card: README.md of a run's ``model/`` folder, from what the run wrote down."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from plmctl.formatting import shown
+from plmctl.reporting.figures import figures_of
+from plmctl.reporting.reader import Run, read_run
+
+# What the class name of a network ends with: how to load it, and what it is for.
+_LOADED_AS = {
+    "ForPreTraining": ("AutoModelForPreTraining", "fill-mask"),
+    "ForMaskedLM": ("AutoModelForMaskedLM", "fill-mask"),
+    "ForCausalLM": ("AutoModelForCausalLM", "text-generation"),
+    "LMHeadModel": ("AutoModelForCausalLM", "text-generation"),
+    "ForConditionalGeneration": ("AutoModelForSeq2SeqLM", "text2text-generation"),
+    "ForSequenceClassification": ("AutoModelForSequenceClassification", "text-classification"),
+    "ForTokenClassification": ("AutoModelForTokenClassification", "token-classification"),
+    "ForQuestionAnswering": ("AutoModelForQuestionAnswering", "question-answering"),
+    "ForMultipleChoice": ("AutoModelForMultipleChoice", None),
+}
+_HYPERPARAMETERS = ("seed", "init", "model", "objective", "task", "train", "optim", "schedule")
 
 
-def model_card(folder):
-    return "# model\n"
+def model_card(run: Path, architecture: str = "") -> str:
+    """The text of README.md.
+
+    Args:
+        run: The run folder.
+        architecture: Class of the network, as ``BertForPreTraining``.
+
+    Raises:
+        ConfigError: ``run`` is no run folder.
+    """
+    found = read_run(run, run.resolve().name)
+    loader, purpose = _loaded_as(architecture)
+    front = yaml.safe_dump(_front_matter(found, purpose), sort_keys=False, allow_unicode=True)
+    parts = [
+        f"---\n{front}---",
+        f"# {found.name}",
+        _summary(found),
+        _table("Results", [(figure.name, figure.value) for figure in figures_of(found)]),
+        _data(found),
+        _table("Hyperparameters", list(_hyperparameters(found))),
+        _usage(loader, purpose),
+        _provenance(found),
+        "## Limits\n\nThe model knows what its training text says and repeats the errors and the "
+        "prejudices in it. The figures above hold for text of the same kind.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _loaded_as(architecture: str) -> tuple[str, str | None]:
+    known = (loaded for end, loaded in _LOADED_AS.items() if architecture.endswith(end))
+    return next(known, ("AutoModel", None))
+
+
+def _front_matter(run: Run, purpose: str | None) -> dict[str, Any]:
+    tags = ["plmctl", run.setting("model", "family"), run.setting("objective", "name")]
+    front: dict[str, Any] = {"library_name": "transformers"}
+    if purpose:
+        front["pipeline_tag"] = purpose
+    base = run.setting("model", "init_from") or run.setting("model")
+    # The Hub knows its own ids only: the folder of another run means nothing there.
+    if isinstance(base, str) and base.count("/") <= 1 and not Path(base).exists():
+        front["base_model"] = base
+    front["tags"] = [tag for tag in tags if tag]
+    return front
+
+
+def _summary(run: Run) -> str:
+    if run.kind == "finetune":
+        start = "random weights of" if run.setting("init") == "random" else "pretrained"
+        task = run.setting("task", "name")
+        return f"A model for {task}, finetuned with plmctl from {start} `{run.setting('model')}`."
+    family, objective = run.setting("model", "family"), run.setting("objective", "name")
+    return f"A {family} language model, pretrained with plmctl on the objective `{objective}`."
+
+
+def _data(run: Run) -> str:
+    sources = run.setting("data", "train") or []
+    lines = [f"- training: `{source}`" for source in sources]
+    valid = run.setting("data", "valid")
+    if isinstance(valid, list):
+        lines += [f"- validation: `{source}`" for source in valid]
+    elif valid:
+        lines.append(f"- validation: {float(valid):.1%} of it, held out")
+    return "\n".join(["## Data", "", *lines]) if lines else ""
+
+
+def _hyperparameters(run: Run) -> Iterator[tuple[str, object]]:
+    for section in _HYPERPARAMETERS:
+        value = run.setting(section)
+        for key, leaf in value.items() if isinstance(value, Mapping) else [("", value)]:
+            if leaf is not None:
+                exact = leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
+                yield f"{section}.{key}" if key else section, exact
+
+
+def _usage(loader: str, purpose: str | None) -> str:
+    lines = [
+        "## How to load it",
+        "",
+        "```python",
+        f"from transformers import AutoTokenizer, {loader}",
+        "",
+        'folder = "."  # where this file is',
+        "tokenizer = AutoTokenizer.from_pretrained(folder)",
+        f"model = {loader}.from_pretrained(folder)",
+        "```",
+    ]
+    if purpose:
+        lines += ["", f'`transformers.pipeline("{purpose}", model=folder)` works as well.']
+    return "\n".join(lines)
+
+
+def _provenance(run: Run) -> str:
+    """What it takes to make it again."""
+    facts = run.environment
+    rows: list[tuple[str, object]] = [
+        (name, facts[name]) for name in ("python", "device", "git_commit") if facts.get(name)
+    ]
+    for group in ("versions", "hashes"):
+        found = facts.get(group)
+        rows += found.items() if isinstance(found, Mapping) else []
+    if isinstance(facts.get("command"), list):
+        rows.insert(0, ("command", f"`{' '.join(map(str, facts['command']))}`"))
+    return _table("How it was made", rows)
+
+
+def _table(title: str, rows: list[tuple[str, object]]) -> str:
+    if not rows:
+        return ""
+    lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows]
+    return "\n".join([f"## {title}", "", "| | |", "|---|---|", *lines])
+
+
+def _cell(value: object) -> str:
+    text = shown(value) if isinstance(value, float | int) else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")

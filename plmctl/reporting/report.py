@@ -1,5 +1,97 @@
-"""x"""
+"""``report.html``: one run, or several side by side, in one file that asks for nothing else."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from plmctl.errors import PlmError
+from plmctl.reporting import comparison, sections
+from plmctl.reporting.html import Html, element, join, page
+from plmctl.reporting.reader import Run, read_runs
 
 
-def write(runs, out):
+def write(runs: Sequence[Path], out: Path) -> Path:
+    """Write the report on runs, finished or not.
+
+    Args:
+        runs: Run folders; with several, runs of one kind are drawn together.
+        out: The file to write.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ConfigError: A folder that is no run folder.
+        PlmError: ``out`` cannot be written.
+    """
+    text = render(read_runs(runs))
+    beside = out.with_name(f".{out.name}.writing")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(out)
+    except OSError as error:
+        raise PlmError(f"{out}: cannot be written: {error.strerror}") from error
     return out
+
+
+def render(runs: Sequence[Run]) -> str:
+    """The report as HTML."""
+    body = _one(runs[0]) if len(runs) == 1 else _several(runs)
+    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+    footer = element("footer", "Made by plmctl from the run folder alone. Losses are in nats.")
+    return page(f"{title} · plmctl report", element("main", body, footer))
+
+
+def _one(run: Run) -> Html:
+    plots = sections.curves([run])
+    return join(
+        sections.heading(run),
+        sections.tiles(run),
+        join(element("h2", "Training"), plots) if plots else "",
+        sections.classifications(run),
+        sections.samples(run),
+        element("h2", "How it was made"),
+        sections.config(run),
+        sections.environment(run),
+        sections.events(run),
+    )
+
+
+def _several(runs: Sequence[Run]) -> Html:
+    kinds = list(dict.fromkeys(run.kind for run in runs))
+    return join(
+        element(
+            "header", element("p", "Report", class_="eyebrow"), element("h1", f"{len(runs)} runs")
+        ),
+        *(_together([run for run in runs if run.kind == kind]) for kind in kinds),
+        element("h2", "Each run"),
+        *(_folded(run) for run in runs),
+    )
+
+
+def _together(runs: Sequence[Run]) -> Html:
+    """The runs of one kind."""
+    plots = sections.curves(runs)
+    return join(
+        element("h2", sections.kind_name(runs[0].kind)),
+        comparison.comparison(runs),
+        comparison.differences(runs) if len(runs) > 1 else "",
+        element("div", plots, style="margin-top:14px") if plots else "",
+    )
+
+
+def _folded(run: Run) -> Html:
+    """A run's own results and settings, to be opened."""
+    return element(
+        "details",
+        element("summary", run.name, sections.status(run)),
+        element(
+            "div",
+            sections.notes(run),
+            sections.classifications(run),
+            sections.samples(run),
+            sections.config(run),
+            sections.environment(run),
+            sections.events(run),
+        ),
+    )

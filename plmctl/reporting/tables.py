@@ -2,14 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
+
+from plmctl.formatting import shown
 
 
 def figures_table(title: str, figures: Mapping[str, object]) -> Table:
     """Names and figures, one a row."""
-    table = Table(title=title, title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
+    table = _table(title, show_header=False)
+    table.add_column()
+    table.add_column(justify="right", style="bold")
     for name, value in figures.items():
         table.add_row(name, shown(value))
     return table
@@ -17,7 +21,7 @@ def figures_table(title: str, figures: Mapping[str, object]) -> Table:
 
 def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     """A table with a header; the first column is text, the others figures."""
-    table = Table(title=title, title_justify="left")
+    table = _table(title)
     for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number == 0 else "right")
     for row in rows:
@@ -25,13 +29,20 @@ def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     return table
 
 
-def shown(value: object) -> str:
-    """A figure as people read it: thousands separated, four digits of a fraction."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:,.4f}" if abs(value) < 100 else f"{value:,.1f}"
+def confusion_table(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> Table:
+    """How often each class was taken for each: the truth in rows, the right ones bold.
+
+    Args:
+        labels: Names by number.
+        matrix: Counts, a row a true class and a column a predicted one.
+    """
+    table = _table("confusion: truth in rows, prediction in columns")
+    table.add_column()
+    for label in labels:
+        table.add_column(label, justify="right")
+    for place, (label, counts) in enumerate(zip(labels, matrix, strict=True)):
+        table.add_row(label, *(_count(count, place == n) for n, count in enumerate(counts)))
+    return table
 
 
 def classification_tables(title: str, results: Mapping[str, object]) -> list[Table]:
@@ -49,7 +60,22 @@ def classification_tables(title: str, results: Mapping[str, object]) -> list[Tab
         rows = [[row[column] for column in columns] for row in per_class]
         tables.append(rows_table("by class", columns, rows))
     if isinstance(confusion, dict):
-        labels = confusion["labels"]
-        rows = [[label, *row] for label, row in zip(labels, confusion["matrix"], strict=True)]
-        tables.append(rows_table("confusion (rows: truth)", ["", *labels], rows))
+        tables.append(confusion_table(confusion["labels"], confusion["matrix"]))
     return tables
+
+
+def _count(count: int, right: bool) -> Text:
+    if right:
+        return Text(f"{count:,}", style="bold")
+    return Text(f"{count:,}", style="" if count else "dim")
+
+
+def _table(title: str, *, show_header: bool = True) -> Table:
+    return Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_header=show_header,
+        show_edge=False,
+        pad_edge=False,
+    )

@@ -13,6 +13,8 @@ from typing import Literal
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from plmctl.formatting import duration
+
 Value = float | int | str
 
 _REFRESH = 0.1  # seconds between redraws; between them a tick costs one look at the clock
@@ -132,18 +134,6 @@ class Display:
 
     def _print(self, line: str) -> None:
         _print(self._console, line)
-
-
-def duration(seconds: float) -> str:
-    """``3:41``, ``2:03:41``, ``3d 04h``; a dash when it is not known."""
-    if not math.isfinite(seconds):
-        return "-"
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    if days:
-        return f"{days}d {hour:02d}h"
-    return f"{hour}:{minute:02d}:{second:02d}" if hour else f"{minute}:{second:02d}"
 
 
 @contextmanager

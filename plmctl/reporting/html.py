@@ -1,0 +1,67 @@
+"""HTML that cannot be left unescaped: text is escaped when it is put into an element."""
+
+from importlib.resources import files
+
+_VOID = frozenset({"br", "col", "hr", "img", "link", "meta"})
+_SVG_CLOSED = frozenset({"path", "line", "circle"})  # short when empty
+
+
+class Html(str):
+    """Markup, as against text."""
+
+    __slots__ = ()
+
+
+def escape(value: object) -> Html:
+    """Text as markup; markup as it is."""
+    if isinstance(value, Html):
+        return value
+    text = str(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # XML 1.0 and HTML have no place for control characters, which broken text may hold.
+    plain = "".join(c if c >= " " or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return Html(plain.replace('"', "&quot;").replace("'", "&#39;"))
+
+
+def element(name: str, /, *children: object, **attributes: object) -> Html:
+    """An element.
+
+    Args:
+        name: ``td``, ``svg`` ...
+        children: Text, which is escaped, or markup.
+        attributes: ``class_`` is ``class`` and ``data_name`` is ``data-name``; True gives the bare
+            name, False and None leave the attribute out.
+    """
+    given = "".join(
+        _attribute(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()
+    )
+    inside = "".join(map(escape, children))
+    if name in _VOID:
+        return Html(f"<{name}{given}>")
+    if name in _SVG_CLOSED and not inside:
+        return Html(f"<{name}{given}/>")
+    return Html(f"<{name}{given}>{inside}</{name}>")
+
+
+def join(*parts: object) -> Html:
+    """One after the other."""
+    return Html("".join(map(escape, parts)))
+
+
+def page(title: str, *body: object) -> str:
+    """A whole document, with the style sheet inside: it asks for nothing from anywhere."""
+    style = Html(files("plmctl.reporting").joinpath("report.css").read_text(encoding="utf-8"))
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        element("style", style),
+    )
+    return f"<!DOCTYPE html>\n{element('html', head, element('body', *body), lang='en')}\n"
+
+
+def _attribute(name: str, value: object) -> str:
+    if value is True:
+        return f" {name}"
+    return "" if value is False or value is None else f' {name}="{escape(value)}"'

@@ -1,0 +1,223 @@
+"""What a run's records look like as lines: data only, drawn by ``svg`` and ``png``."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plmctl.reporting.axis import spread
+from plmctl.reporting.reader import Run
+
+Floats = NDArray[np.float64]
+
+_POINTS = 300  # buckets of a drawn line: more than there are pixels to see them
+_LOG_SPREAD = 3.0  # largest over smallest, above which a logarithmic axis shows more
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a plot.
+
+    Attributes:
+        name: In the legend; empty for none.
+        x: [N] steps.
+        y: [N] values, nan where there is none.
+        color: Number in the palette.
+        style: "solid", "dashed" with a dot at every point, or "faint".
+    """
+
+    name: str
+    x: Floats
+    y: Floats
+    color: int
+    style: str = "solid"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot.
+
+    Attributes:
+        key: Short, for file names.
+        title: What is shown.
+        unit: Of the vertical axis.
+        lines: Later ones lie on top.
+        log: A logarithmic vertical axis.
+        zero: The vertical axis begins at 0.
+        marks: Steps at which something changed, with what.
+        wide: Over the whole width of a page.
+    """
+
+    key: str
+    title: str
+    unit: str
+    lines: tuple[Line, ...]
+    log: bool = False
+    zero: bool = False
+    marks: tuple[tuple[float, str], ...] = ()
+    wide: bool = False
+
+
+def plots_of(runs: Sequence[Run]) -> list[Plot]:
+    """All plots that these runs have data for."""
+    found = [*accuracies(runs), learning_rate(runs), throughput(runs), gradient_norm(runs)]
+    return [plot for plot in (*losses(runs), *found) if plot is not None]
+
+
+def losses(runs: Sequence[Run]) -> list[Plot | None]:
+    """Training and validation loss: of each part of one run; the totals of several, and the parts.
+
+    The parts of a loss have ranges of their own: on one axis the smaller ones would be flat.
+    """
+    if len(runs) > 1:
+        parts = list(dict.fromkeys(key for run in runs for key in run.keys("valid/loss/")))
+        title, unit = "Validation loss", "nats per target"
+        apart = parts if len(parts) > 1 else []
+        return [_totals(runs), *(_validation(runs, key, title, unit) for key in apart)]
+    parts = runs[0].keys("loss/") or ["loss"]
+    return [_loss(runs[0], key, wide=len(parts) == 1) for key in parts]
+
+
+def accuracies(runs: Sequence[Run]) -> list[Plot | None]:
+    """Accuracy on the validation data: the parts of one run together, of several apart."""
+    prefix = "valid/accuracy/"
+    parts = list(dict.fromkeys(key for run in runs for key in run.keys(prefix)))
+    title, unit = "Validation accuracy", "share of targets"
+    if len(runs) > 1:
+        return [_validation(runs, key, title, unit) for key in parts]
+    lines = tuple(
+        Line(key.removeprefix(prefix), *runs[0].series(key), number, "dashed")
+        for number, key in enumerate(parts)
+    )
+    return [_finished(Plot("accuracy", title, unit, lines, zero=True), runs)]
+
+
+def learning_rate(runs: Sequence[Run]) -> Plot | None:
+    """The learning rate of every logged step."""
+    plot = Plot("learning-rate", "Learning rate", "of each update", _raw(runs, "lr"), zero=True)
+    return _finished(plot, runs)
+
+
+def throughput(runs: Sequence[Run]) -> Plot | None:
+    """Input tokens a second, padding not counted."""
+    lines = _raw(runs, "tokens_per_second")
+    return _finished(Plot("throughput", "Throughput", "tokens per second", lines, zero=True), runs)
+
+
+def gradient_norm(runs: Sequence[Run]) -> Plot | None:
+    """The global norm of the gradient before clipping."""
+    lines = tuple(
+        line
+        for place, run in enumerate(runs)
+        for line in _smoothed(_name(run, runs), *run.series("grad_norm"), place)
+    )
+    return _finished(Plot("gradient-norm", "Gradient norm", "before clipping", lines), runs)
+
+
+def smooth(values: Floats, radius: int) -> Floats:
+    """The mean of the neighbourhood of each value, without the lag of a running average.
+
+    Args:
+        values: [N]; nan counts for nothing.
+        radius: Values on either side; near the beginning, where curves are steep, as many as
+            there are on both sides.
+    """
+    places = np.arange(len(values))
+    low = np.maximum(places - radius, 0)
+    high = np.minimum(places + np.minimum(places, radius), len(values) - 1) + 1
+    known = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(known)])
+    with np.errstate(invalid="ignore"):  # 0 / 0 is nan, as it should be
+        means = (sums[high] - sums[low]) / (counts[high] - counts[low])
+    return np.where(known, means, math.nan)
+
+
+def thin(x: Floats, y: Floats, buckets: int = _POINTS) -> tuple[Floats, Floats]:
+    """At most two points a bucket, its smallest and its largest value: no spike is lost."""
+    if len(x) <= 2 * buckets:
+        return x, y
+    kept: set[int] = {0, len(x) - 1}
+    for piece in np.array_split(np.arange(len(x)), buckets):
+        finite = piece[np.isfinite(y[piece])]
+        chosen = (finite[y[finite].argmin()], finite[y[finite].argmax()]) if finite.size else piece
+        kept.update(int(place) for place in chosen[:2])
+    order = np.array(sorted(kept))
+    return x[order], y[order]
+
+
+def _loss(run: Run, key: str, *, wide: bool) -> Plot | None:
+    """One part of one run's loss."""
+    part = key.removeprefix("loss").removeprefix("/")
+    lines = _smoothed("training", *run.series(key), 0)
+    lines.append(Line("validation", *run.series(f"valid/{key}"), 1, "dashed"))
+    title = f"Loss, {part}" if part else "Loss"
+    name = f"loss-{part}" if part else "loss"
+    return _finished(Plot(name, title, "nats per target", tuple(lines), wide=wide), [run])
+
+
+def _totals(runs: Sequence[Run]) -> Plot | None:
+    """The whole loss, a color for each run."""
+    lines = [_smoothed(r.name, *r.series("loss"), place)[-1] for place, r in enumerate(runs)]
+    for place, run in enumerate(runs):
+        lines.append(Line("", *run.series("valid/loss"), place, "dashed"))
+    return _finished(Plot("loss", "Loss", "nats per target", tuple(lines), wide=True), runs)
+
+
+def _validation(runs: Sequence[Run], key: str, title: str, unit: str) -> Plot | None:
+    """One part of several runs: comparable where the whole is a sum of other parts."""
+    part = key.rpartition("/")[2]
+    lines = tuple(Line(r.name, *r.series(key), n, "dashed") for n, r in enumerate(runs))
+    return _finished(Plot(key.replace("/", "-"), f"{title}, {part}", unit, lines), runs)
+
+
+def _raw(runs: Sequence[Run], key: str) -> tuple[Line, ...]:
+    return tuple(
+        Line(_name(run, runs), *thin(*run.series(key)), place) for place, run in enumerate(runs)
+    )
+
+
+def _smoothed(name: str, x: Floats, y: Floats, color: int) -> list[Line]:
+    """The values faintly, and their average on top; only the values where they are few."""
+    if len(x) < 50:
+        return [Line(name, x, y, color)]
+    average = smooth(y, len(x) // 60)
+    return [Line("", *thin(x, y), color, "faint"), Line(name, *thin(x, average), color)]
+
+
+def _name(run: Run, runs: Sequence[Run]) -> str:
+    """One run alone needs no legend."""
+    return run.name if len(runs) > 1 else ""
+
+
+def _finished(plot: Plot, runs: Sequence[Run]) -> Plot | None:
+    """With the lines that have anything on them, and the scale that suits; None without one."""
+    shown = tuple(line for line in plot.lines if np.isfinite(line.y).any())
+    if not shown:
+        return None
+    log = not plot.zero and spread(np.concatenate([line.y for line in shown])) > _LOG_SPREAD
+    dashed = any(not line.name and line.style == "dashed" for line in shown)
+    notes = [
+        plot.unit,
+        *(["log scale"] if log else []),
+        *(["dashed: validation"] if dashed else []),
+    ]
+    marks = _phases(runs[0]) if len(runs) == 1 else ()
+    return replace(plot, unit=", ".join(notes), lines=shown, log=log, marks=marks)
+
+
+def _phases(run: Run) -> tuple[tuple[float, str], ...]:
+    """Where a phase begins, but for the first, and the length of its sequences."""
+    marks = []
+    before = None
+    for record in run.records:
+        phase = record.get("phase")
+        if phase is None:
+            continue
+        if before is not None and phase != before:
+            length = run.setting("train", "phases", phase, "seq_len")
+            marks.append((float(record["step"]), f"length {length}" if length else "next phase"))
+        before = phase
+    return tuple(marks)
