@@ -24,7 +24,7 @@ from plmctl.corpus.plan import cut
 from plmctl.corpus.pool import make_all
 from plmctl.corpus.reading import opening, text_unit
 from plmctl.corpus.sentences import Rule, choose_rule
-from plmctl.corpus.shard import COUNTS, Side, Task, TextEncoder, write_json
+from plmctl.corpus.shard import COUNTS, Side, Task, TextEncoder, write_json, write_whole
 from plmctl.corpus.source import Source, resolve, size_of
 from plmctl.corpus.store import offsets
 from plmctl.errors import DataError
@@ -110,6 +110,22 @@ def build(
         make_all(tasks, encoder, Path(beside), processes, progress)
     facts = [task.facts or {} for task in tasks]
     _check_text(config, facts, folder)
+    try:
+        _finish(folder, encoder, rule, tasks, facts)
+    except FileNotFoundError:
+        # Another build of this store may have finished it, and tidied up, at this moment.
+        if find(config, encoder, root=root) is None:
+            raise
+    built = find(config, encoder, root=root)
+    if built is None:
+        raise DataError(f"{folder}: the sources changed while they were read", "run it again")
+    return built
+
+
+def _finish(
+    folder: Path, encoder: TextEncoder, rule: Rule, tasks: list[Task], facts: list[dict[str, Any]]
+) -> None:
+    """Make the shards into the stores of both sides; the manifest comes last."""
     digests = [_collect(folder, side, tasks, facts, encoder.vocab_size) for side in _SIDES]
     manifest = {
         "format": _FORMAT,
@@ -123,10 +139,6 @@ def build(
     }
     write_json(folder / "manifest.json", manifest)
     _tidy(folder)
-    built = find(config, encoder, root=root)
-    if built is None:
-        raise DataError(f"{folder}: the sources changed while they were read", "run it again")
-    return built
 
 
 def _key(config: DataConfig, encoder: TextEncoder) -> str:
@@ -208,7 +220,8 @@ def _collect(
     (folder / side).mkdir(exist_ok=True)
     for name in ("sentences", "documents"):
         sizes = [np.fromfile(task.folder / side / name, dtype="<u4") for task, _ in kept]
-        offsets(np.concatenate(sizes)).astype("<i8").tofile(folder / side / name)
+        starts = offsets(np.concatenate(sizes)).astype("<i8")
+        write_whole(folder / side / name, starts.tobytes())
     shards = [
         {"path": f"../shards/{task.folder.name}/{side}", "tokens": fact["tokens"]}
         for task, fact in kept

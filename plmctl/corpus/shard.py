@@ -100,7 +100,8 @@ class Task:
         unfinished = beside / self.folder.name
         try:
             self._write(encoder, unfinished)
-            shutil.rmtree(self.folder, ignore_errors=True)  # of other ranges: the plan has changed
+            if self.facts is None:
+                shutil.rmtree(self.folder, ignore_errors=True)  # of another range of the source
             unfinished.rename(self.folder)
         except OSError:
             # Another build of the same store may have finished this shard, or all, at this moment.
@@ -206,10 +207,15 @@ def _batches(texts: list[str]) -> Iterator[list[str]]:
 
 
 def write_json(path: Path, values: object) -> None:
+    """Write a file that is there whole or not at all."""
+    write_whole(path, json.dumps(values, ensure_ascii=False, indent=1).encode())
+
+
+def write_whole(path: Path, data: bytes) -> None:
     """Write beside its place, flush, rename."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("w", encoding="utf-8") as file:
-        json.dump(values, file, ensure_ascii=False, indent=1)
+    with beside.open("wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)

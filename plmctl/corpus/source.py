@@ -1,5 +1,6 @@
 """What the names of a config stand for: files, folders of ``datasets``, the Hub, samples."""
 
+import difflib
 import glob
 import os
 from dataclasses import dataclass
@@ -8,7 +9,6 @@ from typing import Literal
 
 from plmctl.corpus import sample
 from plmctl.errors import ConfigError, DataError
-from plmctl.registry import nearest
 
 Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "datasets", "hf", "sample"]
 
@@ -129,5 +129,6 @@ def _near(path: Path) -> str:
         path = path.parent
     if path.exists() or not os.access(path.parent, os.R_OK):
         return ""
-    match = nearest(path.name, [entry.name for entry in path.parent.iterdir()])
-    return match.replace(path.name, str(path)) if "did you mean" in match else ""
+    names = [entry.name for entry in path.parent.iterdir()]
+    match = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {str(path.parent / match[0])!r}?" if match else ""

@@ -34,11 +34,17 @@ def read_rows(names: Sequence[str]) -> list[Row]:
     return found
 
 
-def split_rows(config: TableConfig, seed: int) -> tuple[list[Row], list[Row]]:
+def split_rows(
+    config: TableConfig, seed: int, columns: Sequence[str] = ()
+) -> tuple[list[Row], list[Row]]:
     """Training and validation rows of a config.
 
-    Rows are held out by a hash of their values, so that equal rows are on one side. ``max_rows``
-    takes a seeded sample of the training rows.
+    Args:
+        config: The sources; ``valid`` as a share holds out rows by a hash, ``max_rows`` takes a
+            sample of the training rows, of which a smaller one is a part of a larger one.
+        seed: Of the sample.
+        columns: What the hash is of, so that rows that are equal in it are on one side; all
+            columns if none is named.
 
     Raises:
         DataError: One side is empty.
@@ -48,7 +54,7 @@ def split_rows(config: TableConfig, seed: int) -> tuple[list[Row], list[Row]]:
         valid = read_rows(config.valid)
     else:
         share = config.valid
-        held_out = [share_of(str(sorted(row.values.items()))) < share for row in train]
+        held_out = [share_of(_content(row, columns)) < share for row in train]
         valid = [row for row, out in zip(train, held_out, strict=True) if out]
         train = [row for row, out in zip(train, held_out, strict=True) if not out]
     if not train or not valid:
@@ -60,3 +66,7 @@ def split_rows(config: TableConfig, seed: int) -> tuple[list[Row], list[Row]]:
         generator = np.random.Generator(np.random.Philox(seed))
         train = [train[index] for index in generator.permutation(len(train))[: config.max_rows]]
     return train, valid
+
+
+def _content(row: Row, columns: Sequence[str]) -> str:
+    return repr([(column, row.values.get(column)) for column in columns or sorted(row.values)])

@@ -1,0 +1,41 @@
+"""Encoders small enough to say in a test what they give, and that other processes can import."""
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+Encoded = list[tuple[NDArray[np.int64], NDArray[np.bool_]]]
+
+
+class LetterEncoder:
+    """One id a letter (its code point modulo 1,000); words start after spaces, which are lost."""
+
+    fingerprint = "letters"
+    vocab_size = 1_000
+
+    def __call__(self, texts: list[str]) -> Encoded:
+        return [self._encode(text) for text in texts]
+
+    def _encode(self, text: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        words = text.split()
+        starts = [at == 0 for word in words for at in range(len(word))]
+        return self.ids("".join(words)), np.array(starts, dtype=bool)
+
+    @staticmethod
+    def ids(text: str) -> NDArray[np.int64]:
+        return np.array([ord(letter) % 1_000 for letter in text], dtype=np.int64)
+
+
+class SlowEncoder(LetterEncoder):
+    """Slow enough to be killed at work."""
+
+    def __call__(self, texts: list[str]) -> Encoded:
+        time.sleep(0.1)
+        return super().__call__(texts)
+
+
+class WrongEncoder(LetterEncoder):
+    """Gives ids that its vocabulary does not have."""
+
+    vocab_size = 50

@@ -1,0 +1,230 @@
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from plmctl.config.data import TextConfig
+from plmctl.corpus.reading import documents, opening, resolve, text_unit
+from plmctl.errors import ConfigError, DataError, PlmError
+
+
+def read(*names: str | Path, **options: str) -> list[tuple[str, str]]:
+    """Text (without the space around it) and origin of every document, folders cut off."""
+    config = TextConfig.model_validate({"train": tuple(map(str, names)), **options})
+    found = [d for source in resolve(config.train) for d in documents(source, config)]
+    return [(d.text.strip(), d.origin.rpartition("/")[2]) for d in found]
+
+
+def refusal(*names: str | Path, **options: str) -> PlmError:
+    with pytest.raises((DataError, ConfigError)) as caught:
+        read(*names, **options)
+    return caught.value
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_blank_lines_separate_documents_of_a_text_file(here: Path) -> None:
+    (here / "a.txt").write_bytes(b"\xef\xbb\xbf\r\nOne.\r\nTwo.\r\n \r\n\r\nThree.\r\n\r\n")
+    assert read("a.txt") == [("One.\r\nTwo.", "a.txt:2"), ("Three.", "a.txt:6")]
+    assert read("a.txt", documents="file") == [("One.\r\nTwo.\r\n \r\n\r\nThree.", "a.txt:1")]
+    assert read("a.txt", documents="line") == [
+        ("One.", "a.txt:2"),
+        ("Two.", "a.txt:3"),
+        ("Three.", "a.txt:6"),
+    ]
+
+
+def test_a_file_without_blank_lines_between_text_is_one_document(here: Path) -> None:
+    (here / "a.txt").write_text("\n\nOne.\nTwo.\n\n\n", encoding="utf-8")
+    assert text_unit(resolve(("a.txt",))[0]) == "file"
+    assert read("a.txt") == [("One.\nTwo.", "a.txt:1")]
+
+
+@pytest.mark.parametrize("empty", ["", "\n", " \n\r\n\t", "\ufeff", "\ufeff\n"])
+def test_nothing_in_an_empty_file(here: Path, empty: str) -> None:
+    (here / "a.txt").write_text(empty, encoding="utf-8")
+    assert [text for text, _ in read("a.txt")] in ([], [""])
+    assert read("a.txt", documents="line") == []
+
+
+def test_globs_are_sorted_and_a_literal_bracket_is_a_name(here: Path) -> None:
+    (here / "deep" / "er").mkdir(parents=True)
+    for name in ("b.txt", "a.txt", "c[1].txt", "deep/er/d.txt"):
+        (here / name).write_text(name, encoding="utf-8")
+    assert [text for text, _ in read("*.txt")] == ["a.txt", "b.txt", "c[1].txt"]
+    assert [text for text, _ in read("c[1].txt")] == ["c[1].txt"]
+    assert [text for text, _ in read("**/*", "b.txt")][-2:] == ["deep/er/d.txt", "b.txt"]
+
+
+def compress(path: Path, data: bytes) -> None:
+    half = len(data) // 2
+    for part in (data[:half], data[half:]):  # two members, two frames: both are legal
+        with path.open("ab") as file:
+            if path.suffix == ".gz":
+                file.write(gzip.compress(part))
+            else:
+                file.write(zstandard.ZstdCompressor().compress(part))
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_compressed_files(here: Path, suffix: str) -> None:
+    text = "".join(f"Line {n}.\n\n" for n in range(20_000))
+    compress(here / f"a.txt.{suffix}", text.encode())
+    found = read(f"a.txt.{suffix}")
+    assert len(found) == 20_000
+    assert found[-1] == ("Line 19999.", f"a.txt.{suffix}:39999")
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_a_compressed_file_cut_short_is_refused(here: Path, suffix: str) -> None:
+    compress(here / "whole", b"")
+    path = here / f"a.txt.{suffix}"
+    compress(path, "".join(f"{n * n} is a square\n" for n in range(9_000)).encode())
+    path.write_bytes(path.read_bytes()[:-40])
+    error = refusal(path.name, documents="line")
+    assert error.exit_code == 3
+    assert "the compressed file is damaged or cut short" in error.message
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_what_only_says_it_is_compressed_is_refused(here: Path, suffix: str) -> None:
+    (here / f"a.txt.{suffix}").write_text("plain", encoding="utf-8")
+    assert f"a.txt.{suffix}:1: the compressed file is damaged" in refusal(f"a.txt.{suffix}").message
+
+
+BAD = "第一行\n\n".encode() + "第二行".encode("gb18030") + b"\n"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.zst", "a.jsonl", "a.csv"])
+def test_bytes_that_are_not_utf8_have_their_place(here: Path, name: str) -> None:
+    data = BAD if "txt" in name else b'{"text": "x"}\n\n' + "x,第".encode("gb18030")
+    if name.endswith((".gz", ".zst")):
+        compress(here / name, data)
+    else:
+        (here / name).write_bytes(data)
+    error = refusal(name)
+    assert error.exit_code == 3
+    assert error.message.startswith(f"{name}:3: not UTF-8: byte 0x")
+    assert "GB18030" in str(error.hint)
+
+
+def test_utf16_is_named(here: Path) -> None:
+    (here / "a.txt").write_bytes("text".encode("utf-16"))
+    assert "UTF-16" in str(refusal("a.txt").hint)
+
+
+def test_what_is_not_there(here: Path) -> None:
+    (here / "corpus").mkdir()
+    (here / "corpus" / "train.txt").write_text("x", encoding="utf-8")
+    assert refusal("corpus/trian.txt").message == (
+        "corpus/trian.txt: no such file; did you mean 'corpus/train.txt'?"
+    )
+    assert "did you mean 'corpus'?" in refusal("corpsu/train.txt").message
+    assert refusal("corpus/*.text").message == "corpus/*.text: no file matches"
+    assert "no file matches; did you mean 'corpus'?" in refusal("corpsu/*.txt").message
+    assert refusal("qqq.txt").message == "qqq.txt: no such file"
+    assert "a folder, and not one saved by `datasets`" in refusal("corpus").message
+    assert refusal("qqq.txt").exit_code == 3
+
+
+def test_kinds_that_are_not_read(here: Path) -> None:
+    for name in ("a.pdf", "a.parquet.gz"):
+        (here / name).write_bytes(b"x")
+        assert "files of this kind are not read" in refusal(name).message
+
+
+def test_jsonl(here: Path) -> None:
+    rows = [{"text": "One", "id": 1}, {"id": 2, "text": None}, {"text": "三"}]
+    (here / "a.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n", encoding="utf-8")
+    assert read("a.jsonl") == [("One", "a.jsonl:1"), ("", "a.jsonl:2"), ("三", "a.jsonl:3")]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"text": "x"', "a.jsonl:3: not JSON"),
+        ("[1]", "a.jsonl:3: a JSON list, not an object"),
+        ('{"text": "\\ud83d"}', "a.jsonl:3: not JSON"),
+        ('{"body": "x", "id": 1}', "a.jsonl:3: no column 'text'; there are: body, id"),
+        ('{"text": 3}', "a.jsonl:3: column 'text' holds a int, not text"),
+    ],
+)
+def test_a_malformed_row_has_its_line(here: Path, line: str, message: str) -> None:
+    (here / "a.jsonl").write_text(f'{{"text": "\\ud83d\\ude00"}}\n\n{line}\n', encoding="utf-8")
+    error = refusal("a.jsonl")
+    assert error.exit_code == 3
+    assert error.message.startswith(message)
+
+
+def test_csv_and_tsv(here: Path) -> None:
+    (here / "a.csv").write_bytes(b'\xef\xbb\xbftext,n\r\n"One, ""two""\r\nthree",1\r\nFour,2\r\n')
+    assert read("a.csv") == [('One, "two"\r\nthree', "a.csv:2"), ("Four", "a.csv:4")]
+    (here / "a.tsv").write_text('n\ttext\n1\tA " quote\n2\tB " quote\n', encoding="utf-8")
+    assert read("a.tsv") == [('A " quote', "a.tsv:2"), ('B " quote', "a.tsv:3")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text,n\nx,1\ny\n", "a.csv:3: 1 fields where the header has 2 columns"),
+        ("text,n\nx, y, 1\n", "a.csv:2: 3 fields where the header has 2 columns"),
+        ('text,n\n"x,1\ny,2\n', "a.csv:3: unexpected end of data"),
+        ("body,n\nx,1\n", "a.csv:2: no column 'text'; there are: body, n"),
+    ],
+)
+def test_a_malformed_csv_row_has_its_line(here: Path, content: str, message: str) -> None:
+    (here / "a.csv").write_text(content, encoding="utf-8")
+    assert refusal("a.csv").message.startswith(message)
+
+
+def test_parquet(here: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"n": [1, 2, 3], "body": ["One", None, "三"]})
+    pyarrow.parquet.write_table(table, "a.parquet", row_group_size=2)
+    assert read("a.parquet", text="body") == [
+        ("One", "a.parquet:row 1"),
+        ("", "a.parquet:row 2"),
+        ("三", "a.parquet:row 3"),
+    ]
+    assert refusal("a.parquet").message == "a.parquet: no column 'text'; there are: n, body"
+    (here / "b.parquet").write_bytes(b"no")
+    assert "b.parquet: cannot be read as parquet" in refusal("b.parquet").message
+
+
+def test_folders_saved_by_datasets(here: Path) -> None:
+    from datasets import Dataset, DatasetDict
+
+    data = Dataset.from_dict({"text": ["One", "Two"], "n": [1, 2]})
+    data.save_to_disk("one")
+    DatasetDict({"train": data, "test": data.select([1])}).save_to_disk("both")
+    DatasetDict({"test": data}).save_to_disk("tests")
+    assert read("one") == [("One", "one:row 1"), ("Two", "one:row 2")]
+    assert [text for text, _ in read("both")] == ["One", "Two"]
+    assert [text for text, _ in read("both/test")] == ["Two"]
+    assert refusal("one", text="body").message == "one: no column 'body'; there are: text, n"
+    error = refusal("tests")
+    assert error.message == "tests: no split 'train'; there are: test"
+    assert error.hint == "name one: tests/test"
+
+
+def test_the_hub_without_a_network_is_a_data_error() -> None:
+    error = refusal("hf:nobody/nothing")
+    assert error.exit_code == 3
+    assert error.message.startswith("hf:nobody/nothing: cannot be loaded")
+    assert "network" in str(error.hint)
+
+
+def test_opening_reads_a_little(here: Path) -> None:
+    (here / "a.txt").write_text("abcdefghi\n" * 1_000, encoding="utf-8")
+    (here / "a.jsonl").write_text('{"text": "abc"}\nnot read', encoding="utf-8")
+    config = TextConfig(train=("a.txt",))
+    assert 100 <= len(opening(resolve(("a.txt",))[0], config, 100)) < 130
+    assert opening(resolve(("a.jsonl",))[0], config, 3) == "abc"
