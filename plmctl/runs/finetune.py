@@ -1,16 +1,17 @@
 """``plmctl finetune``: a pretrained folder and labelled rows in, a finetuned folder out."""
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import tasks
 from plmctl.config.finetune import FinetuneConfig
-from plmctl.corpus.tables import Row, split_rows
+from plmctl.corpus.tables import split_rows
 from plmctl.errors import ConfigError
 from plmctl.runs import launch
-from plmctl.runs.folder import open_run, write_environment, write_results
+from plmctl.runs.folder import check_run, open_run, write_environment, write_results
 from plmctl.runs.say import say, show
 from plmctl.shaping.keys import fold, stream
 from plmctl.tokenization.load import load_tokenizer
@@ -21,21 +22,46 @@ if TYPE_CHECKING:
 
 def run(config: FinetuneConfig, *, fresh: bool, as_json: bool) -> None:
     """Finetune, or go on with a run that was cut short; a finished run is left alone."""
-    check_model(config.model)
-    train, valid = split_rows(config.data, config.seed)
     folder = Path(config.run)
-    if launch.is_main():
-        open_run(config, config.run, fresh=fresh)
-    if (folder / "model").is_dir():
+    check_run(config, config.run, fresh=fresh)
+    if (folder / "model").is_dir() and not fresh:
         say(f"{folder} is finished: its model is in {folder / 'model'}")
         return
+    check_model(config.model)
+    examples = read_examples(config)
+    if launch.is_main():
+        open_run(config, config.run, fresh=fresh)
     processes = launch.process_count(config.launch, config.compute.device)
     if processes > 1 and not launch.is_worker():
         raise SystemExit(launch.start("finetune", folder / "config.yaml", processes))
-    results = _train(config, folder, train, valid)
+    results = _train(config, folder, examples)
     from plmctl.reporting.tables import classification_tables
 
     show(results, classification_tables(f"finetuned {folder}", results), as_json=as_json)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Labelled rows as a task has them."""
+
+    labels: tuple[str, ...]
+    train: Any
+    valid: Any
+
+
+def read_examples(config: FinetuneConfig) -> Examples:
+    """The rows of a config, split and tokenized.
+
+    Raises:
+        DataError: A missing file or column, or a label that is not among the training rows'.
+    """
+    task, tokenizer = tasks.get(config.task.name), load_tokenizer(config.model)
+    rows = split_rows(config.data, config.seed)
+    labels = task.labels_of(config.task, rows[0])
+    train, valid = (
+        task.make(config.task, side, tokenizer, labels, config.train.max_length) for side in rows
+    )
+    return Examples(labels, train, valid)
 
 
 def check_model(model: str) -> None:
@@ -53,9 +79,7 @@ def check_model(model: str) -> None:
         raise ConfigError(f"{model}: no such folder", "pretrain a model first, or give a Hub id")
 
 
-def _train(
-    config: FinetuneConfig, folder: Path, train: list[Row], valid: list[Row]
-) -> dict[str, Any]:
+def _train(config: FinetuneConfig, folder: Path, examples: Examples) -> dict[str, Any]:
     import torch
 
     from plmctl.evaluation import metrics
@@ -68,17 +92,12 @@ def _train(
 
     accelerator = make_accelerator(config.compute)
     accelerator.wait_for_everyone()
-    task, tokenizer = tasks.get(config.task.name), load_tokenizer(config.model)
-    labels = task.labels_of(config.task, train)
-    steps = [
-        task.make(config.task, rows, tokenizer, labels, config.train.max_length)
-        for rows in (train, valid)
-    ]
+    task = tasks.get(config.task.name)
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
-    model = task.load(config.model, labels, pretrained=config.init == "pretrained")
+    model = task.load(config.model, examples.labels, pretrained=config.init == "pretrained")
     network = Network(model, task.forward)
     engine = make_engine(accelerator, network, config.optim, config.compute)
-    plan = _plan(config, steps[0], engine)
+    plan = _plan(config, examples.train, engine)
     if accelerator.is_main_process:
         write_environment(folder, {})
     with Journal(
@@ -89,15 +108,20 @@ def _train(
         quiet=not accelerator.is_main_process,
     ) as journal:
         checkpoints = Checkpoints(folder / "checkpoints", config.checkpoint.keep)
-        validate = partial(_validate, engine, steps[1], plan)
+        validate = partial(_validate, engine, examples.valid, plan)
         loop.train(engine, plan, checkpoints, journal, validate)
         journal.event("finished", step=plan.steps)
     if not accelerator.is_main_process:
         return {}
     bare = accelerator.unwrap_model(engine.network)
-    predictions = predict(bare, steps[1], accelerator.device)["label"]
-    results: dict[str, Any] = getattr(metrics, task.METRICS)(predictions, steps[1].targets, labels)
-    results |= {"rows": len(train), "valid_rows": len(valid), "init": config.init}
+    predictions = predict(bare, examples.valid, accelerator.device)["label"]
+    measure = getattr(metrics, task.METRICS)
+    results: dict[str, Any] = measure(predictions, examples.valid.targets, examples.labels)
+    results |= {
+        "rows": len(examples.train),
+        "valid_rows": len(examples.valid),
+        "init": config.init,
+    }
     _finish(config, folder, engine, results)
     return results
 
@@ -144,5 +168,5 @@ def _finish(
     document = {"kind": "finetune", "model": config.model, "results": results}
     write_results(folder, "valid", document)
     model: Any = engine.trained().network
-    save_model(folder, model, config.model, model_card(folder))
+    save_model(folder, model, config.model, model_card(folder, type(model).__name__))
     write([folder], folder / "report.html")

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol
 
 from plmctl.config.base import Model
 from plmctl.config.load import difference, dump, parse
@@ -30,44 +29,59 @@ FREE = (
 _PACKAGES = ("plmctl", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 
 
-class RunConfig(Protocol):
-    """A config of a command that has a run folder."""
-
-    run: str
-
-
-def open_run(config: Model, run: str, *, fresh: bool) -> Path:
-    """The folder of a run, new or continued.
-
-    Args:
-        config: The resolved config; written to ``config.yaml``.
-        run: The folder.
-        fresh: Move a folder that is there aside, to ``<run>.old-<time>``, and begin anew.
+def check_run(config: Model, run: str, *, fresh: bool) -> None:
+    """Refuse a run folder that is not this config's, before any work is done for it.
 
     Raises:
         ConfigError: The folder is another config's, or something else's; nothing was touched.
     """
     folder = Path(run)
-    if fresh and folder.exists():
-        folder.rename(folder.with_name(f"{folder.name}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
+    if fresh or not folder.exists():
+        return
     kept = folder / "config.yaml"
     if kept.is_file():
         _refuse_another(config, kept)
-    elif folder.exists() and any(folder.iterdir()):
+    elif not folder.is_dir() or any(folder.iterdir()):
         raise ConfigError(
-            f"{folder}: the folder is not empty and holds no run",
+            f"{folder}: this is there already, and it is no run folder",
             "name another folder with `run=...`",
         )
+
+
+def open_run(config: Model, run: str, *, fresh: bool) -> Path:
+    """The folder of a run, new or continued, with the config in ``config.yaml``.
+
+    Call it once the input is known to be good: a folder that is there fixes the config.
+
+    Args:
+        config: The resolved config.
+        run: The folder.
+        fresh: Move a folder that is there aside, to ``<run>.old-<time>``, and begin anew.
+
+    Raises:
+        ConfigError: As ``check_run``.
+        PlmError: The folder cannot be written.
+    """
+    check_run(config, run, fresh=fresh)
+    folder = Path(run)
     try:
+        if fresh and folder.exists():
+            folder.rename(folder.with_name(f"{folder.name}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept, dump(config))
+        write_atomically(folder / "config.yaml", dump(config))
     except OSError as error:
         raise PlmError(f"{folder}: cannot be written: {error.strerror}") from error
     return folder
 
 
 def _refuse_another(config: Model, kept: Path) -> None:
-    before = parse(type(config), kept)
+    try:
+        before = parse(type(config), kept)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{kept.parent}: made by another command, or another version of plmctl",
+            "name another folder with `run=...`, or add --fresh to move this one aside",
+        ) from error
     changed = [
         line
         for line in difference(before, config)

@@ -8,7 +8,8 @@ from plmctl import families, objectives
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.runs import launch
-from plmctl.runs.folder import open_run, write_environment, write_results
+from plmctl.runs.finetune import check_model
+from plmctl.runs.folder import check_run, open_run, write_environment, write_results
 from plmctl.runs.prepare import Prepared, prepare
 from plmctl.runs.say import say, show
 from plmctl.shaping.keys import fold, stream
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 def run(config: PretrainConfig, *, fresh: bool, as_json: bool) -> None:
     """Pretrain, or go on with a run that was cut short; a finished run is left alone."""
     folder = Path(config.run)
-    if launch.is_main():
-        open_run(config, config.run, fresh=fresh)
-    if (folder / "model").is_dir():
+    check_run(config, config.run, fresh=fresh)
+    if (folder / "model").is_dir() and not fresh:
         say(f"{folder} is finished: its model is in {folder / 'model'}")
         return
     prepared = prepare(config)
     check(config, prepared)
+    if launch.is_main():
+        open_run(config, config.run, fresh=fresh)
     processes = launch.process_count(config.launch, config.compute.device)
     if processes > 1 and not launch.is_worker():
         raise SystemExit(launch.start("pretrain", folder / "config.yaml", processes))
@@ -45,7 +47,9 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
     """Refuse what cannot train, before a network is built.
 
     Raises:
-        ConfigError: A sequence longer than the network has positions.
+        ConfigError: A sequence longer than the network has positions, or a tokenizer without
+            what the objective needs.
+        DataError: A corpus that gives no sequence.
     """
     longest = max(phase.seq_len for phase in config.train.phases)
     positions = families.get(config.model.family).positions(config.model)
@@ -54,6 +58,19 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
             f"train.phases: seq_len {longest} is longer than the network's {positions} positions",
             "shorten the sequences, or raise the number of positions under `model`",
         )
+    if config.model.init_from is not None:
+        from transformers import AutoConfig
+
+        check_model(config.model.init_from)
+        rows = AutoConfig.from_pretrained(config.model.init_from).vocab_size
+        if rows < prepared.vocab.size:
+            raise ConfigError(
+                f"{config.tokenizer} has {prepared.vocab.size:,} ids, but the vocabulary of "
+                f"{config.model.init_from} has {rows:,}",
+                "use the tokenizer that the model was made with",
+            )
+    for phase in config.train.phases:
+        make_step(config, prepared.train, prepared, phase.seq_len)
 
 
 def make_step(
@@ -85,12 +102,6 @@ def make_network(config: PretrainConfig, prepared: Prepared) -> "Network":
     vocab = prepared.vocab
     if config.model.init_from is not None:
         model = family.load(config.model.init_from, parts)
-        if model.config.vocab_size < vocab.size:
-            raise ConfigError(
-                f"{config.tokenizer}: ids up to {vocab.size - 1:,}, but the vocabulary of "
-                f"{config.model.init_from} is {model.config.vocab_size:,}",
-                "use the tokenizer that the model was made with",
-            )
         return Network(model, family.forward)
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)
     filler = vocab.pad if vocab.pad is not None else vocab.eos
@@ -192,7 +203,7 @@ def _finish(
 
     write_results(folder, "valid", {"kind": "pretrain", "model": str(folder), "results": figures})
     model: Any = engine.trained().network
-    saved = save_model(folder, model, config.tokenizer, model_card(folder))
+    saved = save_model(folder, model, config.tokenizer, model_card(folder, type(model).__name__))
     held_out = prepared.valid or prepared.train
     write_results(folder, "samples", samples(str(saved), held_out, config.seed))
     write([folder], folder / "report.html")

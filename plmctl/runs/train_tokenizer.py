@@ -3,6 +3,8 @@
 import hashlib
 import time
 from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import registry
@@ -12,7 +14,7 @@ from plmctl.corpus.sentences import choose_rule
 from plmctl.corpus.split import share_of
 from plmctl.errors import ConfigError, DataError
 from plmctl.reporting.tables import figures_table
-from plmctl.runs.folder import open_run, write_results
+from plmctl.runs.folder import check_run, open_run, write_results
 from plmctl.runs.say import say, show
 from plmctl.tokenization.check import check_saved
 
@@ -31,24 +33,20 @@ def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
             f"family: {config.family} has the algorithm {wanted}, not {config.algorithm}",
             f"use `algorithm: {wanted}`, or another family",
         )
-    folder = open_run(config, config.run, fresh=fresh)
-    if (folder / "tokenizer.json").is_file():
-        say(f"{folder} is finished: this tokenizer is trained already")
+    check_run(config, config.run, fresh=fresh)
+    if (Path(config.run) / "tokenizer.json").is_file() and not fresh:
+        say(f"{config.run} is finished: this tokenizer is trained already")
         return
     began = time.perf_counter()
     say(f"training a {config.algorithm} tokenizer of {config.vocab_size:,} ids")
-    lines = _lines(config)
-    first = next(lines, None)
-    if first is None:
-        raise DataError(f"no text in {', '.join(config.data.train)}", "are the paths right?")
-    algorithm = registry.load("tokenization", config.algorithm)
-    tokenizer = algorithm.train(config, _chain(first, lines))
+    tokenizer = _train(config)
     seconds = time.perf_counter() - began
-    checked = [line for _, line in zip(range(_CHECKED_LINES), _lines(config), strict=False)]
+    folder = open_run(config, config.run, fresh=fresh)
+    checked = list(islice(_lines(config), _CHECKED_LINES))
     tokenizer.save_pretrained(folder / ".saving")
     check_saved(folder / ".saving", tokenizer, checked)
-    for path in sorted((folder / ".saving").iterdir()):
-        path.rename(folder / path.name)  # tokenizer.json, the mark of a finished one, comes first
+    for path in sorted((folder / ".saving").iterdir(), reverse=True):
+        path.rename(folder / path.name)  # tokenizer.json, the mark of a finished one, comes last
     (folder / ".saving").rmdir()
     figures = _figures(tokenizer, checked) | {
         "sha256": hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest(),
@@ -57,6 +55,16 @@ def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
     write_results(folder, "tokenizer", {"kind": "tokenizer", "results": figures})
     shown = figures | {"sha256": str(figures["sha256"])[:16] + "…"}
     show(figures, [figures_table(f"tokenizer {folder}", shown)], as_json=as_json)
+
+
+def _train(config: TokenizerConfig) -> "PreTrainedTokenizerBase":
+    lines = _lines(config)
+    first = next(lines, None)
+    if first is None:
+        raise DataError(f"no text in {', '.join(config.data.train)}", "are the paths right?")
+    algorithm = registry.load("tokenization", config.algorithm)
+    trained: PreTrainedTokenizerBase = algorithm.train(config, chain([first], lines))
+    return trained
 
 
 def _lines(config: TokenizerConfig) -> Iterator[str]:
@@ -68,11 +76,6 @@ def _lines(config: TokenizerConfig) -> Iterator[str]:
         for document in documents(source, config.data):
             if kept == 1.0 or share_of(f"{config.seed}\n{document.text}") < kept:
                 yield from (line for line in document.text.splitlines() if line.strip())
-
-
-def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from rest
 
 
 def _figures(tokenizer: "PreTrainedTokenizerBase", lines: list[str]) -> dict[str, Any]:

@@ -1,0 +1,163 @@
+"""Wrong input gives one clear message, the right exit code, and nothing is lost or overwritten."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from tests.runs.conftest import Cli, pretrain_config, write
+
+
+def refused(result: tuple[int, str, str], code: int, *words: str) -> None:
+    got, out, err = result
+    assert got == code, err
+    assert out == ""
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err, err
+
+
+def test_unknown_keys_are_all_named_with_their_places(cli: Cli) -> None:
+    Path("bad.yaml").write_text(
+        "run: x\ntokenizer: tok-bert\nmodel: {family: bert}\ndata:\n  train: [text.txt]\n"
+        "  trian: 1\ntrain:\n  phases: [{seq_len: 32, steps: 2}]\n"
+        "objective: {name: mlm, rat: 0.2}\n"
+    )
+    refused(
+        cli("pretrain", "bad.yaml"),
+        2,
+        "bad.yaml:6:3: data.trian: unknown key; did you mean 'train'?",
+        "bad.yaml:9:24: objective.rat: unknown key; did you mean 'rate'?",
+    )
+    assert not Path("x").exists()
+
+
+def test_wrong_type(cli: Cli) -> None:
+    refused(cli("pretrain", "bert.yaml", "run=x", "optim.lr=fast"), 2, "optim.lr", '"fast"')
+    assert not Path("x").exists()
+
+
+def test_missing_config_file(cli: Cli) -> None:
+    refused(cli("pretrain", "brt.yaml"), 2, "brt.yaml", "did you mean", "bert.yaml")
+
+
+def test_missing_text_file(cli: Cli) -> None:
+    refused(
+        cli("pretrain", "bert.yaml", "run=x", "data.train=[texx.txt]"),
+        3,
+        "texx.txt: no such file",
+        "text.txt",
+    )
+
+
+def test_missing_tokenizer(cli: Cli) -> None:
+    refused(cli("pretrain", "bert.yaml", "run=x", "tokenizer=./nowhere"), 2, "./nowhere")
+
+
+def test_empty_corpus(cli: Cli) -> None:
+    Path("empty.txt").write_text("\n\n  \n")
+    refused(cli("pretrain", "bert.yaml", "run=x", "data.train=[empty.txt]"), 3, "no text")
+    refused(
+        cli("train-tokenizer", "tok-bert.yaml", "run=x", "data.train=[empty.txt]"), 3, "no text"
+    )
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_invalid_utf8_names_file_and_line(cli: Cli, packed: bool) -> None:
+    content = b"one line.\nsecond \xff line.\n"
+    name = "latin.txt.gz" if packed else "latin.txt"
+    Path(name).write_bytes(gzip.compress(content) if packed else content)
+    refused(cli("pretrain", "bert.yaml", "run=x", f"data.train=[{name}]"), 3, f"{name}:2", "UTF-8")
+
+
+def test_a_corpus_shorter_than_one_sequence(cli: Cli) -> None:
+    Path("short.txt").write_text("Anna sees Bela.\n")
+    refused(
+        cli("pretrain", "gpt2.yaml", "run=x", "data.train=[short.txt]", "data.valid=null"),
+        3,
+        "tokens",
+        "32",
+    )
+    refused(
+        cli("pretrain", "bert.yaml", "run=x", "data.train=[short.txt]", "data.valid=null"),
+        3,
+        "two documents",
+    )
+
+
+def test_ids_over_the_models_vocabulary(cli: Cli, pretrained: dict[str, Path]) -> None:
+    model = pretrained["bert"] / "model"
+    config = pretrain_config("bert") | {"run": "x", "tokenizer": "tok-large"}
+    config["model"] = {"family": "bert", "init_from": str(model)}
+    write("continue.yaml", config)
+    words = [f"{a}{b}{c}" for a in "bcdfg" for b in "aeiou" for c in ("nt", "rk", "ll", "st")]
+    Path("words.txt").write_text("\n".join(" ".join(words[k::7]) for k in range(7)) * 3)
+    source = "data.train=[words.txt, text.txt]"
+    assert cli("train-tokenizer", "tok-bert.yaml", "run=tok-large", source)[0] == 0
+    refused(cli("pretrain", "continue.yaml"), 2, "tok-large has", "vocabulary of", "188")
+
+
+def test_a_sequence_longer_than_the_positions(cli: Cli) -> None:
+    refused(
+        cli("pretrain", "bert.yaml", "run=x", "model.max_position_embeddings=16"),
+        2,
+        "seq_len 32",
+        "16 positions",
+    )
+
+
+def test_a_label_unseen_in_training(cli: Cli, pretrained: dict[str, Path]) -> None:
+    Path("odd.tsv").write_text("text\tlabel\nAnna sees Bela.\tTrue\nCarl likes Ida.\tPerhaps\n")
+    write("ft.yaml", finetune_config(pretrained["bert"]) | {"run": "x"})
+    refused(cli("finetune", "ft.yaml", "data.valid=[odd.tsv]"), 3, "odd.tsv:3", "'Perhaps'")
+
+
+def test_a_column_that_is_not_there(cli: Cli, pretrained: dict[str, Path]) -> None:
+    write("ft.yaml", finetune_config(pretrained["bert"]) | {"run": "x2"})
+    refused(cli("finetune", "ft.yaml", "task.text=txet"), 3, "rows.tsv:2", "'txet'", "'text'")
+
+
+def test_a_run_folder_of_another_config(cli: Cli, pretrained: dict[str, Path]) -> None:
+    folder = pretrained["bert"]
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    refused(
+        cli("pretrain", "bert.yaml", f"run={folder.name}", "optim.lr=0.5"),
+        2,
+        "made from another config",
+        "optim.lr: 0.001 -> 0.5",
+        "--fresh",
+    )
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+
+
+def test_a_folder_that_is_no_run(cli: Cli) -> None:
+    Path("precious").mkdir()
+    Path("precious/thesis.txt").write_text("years of work")
+    refused(cli("pretrain", "bert.yaml", "run=precious"), 2, "precious", "no run folder")
+    assert Path("precious/thesis.txt").read_text() == "years of work"
+
+
+def test_a_model_folder_without_a_model(cli: Cli, pretrained: dict[str, Path]) -> None:
+    write("ft.yaml", finetune_config(pretrained["bert"]) | {"run": "x"})
+    run = pretrained["bert"].name
+    refused(cli("finetune", "ft.yaml", f"model={run}"), 2, f"did you mean {run}/model")
+
+
+def test_a_run_folder_of_another_command(cli: Cli, pretrained: dict[str, Path]) -> None:
+    write("ft.yaml", finetune_config(pretrained["bert"]) | {"run": pretrained["gpt2"].name})
+    refused(cli("finetune", "ft.yaml"), 2, "made by another command")
+
+
+def test_nothing_is_left_of_a_run_that_was_refused(cli: Cli) -> None:
+    assert not Path("x").exists()
+
+
+def finetune_config(run: Path) -> dict:
+    return {
+        "run": "tuned",
+        "model": str(run / "model"),
+        "task": {"name": "classification"},
+        "data": {"train": ["rows.tsv"], "valid": 0.2},
+        "train": {"epochs": 1, "batch_size": 16, "max_length": 32},
+        "compute": {"device": "cpu"},
+    }
