@@ -176,13 +176,24 @@ def open_dataset(source: Source) -> datasets.Dataset:
 
 
 def _dataset_rows(source: Source, start: int, end: int | None, column: str | None) -> Rows:
+    """Rows with their class labels by name."""
+    import datasets
+
     loaded = open_dataset(source)
     _check_column(source, column, loaded.column_names)
     if column:
         loaded = loaded.select_columns([column])
+    names = {
+        name: feature.names
+        for name, feature in loaded.features.items()
+        if isinstance(feature, datasets.ClassLabel)
+    }
     stop = len(loaded) if end is None else min(end, len(loaded))
     for first in range(start, stop, _ROWS_AT_ONCE):
         batch = loaded[first : min(first + _ROWS_AT_ONCE, stop)]
+        for name, known in names.items():  # -1 stands for a label that is not told
+            labels = batch[name]
+            batch[name] = [None if label in (None, -1) else known[label] for label in labels]
         for number, values in enumerate(zip(*batch.values(), strict=True), first + 1):
             yield dict(zip(batch, values, strict=True)), f"{source.name}:row {number}"
 

