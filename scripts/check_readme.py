@@ -1,4 +1,4 @@
-"""Run every command line of a README, as a reader would: lines that begin with ``$`` in console blocks.
+"""Run every command line of a README: the lines that begin with ``$`` in its console blocks.
 
     python scripts/check_readme.py README.md
 
