@@ -16,6 +16,7 @@ PALETTE = 7  # colors in the style sheet
 _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 250, 50, 16, 34, 26
 _NARROW, _WIDE = 560, 1140
 _LEGEND_ROW = 20
+_DOTS = 80  # points of a dashed line that have a dot and tell their value
 
 
 def draw(plot: Plot) -> Html:
@@ -83,7 +84,7 @@ class _Frame:
         x, y = self.across(line.x), self.down(line.y)
         style = f"line {line.style} c{line.color % PALETTE}"
         parts = [element("path", class_=style, d=path(x, y))]
-        if line.style == "dashed" or len(x) == 1:
+        if len(x) == 1 or (line.style == "dashed" and len(x) <= _DOTS):
             for step, value, cx, cy in zip(line.x, line.y, x, y, strict=True):
                 if math.isfinite(cy):
                     told = element("title", f"{line.name} {value:.4g} at step {step:,.0f}".strip())

@@ -1,4 +1,7 @@
-"""Results as tables for the terminal."""
+"""Results as tables for the terminal.
+
+Cells are ``Text``, since a string would be read as rich's markup: a label ``[red]`` would vanish.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +18,7 @@ def figures_table(title: str, figures: Mapping[str, object]) -> Table:
     table.add_column()
     table.add_column(justify="right", style="bold")
     for name, value in figures.items():
-        table.add_row(name, shown(value))
+        table.add_row(Text(name), Text(shown(value)))
     return table
 
 
@@ -23,9 +26,9 @@ def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     """A table with a header; the first column is text, the others figures."""
     table = _table(title)
     for number, name in enumerate(columns):
-        table.add_column(name, justify="left" if number == 0 else "right")
+        table.add_column(Text(name), justify="left" if number == 0 else "right")
     for row in rows:
-        table.add_row(*map(shown, row))
+        table.add_row(*(Text(shown(cell)) for cell in row))
     return table
 
 
@@ -39,9 +42,9 @@ def confusion_table(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> T
     table = _table("confusion: truth in rows, prediction in columns")
     table.add_column()
     for label in labels:
-        table.add_column(label, justify="right")
+        table.add_column(Text(label), justify="right")
     for place, (label, counts) in enumerate(zip(labels, matrix, strict=True)):
-        table.add_row(label, *(_count(count, place == n) for n, count in enumerate(counts)))
+        table.add_row(Text(label), *(_count(count, place == n) for n, count in enumerate(counts)))
     return table
 
 

@@ -25,7 +25,7 @@ def pretrain(
         "objective": {"name": "mlm+nsp", "masking": "dynamic", "rate": 0.15},
         "train": {"batch_size": 32, "phases": phases},
         "optim": {"name": "adamw", "lr": 0.0015 * (1 + seed), "weight_decay": 0.01},
-        "schedule": {"name": "linear", "warmup": 400},
+        "schedule": {"name": "linear", "warmup": steps // 10},
     }
     lines = []
     for step in range(10, (upto or steps) + 1, 10):
@@ -39,7 +39,7 @@ def pretrain(
             "loss": mlm + nsp,
             "loss/mlm": mlm,
             "loss/nsp": nsp,
-            "lr": config["optim"]["lr"] * min(step / 400, (steps - step) / (steps - 400)),
+            "lr": config["optim"]["lr"] * min(10 * step / steps, (steps - step) / (0.9 * steps)),
             "grad_norm": 0.9 + 2.2 * math.exp(-step / 300) + abs(draws.normal(0, 0.25)),
             "tokens_per_second": (27_000 if late else 31_000) + draws.normal(0, 500),
             "memory_gb": 0.91,

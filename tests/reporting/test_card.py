@@ -1,0 +1,80 @@
+import pytest
+import yaml
+
+from plmctl.reporting.card import model_card
+from tests.reporting import made
+
+
+def front_matter(card):
+    assert card.startswith("---\n")
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+def test_the_card_of_a_pretrained_model(tmp_path):
+    card = model_card(made.pretrain(tmp_path / "bert-mini", steps=400), "BertForPreTraining")
+    assert front_matter(card) == {
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+        "tags": ["plmctl", "bert", "mlm+nsp"],
+    }
+    assert "# bert-mini\n" in card
+    assert "| optim.lr | 0.0015 |" in card
+    assert (
+        '| train.phases | [{"seq_len": 64, "steps": 360}, {"seq_len": 128, "steps": 40}] |' in card
+    )
+    assert "- training: `sample:sotu`\n- validation: 10.0% of it, held out" in card
+    assert "AutoModelForPreTraining.from_pretrained(folder)" in card
+    assert "| torch | 2.13.0 |" in card
+    assert "| steps | 400 |" in card
+
+
+def test_the_card_of_a_finetuned_model(tmp_path):
+    card = model_card(made.finetune(tmp_path / "era"), "GPT2ForSequenceClassification")
+    assert front_matter(card)["pipeline_tag"] == "text-classification"
+    assert "base_model" not in front_matter(card)  # a folder, which the Hub does not know
+    assert "finetuned with plmctl from pretrained `runs/demo/bert/model`" in card
+    assert "| accuracy | 0.720 |\n| majority class | 0.580 |" in card
+
+
+def test_a_model_of_the_hub_is_named_as_the_base(tmp_path):
+    config = {
+        "run": "x",
+        "task": {"name": "classification"},
+        "model": "google-bert/bert-base-cased",
+    }
+    made.write(tmp_path / "run", config, [])
+    card = model_card(tmp_path / "run", "BertForSequenceClassification")
+    assert front_matter(card)["base_model"] == "google-bert/bert-base-cased"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "loader", "purpose"),
+    [
+        ("BertForMaskedLM", "AutoModelForMaskedLM", "fill-mask"),
+        ("GPT2LMHeadModel", "AutoModelForCausalLM", "text-generation"),
+        ("LlamaForCausalLM", "AutoModelForCausalLM", "text-generation"),
+        ("BertForQuestionAnswering", "AutoModelForQuestionAnswering", "question-answering"),
+        ("ElmoModel", "AutoModel", None),
+        ("", "AutoModel", None),
+    ],
+)
+def test_every_class_is_loaded_as_what_it_is(tmp_path, architecture, loader, purpose):
+    made.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, [])
+    card = model_card(tmp_path / "run", architecture)
+    assert f"import AutoTokenizer, {loader}\n" in card
+    assert front_matter(card).get("pipeline_tag") == purpose
+    assert ("pipeline(" in card) == (purpose is not None)
+
+
+def test_the_loaders_are_those_of_transformers():
+    import transformers
+
+    from plmctl.reporting.card import _LOADED_AS
+
+    assert all(hasattr(transformers, loader) for loader, _ in _LOADED_AS.values())
+
+
+def test_a_cell_keeps_a_table_whole(tmp_path):
+    config = {"run": "x", "task": {"name": "classification", "text": "a|b\nc"}, "model": "m"}
+    made.write(tmp_path / "run", config, [])
+    assert "| task.text | a\\|b c |" in model_card(tmp_path / "run")

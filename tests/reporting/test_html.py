@@ -1,0 +1,37 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plmctl.reporting.html import Html, element, escape, join, page
+from tests.reporting.markup import read
+
+
+def test_text_is_escaped_and_markup_is_not():
+    inside = element("b", "1 < 2 & 'so'")
+    assert inside == "<b>1 &lt; 2 &amp; &#39;so&#39;</b>"
+    assert element("p", "a", inside) == f"<p>a{inside}</p>"
+    assert join("<", inside) == f"&lt;{inside}"
+
+
+def test_attributes():
+    made = element("a", "x", href='"><script>', class_="y", data_name="z", hidden=True, title=None)
+    assert made == ('<a href="&quot;&gt;&lt;script&gt;" class="y" data-name="z" hidden>x</a>')
+
+
+def test_elements_without_content_have_no_end():
+    assert element("br") == "<br>"
+    assert element("path", d="M0 0") == '<path d="M0 0"/>'
+    assert element("td") == "<td></td>"
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_comes_back_as_it_was(text):
+    document = page("t", element("p", text, title=text))
+    found = read(document)
+    expected = "".join(c if c >= " " or c in "\n\t" else "\ufffd" for c in text)
+    assert found.texts("p") == [expected]
+    assert found.attributes("p")[0].get("title") == expected
+
+
+def test_markup_is_only_what_elements_made():
+    assert not isinstance(element("p", "x") + "<", Html)
+    assert escape(Html("<i>")) == "<i>"
