@@ -1,0 +1,89 @@
+"""Published sizes have the published parameter counts, and weights start as published."""
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from plmctl import families, objectives, registry
+
+# Parameters with all pretraining heads, tied weights once (transformers on the meta device).
+BERT = {
+    ("tiny", 30_522): 4_433_468,
+    ("mini", 30_522): 11_267_900,
+    ("small", 30_522): 29_058_876,
+    ("medium", 30_522): 41_668_412,
+    ("base", 30_522): 110_106_428,
+    ("base", 28_996): 108_932_934,
+    ("large", 30_522): 336_226_108,
+    ("large", 28_996): 334_661_958,
+}
+GPT2 = {
+    ("small", 50_257): 124_439_808,
+    ("medium", 50_257): 354_823_168,
+    ("large", 50_257): 774_030_080,
+    ("xl", 50_257): 1_557_611_200,
+}
+
+
+def count(model: PreTrainedModel) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def build(
+    family: str, vocab_size: int, parts: tuple[str, ...], **fields: object
+) -> PreTrainedModel:
+    config = registry.load("families", family).Config(family=family, **fields)
+    return families.get(family).build(config, vocab_size=vocab_size, pad_id=0, parts=parts)
+
+
+@pytest.mark.parametrize(("size", "vocab_size"), BERT)
+def test_bert_parameter_counts(size: str, vocab_size: int) -> None:
+    with torch.device("meta"):
+        model = build("bert", vocab_size, ("mlm", "nsp"), size=size)
+    assert count(model) == BERT[size, vocab_size]
+
+
+@pytest.mark.parametrize(("size", "vocab_size"), GPT2)
+def test_gpt2_parameter_counts(size: str, vocab_size: int) -> None:
+    with torch.device("meta"):
+        model = build("gpt2", vocab_size, ("lm",), size=size)
+    assert count(model) == GPT2[size, vocab_size]
+
+
+def test_bert_starts_as_published() -> None:
+    """Truncated at two standard deviations, whose effective deviation is 0.88 of the nominal."""
+    torch.manual_seed(0)
+    model = build("bert", 2000, ("mlm", "nsp"), size="tiny")
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 2:
+            assert parameter.abs().max() <= 0.04 + 1e-7, name
+            if parameter.numel() > 10_000:
+                assert parameter.std().item() == pytest.approx(0.0176, rel=0.03), name
+        elif "LayerNorm.weight" in name:
+            assert (parameter == 1).all(), name
+        else:
+            assert (parameter == 0).all(), name
+    assert model.config.hidden_act == "gelu_pytorch_tanh"
+    assert model.config.layer_norm_eps == 1e-12
+
+
+def test_gpt2_residual_projections_start_smaller() -> None:
+    torch.manual_seed(0)
+    model = build("gpt2", 500, ("lm",), size="mini")
+    block = model.transformer.h[0]
+    assert block.attn.c_attn.weight.std().item() == pytest.approx(0.02, rel=0.03)
+    assert block.attn.c_proj.weight.std().item() == pytest.approx(0.02 / 8**0.5, rel=0.03)
+    assert block.mlp.c_proj.weight.std().item() == pytest.approx(0.02 / 8**0.5, rel=0.03)
+
+
+def test_heads_follow_the_objective() -> None:
+    assert build("bert", 100, ("mlm",), size="tiny").__class__.__name__ == "BertForMaskedLM"
+    both = build("bert", 100, ("mlm", "nsp"), size="tiny")
+    assert both.__class__.__name__ == "BertForPreTraining"
+
+
+@pytest.mark.parametrize("name", registry.names("families"))
+def test_every_family_names_an_objective_and_its_positions(name: str) -> None:
+    family = families.get(name)
+    assert objectives.get(family.OBJECTIVE).PARTS
+    assert family.positions(registry.load("families", name).Config(family=name)) > 0
