@@ -3,12 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.reporting.axis import spread
-from plmctl.reporting.reader import Run
+from plmctl.reporting.reader import Run, number
 
 Floats = NDArray[np.float64]
 
@@ -88,8 +89,8 @@ def accuracies(runs: Sequence[Run]) -> list[Plot | None]:
     if len(runs) > 1:
         return [_validation(runs, key, title, unit) for key in parts]
     lines = tuple(
-        Line(key.removeprefix(prefix), *runs[0].series(key), number, "dashed")
-        for number, key in enumerate(parts)
+        Line(key.removeprefix(prefix), *runs[0].series(key), place, "dashed")
+        for place, key in enumerate(parts)
     )
     return [_finished(Plot("accuracy", title, unit, lines, zero=True), runs)]
 
@@ -195,8 +196,8 @@ def _name(run: Run, runs: Sequence[Run]) -> str:
 def _finished(plot: Plot, runs: Sequence[Run]) -> Plot | None:
     """With the lines that have anything on them, and the scale that suits; None without one."""
     shown = tuple(line for line in plot.lines if np.isfinite(line.y).any())
-    if not shown:
-        return None
+    if not any(np.isfinite(line.y).sum() > 1 for line in shown):
+        return None  # a point is no curve: the key figures have it
     log = not plot.zero and spread(np.concatenate([line.y for line in shown])) > _LOG_SPREAD
     dashed = any(not line.name and line.style == "dashed" for line in shown)
     notes = [
@@ -209,15 +210,13 @@ def _finished(plot: Plot, runs: Sequence[Run]) -> Plot | None:
 
 
 def _phases(run: Run) -> tuple[tuple[float, str], ...]:
-    """Where a phase begins, but for the first, and the length of its sequences."""
-    marks = []
-    before = None
-    for record in run.records:
-        phase = record.get("phase")
-        if phase is None:
-            continue
-        if before is not None and phase != before:
-            length = run.setting("train", "phases", phase, "seq_len")
-            marks.append((float(record["step"]), f"length {length}" if length else "next phase"))
-        before = phase
-    return tuple(marks)
+    """Where each phase but the first begins, as far as the run has come, and its length."""
+    phases, last = run.setting("train", "phases"), number(run.last.get("step"))
+    if not isinstance(phases, list):
+        return ()
+    begins = accumulate(phase["steps"] for phase in phases[:-1])
+    return tuple(
+        (float(begin), f"length {phase['seq_len']}")
+        for begin, phase in zip(begins, phases[1:], strict=True)
+        if begin < last
+    )

@@ -124,8 +124,8 @@ def read_run(folder: Path, name: str) -> Run:
         kind=next((kind for key, kind in _KINDS.items() if key in config), "run"),
         config=config,
         environment=_document(folder / "environment.json", unreadable),
-        records=_lines(folder / "metrics.jsonl", unreadable),
-        events=_lines(folder / "events", unreadable),
+        records=_lines(folder / "metrics.jsonl", "step", unreadable),
+        events=_lines(folder / "events", "event", unreadable),
         evaluations=evaluations,
         unreadable=tuple(unreadable),
     )
@@ -159,7 +159,8 @@ def _document(path: Path, unreadable: list[str]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _lines(path: Path, unreadable: list[str]) -> tuple[Mapping[str, Any], ...]:
+def _lines(path: Path, needed: str, unreadable: list[str]) -> tuple[Mapping[str, Any], ...]:
+    """The JSON objects of a file that have a key, a line each."""
     if not path.is_file():
         return ()
     found = []
@@ -168,7 +169,7 @@ def _lines(path: Path, unreadable: list[str]) -> tuple[Mapping[str, Any], ...]:
             record = json.loads(line)
         except ValueError:
             record = None
-        if isinstance(record, dict):
+        if isinstance(record, dict) and record.get(needed) is not None:
             found.append(record)
         elif line.strip():
             unreadable.append(f"{path.name}:{line_number}")

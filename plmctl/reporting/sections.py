@@ -59,7 +59,8 @@ def notes(run: Run) -> Html:
     found = []
     bad = [r["step"] for r in run.records if "loss" in r and not math.isfinite(number(r["loss"]))]
     if bad:
-        found.append(f"The loss is not a finite number from step {bad[0]:,} on.")
+        many = f"{len(bad)} logged steps, first at " if len(bad) > 1 else ""
+        found.append(f"The loss is not a finite number at {many}step {bad[0]:,}.")
     if run.kind == "pretrain" and run.records and not run.keys("valid/"):
         found.append("There is no validation so far: the figures are of the training data.")
     if run.kind in ("pretrain", "finetune") and not run.records:

@@ -75,7 +75,8 @@ def _count(count: int, right: bool) -> Text:
 
 def _table(title: str, *, show_header: bool = True) -> Table:
     return Table(
-        title=Text(title, style="bold"),
+        # On one line, though the table be narrower: a run's folder is not to be broken up.
+        title=Text(title, style="bold", no_wrap=True, overflow="ignore"),
         title_justify="left",
         box=SIMPLE_HEAD,
         show_header=show_header,

@@ -46,7 +46,7 @@ def pretrain(
             "time": step * 0.066,
         }
         lines.append(line)
-        if valid and step % 250 == 0:
+        if valid and step % 100 == 0:
             lines.append({"step": step, **_validation(mlm, nsp)})
     write(folder, config, lines)
     if upto is None:

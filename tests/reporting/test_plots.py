@@ -27,9 +27,9 @@ def test_a_run_has_a_plot_for_each_part_of_its_loss(tmp_path):
     training, validation = plots["loss-mlm"].lines
     assert (training.name, validation.name) == ("training", "validation")
     assert training.y.tolist() == [record["loss/mlm"] for record in run.records if "lr" in record]
-    assert validation.x.tolist() == [250]
+    assert validation.x.tolist() == [100, 200, 300, 400]
     assert plots["throughput"].zero
-    assert plots["loss-mlm"].marks == ((370.0, "length 128"),)  # the first line of the phase
+    assert plots["loss-mlm"].marks == ((360.0, "length 128"),)
 
 
 def test_a_run_of_one_part_has_one_wide_plot_of_its_loss(tmp_path):
@@ -57,6 +57,16 @@ def test_a_run_without_validation_or_finite_values_has_fewer_plots(tmp_path):
     lines = [{"step": n, "loss": 5.0 - n / 10, "lr": None, "grad_norm": None} for n in range(1, 5)]
     made.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, lines)
     assert keys(read_runs([tmp_path / "run"])) == ["loss"]
+
+
+def test_a_point_is_no_curve(tmp_path):
+    made.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, [{"step": 1, "loss": 5.0}])
+    assert keys(read_runs([tmp_path / "run"])) == []
+
+
+def test_a_phase_that_is_not_reached_has_no_mark(tmp_path):
+    (run,) = read_runs([made.pretrain(tmp_path / "run", steps=400, upto=300)])
+    assert plots_of([run])[0].marks == ()
 
 
 def test_a_wide_range_is_drawn_on_a_logarithmic_axis(tmp_path):

@@ -23,7 +23,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path):
     steps, losses = run.series("loss/mlm")
     assert steps.tolist() == list(range(10, 401, 10))
     assert losses[0] == run.records[0]["loss/mlm"]
-    assert run.series("valid/loss")[0].tolist() == [250]
+    assert run.series("valid/loss")[0].tolist() == [100, 200, 300, 400]
     assert run.keys("valid/loss/") == ["valid/loss/mlm", "valid/loss/nsp"]
     assert run.unreadable == ()
 
@@ -35,7 +35,7 @@ def test_the_figures_of_pretraining(tmp_path):
     assert found["validation loss"] == results["valid/loss"]
     assert found["perplexity (mlm)"] == math.exp(results["valid/loss/mlm"])
     assert found["accuracy (nsp)"] == results["valid/accuracy/nsp"]
-    assert found["training loss"] == (run.records[-1]["loss"] + run.records[-2]["loss"]) / 2
+    assert found["training loss"] == (run.records[-2]["loss"] + run.records[-3]["loss"]) / 2
     assert found["steps"] == 400
     assert found["tokens"] == 2048 * 400
     assert found["training time"] == "0:26"
@@ -60,11 +60,11 @@ def test_the_figures_of_an_evaluation_are_named_after_its_measures(tmp_path):
 
 
 def test_an_unfinished_run_has_the_figures_of_its_last_validation(tmp_path):
-    run = read_run(made.pretrain(tmp_path / "run", steps=4000, upto=600), "run")
+    run = read_run(made.pretrain(tmp_path / "run", steps=4000, upto=650), "run")
     assert not run.finished
     found = figures(run)
-    assert found["steps"] == 600
-    assert found["validation loss"] == run.records[-11]["valid/loss"]  # at 500, ten before the end
+    assert found["steps"] == 650
+    assert found["validation loss"] == run.records[-6]["valid/loss"]  # of step 600
 
 
 def test_a_run_that_has_only_begun(tmp_path):
@@ -79,10 +79,15 @@ def test_a_run_that_has_only_begun(tmp_path):
 def test_what_cannot_be_read_is_told_and_left_out(tmp_path):
     folder = made.pretrain(tmp_path / "run", steps=400)
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write('[1]\n\n{"step": 4')
+        file.write('[1]\n\n{"loss": 4}\n{"step": 4')
     (folder / "eval" / "samples.json").write_text("{")
     run = read_run(folder, "run")
-    assert run.unreadable == ("samples.json", "metrics.jsonl:42", "metrics.jsonl:44")
+    assert run.unreadable == (
+        "samples.json",
+        "metrics.jsonl:45",
+        "metrics.jsonl:47",
+        "metrics.jsonl:48",
+    )
     assert run.last["step"] == 400
     assert run.samples == {}
 
