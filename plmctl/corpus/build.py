@@ -13,7 +13,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +24,16 @@ from plmctl.corpus.plan import cut
 from plmctl.corpus.pool import make_all
 from plmctl.corpus.reading import opening, text_unit
 from plmctl.corpus.sentences import Rule, choose_rule
-from plmctl.corpus.shard import COUNTS, Side, Task, TextEncoder, write_json, write_whole
+from plmctl.corpus.shard import (
+    COUNTS,
+    Side,
+    Task,
+    TextEncoder,
+    cannot_write,
+    write_json,
+    write_whole,
+)
 from plmctl.corpus.source import Source, resolve, size_of
-from plmctl.corpus.store import offsets
 from plmctl.errors import DataError
 
 if TYPE_CHECKING:
@@ -70,7 +77,7 @@ def find(config: DataConfig, encoder: TextEncoder, *, root: Path) -> Stores | No
     folder = root / _key(config, encoder)
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     valid = folder / "valid" if manifest["valid"]["documents"] else None
     return Stores(folder / "train", valid, manifest["digest"], manifest)
@@ -97,13 +104,16 @@ def build(
 
     Raises:
         DataError: Bad input, with file and line, or a corpus with no text in it.
-        PlmError: A worker process was killed.
+        PlmError: A worker process was killed, or the folder cannot be written.
     """
     found = find(config, encoder, root=root)
     if found:
         return found
     folder = root / _key(config, encoder)
-    (folder / "shards").mkdir(parents=True, exist_ok=True)
+    try:
+        (folder / "shards").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(error, folder) from error
     rule = config.sentences if config.sentences != "auto" else _choose_rule(config)
     tasks = _tasks(config, folder / "shards", rule)
     with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as beside:
@@ -181,7 +191,8 @@ def _tasks(config: DataConfig, folder: Path, rule: Rule) -> list[Task]:
         if unit == "auto" and source.kind == "text":
             unit = text_unit(source)
         known = config.model_copy(update={"documents": unit})
-        for piece in cut(source, "file" if unit == "auto" else unit, size):
+        wanted = size if source.files else _MAX_PIECE  # nobody knows how large the Hub's are
+        for piece in cut(source, "file" if unit == "auto" else unit, wanted):
             place = folder / f"{len(tasks):05d}"
             tasks.append(Task(place, source, piece, known, rule, side, share))
     return tasks
@@ -219,9 +230,7 @@ def _collect(
         return digest
     (folder / side).mkdir(exist_ok=True)
     for name in ("sentences", "documents"):
-        sizes = [np.fromfile(task.folder / side / name, dtype="<u4") for task, _ in kept]
-        starts = offsets(np.concatenate(sizes)).astype("<i8")
-        write_whole(folder / side / name, starts.tobytes())
+        write_whole(folder / side / name, _starts([task.folder / side / name for task, _ in kept]))
     shards = [
         {"path": f"../shards/{task.folder.name}/{side}", "tokens": fact["tokens"]}
         for task, fact in kept
@@ -229,6 +238,16 @@ def _collect(
     manifest = {"format": _FORMAT, "digest": digest, "vocab_size": vocab_size}
     write_json(folder / side / "manifest.json", manifest | _total(facts, side) | {"shards": shards})
     return digest
+
+
+def _starts(paths: list[Path]) -> Iterator[bytes]:
+    """The offsets of all the pieces whose sizes are in the files, one file in memory at a time."""
+    end = np.zeros(1, dtype="<i8")
+    yield end.tobytes()
+    for path in paths:
+        starts = end + np.cumsum(np.fromfile(path, dtype="<u4"), dtype="<i8")
+        yield starts.tobytes()
+        end = starts[-1:]
 
 
 def _sources(tasks: list[Task], facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -249,6 +268,8 @@ def _tidy(folder: Path) -> None:
     for left in folder.glob(".unfinished-*"):
         shutil.rmtree(left, ignore_errors=True)
     for side in _SIDES:
+        for path in (folder / side).glob(".*"):
+            path.unlink(missing_ok=True)
         for name in ("sentences", "documents"):
             for path in (folder / "shards").glob(f"*/{side}/{name}"):
                 path.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ _EN_END = re.compile(
     rf"[{_STOP}][{_CLOSING}]*(?:\[\d{{1,3}}\])*\s+|[{_CJK_STOP}]+…*[{_CLOSING}]*\s*"
 )
 # An ASCII ! or ? also ends a Chinese sentence, but not inside an address such as x.cn/?id=1.
-_ZH_END = re.compile(rf"(?:[{_CJK_STOP}]|[!?](?![\w/=&]*[A-Za-z0-9_/=&]))+…*[{_CLOSING}]*")
+_ZH_END = re.compile(rf"(?:[{_CJK_STOP}]|[!?](?![A-Za-z0-9_/=&%]))+…*[{_CLOSING}]*")
 _HAN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
 _OPENING = "\"'“‘«(["

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
@@ -24,6 +24,7 @@ from plmctl.corpus.sentences import Rule, split_sentences
 from plmctl.corpus.source import Source
 from plmctl.corpus.split import share_of
 from plmctl.corpus.store import check_ids, token_dtype
+from plmctl.errors import PlmError
 
 if TYPE_CHECKING:
     from plmctl.config.data import TextConfig
@@ -96,6 +97,7 @@ class Task:
 
         Raises:
             DataError: Bad input, with file and line, or ids outside the vocabulary.
+            PlmError: It cannot be written.
         """
         unfinished = beside / self.folder.name
         try:
@@ -103,16 +105,17 @@ class Task:
             if self.facts is None:
                 shutil.rmtree(self.folder, ignore_errors=True)  # of another range of the source
             unfinished.rename(self.folder)
-        except OSError:
+        except OSError as error:
             # Another build of the same store may have finished this shard, or all, at this moment.
             if self.facts is None:
-                raise
+                raise cannot_write(error, self.folder) from error
 
     def _write(self, encoder: TextEncoder, folder: Path) -> None:
         writers: dict[Side, _Writer] = {}
+        vocab_size = encoder.vocab_size
         for side in ("train", "valid"):
             (folder / side).mkdir(parents=True)
-            writers[side] = _Writer(folder / side, encoder)
+            writers[side] = _Writer(folder / side, encoder, vocab_size)
         part = documents(self.source, self.config, self.piece.start, self.piece.end)
         for document in part:
             held_out = self.side is None and share_of(document.text) < self.share
@@ -128,8 +131,8 @@ class Task:
 class _Writer:
     """Appends documents to the files of one side of a shard."""
 
-    def __init__(self, folder: Path, encoder: TextEncoder) -> None:
-        self._encoder, self._vocab_size = encoder, encoder.vocab_size
+    def __init__(self, folder: Path, encoder: TextEncoder, vocab_size: int) -> None:
+        self._encoder, self._vocab_size = encoder, vocab_size
         self._dtype = token_dtype(self._vocab_size)
         self._files: dict[str, IO[bytes]] = {
             name: (folder / name).open("wb")
@@ -206,19 +209,32 @@ def _batches(texts: list[str]) -> Iterator[list[str]]:
         yield batch
 
 
+def cannot_write(error: OSError, folder: Path) -> PlmError:
+    """The error for a full disk, a folder that is not ours, and the like."""
+    return PlmError(
+        f"{error.filename or folder}: {error.strerror or error}",
+        "mend that, or choose another folder with `data.store`, and run the same command again: "
+        "what is done is kept",
+    )
+
+
 def write_json(path: Path, values: object) -> None:
     """Write a file that is there whole or not at all."""
-    write_whole(path, json.dumps(values, ensure_ascii=False, indent=1).encode())
+    write_whole(path, [json.dumps(values, ensure_ascii=False, indent=1).encode()])
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, parts: Iterable[bytes]) -> None:
     """Write beside its place, flush, rename."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _sha256(path: Path) -> str:

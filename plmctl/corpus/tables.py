@@ -1,15 +1,19 @@
 """Labelled rows: csv, tsv, jsonl, parquet, folders of ``datasets``, the Hub, samples."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plmctl.config.data import TableConfig
 from plmctl.corpus.reading import resolve, rows
 from plmctl.corpus.split import share_of
 from plmctl.errors import DataError
+
+if TYPE_CHECKING:
+    from plmctl.config.data import TableConfig
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ Rows = Iterator[tuple[dict[str, Any], str]]
 """Values of a row, and its origin."""
 
 _ROWS_AT_ONCE = 1_000
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def rows(source: Source, start: int = 0, end: int | None = None, column: str | None = None) -> Rows:
@@ -63,7 +65,7 @@ def _json_rows(source: Source, start: int, end: int | None) -> Rows:
             continue
         try:
             values = json.loads(line.text)
-            if "\\ud" in line.text.lower():  # half of a surrogate pair is JSON, but is no text
+            if _SURROGATE.search(line.text):  # half of a pair is JSON, but is no text
                 json.dumps(values, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             where = place(source.path, start, line.number)
@@ -98,7 +100,7 @@ def _csv_rows(source: Source) -> Rows:
             if not values:
                 continue
             if header is None:
-                header = values
+                header = _header(values, where)
             elif len(values) != len(header):
                 raise DataError(
                     f"{where}: {len(values)} fields where the header has {len(header)} columns",
@@ -110,6 +112,13 @@ def _csv_rows(source: Source) -> Rows:
         raise DataError(
             f"{source.name}:{reader.line_num}: {error}", "is it quoted right?"
         ) from error
+
+
+def _header(names: list[str], where: str) -> list[str]:
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    if twice:
+        raise DataError(f"{where}: two columns have the name {twice[0]!r}", "rename one of them")
+    return names
 
 
 def open_parquet(source: Source) -> pyarrow.parquet.ParquetFile:

@@ -51,10 +51,10 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """Some 2.5 MB in two files, of which one is larger than a shard."""
+    """Some 1.4 MB in two files, of which one is larger than a shard."""
     folder = tmp_path / "corpus"
     folder.mkdir()
-    texts = [f"Document {n} is here. It has {n * n} words! Or not?\n\n" for n in range(40_000)]
+    texts = [f"Document {n} is here. It has {n * n} words! Or not?\n\n" for n in range(24_000)]
     (folder / "a.txt").write_text("".join(texts[:3_000]), encoding="utf-8")
     (folder / "b.txt").write_text("".join(texts[3_000:]), encoding="utf-8")
     return folder
@@ -104,7 +104,7 @@ def test_one_process_and_two_make_the_same_bytes(tmp_path: Path, corpus: Path) -
     assert len(list((one.train.parent / "shards").iterdir())) >= 4
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
     store = TokenStore.open(one.train)
-    assert store.num_documents + TokenStore.open(one.valid or Path()).num_documents == 40_000
+    assert store.num_documents + TokenStore.open(one.valid or Path()).num_documents == 24_000
     texts = (corpus / "a.txt").read_text() + (corpus / "b.txt").read_text()
     kept = [t for t in texts.strip().split("\n\n") if share_of(t) >= 0.1]
     expected = "".join(kept).replace(" ", "")
@@ -198,7 +198,7 @@ def test_a_mistake_in_the_text_is_told_with_its_place(
 ) -> None:
     with (corpus / "b.txt").open("ab") as file:
         file.write(b"\xff\n")
-    with pytest.raises(DataError, match=r"b\.txt:74001: not UTF-8") as caught:
+    with pytest.raises(DataError, match=r"b\.txt:42001: not UTF-8") as caught:
         make(DataConfig(train=(f"{corpus}/*.txt",)), tmp_path / "stores", processes)
     assert "iconv" in str(caught.value.hint)
     assert not list((tmp_path / "stores").rglob("manifest.json"))
@@ -209,6 +209,15 @@ def test_ids_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
     config = DataConfig(train=(str(tmp_path / "a.txt"),), valid=None)
     with pytest.raises(DataError, match="token id 122 is outside the vocabulary of 50"):
         make(config, tmp_path / "stores", encoder=WrongEncoder())
+
+
+def test_a_store_that_cannot_be_written_is_told_plainly(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text", encoding="utf-8")
+    (tmp_path / "stores").write_text("a file, where the folder should be", encoding="utf-8")
+    with pytest.raises(PlmError, match="stores.*: Not a directory|File exists") as caught:
+        make(DataConfig(train=(str(tmp_path / "a.txt"),), valid=None), tmp_path / "stores")
+    assert caught.value.exit_code == 1
+    assert "data.store" in str(caught.value.hint)
 
 
 def test_wide_ids(tmp_path: Path) -> None:
@@ -276,7 +285,7 @@ def children(parent: int) -> list[int]:
 def test_a_build_killed_at_work_goes_on_to_the_same_bytes(tmp_path: Path, corpus: Path) -> None:
     root = tmp_path / "stores"
     process = start(tmp_path, corpus, root)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not finished(root):
         assert time.monotonic() < deadline, process.stderr and process.stderr.read()
         time.sleep(0.01)
@@ -289,13 +298,14 @@ def test_a_build_killed_at_work_goes_on_to_the_same_bytes(tmp_path: Path, corpus
     kept = finished(root)
     (folder,) = root.iterdir()
     assert kept
-    assert len(kept) < 5
     assert not (folder / "manifest.json").exists()
     assert list(folder.glob(".unfinished-*"))
     config = DataConfig(train=(f"{corpus}/*.txt",), valid=0.1)
     make(config, root)
     assert not list(folder.glob(".*"))
-    assert {path: stamp for path, stamp in finished(root).items() if path in kept} == kept
+    made = finished(root)
+    assert len(made) > len(kept)
+    assert {path: made[path] for path in kept} == kept
     make(config, tmp_path / "whole")
     assert tree(root) == tree(tmp_path / "whole")
 
@@ -303,12 +313,12 @@ def test_a_build_killed_at_work_goes_on_to_the_same_bytes(tmp_path: Path, corpus
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at processes in /proc")
 def test_a_killed_worker_is_told_plainly(tmp_path: Path, corpus: Path) -> None:
     process = start(tmp_path, corpus, tmp_path / "stores")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not finished(tmp_path / "stores"):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     os.kill(children(process.pid)[-1], signal.SIGKILL)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert PlmError.__name__.encode() in errors
     assert b"was killed, perhaps for want of memory" in errors
 
@@ -316,7 +326,7 @@ def test_a_killed_worker_is_told_plainly(tmp_path: Path, corpus: Path) -> None:
 def test_two_builds_at_once_make_one_store(tmp_path: Path, corpus: Path) -> None:
     root = tmp_path / "stores"
     both = [start(tmp_path, corpus, root) for _ in range(2)]
-    assert [process.wait(timeout=40) for process in both] == [0, 0]
+    assert [process.wait(timeout=60) for process in both] == [0, 0]
     (folder,) = root.iterdir()
     make(DataConfig(train=(f"{corpus}/*.txt",), valid=0.1), tmp_path / "whole")
     assert tree(root) == tree(tmp_path / "whole")

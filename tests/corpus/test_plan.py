@@ -2,7 +2,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plmctl.config.data import TextConfig
@@ -14,6 +14,7 @@ from plmctl.errors import DataError
 LINES = st.lists(st.sampled_from(["", " ", "\u3000", "One.", "Second line.", "三", "x" * 30]))
 
 
+@settings(deadline=None)  # it writes files
 @given(
     lines=LINES,
     end=st.sampled_from(["\n", "\r\n"]),

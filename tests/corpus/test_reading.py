@@ -122,8 +122,8 @@ def test_utf16_is_named(here: Path) -> None:
 def test_what_is_not_there(here: Path) -> None:
     (here / "corpus").mkdir()
     (here / "corpus" / "train.txt").write_text("x", encoding="utf-8")
-    assert refusal("corpus/trian.txt").message == (
-        "corpus/trian.txt: no such file; did you mean 'corpus/train.txt'?"
+    assert refusal("corpus/traim.txt").message == (
+        "corpus/traim.txt: no such file; did you mean 'corpus/train.txt'?"
     )
     assert "did you mean 'corpus'?" in refusal("corpsu/train.txt").message
     assert refusal("corpus/*.text").message == "corpus/*.text: no file matches"
@@ -172,6 +172,7 @@ def test_csv_and_tsv(here: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ("text,n,text\n", "a.csv:1: two columns have the name 'text'"),
         ("text,n\nx,1\ny\n", "a.csv:3: 1 fields where the header has 2 columns"),
         ("text,n\nx, y, 1\n", "a.csv:2: 3 fields where the header has 2 columns"),
         ('text,n\n"x,1\ny,2\n', "a.csv:3: unexpected end of data"),

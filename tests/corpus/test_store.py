@@ -1,12 +1,13 @@
 import json
 import pickle
+import tempfile
 import time
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plmctl.corpus.store import TokenStore, offsets, token_dtype
@@ -66,14 +67,25 @@ def test_offsets_across_shards(store: TokenStore) -> None:
     assert (store.num_tokens, store.num_sentences, store.num_documents) == (21, 9, 6)
 
 
-@given(index=st.lists(st.integers(0, 20), max_size=40))
-def test_gather_equals_concatenation(tmp_path_factory: pytest.TempPathFactory, index: list[int]):
-    folder = tmp_path_factory.mktemp("stores") / "store"
-    write(folder, SHARDS)
-    store = TokenStore.open(folder)
-    where = np.array(index, dtype=np.int64)
-    assert store.tokens(where).tolist() == [FLAT[at] for at in index]
-    assert store.word_starts(where).tolist() == [FLAT[at] % 3 == 0 for at in index]
+WHOLE = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=5), min_size=1, max_size=3)
+
+
+@settings(deadline=None, max_examples=50)  # it writes files
+@given(
+    data=st.data(), shards=st.lists(st.lists(WHOLE, min_size=1, max_size=3), min_size=1, max_size=6)
+)
+def test_gather_equals_concatenation(
+    data: st.DataObject, shards: list[list[list[list[int]]]]
+) -> None:
+    flat = [token for shard in shards for doc in shard for sentence in doc for token in sentence]
+    index = data.draw(st.lists(st.integers(0, len(flat) - 1), max_size=40))
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder, "store"), shards)
+        store = TokenStore.open(Path(folder, "store"))
+        where = np.array(index, dtype=np.int64)
+        assert store.tokens(where).tolist() == [flat[at] for at in index]
+        assert store.word_starts(where).tolist() == [flat[at] % 3 == 0 for at in index]
+        assert store.num_tokens == len(flat)
 
 
 def test_gather_keeps_the_shape(store: TokenStore) -> None:
