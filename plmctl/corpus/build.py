@@ -34,7 +34,7 @@ from plmctl.corpus.shard import (
     write_whole,
 )
 from plmctl.corpus.source import Source, resolve, size_of
-from plmctl.errors import DataError
+from plmctl.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from plmctl.config.data import DataConfig
@@ -114,10 +114,15 @@ def build(
         (folder / "shards").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(error, folder) from error
-    rule = config.sentences if config.sentences != "auto" else _choose_rule(config)
-    tasks = _tasks(config, folder / "shards", rule)
-    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as beside:
-        make_all(tasks, encoder, Path(beside), processes, progress)
+    try:
+        rule = config.sentences if config.sentences != "auto" else _choose_rule(config)
+        tasks = _tasks(config, folder / "shards", rule)
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as beside:
+            make_all(tasks, encoder, Path(beside), processes, progress)
+    except (DataError, ConfigError):
+        if not any((folder / "shards").iterdir()):  # nothing to go on from
+            shutil.rmtree(folder)
+        raise
     facts = [task.facts or {} for task in tasks]
     _check_text(config, facts, folder)
     try:

@@ -209,6 +209,7 @@ def test_ids_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
     config = DataConfig(train=(str(tmp_path / "a.txt"),), valid=None)
     with pytest.raises(DataError, match="token id 122 is outside the vocabulary of 50"):
         make(config, tmp_path / "stores", encoder=WrongEncoder())
+    assert list((tmp_path / "stores").iterdir()) == []
 
 
 def test_a_store_that_cannot_be_written_is_told_plainly(tmp_path: Path) -> None:
