@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.config.document import read as read_config
+from plmctl.config.load import kind_of
 from plmctl.errors import ConfigError
 
 Floats = NDArray[np.float64]
-
-_KINDS = {"algorithm": "tokenizer", "measures": "eval", "task": "finetune", "tokenizer": "pretrain"}
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def read_run(folder: Path, name: str) -> Run:
     return Run(
         path=folder,
         name=name,
-        kind=next((kind for key, kind in _KINDS.items() if key in config), "run"),
+        kind=kind_of(folder / "config.yaml"),
         config=config,
         environment=_document(folder / "environment.json", unreadable),
         records=_lines(folder / "metrics.jsonl", "step", unreadable),

@@ -25,4 +25,4 @@ def show(document: Mapping[str, object], tables: list[Table], *, as_json: bool) 
         return
     console = Console()
     for table in tables:
-        console.print(table)
+        console.print(table, "")  # and a blank line
