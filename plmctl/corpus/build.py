@@ -110,6 +110,29 @@ def build(
     if found:
         return found
     folder = root / _key(config, encoder)
+    rule, tasks = _make_shards(config, encoder, folder, processes, progress)
+    facts = [task.facts or {} for task in tasks]
+    _check_text(config, facts, folder)
+    try:
+        _finish(folder, encoder, rule, tasks, facts)
+    except FileNotFoundError:
+        # Another build of this store may have finished it, and tidied up, at this moment.
+        if find(config, encoder, root=root) is None:
+            raise
+    built = find(config, encoder, root=root)
+    if built is None:
+        raise DataError(f"{folder}: the sources changed while they were read", "run it again")
+    return built
+
+
+def _make_shards(
+    config: DataConfig,
+    encoder: TextEncoder,
+    folder: Path,
+    processes: int | None,
+    progress: Progress,
+) -> tuple[Rule, list[Task]]:
+    """Make the shards that are not there; the rule for sentences, and all shards."""
     try:
         (folder / "shards").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -123,18 +146,7 @@ def build(
         if not any((folder / "shards").iterdir()):  # nothing to go on from
             shutil.rmtree(folder)
         raise
-    facts = [task.facts or {} for task in tasks]
-    _check_text(config, facts, folder)
-    try:
-        _finish(folder, encoder, rule, tasks, facts)
-    except FileNotFoundError:
-        # Another build of this store may have finished it, and tidied up, at this moment.
-        if find(config, encoder, root=root) is None:
-            raise
-    built = find(config, encoder, root=root)
-    if built is None:
-        raise DataError(f"{folder}: the sources changed while they were read", "run it again")
-    return built
+    return rule, tasks
 
 
 def _finish(
