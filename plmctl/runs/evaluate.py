@@ -24,8 +24,8 @@ def run(config: EvalConfig, *, fresh: bool, as_json: bool) -> None:
     write_environment(folder, {})
     results: dict[str, Any] = {}
     tables = []
-    for number, asked in enumerate(config.measures):
-        name = asked.name if number == 0 else f"{asked.name}-{number + 1}"
+    for number, asked in enumerate(config.measures, 1):
+        name = asked.name if asked.name not in results else f"{asked.name}-{number}"
         path = folder / "eval" / f"{name}.json"
         if not path.is_file():
             say(f"measuring {asked.name} of {config.model}")

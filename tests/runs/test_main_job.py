@@ -1,0 +1,219 @@
+"""The main job on a small corpus: every command, the folders it leaves, and what they hold."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.runs.conftest import Cli, write
+from tests.runs.test_bad_input import finetune_config
+
+
+def records(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_run_folder_holds_what_is_promised(pretrained: dict[str, Path]) -> None:
+    for run in pretrained.values():
+        names = {path.name for path in run.iterdir()}
+        assert names >= {
+            "config.yaml", "environment.json", "metrics.jsonl", "events", "checkpoints", "model",
+            "eval", "report.html",
+        }  # fmt: skip
+        environment = json.loads((run / "environment.json").read_text())
+        assert environment["versions"]["torch"] == torch.__version__
+        assert environment["hashes"]["data"]
+        assert environment["hashes"]["tokenizer"]
+        steps = [r for r in records(run) if "loss" in r]
+        assert [r["step"] for r in steps] == [2, 4, 6]
+        promised = {
+            "phase", "epoch", "tokens", "lr", "grad_norm", "tokens_per_second", "data_wait",
+            "memory_gb", "padding", "time", "samples_per_second",
+        }  # fmt: skip
+        assert promised <= steps[-1].keys()
+
+
+def test_model_folders_load_with_the_auto_classes(pretrained: dict[str, Path]) -> None:
+    from safetensors.torch import load_file
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoModelForMaskedLM,
+        AutoModelForPreTraining,
+        AutoTokenizer,
+    )
+
+    bert, gpt2 = pretrained["bert"] / "model", pretrained["gpt2"] / "model"
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    assert type(tokenizer).__name__ == "BertTokenizer"
+    batch = tokenizer("Anna sees [MASK] at the river.", return_tensors="pt")
+    whole = AutoModelForPreTraining.from_pretrained(bert).eval()
+    assert type(whole).__name__ == "BertForPreTraining"
+    masked = AutoModelForMaskedLM.from_pretrained(bert).eval()
+    with torch.no_grad():
+        assert torch.equal(whole(**batch).prediction_logits, masked(**batch).logits)
+    checkpoint = pretrained["bert"] / "checkpoints" / "step-000006" / "model.safetensors"
+    for name, value in load_file(checkpoint).items():
+        assert torch.equal(whole.state_dict()[name], value), name
+
+    tokenizer = AutoTokenizer.from_pretrained(gpt2)
+    assert type(tokenizer).__name__ == "GPT2Tokenizer"
+    batch = tokenizer("Anna sees", return_tensors="pt")
+    causal = AutoModelForCausalLM.from_pretrained(gpt2).eval()
+    again = AutoModelForPreTraining.from_pretrained(gpt2).eval()
+    with torch.no_grad():
+        assert torch.equal(causal(**batch).logits, again(**batch).logits)
+
+
+def test_a_finished_run_is_left_alone(cli: Cli, pretrained: dict[str, Path]) -> None:
+    run = pretrained["bert"]
+    before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
+    code, _, err = cli("pretrain", "bert.yaml", f"run={run.name}", "log.every=5")
+    assert code == 0
+    assert "is finished" in err
+    assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
+
+
+def test_fresh_moves_the_old_run_aside(cli: Cli) -> None:
+    assert cli("pretrain", "gpt2.yaml", "run=twice")[0] == 0
+    code, out, _ = cli("pretrain", "gpt2.yaml", "run=twice", "seed=9", "--fresh", "--json")
+    assert code == 0
+    assert json.loads(out)["steps"] == 6
+    old = list(Path().glob("twice.old-*"))
+    assert len(old) == 1
+    assert (old[0] / "model").is_dir()
+
+
+def test_two_processes_give_the_run_of_one(cli: Cli, pretrained: dict[str, Path]) -> None:
+    """plmctl starts the processes itself; losses and weights are those of one process."""
+    from safetensors.torch import load_file
+
+    for name, run in pretrained.items():
+        command = [sys.executable, "-m", "plmctl", "pretrain", f"{name}.yaml", f"run=two-{name}"]
+        # Without dropout: its draws are a process's own, the examples are not.
+        drop = ["hidden_dropout_prob", "attention_probs_dropout_prob"]
+        drop = drop if name == "bert" else ["resid_pdrop", "embd_pdrop", "attn_pdrop"]
+        quiet = [f"model.{field}=0" for field in drop]
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [*command, *quiet, "launch.processes=2"], env=env, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert cli("pretrain", f"{name}.yaml", f"run=one-{name}", *quiet)[0] == 0
+        one, two = records(Path(f"one-{name}")), records(Path(f"two-{name}"))
+        assert len(one) == len(two)
+        for a, b in zip(one, two, strict=True):
+            for key in a.keys() & {"loss", "valid/loss", "tokens", "grad_norm"}:
+                assert a[key] == pytest.approx(b[key], rel=2e-6), key
+        last = "checkpoints/step-000006/model.safetensors"
+        weights = load_file(f"two-{name}/{last}")
+        for key, value in load_file(f"one-{name}/{last}").items():
+            assert torch.allclose(value, weights[key], atol=2e-6), key
+        assert run.is_dir()
+
+
+def test_sigterm_saves_and_exits_75_and_the_same_command_goes_on(world: Path) -> None:
+    command = [sys.executable, "-m", "plmctl", "pretrain", "bert.yaml", "run=cut", "log.every=1"]
+    long = [*command, "train.phases=[{seq_len: 32, steps: 400}]"]
+    with subprocess.Popen(long, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("step "):
+                process.terminate()
+                break
+        err = process.stderr.read()
+        assert process.wait() == 75, err
+    assert "run the same command again" in err
+    stopped = records(Path("cut"))[-1]["step"]
+    assert 1 <= stopped < 400
+    done = subprocess.run(long, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    steps = [r["step"] for r in records(Path("cut")) if "loss" in r]
+    assert steps == list(range(1, 401))
+    events = [json.loads(line) for line in Path("cut/events").read_text().splitlines()]
+    assert [e["event"] for e in events if e["event"] != "saved"] == [
+        "started",
+        "resumed",
+        "finished",
+    ]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_finetune_evaluate_predict_report(name: str, cli: Cli, pretrained: dict[str, Path]) -> None:
+    config = finetune_config(pretrained[name]) | {"run": f"tuned-{name}", "optim": {"lr": 0.001}}
+    config["train"] |= {"epochs": 20}
+    write("ft.yaml", config)
+    code, out, _ = cli("finetune", "ft.yaml", "--json")
+    assert code == 0
+    results = json.loads(out)
+    assert results["accuracy"] > results["majority"] + 0.1
+    assert [row["label"] for row in results["per_class"]] == ["False", "True"]
+    model = f"tuned-{name}/model"
+    labels = json.loads((Path(model) / "config.json").read_text())["id2label"]
+    assert labels == {"0": "False", "1": "True"}
+
+    write(
+        "ev.yaml",
+        {
+            "run": f"ev-{name}",
+            "model": model,
+            "measures": [{"name": "classification", "data": ["rows.tsv"], "max_length": 32}],
+            "compute": {"device": "cpu"},
+        },
+    )
+    code, out, _ = cli("eval", "ev.yaml", "--json")
+    assert code == 0
+    assert json.loads(out)["results"]["classification"]["rows"] == 200
+
+    code, out, _ = cli("predict", model, "Anna sees Bela.", "Carl paints Ida.", "--json")
+    assert code == 0
+    assert {a["token"] for a in json.loads(out)["answers"][0]["answers"]} == {"False", "True"}
+    code, out, _ = cli("report", f"tuned-{name}", str(pretrained[name]), "--out", "both.html")
+    assert code == 0
+    page = Path("both.html").read_text(encoding="utf-8")
+    assert f"tuned-{name}" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_language_measures(cli: Cli, pretrained: dict[str, Path]) -> None:
+    for name, measures in (("bert", ["mlm", "nsp"]), ("gpt2", ["clm"])):
+        write(
+            "ev.yaml",
+            {
+                "run": f"lm-{name}",
+                "model": str(pretrained[name] / "model"),
+                "measures": [{"name": m, "data": ["text.txt"], "seq_len": 32} for m in measures],
+                "compute": {"device": "cpu"},
+            },
+        )
+        code, out, err = cli("eval", "ev.yaml", "--json")
+        assert code == 0, err
+        results = json.loads(out)["results"]
+        again = json.loads(cli("eval", "ev.yaml", "--json", "run=again", "batch_size=5")[1])
+        for measure in measures:
+            for key, value in results[measure].items():
+                assert again["results"][measure][key] == pytest.approx(value, rel=1e-5)
+        Path("again").rename(f"again-{name}")
+
+
+def test_static_masks_and_mlm_alone(cli: Cli) -> None:
+    code, out, err = cli(
+        "pretrain", "bert.yaml", "run=alone", "--json",
+        "objective={name: mlm, masking: static, duplicates: 2}",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "valid/loss/nsp" not in json.loads(out)
+    assert json.loads(Path("alone/model/config.json").read_text())["architectures"] == [
+        "BertForMaskedLM"
+    ]
+
+
+def test_continued_pretraining(cli: Cli, pretrained: dict[str, Path]) -> None:
+    model = f"model={{family: gpt2, init_from: {pretrained['gpt2'] / 'model'}}}"
+    code, out, err = cli("pretrain", "gpt2.yaml", "run=further", model, "--json")
+    assert code == 0, err
+    first = records(pretrained["gpt2"])[0]["loss"]
+    assert records(Path("further"))[0]["loss"] < first
