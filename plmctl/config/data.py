@@ -4,17 +4,17 @@ from typing import Literal
 
 from pydantic import Field
 
-from plmctl.config.base import Model
+from plmctl.config.base import Model, Text
 from plmctl.config.units import Share
 
 
 class TextConfig(Model):
     """Text to read."""
 
-    train: tuple[str, ...] = Field(min_length=1)
+    train: tuple[Text, ...] = Field(min_length=1)
     """Paths and globs (txt, jsonl, csv, parquet, also .gz and .zst), folders saved by `datasets`,
     `hf:NAME`, `sample:NAME`."""
-    text: str = "text"
+    text: Text = "text"
     """Column of jsonl, csv, parquet and datasets that holds the text."""
     documents: Literal["auto", "blank_line", "file", "line"] = "auto"
     """What a document is in a txt file; auto: blank lines separate them if there are any, else the
@@ -24,21 +24,21 @@ class TextConfig(Model):
 class DataConfig(TextConfig):
     """Text for pretraining."""
 
-    valid: Share | tuple[str, ...] | None = 0.01
-    """Share of the documents held out by their hash (1%), or sources of their own."""
+    valid: Share | tuple[Text, ...] | None = 0.01
+    """Share of the documents held out by their hash (1%), or sources of their own; empty: none."""
     sentences: Literal["auto", "line", "en", "zh", "none"] = "auto"
     """How text is cut into sentences; line: one sentence a line."""
-    store: str = "stores"
+    store: Text = "stores"
     """Folder that keeps the token stores."""
 
 
 class TableConfig(Model):
     """Labelled rows for finetuning."""
 
-    train: tuple[str, ...] = Field(min_length=1)
+    train: tuple[Text, ...] = Field(min_length=1)
     """Paths and globs (csv, tsv, jsonl, parquet), folders saved by `datasets`, `hf:NAME:SPLIT`,
     `sample:NAME`."""
-    valid: Share | tuple[str, ...] = 0.1
+    valid: Share | tuple[Text, ...] = 0.1
     """Rows to validate on, or the share of the training rows that is held out by a hash."""
     max_rows: int | None = Field(default=None, ge=1)
     """Train on this many rows at most: a seeded sample."""

@@ -1,8 +1,10 @@
-"""YAML files with the place of every key: YAML 1.2 numbers, no duplicate keys, no objects."""
+"""YAML files with the place of every key: YAML 1.2 scalars, no duplicate keys, no objects."""
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,49 @@ from typing import Any
 import yaml
 
 from plmctl.errors import ConfigError
-from plmctl.registry import nearest
 
 Key = tuple[str | int, ...]
+
+_TAG = "tag:yaml.org,2002:"
+# PyYAML's words for the mistakes that people make most, and what they mean.
+_PLAIN = {
+    "found character '\\t'": "a tab; YAML indents with spaces",
+    "mapping values are not allowed here": "a second `: ` in a line, or a wrong indentation",
+    "expected <block end>": "a wrong indentation, or a list item without its `- `",
+    "found unexpected end of stream": "a quote that is not closed",
+    "expected ',' or ']'": "a `[` without its `]`, or items without a comma between them",
+    "expected ',' or '}'": "a `{` without its `}`, or keys without a comma between them",
+    "but found another document": "a second document (`---`); a file holds one config",
+    "found character": "a character that has a meaning in YAML; put the value in quotes",
+    "found undefined alias": "a value that begins with `*`; put it in quotes",
+}
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Where something was written; places sort as a reader meets them.
+
+    Attributes:
+        line: From 1; 0 for the file as a whole, and beyond all lines for overrides.
+        column: From 1.
+        text: ``file:line:column``, ``file`` or ``override KEY=VALUE``.
+    """
+
+    line: int
+    column: int
+    text: str
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """One mistake: where, at which key (empty: none in particular), and what was expected."""
+
+    place: Place
+    key: str
+    what: str
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.place.text, self.key, self.what)))
 
 
 @dataclass(frozen=True)
@@ -20,128 +62,182 @@ class Document:
     """A config file as plain data, with overrides put in.
 
     Attributes:
-        data: Dicts, lists and scalars.
-        places: ``file:line:column`` (or ``override KEY=VALUE``) of each key path.
         name: The file.
+        data: Dicts, lists and scalars.
+        places: Of each key path.
+        faults: What is wrong whatever the config is for: keys that are there twice, bad overrides.
     """
 
-    data: dict[str, Any]
-    places: dict[Key, str]
     name: str
-    faults: list[str] = field(default_factory=list)
+    data: dict[str, Any]
+    places: dict[Key, Place] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
 
-    def place(self, path: Key) -> str:
+    def place(self, path: Key) -> Place:
         """Where a key is, or the nearest key around it."""
         while path and path not in self.places:
             path = path[:-1]
-        return self.places.get(path, self.name)
+        return self.places.get(path, Place(0, 0, self.name))
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2 scalars: ``1e-4`` is a number; ``yes``, ``on`` and ``no`` are strings."""
+class Loader(yaml.SafeLoader):
+    """YAML 1.2's core schema: ``1e-4`` is a number; ``yes``, ``on`` and ``no`` are text."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
 
 
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":merge"))]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+for _name, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    # 10_000 is no YAML 1.2, but it is what the docs and people write.
+    ("int", r"[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+):
+    Loader.add_implicit_resolver(_TAG + _name, re.compile(f"^(?:{_pattern})$"), _first)
+
+
+def _int(text: str) -> int:
+    # Not int(text, 0), which refuses 007; and YAML 1.1 would read 010 as eight.
+    return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+
+
+def _float(text: str) -> float:
+    return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_SCALARS: dict[str, Callable[[str], Any]] = {
+    f"{_TAG}null": lambda text: None,
+    f"{_TAG}bool": lambda text: text.lower() == "true",
+    f"{_TAG}int": _int,
+    f"{_TAG}float": _float,
+    f"{_TAG}str": str,
 }
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9][0-9_]*$"), list("-+0123456789")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$"),
-    list("-+.0123456789"),
-)
 
 
-def _int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    # YAML 1.1 would read 010 as eight.
-    return int(str(loader.construct_scalar(node)).replace("_", ""))
+@dataclass(frozen=True)
+class Builder:
+    """Makes plain data of YAML nodes, and notes where each key is.
+
+    Attributes:
+        place: The place of a node.
+        places: Filled, by key path.
+        faults: Filled.
+    """
+
+    place: Callable[[yaml.Node], Place]
+    places: dict[Key, Place]
+    faults: list[Fault]
+
+    def build(self, node: yaml.Node, path: Key, around: tuple[yaml.Node, ...] = ()) -> Any:
+        """The data of a node.
+
+        Args:
+            node: What YAML found.
+            path: Its key path.
+            around: The nodes that it is in.
+        """
+        if node in around:
+            return self._fault(node, path, "an alias (`*`) of what it is in")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path, (*around, node))
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self.places[(*path, index)] = self.place(item)
+            inner = (*around, node)
+            return [self.build(item, (*path, n), inner) for n, item in enumerate(node.value)]
+        try:
+            return _SCALARS[node.tag](str(node.value))
+        except (KeyError, ValueError):
+            return self._fault(node, path, f"YAML's tag {node.tag!r} is not for configs")
+
+    def _mapping(
+        self, node: yaml.MappingNode, path: Key, around: tuple[yaml.Node, ...]
+    ) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._fault(key, path, "a key is text, not a list or a mapping")
+                continue
+            name = str(key.value)
+            here = (*path, name)
+            if name in data:
+                self._fault(key, here, "this key is here twice")
+            self.places[here] = self.place(key)
+            data[name] = self.build(value, here, around)
+        return data
+
+    def _fault(self, node: yaml.Node, path: Key, what: str) -> None:
+        self.faults.append(Fault(self.place(node), dotted(path), what))
 
 
-_Loader.add_constructor("tag:yaml.org,2002:int", _int)
+def dotted(path: Key) -> str:
+    """``optim.lr``, as an override has it."""
+    return ".".join(map(str, path))
 
 
-def read(path: Path, overrides: tuple[str, ...] = ()) -> Document:
-    """Read a config file and put overrides in, later ones over earlier ones.
+def read(path: str | Path) -> Document:
+    """Read a config file.
 
     Raises:
-        ConfigError: No such file, bad YAML, or an override that is not KEY=VALUE.
+        ConfigError: No such file, no UTF-8, no YAML, or nothing in it.
     """
+    path = Path(path)
+    text = _text(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(_not_yaml(error, text, str(path))) from None
+    if not isinstance(node, yaml.MappingNode):
+        what = "the file is empty" if node is None else "expected `key: value` lines"
+        raise ConfigError(f"{path}: {what}", "`plmctl config list` names files to begin with")
+
+    def place(at: yaml.Node) -> Place:
+        line, column = at.start_mark.line + 1, at.start_mark.column + 1
+        return Place(line, column, f"{path}:{line}:{column}")
+
+    places: dict[Key, Place] = {}
+    faults: list[Fault] = []
+    data = Builder(place, places, faults).build(node, ())
+    return Document(str(path), data, places, faults)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        folder = path.parent
-        files = sorted(p.name for p in folder.glob("*.yaml")) if folder.is_dir() else []
         raise ConfigError(
-            f"{path}: no such file" + (nearest(path.name, files) if files else ""),
-            "`plmctl config list` shows the configs that are shipped",
+            f"{path}: no such file{_near(path)}", "`plmctl config list` names the shipped configs"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    places: dict[Key, str] = {}
-    faults: list[str] = []
-    try:
-        node = yaml.compose(text, _Loader)
-        if node is not None:
-            _locate(node, (), str(path), places, faults)
-        data = yaml.load(text, _Loader)  # noqa: S506  # _Loader is a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: not YAML: {error.problem}") from None
-    if not isinstance(data, dict):
-        what = "the file is empty" if data is None else "expected `key: value` lines"
-        raise ConfigError(f"{path}: {what}", "`plmctl config list` shows examples")
-    for override in overrides:
-        _override(data, places, override)
-    return Document(data, places, str(path), faults)
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8", "save the file as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _locate(
-    node: yaml.Node, path: Key, name: str, places: dict[Key, str], faults: list[str]
-) -> None:
-    if isinstance(node, yaml.MappingNode):
-        seen = set()
-        for key, value in node.value:
-            here = (*path, key.value)
-            place = f"{name}:{key.start_mark.line + 1}:{key.start_mark.column + 1}"
-            if key.value in seen:
-                faults.append(f"{place}: {'.'.join(map(str, here))}: this key is here twice")
-            seen.add(key.value)
-            places[here] = place
-            _locate(value, here, name, places, faults)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            here = (*path, index)
-            places[here] = f"{name}:{item.start_mark.line + 1}:{item.start_mark.column + 1}"
-            _locate(item, here, name, places, faults)
+def _near(path: Path) -> str:
+    """Files that may have been meant: in the same folder, or among the shipped configs."""
+    files = [*path.parent.glob("*.y*ml"), *Path("configs").glob("**/*.y*ml")]
+    names = dict.fromkeys(map(str, files))
+    found = difflib.get_close_matches(str(path), names, n=3)
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
-def _override(data: dict[str, Any], places: dict[Key, str], override: str) -> None:
-    name, separator, value = override.partition("=")
-    if not separator or not all(name.split(".")):
-        raise ConfigError(f"override {override!r}: expected KEY=VALUE, as in optim.lr=1e-3")
-    try:
-        parsed = yaml.load(value, _Loader)  # noqa: S506  # _Loader is a SafeLoader
-    except yaml.YAMLError:
-        raise ConfigError(f"override {override!r}: the value is not YAML") from None
-    path: Key = tuple(int(part) if part.isdigit() else part for part in name.split("."))
-    at: Any = data
-    for depth, part in enumerate(path):
-        last = depth == len(path) - 1
-        if isinstance(at, list) and isinstance(part, int) and part < len(at):
-            at[part] = parsed if last else at[part]
-        elif isinstance(at, dict):
-            if last:
-                at[part] = parsed
-            elif not isinstance(at.get(part), dict | list):
-                at[part] = {}
-        else:
-            raise ConfigError(f"override {override!r}: there is no {name!r} to set")
-        at = at[part]
-        places[path[: depth + 1]] = f"override {override}"
+def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> str:
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        return f"{name}:{line}: not YAML: a control character"
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return f"{name}: not YAML: {error}"
+    problem = error.problem or ""
+    what = next((plain for start, plain in _PLAIN.items() if problem.startswith(start)), problem)
+    # Of a quote that is not closed, what matters is where it was opened.
+    opened = problem.startswith("found unexpected end of stream")
+    mark = (error.context_mark if opened else None) or error.problem_mark
+    where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+    return f"{where}: not YAML: {what}"

@@ -1,28 +1,28 @@
 """The config of ``plmctl eval``."""
 
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 from pydantic import Field
 
-from plmctl.config.base import Model
+from plmctl.config.base import Model, Text
 from plmctl.config.members import MeasureConfig
 from plmctl.config.run import ComputeConfig
-from plmctl.config.union import union_of
+from plmctl.config.union import MembersOf
 
-if TYPE_CHECKING:
-    AnyMeasure = MeasureConfig
-else:
-    AnyMeasure = union_of("evaluation.measures", "name")
+AnyMeasure = Annotated[MeasureConfig, MembersOf("evaluation.measures", "name")]
 
 
 class EvalConfig(Model):
     """Evaluate a model folder."""
 
-    run: str
+    run: Text
     """The folder for the results."""
     seed: int = Field(default=42, ge=0)
-    model: str
+    """Decides masks and pairs."""
+    model: Text
     """A model folder or Hub id."""
     measures: tuple[AnyMeasure, ...] = Field(min_length=1)
+    """What is asked of the model, each with its own data."""
     batch_size: int = Field(default=32, ge=1)
+    """Rows at once; changes no figure."""
     compute: ComputeConfig = ComputeConfig()

@@ -1,50 +1,58 @@
 """The config of ``plmctl finetune``."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plmctl.config.base import Model
+from plmctl.config.base import Model, Text
 from plmctl.config.data import TableConfig
 from plmctl.config.members import TaskConfig
 from plmctl.config.optim import OptimConfig, ScheduleConfig
-from plmctl.config.run import CheckpointConfig, ComputeConfig, LaunchConfig, LogConfig
-from plmctl.config.union import union_of
+from plmctl.config.run import (
+    CheckpointConfig,
+    ComputeConfig,
+    LaunchConfig,
+    LogConfig,
+    PositiveOrAuto,
+)
+from plmctl.config.union import MembersOf
 from plmctl.config.units import StepsOrShare
 
-if TYPE_CHECKING:
-    AnyTask = TaskConfig
-else:
-    AnyTask = union_of("tasks", "name")
+AnyTask = Annotated[TaskConfig, MembersOf("tasks", "name")]
 
 
 class FinetuneTrainConfig(Model):
     """How much is trained."""
 
     epochs: float = Field(default=3, gt=0)
+    """Passes over the training rows; 0.5 is half of one."""
     batch_size: int = Field(default=32, ge=1)
     """Rows a step, over all devices and micro-batches."""
-    micro_batch_size: int | Literal["auto"] = "auto"
+    micro_batch_size: PositiveOrAuto = "auto"
     """Rows a device a forward; never changes the result."""
     max_length: int = Field(default=128, ge=8)
-    """Longer rows are cut."""
+    """In tokens; longer rows are cut."""
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+    """Dropout while finetuning; empty: what the model was pretrained with."""
 
 
 class FinetuneConfig(Model):
     """Finetune a pretrained model on labelled rows."""
 
-    run: str
+    run: Text
     """The run folder."""
     seed: int = Field(default=42, ge=0)
-    model: str
+    """Decides the new head's weights, the order of the rows and dropout."""
+    model: Text
     """A model folder or Hub id."""
     init: Literal["pretrained", "random"] = "pretrained"
     """random: the same network from random weights, to see what pretraining bought."""
     task: AnyTask
+    """What the rows ask for."""
     data: TableConfig
     train: FinetuneTrainConfig = FinetuneTrainConfig()
     optim: OptimConfig = OptimConfig(lr=3e-5)
-    schedule: ScheduleConfig = ScheduleConfig(warmup=StepsOrShare(value=0.1))
+    schedule: ScheduleConfig = ScheduleConfig(warmup=StepsOrShare(0.1))
     compute: ComputeConfig = ComputeConfig()
     launch: LaunchConfig = LaunchConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

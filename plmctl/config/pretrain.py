@@ -1,24 +1,26 @@
 """The config of ``plmctl pretrain``."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from plmctl import registry
-from plmctl.config.base import Model
+from plmctl.config.base import Model, Text
 from plmctl.config.data import DataConfig
 from plmctl.config.members import ModelConfig, ObjectiveConfig
 from plmctl.config.optim import OptimConfig, ScheduleConfig
-from plmctl.config.run import CheckpointConfig, ComputeConfig, LaunchConfig, LogConfig
-from plmctl.config.union import union_of
+from plmctl.config.run import (
+    CheckpointConfig,
+    ComputeConfig,
+    LaunchConfig,
+    LogConfig,
+    PositiveOrAuto,
+)
+from plmctl.config.union import MembersOf
 from plmctl.config.units import Count
 
-if TYPE_CHECKING:
-    AnyModel = ModelConfig
-    AnyObjective = ObjectiveConfig
-else:
-    AnyModel = union_of("families", "family")
-    AnyObjective = union_of("objectives", "name")
+AnyModel = Annotated[ModelConfig, MembersOf("families", "family")]
+AnyObjective = Annotated[ObjectiveConfig, MembersOf("objectives", "name")]
 
 
 def _published(before: dict[str, Any]) -> Any:
@@ -34,7 +36,9 @@ class Phase(Model):
     """Steps at one sequence length."""
 
     seq_len: int = Field(ge=8)
+    """Tokens a sequence, special ones included."""
     steps: Count = Field(ge=1)
+    """Updates of the weights."""
 
 
 class TrainConfig(Model):
@@ -42,10 +46,10 @@ class TrainConfig(Model):
 
     batch_size: int = Field(default=256, ge=1)
     """Sequences a step, over all devices and micro-batches."""
-    micro_batch_size: int | Literal["auto"] = "auto"
+    micro_batch_size: PositiveOrAuto = "auto"
     """Sequences a device a forward; never changes the result."""
     phases: tuple[Phase, ...] = Field(min_length=1)
-    """One after the other, e.g. 90 % of the steps at length 128, then 10 % at 512."""
+    """One after the other, as BERT's 90 % of the steps at length 128, then 10 % at 512."""
 
     @property
     def steps(self) -> int:
@@ -56,12 +60,14 @@ class TrainConfig(Model):
 class PretrainConfig(Model):
     """Pretrain a model on raw text."""
 
-    run: str
+    run: Text
     """The run folder."""
     seed: int = Field(default=42, ge=0)
-    tokenizer: str
+    """Decides the weights, the order of the text, pairs, masks and dropout."""
+    tokenizer: Text
     """A tokenizer folder or Hub id."""
     model: AnyModel
+    """The network: a family, a size, and any field of it."""
     data: DataConfig
     objective: AnyObjective = Field(default_factory=_published)
     """Empty: the objective of the family's paper."""

@@ -1,32 +1,38 @@
 """How a run is computed, launched, saved and logged: nothing here changes the mathematics."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from plmctl.config.base import Model
+
+PositiveOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
 
 
 class ComputeConfig(Model):
     """The device and how it computes."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """auto: CUDA or Apple's GPU if there is one, else the CPU."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto: bf16 on a CUDA device that has it, else fp32."""
     compile: bool | Literal["auto"] = "auto"
+    """Run the network through `torch.compile`; auto: plmctl decides."""
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
+    """The implementation of attention; auto: the library's choice."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of PyTorch; empty: its own choice."""
-    workers: int | Literal["auto"] = "auto"
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """Processes that make batches ahead."""
 
 
 class LaunchConfig(Model):
     """Processes."""
 
-    processes: int | Literal["auto"] = "auto"
+    processes: PositiveOrAuto = "auto"
     """auto: one a CUDA device, one on CPU."""
     strategy: Literal["ddp"] = "ddp"
+    """How the processes share the work; ddp: each has the whole model and a part of the batch."""
 
 
 class CheckpointConfig(Model):
@@ -48,3 +54,4 @@ class LogConfig(Model):
     validate_samples: int | None = Field(default=2000, ge=1)
     """Sequences of the validation text that are scored; empty: all."""
     trackers: tuple[Literal["tensorboard"], ...] = ()
+    """Where else the lines go."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plmctl.config.base import Model
+from plmctl.config.base import Model, Text
 from plmctl.config.data import TextConfig
 from plmctl.config.units import Bytes, Count
 
@@ -19,10 +19,12 @@ class TokenizerDataConfig(TextConfig):
 class TokenizerConfig(Model):
     """Train a tokenizer on raw text."""
 
-    run: str
+    run: Text
     """The folder for the tokenizer."""
     seed: int = Field(default=42, ge=0)
+    """Decides the sample of the documents."""
     algorithm: Literal["wordpiece", "byte_bpe"]
+    """How the vocabulary is learnt."""
     family: Literal["bert", "gpt2"]
     """Whose normalisation, special tokens and template."""
     vocab_size: Count = Field(ge=100)

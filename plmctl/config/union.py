@@ -1,15 +1,61 @@
 """The config of any member of a folder, told apart by its name."""
 
-from typing import Annotated, Any, Union
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import Discriminator
+from pydantic import BaseModel, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from plmctl import registry
 
 
-def union_of(folder: str, tag: str) -> Any:
-    """The union of the ``Config`` of every member of ``plmctl/<folder>``, by the key ``tag``."""
-    members = tuple(registry.load(folder, name).Config for name in registry.names(folder))
-    if len(members) == 1:
-        return members[0]
-    return Annotated[Union[members], Discriminator(tag)]  # noqa: UP007  # built at run time
+@dataclass(frozen=True)
+class MembersOf:
+    """Stands beside a base class in ``Annotated``: any member's ``Config`` fits, by its tag.
+
+    The folder decides, so a new file is a new choice. A folder of one member asks for the tag too:
+    a config stays valid when the second one comes.
+
+    Attributes:
+        folder: A folder of the registry.
+        tag: The key that names the member.
+    """
+
+    folder: str
+    tag: str
+
+    def models(self) -> dict[str, type[BaseModel]]:
+        """The config model of each member, by its name."""
+        return {n: registry.load(self.folder, n).Config for n in registry.names(self.folder)}
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        choices = {name: handler.generate_schema(m) for name, m in self.models().items()}
+        if not choices:
+            return handler(source)
+        return core_schema.tagged_union_schema(choices, discriminator=self.tag)
+
+
+def members_in(annotation: Any, metadata: tuple[Any, ...] = ()) -> MembersOf | None:
+    """The folder that a field's type draws on, if it does: ``tuple[AnyMeasure, ...]`` too."""
+    for extra in metadata:
+        if isinstance(extra, MembersOf):
+            return extra
+    inner, *extras = get_args(annotation) or (None,)
+    if get_origin(annotation) is Annotated:
+        return members_in(inner, tuple(extras))
+    return next(filter(None, map(members_in, get_args(annotation))), None)
+
+
+def models_in(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterator[type[BaseModel]]:
+    """The models that a mapping at a field can be."""
+    members = members_in(annotation, metadata)
+    if members:
+        yield from members.models().values()
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    else:
+        for part in get_args(annotation):
+            yield from models_in(part)

@@ -1,0 +1,164 @@
+"""What pydantic found wrong, in words for the person who wrote the file."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from plmctl.config.document import Document, Fault, Key, dotted
+from plmctl.config.union import MembersOf, members_in, models_in
+from plmctl.registry import nearest
+
+# What was expected, by pydantic's type of error and the values of its context.
+_EXPECTED = {
+    "string_type": "text",
+    "string_too_short": "a text that is not empty",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number of fewer digits",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "tuple_type": "a list, as in [a, b]",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "{le:g} or less",
+    "too_short": "{min_length} or more items",
+    "too_long": "{max_length} items or fewer",
+    "literal_error": "{expected}",
+}
+
+_MAPPING = "keys with values, as in {{key: value}}"
+_EXPECTED |= dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), _MAPPING)
+
+
+def faults(
+    model: type[BaseModel], document: Document, errors: Iterable[ErrorDetails]
+) -> list[Fault]:
+    """One fault a key, however many branches of a union have failed at it.
+
+    Args:
+        model: What the document was validated as.
+        document: The document.
+        errors: What pydantic found.
+    """
+    found: dict[Key, list[ErrorDetails]] = {}
+    for error in errors:
+        found.setdefault(_path(document.data, error), []).append(error)
+    # A misspelt key is one mistake, not an unknown key and a missing one.
+    meant = {
+        (*path[:-1], near)
+        for path, (error, *_) in found.items()
+        if error["type"] == "extra_forbidden"
+        for near in _near(path[-1], _keys(model, document.data, path[:-1]))
+    }
+    made = []
+    for path, errors_here in found.items():
+        # What counts is the wrong item, not that its list is no number, or too short without it.
+        if any(other != path and other[: len(path)] == path for other in found):
+            errors_here = [e for e in errors_here if not e["type"].endswith(("_type", "_short"))]
+        if errors_here and not (path in meant and errors_here[0]["type"] == "missing"):
+            what = _what(model, document.data, path, errors_here)
+            made.append(Fault(document.place(path), dotted(path), what))
+    return made
+
+
+def _path(data: Any, error: ErrorDetails) -> Key:
+    """The key path of an error: pydantic's location without the branches of its unions."""
+    path: list[str | int] = []
+    for part in error["loc"]:
+        inside = part in data if isinstance(data, dict) else False
+        if isinstance(data, list) and isinstance(part, int):
+            inside = part < len(data)
+        if inside:
+            path.append(part)
+            data = data[part]
+    last = error["loc"][-1] if error["loc"] else ""
+    if error["type"] == "missing" and isinstance(last, str):
+        path.append(last)
+    if error["type"] == "union_tag_invalid":
+        path.append(_tag(error))
+    return tuple(path)
+
+
+def _tag(error: ErrorDetails) -> str:
+    return str(error["ctx"]["discriminator"]).strip("'")
+
+
+def _what(model: type[BaseModel], data: Any, path: Key, errors: list[ErrorDetails]) -> str:
+    error = errors[0]
+    kind, value = error["type"], error["input"]
+    if kind == "extra_forbidden":
+        return f"unknown key{nearest(str(path[-1]), _keys(model, data, path[:-1]))}"
+    if kind == "missing":
+        return "this key is needed" if path[-1:] == error["loc"][-1:] else "expected more items"
+    if kind == "union_tag_not_found":
+        return f"needs `{_tag(error)}:`; one of {', '.join(_names(model, data, path))}"
+    if kind == "union_tag_invalid":
+        given = value[path[-1]]
+        return f"unknown name {_short(given)}{nearest(str(given), _names(model, data, path[:-1]))}"
+    said = [_said(error) for error in errors]
+    plain = [text for text in said if not text.startswith("expected ")]
+    if plain:  # a model's own words about several keys
+        return "; ".join(plain)
+    expected = ", or ".join(dict.fromkeys(text.removeprefix("expected ") for text in said))
+    near = _near(value, re.findall("'([^']+)'", expected)) if kind == "literal_error" else []
+    return f"expected {expected}, not {_short(value)}" + "".join(
+        f"; did you mean {name!r}?" for name in near
+    )
+
+
+def _said(error: ErrorDetails) -> str:
+    kind = error["type"]
+    if kind == "value_error":
+        return error["msg"].removeprefix("Value error, ")
+    if kind in _EXPECTED:
+        return f"expected {_EXPECTED[kind].format(**error.get('ctx', {}))}"
+    return f"expected {error['msg'].removeprefix('Input should be ')}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _near(name: Any, known: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(str(name), list(known), n=1)
+
+
+def _names(model: type[BaseModel], data: Any, path: Key) -> list[str]:
+    """The members that a field can name."""
+    members, _, _ = _field(model, data, path)
+    return list(members.models()) if members else []
+
+
+def _keys(model: type[BaseModel], data: Any, path: Key) -> list[str]:
+    """The keys that a mapping can have."""
+    members, models, at = _field(model, data, path)
+    return list((members.models()[at[members.tag]] if members else models[0]).model_fields)
+
+
+def _field(
+    model: type[BaseModel], data: Any, path: Key
+) -> tuple[MembersOf | None, list[type[BaseModel]], Any]:
+    """What the value at a path can be, and the value."""
+    members: MembersOf | None = None
+    models = [model]
+    for part in path:
+        if isinstance(part, str):
+            owner = members.models()[data[members.tag]] if members else models[0]
+            field = owner.model_fields[part]
+            members = members_in(field.annotation, tuple(field.metadata))
+            models = list(models_in(field.annotation, tuple(field.metadata)))
+        data = data[part]
+    return members, models, data
