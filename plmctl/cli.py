@@ -7,28 +7,53 @@ import typer
 
 from plmctl import __version__
 
+# \b keeps the lines of a paragraph as they are.
+_HELP = """From your own raw text to a pretrained, finetuned and evaluated language model.
+
+Each command reads a YAML file; KEY=VALUE after it overrides a key. The same command again
+continues a run that was cut short, and leaves a finished one alone.
+
+\b
+  plmctl config list                                     files to begin with
+  plmctl train-tokenizer configs/demo/tokenizer.yaml     a vocabulary from your text
+  plmctl pretrain configs/demo/pretrain.yaml             a language model
+  plmctl finetune configs/demo/finetune.yaml             a classifier made from it
+  plmctl eval configs/demo/eval.yaml                     how good it is
+"""
+_EPILOG = "With --debug anywhere in the line, an expected error shows its traceback."
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
 app = typer.Typer(
     name="plmctl",
     no_args_is_help=True,
-    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="From your own raw text to a pretrained, finetuned and evaluated language model.\n\n"
-    "Begin with `plmctl config list`, which shows the configs that are shipped.",
+    context_settings=_SETTINGS,
+    help=_HELP,
+    epilog=_EPILOG,
 )
-config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at configs.")
-app.add_typer(config_app, name="config")
+config_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings=_SETTINGS,
+    help="Show configs: resolved, as a schema, or which there are.",
+)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, as in optim.lr=1e-3; later wins."),
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Overrides, as in optim.lr=1e-3 'data.train=[a.txt, b.txt]'; later wins.",
+        show_default=False,
+    ),
 ]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Move a run folder that is there aside and begin anew.")
+    bool, typer.Option("--fresh", help="Move the run folder aside, if it is there, and start anew.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON document on stdout.")
+]
 
 
 def _version(wanted: bool) -> None:
@@ -40,13 +65,11 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")
-    ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an expected error.")
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Options of all commands; --debug is read in ``__main__``."""
+    """``--debug`` is taken out of the line by ``__main__``, since it may stand anywhere in it."""
 
 
 @app.command("train-tokenizer")
@@ -55,77 +78,100 @@ def train_tokenizer(
 ) -> None:
     """Train a tokenizer on raw text.
 
+    Learns a vocabulary, writes a Hugging Face tokenizer folder, loads it again and checks that it
+    gives the same tokens.
+
+    \b
     Example: plmctl train-tokenizer configs/demo/tokenizer.yaml vocab_size=4096
     """
     from plmctl.config.load import load
     from plmctl.runs import train_tokenizer as command
 
-    command.run(load("tokenizer", config, tuple(overrides or ())), fresh=fresh, as_json=as_json)
+    command.run(load("tokenizer", config, overrides or ()), fresh=fresh, as_json=as_json)
 
 
 @app.command()
 def prepare(config: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
-    """Tokenize the corpus of a pretraining config, once (pretrain does it too).
+    """Tokenize the text of a pretraining config.
 
+    Writes the token store that pretraining reads, once for a text and a tokenizer. pretrain does
+    it too where it has not been done.
+
+    \b
     Example: plmctl prepare configs/demo/pretrain.yaml
     """
     from plmctl.config.load import load
     from plmctl.runs import prepare as command
 
-    command.run(load("pretrain", config, tuple(overrides or ())), as_json=as_json)
+    command.run(load("pretrain", config, overrides or ()), as_json=as_json)
 
 
 @app.command()
 def pretrain(
     config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
 ) -> None:
-    """Pretrain a model on raw text. The same command again goes on with a run that was cut short.
+    """Pretrain a model on raw text.
 
+    Fills the run folder: metrics.jsonl and checkpoints on the way, at the end model/, which
+    transformers loads, and report.html.
+
+    \b
     Example: plmctl pretrain configs/demo/pretrain.yaml optim.lr=1e-3 launch.processes=2
     """
     from plmctl.config.load import load
     from plmctl.runs import pretrain as command
 
-    command.run(load("pretrain", config, tuple(overrides or ())), fresh=fresh, as_json=as_json)
+    command.run(load("pretrain", config, overrides or ()), fresh=fresh, as_json=as_json)
 
 
 @app.command()
 def finetune(
     config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
 ) -> None:
-    """Finetune a pretrained model on labelled rows.
+    """Finetune a model on labelled rows.
 
+    Trains a pretrained model with the task's head and scores it on the validation rows. With
+    init=random the same network starts from random weights: what did pretraining buy?
+
+    \b
     Example: plmctl finetune configs/demo/finetune.yaml data.max_rows=1000
     """
     from plmctl.config.load import load
     from plmctl.runs import finetune as command
 
-    command.run(load("finetune", config, tuple(overrides or ())), fresh=fresh, as_json=as_json)
+    command.run(load("finetune", config, overrides or ()), fresh=fresh, as_json=as_json)
 
 
 @app.command("eval")
 def evaluate(
     config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
 ) -> None:
-    """Score a model folder.
+    """Score a model on text or labelled rows.
 
+    Prints a table a measure, and writes the figures to eval/ in the run folder.
+
+    \b
     Example: plmctl eval configs/demo/eval.yaml model=runs/mine/model
     """
     from plmctl.config.load import load
     from plmctl.runs import evaluate as command
 
-    command.run(load("eval", config, tuple(overrides or ())), fresh=fresh, as_json=as_json)
+    command.run(load("eval", config, overrides or ()), fresh=fresh, as_json=as_json)
 
 
 @app.command()
 def predict(
-    model: Annotated[str, typer.Argument(help="A model folder or Hub id.")],
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts.")],
-    top: Annotated[int, typer.Option(min=1, help="How many answers.")] = 5,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or Hub id.")],
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="One text or several.")],
+    top: Annotated[int, typer.Option(min=1, help="Answers for each text.")] = 5,
     as_json: Json = False,
 ) -> None:
-    """Fill the mask of each text, name its class, or go on with it: what the model is made for.
+    """Ask a model about a text.
 
+    What it is made for decides the question: a masked model fills [MASK], a causal model goes on,
+    a classifier names the class.
+
+    \b
     Example: plmctl predict runs/demo/bert/model "the congress of the united [MASK]"
     """
     from plmctl.runs import predict as command
@@ -135,12 +181,18 @@ def predict(
 
 @app.command()
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders.")],
-    out: Annotated[str | None, typer.Option(help="Default: report.html of the first run.")] = None,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run folders.")],
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Where to; report.html of the first run if not given."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write one self-contained HTML page about one run or several.
+    """Write an HTML page about runs.
 
+    One self-contained file with curves, results, samples and configs; several runs side by side.
+
+    \b
     Example: plmctl report runs/demo/bert runs/demo/gpt2 --out compare.html
     """
     from plmctl.runs import report as command
@@ -148,20 +200,37 @@ def report(
     command.run(runs, out=out, as_json=as_json)
 
 
+app.add_typer(config_app, name="config")
+
+
 @config_app.command("show")
-def config_show(config: ConfigFile, overrides: Overrides = None) -> None:
-    """Print a config with every default and override written out."""
+def config_show(config: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
+    """Print a config in full.
+
+    Every default, override and unit is resolved: it is what the run will use.
+
+    \b
+    Example: plmctl config show configs/demo/pretrain.yaml schedule.warmup=6%
+    """
     from plmctl.config.load import dump, kind_of, load
 
-    given = tuple(overrides or ())
-    typer.echo(dump(load(kind_of(config, given), config, given)), nl=False)
+    resolved = load(kind_of(config, overrides or ()), config, overrides or ())
+    typer.echo(resolved.model_dump_json() if as_json else dump(resolved).rstrip())
 
 
 @config_app.command("schema")
 def config_schema(
-    kind: Annotated[str, typer.Argument(help="tokenizer, pretrain, finetune or eval.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="tokenizer, pretrain, finetune or eval.")
+    ],
 ) -> None:
-    """Print the JSON Schema of a kind of config, for editors."""
+    """Print the JSON Schema of a kind of config.
+
+    Editors complete and check YAML files with it.
+
+    \b
+    Example: plmctl config schema pretrain > pretrain.schema.json
+    """
     from plmctl.config.schema import json_schema
 
     typer.echo(json_schema(kind))
@@ -169,7 +238,14 @@ def config_schema(
 
 @config_app.command("list")
 def config_list(as_json: Json = False) -> None:
-    """List the configs that are shipped, and what their names can be filled with."""
+    """List the configs and names there are.
+
+    Files under configs/ of the working directory, and what model, objective, task and measures
+    can name.
+
+    \b
+    Example: plmctl config list
+    """
     from plmctl.runs import listing
 
     listing.run(as_json=as_json)

@@ -18,6 +18,8 @@ class Family(Protocol):
     """The objective of the family's paper."""
     TOKENIZER: str
     """The tokenizer algorithm of the family's paper."""
+    DROPOUT: tuple[str, ...]
+    """Names of the dropout probabilities in transformers' config."""
 
     def build(
         self, config: "ModelConfig", *, vocab_size: int, pad_id: int, parts: tuple[str, ...]

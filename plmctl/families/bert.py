@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 OBJECTIVE = "mlm+nsp"
 TOKENIZER = "wordpiece"
 
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
 # Layers and width; heads are width / 64 and the feed-forward width is 4 times the width.
 SIZES: dict[str, tuple[int, int]] = {
     "tiny": (2, 128),
@@ -114,10 +116,10 @@ def forward(
     Returns:
         mlm: [K, V]; nsp: [B, 2] if the model has that head.
     """
-    encoder: Any = model.bert
-    encoded = encoder(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+    whole: Any = model  # transformers types its submodules as tensors or modules
+    encoded = whole.bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
     hidden_KH = encoded.last_hidden_state.flatten(0, 1)[positions]
-    logits = {"mlm": model.cls.predictions(hidden_KH)}
+    logits = {"mlm": whole.cls.predictions(hidden_KH)}
     if encoded.pooler_output is not None:  # BertForMaskedLM has no pooler
-        logits["nsp"] = model.cls.seq_relationship(encoded.pooler_output)
+        logits["nsp"] = whole.cls.seq_relationship(encoded.pooler_output)
     return logits

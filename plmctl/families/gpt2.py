@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 OBJECTIVE = "clm"
 TOKENIZER = "byte_bpe"
 
+DROPOUT = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+
 # Layers and width; heads are width / 64.
 SIZES: dict[str, tuple[int, int]] = {
     "tiny": (2, 128),

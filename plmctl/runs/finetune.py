@@ -6,10 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl import tasks
+from plmctl import families, tasks
 from plmctl.config.finetune import FinetuneConfig
 from plmctl.corpus.tables import split_rows
 from plmctl.errors import ConfigError
+from plmctl.evaluation.language import family_of
 from plmctl.runs import launch
 from plmctl.runs.folder import check_run, open_run, write_environment, write_results
 from plmctl.runs.say import say, show
@@ -94,7 +95,12 @@ def _train(config: FinetuneConfig, folder: Path, examples: Examples) -> dict[str
     accelerator.wait_for_everyone()
     task = tasks.get(config.task.name)
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
-    model = task.load(config.model, examples.labels, pretrained=config.init == "pretrained")
+    model = task.load(
+        config.model,
+        examples.labels,
+        pretrained=config.init == "pretrained",
+        changes=_dropout(config),
+    )
     network = Network(model, task.forward)
     engine = make_engine(accelerator, network, config.optim, config.compute)
     plan = _plan(config, examples.train, engine)
@@ -124,6 +130,14 @@ def _train(config: FinetuneConfig, folder: Path, examples: Examples) -> dict[str
     }
     _finish(config, folder, engine, results)
     return results
+
+
+def _dropout(config: FinetuneConfig) -> dict[str, float]:
+    """The fields of the model's config that set its dropout, where one was asked for."""
+    asked = config.train.dropout
+    if asked is None:
+        return {}
+    return dict.fromkeys(families.get(family_of(config.model)).DROPOUT, asked)
 
 
 def _plan(config: FinetuneConfig, step: Any, engine: "Engine") -> "Plan":

@@ -17,7 +17,9 @@ class Task(Protocol):
     def labels_of(self, config: Any, rows: Any) -> tuple[str, ...]:
         """The labels of the training rows, sorted: they are fixed in the model's config."""
 
-    def load(self, model: str, labels: tuple[str, ...], *, pretrained: bool) -> Any:
+    def load(
+        self, model: str, labels: tuple[str, ...], *, pretrained: bool, changes: dict[str, Any]
+    ) -> Any:
         """The network with the task's head, from pretrained or from random weights."""
 
     def make(self, config: Any, rows: Any, tokenizer: Any, labels: Any, max_length: int) -> Any:

@@ -58,13 +58,16 @@ def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(sorted(found, key=int if numeric else str))
 
 
-def load(model: str, labels: tuple[str, ...], *, pretrained: bool) -> PreTrainedModel:
+def load(
+    model: str, labels: tuple[str, ...], *, pretrained: bool, changes: dict[str, Any]
+) -> PreTrainedModel:
     """The network with a classification head whose config names the labels.
 
     Args:
         model: A model folder or Hub id.
         labels: Their order gives the ids.
         pretrained: False keeps the architecture and draws every weight anew.
+        changes: Fields of the model's config to set, such as dropout.
     """
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -75,6 +78,7 @@ def load(model: str, labels: tuple[str, ...], *, pretrained: bool) -> PreTrained
         id2label=dict(enumerate(labels)),
         label2id={name: number for number, name in enumerate(labels)},
         problem_type="single_label_classification",
+        **changes,
     )
     if network.pad_token_id is None:  # GPT-2 finds a row's last token by the padding after it
         network.pad_token_id = network.eos_token_id
