@@ -8,17 +8,13 @@ from plmctl.errors import PlmError
 
 def main() -> None:
     """Run the command line and exit with its code: 0, 1, 2, 3, 75, 130 (see the docs)."""
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    debug = len(arguments) < len(sys.argv) - 1  # wherever in the line it stands
+    arguments, debug = _without_debug(sys.argv[1:])
     # plmctl says itself what is going on; a library's own notes would bury it. `--debug` and the
     # libraries' variables bring them back.
     if not debug:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    # Threads that wait by spinning slow a step two to three times where another program has a part
-    # of the cores; waiting passively costs nothing measurable on a quiet machine.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from plmctl.cli import app
 
     try:
@@ -31,6 +27,13 @@ def main() -> None:
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+
+
+def _without_debug(arguments: list[str]) -> tuple[list[str], bool]:
+    """The arguments less ``--debug``, wherever it stands before a ``--``; and was it there?"""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options = [argument for argument in arguments[:end] if argument != "--debug"]
+    return options + arguments[end:], len(options) < end
 
 
 if __name__ == "__main__":

@@ -56,6 +56,10 @@ Json = Annotated[
 ]
 
 
+def _example(line: str) -> str:
+    return f"\b\nExample: {line}"
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"plmctl {__version__}")
@@ -72,7 +76,10 @@ def _options(
     """``--debug`` is taken out of the line by ``__main__``, since it may stand anywhere in it."""
 
 
-@app.command("train-tokenizer")
+@app.command(
+    "train-tokenizer",
+    epilog=_example("plmctl train-tokenizer configs/demo/tokenizer.yaml vocab_size=4096"),
+)
 def train_tokenizer(
     config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
 ) -> None:
@@ -80,9 +87,6 @@ def train_tokenizer(
 
     Learns a vocabulary, writes a Hugging Face tokenizer folder, loads it again and checks that it
     gives the same tokens.
-
-    \b
-    Example: plmctl train-tokenizer configs/demo/tokenizer.yaml vocab_size=4096
     """
     from plmctl.config.load import load
     from plmctl.runs import train_tokenizer as command
@@ -90,15 +94,12 @@ def train_tokenizer(
     command.run(load("tokenizer", config, overrides or ()), fresh=fresh, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog=_example("plmctl prepare configs/demo/pretrain.yaml"))
 def prepare(config: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
     """Tokenize the text of a pretraining config.
 
-    Writes the token store that pretraining reads, once for a text and a tokenizer. pretrain does
-    it too where it has not been done.
-
-    \b
-    Example: plmctl prepare configs/demo/pretrain.yaml
+    Writes the token store that pretraining reads, once for a text and a tokenizer. `pretrain` does
+    it itself where it is missing.
     """
     from plmctl.config.load import load
     from plmctl.runs import prepare as command
@@ -106,7 +107,9 @@ def prepare(config: ConfigFile, overrides: Overrides = None, as_json: Json = Fal
     command.run(load("pretrain", config, overrides or ()), as_json=as_json)
 
 
-@app.command()
+@app.command(
+    epilog=_example("plmctl pretrain configs/demo/pretrain.yaml optim.lr=1e-3 launch.processes=2")
+)
 def pretrain(
     config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
 ) -> None:
@@ -114,9 +117,6 @@ def pretrain(
 
     Fills the run folder: metrics.jsonl and checkpoints on the way, at the end model/, which
     transformers loads, and report.html.
-
-    \b
-    Example: plmctl pretrain configs/demo/pretrain.yaml optim.lr=1e-3 launch.processes=2
     """
     from plmctl.config.load import load
     from plmctl.runs import pretrain as command
@@ -124,7 +124,7 @@ def pretrain(
     command.run(load("pretrain", config, overrides or ()), fresh=fresh, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog=_example("plmctl finetune configs/demo/finetune.yaml data.max_rows=1000"))
 def finetune(
     config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
 ) -> None:
@@ -132,9 +132,6 @@ def finetune(
 
     Trains a pretrained model with the task's head and scores it on the validation rows. With
     init=random the same network starts from random weights: what did pretraining buy?
-
-    \b
-    Example: plmctl finetune configs/demo/finetune.yaml data.max_rows=1000
     """
     from plmctl.config.load import load
     from plmctl.runs import finetune as command
@@ -142,16 +139,13 @@ def finetune(
     command.run(load("finetune", config, overrides or ()), fresh=fresh, as_json=as_json)
 
 
-@app.command("eval")
+@app.command("eval", epilog=_example("plmctl eval configs/demo/eval.yaml model=runs/mine/model"))
 def evaluate(
     config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
 ) -> None:
     """Score a model on text or labelled rows.
 
     Prints a table a measure, and writes the figures to eval/ in the run folder.
-
-    \b
-    Example: plmctl eval configs/demo/eval.yaml model=runs/mine/model
     """
     from plmctl.config.load import load
     from plmctl.runs import evaluate as command
@@ -159,7 +153,9 @@ def evaluate(
     command.run(load("eval", config, overrides or ()), fresh=fresh, as_json=as_json)
 
 
-@app.command()
+@app.command(
+    epilog=_example('plmctl predict runs/demo/bert/model "the congress of the united [MASK]"')
+)
 def predict(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or Hub id.")],
     texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="One text or several.")],
@@ -170,16 +166,13 @@ def predict(
 
     What it is made for decides the question: a masked model fills [MASK], a causal model goes on,
     a classifier names the class.
-
-    \b
-    Example: plmctl predict runs/demo/bert/model "the congress of the united [MASK]"
     """
     from plmctl.runs import predict as command
 
     command.run(model, texts, top=top, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog=_example("plmctl report runs/demo/bert runs/demo/gpt2 --out compare.html"))
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run folders.")],
     out: Annotated[
@@ -191,9 +184,6 @@ def report(
     """Write an HTML page about runs.
 
     One self-contained file with curves, results, samples and configs; several runs side by side.
-
-    \b
-    Example: plmctl report runs/demo/bert runs/demo/gpt2 --out compare.html
     """
     from plmctl.runs import report as command
 
@@ -203,14 +193,13 @@ def report(
 app.add_typer(config_app, name="config")
 
 
-@config_app.command("show")
+@config_app.command(
+    "show", epilog=_example("plmctl config show configs/demo/pretrain.yaml schedule.warmup=6%")
+)
 def config_show(config: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
     """Print a config in full.
 
     Every default, override and unit is resolved: it is what the run will use.
-
-    \b
-    Example: plmctl config show configs/demo/pretrain.yaml schedule.warmup=6%
     """
     from plmctl.config.load import dump, kind_of, load
 
@@ -218,7 +207,9 @@ def config_show(config: ConfigFile, overrides: Overrides = None, as_json: Json =
     typer.echo(resolved.model_dump_json() if as_json else dump(resolved).rstrip())
 
 
-@config_app.command("schema")
+@config_app.command(
+    "schema", epilog=_example("plmctl config schema pretrain > pretrain.schema.json")
+)
 def config_schema(
     kind: Annotated[
         str, typer.Argument(metavar="KIND", help="tokenizer, pretrain, finetune or eval.")
@@ -227,24 +218,18 @@ def config_schema(
     """Print the JSON Schema of a kind of config.
 
     Editors complete and check YAML files with it.
-
-    \b
-    Example: plmctl config schema pretrain > pretrain.schema.json
     """
     from plmctl.config.schema import json_schema
 
     typer.echo(json_schema(kind))
 
 
-@config_app.command("list")
+@config_app.command("list", epilog=_example("plmctl config list"))
 def config_list(as_json: Json = False) -> None:
     """List the configs and names there are.
 
     Files under configs/ of the working directory, and what model, objective, task and measures
     can name.
-
-    \b
-    Example: plmctl config list
     """
     from plmctl.runs import listing
 

@@ -224,7 +224,7 @@ def _near(path: Path) -> str:
     """Files that may have been meant: in the same folder, or among the shipped configs."""
     files = [*path.parent.glob("*.y*ml"), *Path("configs").glob("**/*.y*ml")]
     names = dict.fromkeys(map(str, files))
-    found = difflib.get_close_matches(str(path), names, n=3)
+    found = difflib.get_close_matches(str(path), names, n=2)
     return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
