@@ -1,40 +1,88 @@
-"""``plmctl config list``: the shipped configs, and what each name can be filled with."""
+"""``plmctl config list``: the configs at hand, and what their keys can name."""
 
+import re
+from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 
+from rich.table import Table
+from rich.text import Text
+
 from plmctl import registry
-from plmctl.config.load import KINDS, kind_of
+from plmctl.config.load import KINDS, Kind, kind_of
 from plmctl.corpus import sample
-from plmctl.reporting.tables import rows_table
+from plmctl.errors import ConfigError
 from plmctl.runs.say import show
 
-_FOLDERS = ("families", "objectives", "tasks", "evaluation.measures")
+# The folders of the registry, and how a config names a member.
+_FOLDERS = {
+    "families": "model: {family: ...}",
+    "objectives": "objective: {name: ...}",
+    "tasks": "task: {name: ...}",
+    "evaluation.measures": "measures: [{name: ...}]",
+}
 
 
 def run(*, as_json: bool) -> None:
-    """Names come from the folders; a member's line is the first of its config's docstring."""
-    root = Path("configs")
-    files: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    for path in sorted(root.rglob("*.yaml")):
-        files[kind_of(path)].append(str(path))
+    """Configs are those under ``configs`` of the working directory; members are the folders'."""
+    files = _configs(Path("configs"))
     members = {
-        folder: {name: _line(folder, name) for name in registry.names(folder)}
+        folder: {name: _summary(folder, name) for name in registry.names(folder)}
         for folder in _FOLDERS
     }
     samples = {"text": sample.text_names(), "labelled": sample.table_names()}
     tables = [
-        rows_table("configs", ["for", "file"], [(k, f) for k in KINDS for f in files[k]]),
-        *(
-            rows_table(folder.rpartition(".")[2], ["name", ""], list(named.items()))
-            for folder, named in members.items()
-        ),
-        rows_table(
-            "samples", ["kind", "name"], [(k, f"sample:{n}") for k in samples for n in samples[k]]
+        *(_table(f"configs for plmctl {_COMMANDS[kind]}", files[kind]) for kind in KINDS),
+        *(_table(key, members[folder]) for folder, key in _FOLDERS.items()),
+        _table(
+            "data: {train: [...]}",
+            {f"sample:{name}": _SAMPLES[kind] for kind in samples for name in samples[kind]},
         ),
     ]
-    show({"configs": files, "members": members, "samples": samples}, tables, as_json=as_json)
+    shown = [table for table in tables if table.row_count]
+    show({"configs": files, "members": members, "samples": samples}, shown, as_json=as_json)
 
 
-def _line(folder: str, name: str) -> str:
+_COMMANDS: dict[Kind, str] = {
+    "tokenizer": "train-tokenizer",
+    "pretrain": "pretrain",
+    "finetune": "finetune",
+    "eval": "eval",
+}
+_SAMPLES = {"text": "text that a package carries", "labelled": "labelled rows made from it"}
+
+
+def _configs(root: Path) -> dict[Kind, dict[str, str]]:
+    """Files by kind, with what their first lines say about them."""
+    files: dict[Kind, dict[str, str]] = {kind: {} for kind in KINDS}
+    for path in sorted(root.rglob("*.yaml")):
+        try:
+            files[kind_of(path)][str(path)] = _comment(path)
+        except ConfigError:  # another program's YAML
+            continue
+    return files
+
+
+def _comment(path: Path) -> str:
+    """The first sentence of the comment that a config begins with, less its command line."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = list(takewhile(lambda line: line.startswith("#"), lines))
+    said = " ".join(line.lstrip("# ") for line in comment if not line.startswith("# plmctl"))
+    return re.split(r"(?<=\.) (?=[A-Z])", said)[0]
+
+
+def _summary(folder: str, name: str) -> str:
+    """The first line of what a member's config says it is."""
     doc = registry.load(folder, name).Config.__doc__ or ""
-    return doc.strip().splitlines()[0]
+    return str(doc.strip().partition("\n")[0])
+
+
+def _table(title: str, rows: Mapping[str, str]) -> Table:
+    table = Table(
+        title=Text(title, style="bold"), title_justify="left", box=None, show_header=False
+    )
+    table.add_column(no_wrap=True, style="cyan")
+    table.add_column()
+    for name, line in rows.items():
+        table.add_row(Text(f"  {name}"), Text(line))
+    return table
