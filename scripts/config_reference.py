@@ -26,8 +26,8 @@ with, and `plmctl config show FILE` prints one with every default written out.
 - **Overrides.** `KEY=VALUE` after the file sets a key, and later ones win: `optim.lr=1e-3`,
   `'data.train=[a.txt, b.txt]'`, `train.phases.0.steps=2000` (0 is the first item of the list).
   Values are YAML.
-- **Numbers.** YAML 1.2: `1e-4` is a number, and `yes`, `no`, `on` and `off` are text. `10_000`, `10k`
-  and `2B` are counts, `500MB` is a size, `6%` is a share.
+- **Numbers.** YAML 1.2: `1e-4` is a number, and `yes`, `no`, `on` and `off` are text. `10_000`,
+  `10k` and `2B` are counts, `500MB` is a size, `6%` is a share.
 - **Paths** are relative to the working directory. In globs, `**` stands for any folders.
 - **Empty** means `null`, or nothing after the colon.
 - **Mistakes** are reported all at once, each with file, line, column and key, and the nearest known
@@ -72,13 +72,18 @@ def members(schema: Schema) -> Iterator[str]:
             tag, member = union["propertyName"], resolve({"$ref": reference}, schema)
             written = f"{{{tag}: {name}}}"
             written = f"[{written}]" if field.get("type") == "array" else written
-            yield f"### `{key}: {written}`\n\n{member['description']}\n\n{table(member, schema)}"
+            # The key that names it stands in the title.
+            named = {**member, "properties": {**member["properties"]}}
+            del named["properties"][tag]
+            yield f"### `{key}: {written}`\n\n{member['description']}\n\n{table(named, schema)}"
 
 
 def table(model: Schema, schema: Schema) -> str:
+    if not model["properties"]:
+        return "It has no further keys.\n"
     lines = ["| key | value | default | |", "| --- | --- | --- | --- |"]
     for key, field, needed in rows(model, schema):
-        default = "**needed**" if needed else shown(field.get("default", "see there"))
+        default = "**needed**" if needed else shown(field)
         cells = (f"`{key}`", typed(field, schema), default, field.get("description", ""))
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"
@@ -130,9 +135,11 @@ def resolve(field: Schema, schema: Schema) -> Schema:
     return schema["$defs"][reference.removeprefix("#/$defs/")] if reference else field
 
 
-def shown(value: Any) -> str:
-    if value is None or value == []:
-        return "empty"
+def shown(field: Schema) -> str:
+    """The default; none stands here where it depends on other keys."""
+    value = field.get("default")
+    if value is None:
+        return "empty" if "default" in field else ""
     return f"`{value}`" if isinstance(value, str) else f"`{json.dumps(value)}`"
 
 

@@ -36,6 +36,21 @@ class FinetuneTrainConfig(Model):
     """Dropout while finetuning; empty: what the model was pretrained with."""
 
 
+# Classes, not other defaults of the same ones: who sets weight_decay alone keeps these.
+class FinetuneOptimConfig(OptimConfig):
+    """The optimizer."""
+
+    lr: float = Field(default=3e-5, gt=0)
+    """Peak learning rate."""
+
+
+class FinetuneScheduleConfig(ScheduleConfig):
+    """The learning rate over the steps."""
+
+    warmup: StepsOrShare = StepsOrShare(0.1)
+    """Steps (1000) or share of all steps (6%) of linear rise."""
+
+
 class FinetuneConfig(Model):
     """Finetune a pretrained model on labelled rows."""
 
@@ -51,8 +66,8 @@ class FinetuneConfig(Model):
     """What the rows ask for."""
     data: TableConfig
     train: FinetuneTrainConfig = FinetuneTrainConfig()
-    optim: OptimConfig = OptimConfig(lr=3e-5)
-    schedule: ScheduleConfig = ScheduleConfig(warmup=StepsOrShare(0.1))
+    optim: FinetuneOptimConfig = FinetuneOptimConfig()
+    schedule: FinetuneScheduleConfig = FinetuneScheduleConfig()
     compute: ComputeConfig = ComputeConfig()
     launch: LaunchConfig = LaunchConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

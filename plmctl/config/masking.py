@@ -1,8 +1,8 @@
 """What the masked objectives let a user set; shared by all of them."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plmctl.config.members import ObjectiveConfig
 
@@ -22,6 +22,12 @@ class MaskingConfig(ObjectiveConfig):
     """Share of the predicted tokens that [MASK] stands for."""
     random_share: float = Field(default=0.1, ge=0, le=1)
     """Share of the predicted tokens that a random token stands for; the rest is left as it is."""
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        if self.mask_share + self.random_share > 1:
+            raise ValueError("mask_share and random_share are more than 1 together")
+        return self
 
     def pass_of(self, epoch: int) -> int:
         """Which set of pairs and masks an epoch sees."""

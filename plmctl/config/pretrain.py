@@ -70,7 +70,7 @@ class PretrainConfig(Model):
     """The network: a family, a size, and any field of it."""
     data: DataConfig
     objective: AnyObjective = Field(default_factory=_published)
-    """Empty: the objective of the family's paper."""
+    """What it learns from; left out: the objective of the family's paper."""
     train: TrainConfig
     optim: OptimConfig = OptimConfig()
     schedule: ScheduleConfig = ScheduleConfig()

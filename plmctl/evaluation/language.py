@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from plmctl import families, objectives, registry
 from plmctl.config.data import DataConfig
 from plmctl.config.members import MeasureConfig
+from plmctl.config.units import Share
 from plmctl.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class TextMeasureConfig(MeasureConfig):
 
     data: tuple[str, ...] = Field(min_length=1)
     """Text, as `data.train` of pretraining."""
-    held_out: float | None = Field(default=None, gt=0, lt=1)
+    held_out: Annotated[Share, Field(gt=0)] | None = None
     """Score only the documents that pretraining with this validation share held out."""
     seq_len: int = Field(default=128, ge=8)
     max_samples: int | None = Field(default=2000, ge=1)
