@@ -27,6 +27,7 @@ _PLAIN = {
     "but found another document": "a second document (`---`); a file holds one config",
     "found character": "a character that has a meaning in YAML; put the value in quotes",
     "found undefined alias": "a value that begins with `*`; put it in quotes",
+    "expected alphabetic or numeric": "a value that begins with `*` or `&`; put it in quotes",
 }
 
 
@@ -143,9 +144,9 @@ class Builder:
         """
         if node in around:
             return self._fault(node, path, "an alias (`*`) of what it is in")
-        if isinstance(node, yaml.MappingNode):
+        if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
             return self._mapping(node, path, (*around, node))
-        if isinstance(node, yaml.SequenceNode):
+        if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
             for index, item in enumerate(node.value):
                 self.places[(*path, index)] = self.place(item)
             inner = (*around, node)
@@ -236,8 +237,8 @@ def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> str:
         return f"{name}: not YAML: {error}"
     problem = error.problem or ""
     what = next((plain for start, plain in _PLAIN.items() if problem.startswith(start)), problem)
-    # Of a quote that is not closed, what matters is where it was opened.
-    opened = problem.startswith("found unexpected end of stream")
+    # Of a quote that is not closed, and of a name that is none, the beginning matters.
+    opened = problem.startswith(("found unexpected end of stream", "expected alphabetic"))
     mark = (error.context_mark if opened else None) or error.problem_mark
     where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
     return f"{where}: not YAML: {what}"

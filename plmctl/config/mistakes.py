@@ -54,7 +54,9 @@ def faults(
     """
     found: dict[Key, list[ErrorDetails]] = {}
     for error in errors:
-        found.setdefault(_path(document.data, error), []).append(error)
+        # Not a mistake: a default that depends on keys of which one is wrong.
+        if error["type"] != "default_factory_not_called":
+            found.setdefault(_path(document.data, error), []).append(error)
     # A misspelt key is one mistake, not an unknown key and a missing one.
     meant = {
         (*path[:-1], near)
@@ -101,7 +103,8 @@ def _what(model: type[BaseModel], data: Any, path: Key, errors: list[ErrorDetail
     if kind == "extra_forbidden":
         return f"unknown key{nearest(str(path[-1]), _keys(model, data, path[:-1]))}"
     if kind == "missing":
-        return "this key is needed" if path[-1:] == error["loc"][-1:] else "expected more items"
+        item = isinstance(error["loc"][-1], int)
+        return f"expected more items, not {_short(value)}" if item else "this key is needed"
     if kind == "union_tag_not_found":
         return f"needs `{_tag(error)}:`; one of {', '.join(_names(model, data, path))}"
     if kind == "union_tag_invalid":

@@ -1,0 +1,139 @@
+"""Every mistake of a file at once: where it is, at which key, and what was expected."""
+
+import pytest
+
+from plmctl.config.load import Kind
+from tests.config.conftest import LEAST, Mistakes
+
+MANY = """\
+run: ""
+tokenizer: t
+model: {family: bret, size: tiny}
+data:
+  train: a.txt
+  valid: 5x
+  sentnces: en
+objective: {rate: 0.2}
+train:
+  batch_size: "32"
+  batch_size: 2.5
+  phases:
+  - {seq_len: 64}
+  - {seq_len: 4, steps: ten}
+optim: {lr: -1, betas: [0.9, 1.5], clip: .nan}
+schedule: {name: linaer, warmup: 6}
+compute: {compile: maybe, workers: -1}
+sede: 1
+"""
+
+
+def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) -> None:
+    assert mistakes("pretrain", MANY, "optim.lrr=1", "log=10") == [
+        'c.yaml:1:1: run: expected a text that is not empty, not ""',
+        "c.yaml:3:9: model.family: unknown name \"bret\"; did you mean 'bert'?",
+        'c.yaml:5:3: data.train: expected a list, as in [a, b], not "a.txt"',
+        "c.yaml:6:3: data.valid: expected a share such as 1% or 0.01, or a list, as in [a, b], "
+        'not "5x"',
+        "c.yaml:7:3: data.sentnces: unknown key; did you mean 'sentences'?",
+        "c.yaml:8:1: objective: needs `name:`; one of clm, mlm, mlm+nsp",
+        "c.yaml:11:3: train.batch_size: expected a whole number, not 2.5",
+        "c.yaml:11:3: train.batch_size: this key is here twice",
+        "c.yaml:13:5: train.phases.0.steps: this key is needed",
+        "c.yaml:14:6: train.phases.1.seq_len: expected 8 or more, not 4",
+        "c.yaml:14:18: train.phases.1.steps: expected a whole number such as 10_000, 10k or 2B, "
+        'not "ten"',
+        "c.yaml:15:9: optim.lr: expected more than 0, not -1",
+        "c.yaml:15:30: optim.betas.1: expected less than 1, not 1.5",
+        "c.yaml:15:36: optim.clip: expected a finite number, not NaN",
+        "c.yaml:16:12: schedule.name: expected 'linear', 'cosine', 'constant', 'inverse_sqrt' or "
+        "'wsd', not \"linaer\"; did you mean 'linear'?",
+        "c.yaml:17:11: compute.compile: expected true or false, or 'auto', not \"maybe\"",
+        "c.yaml:17:27: compute.workers: expected 0 or more, or 'auto', not -1",
+        "c.yaml:18:1: sede: unknown key; did you mean 'seed'?",
+        "override optim.lrr=1: optim.lrr: unknown key; did you mean 'lr'?",
+        "override log=10: log: expected keys with values, as in {key: value}, not 10",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "override", "expected"),
+    [
+        ("pretrain", "seed='1'", 'seed: expected a whole number, not "1"'),
+        ("pretrain", "seed=true", "seed: expected a whole number, not true"),
+        ("pretrain", "seed=1.0", "seed: expected a whole number, not 1.0"),
+        ("pretrain", "run=5", "run: expected text, not 5"),
+        ("pretrain", "run=", "run: expected text, not null"),
+        ("pretrain", "optim.lr=fast", 'optim.lr: expected a number, not "fast"'),
+        ("pretrain", "optim.lr=.inf", "optim.lr: expected a finite number, not Infinity"),
+        ("pretrain", "optim.betas=[0.9]", "optim.betas: expected more items, not [0.9]"),
+        (
+            "pretrain",
+            "optim.betas=[0.9, 0.99, 0.999]",
+            "optim.betas: expected 2 items or fewer, not [0.9, 0.99, 0.999]",
+        ),
+        ("pretrain", "train.phases=[]", "train.phases: expected 1 or more items, not []"),
+        ("pretrain", "data.valid=[a, 1]", "data.valid.1: expected text, not 1"),
+        ("pretrain", "data.valid=1.5", "data.valid: expected less than 1, or a list, as in [a, b]"),
+        ("pretrain", "compute.compile=1", "compute.compile: expected true or false, or 'auto'"),
+        ("pretrain", "compute.compile=yes", "compute.compile: expected true or false, or 'auto'"),
+        (
+            "pretrain",
+            "schedule.warmup=2.5",
+            "schedule.warmup: expected steps such as 1000, or a share such as 6%, not 2.5",
+        ),
+        (
+            "pretrain",
+            "objective={name: mlm, mask_share: 0.9, random_share: 0.2}",
+            "objective: mask_share and random_share are more than 1 together",
+        ),
+        ("pretrain", "objective=mlm", "objective: expected keys with values, as in {key: value}"),
+        ("pretrain", "objective={name: [1]}", "objective.name: unknown name [1]; one of: clm, "),
+        ("pretrain", "objective={name: mlm, rat: 1}", "rat: unknown key; did you mean 'rate'?"),
+        ("pretrain", "model.sizes=1", "model.sizes: unknown key; did you mean 'size'?"),
+        ("finetune", "task={}", "task: needs `name:`; one of classification"),
+        ("finetune", "task.name=clasification", "did you mean 'classification'?"),
+        ("finetune", "init=scratch", "init: expected 'pretrained' or 'random', not \"scratch\""),
+        ("eval", "measures.0.rate=2", "measures.0.rate: expected less than 1, not 2"),
+        ("eval", "measures.0.name=mlms", 'measures.0.name: unknown name "mlms"; did you mean'),
+        ("eval", "measures.0.seqlen=1", "seqlen: unknown key; did you mean 'seq_len'?"),
+        ("eval", "measures=[{data: [a]}]", "measures.0: needs `name:`; one of classification, "),
+        ("tokenizer", "data.max_bytes=2G", "data.max_bytes: expected a size such as 500MB or 2GB"),
+        ("tokenizer", "vocab_size=10", "vocab_size: expected 100 or more, not 10"),
+    ],
+)
+def test_one_mistake(mistakes: Mistakes, kind: Kind, override: str, expected: str) -> None:
+    [line] = mistakes(kind, LEAST[kind], override)
+    assert line.startswith(f"override {override[:57]}")
+    assert expected in line
+
+
+def test_a_misspelt_key_that_is_needed_is_one_mistake(mistakes: Mistakes) -> None:
+    text = LEAST["pretrain"].replace("run:", "rnu:").replace("train: [", "trian: [")
+    assert mistakes("pretrain", text) == [
+        "c.yaml:1:1: rnu: unknown key; did you mean 'run'?",
+        "c.yaml:4:8: data.trian: unknown key; did you mean 'train'?",
+    ]
+
+
+def test_a_key_that_is_needed(mistakes: Mistakes) -> None:
+    text = LEAST["finetune"].replace("run: r\n", "").replace("train: [a.csv]", "valid: 1%")
+    assert mistakes("finetune", text) == [
+        "c.yaml: run: this key is needed",
+        "c.yaml:3:1: data.train: this key is needed",
+    ]
+
+
+def test_an_unknown_key_far_from_all_lists_them(mistakes: Mistakes) -> None:
+    [line] = mistakes("pretrain", LEAST["pretrain"] + "checkpoint: {zzz: 1}\n")
+    assert line == "c.yaml:6:14: checkpoint.zzz: unknown key; one of: every, keep"
+
+
+def test_a_long_value_is_shortened(mistakes: Mistakes) -> None:
+    [line] = mistakes("pretrain", LEAST["pretrain"] + f"seed: {'x' * 500}\n")
+    assert len(line) < 120
+
+
+def test_a_config_for_another_command(mistakes: Mistakes) -> None:
+    assert mistakes("pretrain", LEAST["tokenizer"]) == [
+        "c.yaml: this config is for another command"
+    ]
