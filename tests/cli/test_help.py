@@ -1,0 +1,105 @@
+"""Help: at once, without the heavy libraries, with an example that works."""
+
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from typer.main import get_command
+
+from plmctl.cli import app
+from tests.cli.conftest import ROOT, Cli
+
+HEAVY = ("torch", "transformers", "datasets", "numpy", "accelerate", "evaluate", "rich", "yaml")
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    """Every command and group, as it is written after ``plmctl``."""
+    todo = [((), get_command(app))]
+    while todo:
+        path, command = todo.pop()
+        yield path
+        for name, inner in getattr(command, "commands", {}).items():
+            todo.append(((*path, name), inner))
+
+
+COMMANDS = sorted(commands())
+
+
+def imported(*arguments: str) -> set[str]:
+    """The heavy libraries that a command line has imported by its end."""
+    code = (
+        "import sys\nfrom plmctl.__main__ import main\n"
+        f"sys.argv = ['plmctl', *{arguments!r}]\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"
+        f"print('\\n', *sorted(set({HEAVY!r}) & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return set(done.stdout.rsplit("\n", 2)[-2].split())
+
+
+def test_all_commands_are_there() -> None:
+    assert {path[0] for path in COMMANDS if path} == {
+        "train-tokenizer",
+        "prepare",
+        "pretrain",
+        "finetune",
+        "eval",
+        "predict",
+        "report",
+        "config",
+    }
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_imports_nothing_heavy(command: tuple[str, ...]) -> None:
+    assert imported(*command, "--help") == set()
+
+
+def test_the_probe_sees_what_is_imported() -> None:
+    # Reading a config needs YAML, and never a framework.
+    found = imported("config", "show", "configs/demo/pretrain.yaml")
+    assert "yaml" in found
+    assert not found & {"torch", "transformers", "datasets", "accelerate", "evaluate"}
+
+
+def test_help_answers_in_half_a_second() -> None:
+    def seconds() -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "plmctl", "--help"], check=True, capture_output=True)
+        return time.perf_counter() - began
+
+    assert min(seconds() for _ in range(5)) < 0.5  # the best: other programs may be running
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_says_what_a_command_does(cli: Cli, command: tuple[str, ...]) -> None:
+    code, out, err = cli(*command, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(" ".join(("Usage: plmctl", *command)))
+    assert "\\b" not in out
+    assert "\b" not in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    "command", [path for path in COMMANDS if path not in ((), ("config",))], ids=" ".join
+)
+def test_the_example_is_a_command_line_that_is_right(cli: Cli, command: tuple[str, ...]) -> None:
+    _, out, _ = cli(*command, "--help")
+    program, *arguments = shlex.split(out.rpartition("Example: ")[2].partition(">")[0])
+    assert program == "plmctl"
+    assert tuple(arguments[: len(command)]) == command
+    given = arguments[len(command) :]
+    if given and given[0].endswith(".yaml"):
+        code, _, err = cli("config", "show", str(ROOT / given[0]), *given[1:])
+        assert code == 0, err
+
+
+def test_short_help_is_not_cut(cli: Cli) -> None:
+    for command in ((), ("config",)):
+        assert "..." not in cli(*command, "--help")[1].partition("Commands:")[2]
