@@ -1,0 +1,110 @@
+"""Cutting text into units that a tokenizer treats one by one.
+
+A unit is a word, a mark, or a stretch of space with all that its tokenization depends on: a
+tokenizer gives for a text the ids of its units, one after the other. Since units repeat, counting
+and encoding each distinct one once is several times as fast as going through the text.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Kind = Literal["bert", "bytes", "spaces"]
+"""Whose rule: BERT's words and marks, GPT-2's expression, or white space alone."""
+
+# What BERT puts spaces around, and below its marks, as far as they have four digits: a class with
+# larger ones in it is searched ten times as slowly, and it is no error to leave units together.
+_HAN = "\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
+
+_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+# BERT drops control characters, among them those that others take for space.
+_BERT_SPACE = "\t\n\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+
+
+@cache
+def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
+    """An expression whose matches in a text are its units, in order.
+
+    Args:
+        kind: Whose rule.
+        longest: Cut longer units at so many characters. They are then no exact units any more, but
+            text without spaces and machine noise no longer fill a table with units of their own.
+    """
+    many = "+" if longest is None else f"{{1,{longest}}}"
+    if kind == "spaces":
+        return re.compile(f"[^{_SPACE}]{many}")
+    if kind == "bert":
+        marks = _class(_is_bert_mark)
+        return re.compile(f"[^{_HAN}{marks}{_BERT_SPACE}]{many}|[{_HAN}{marks}]")
+    # GPT-2's expression, but letters and digits in one unit: its own, applied to the unit, cuts
+    # between them. Next to a character that is not known to this Python, a unit is all up to the
+    # next space. (Above four digits all count as unknown, for speed.)
+    letters = _class(lambda code: _category(code)[0] in "LN")
+    unknown = _class(lambda code: _category(code) == "Cn") + "\U00010000-\U0010ffff"
+    marks = _class(_is_other_mark)
+    return re.compile(
+        rf"'(?:[stmd]|re|ve|ll)"
+        rf"| ?(?:[{letters}]{many}+(?![{unknown}])|[{marks}]{many}+(?![{unknown}])"
+        rf"|[^{_SPACE}]{many})"
+        rf"|[{_SPACE}]{many}(?![^{_SPACE}])|[{_SPACE}]{many}"
+    )
+
+
+def kind_of(tokenizer: "Tokenizer") -> Kind | None:
+    """Whose units are this tokenizer's, or None: it has to be given whole texts.
+
+    Args:
+        tokenizer: Any.
+    """
+    if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
+        return None  # these are found anywhere in a text, across units
+    normalizer, cutter = _parts(tokenizer.normalizer), _parts(tokenizer.pre_tokenizer)
+    names = [part["type"] for part in normalizer], [part["type"] for part in cutter]
+    if names == (["BertNormalizer"], ["BertPreTokenizer"]):
+        return "bert" if normalizer[0]["handle_chinese_chars"] else None
+    if names == ([], ["ByteLevel"]):
+        plain = cutter[0]["use_regex"] and not cutter[0]["add_prefix_space"]
+        return "bytes" if plain else None
+    return None
+
+
+def _parts(component: Any) -> list[dict[str, Any]]:
+    """The settings of a normalizer or pre-tokenizer, or of each in a sequence."""
+    import json
+
+    if component is None:
+        return []
+    settings: dict[str, Any] = json.loads(component.__getstate__())
+    parts = settings.get("normalizers", settings.get("pretokenizers", [settings]))
+    return list(parts)
+
+
+def _is_bert_mark(code: int) -> bool:
+    """What BERT splits off: ASCII marks and Unicode's P*, if they are so old that all know them."""
+    if 32 < code < 127:
+        return not chr(code).isalnum()
+    old = unicodedata.ucd_3_2_0.category(chr(code))
+    return _category(code)[0] == old[0] == "P"
+
+
+def _is_other_mark(code: int) -> bool:
+    """What is neither letter, digit nor space to GPT-2."""
+    known = _category(code)[0] not in "LN" and _category(code) != "Cn"
+    return known and not re.match(f"[{_SPACE}]", chr(code))
+
+
+def _category(code: int) -> str:
+    return unicodedata.category(chr(code))
+
+
+def _class(of: Callable[[int], bool]) -> str:
+    """The characters of at most four digits for which ``of`` is true, as a class's inside."""
+    flags = [False, *map(of, range(0x10000)), False]
+    edges = [code for code in range(0x10001) if flags[code] != flags[code + 1]]
+    pairs = zip(edges[::2], edges[1::2], strict=True)
+    return "".join(f"\\u{first:04x}-\\u{end - 1:04x}" for first, end in pairs)

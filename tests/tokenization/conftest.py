@@ -1,0 +1,40 @@
+"""Small tokenizers of each kind, trained once on sentences in several scripts."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plmctl.config.tokenizer import TokenizerConfig
+
+TEXTS = [
+    "The cat sat on the mat; the cats sat on the mats, and the cat's mat was flat.",
+    "Don't stop: we'll see 123 birds in 2024, they've said. It's a naïve café résumé.",
+    "中国人民站起来了。中国的首都是北京，人民的生活很好。",
+    "Mixed text: 北京abc and 中国人 in one line, 3.14 and x_y_z.",
+    "مرحبا بالعالم שלום עולם привет мир",
+] * 6
+
+
+def config_of(algorithm: str, family: str, **settings: object) -> TokenizerConfig:
+    data = {"train": ["text.txt"]}
+    values = {"run": "tok", "algorithm": algorithm, "family": family, "data": data}
+    return TokenizerConfig.model_validate({"vocab_size": 400, **values, **settings})
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], str]:
+    """``saved(algorithm, family)`` is the folder of a trained tokenizer."""
+    from plmctl import registry
+
+    folders: dict[str, Path] = {}
+
+    def folder(algorithm: str, family: str) -> str:
+        if family not in folders:
+            trainer = registry.load("tokenization", algorithm)
+            tokenizer = trainer.train(config_of(algorithm, family), TEXTS)
+            folders[family] = tmp_path_factory.mktemp(family)
+            tokenizer.save_pretrained(folders[family])
+        return str(folders[family])
+
+    return folder

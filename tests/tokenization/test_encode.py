@@ -1,0 +1,151 @@
+"""Encoding for the store: the ids of the tokenizers library, and where words start."""
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from plmctl.errors import ConfigError
+from plmctl.tokenization.encode import Encoder
+from plmctl.tokenization.vocab import Vocab
+from tests.tokenization.conftest import TEXTS
+
+Saved = Callable[[str, str], str]
+KINDS = [("wordpiece", "bert"), ("byte_bpe", "gpt2")]
+ODD = [
+    "", " ", "\n", "a", "  two  spaces ", "tab\tand\r\nlines\n\n  end ", "don't I'LL 'tis 'should",
+    "zero\u200bwidth\u200djoin\x00null\x1cfs\x85nel\x0bvt",
+    "e\u0301 = e\u0338 =\u0338 \u0301 .\u0301",
+    "½ ² Ⅷ x² ١٢٣ 五", "👩‍👩‍👧 👍🏽 😀text", "שָׁלוֹם عَرَبِيّ", "_a_b__c", "中国abc北京 ，。《中》ｶﾞ",
+    "[MASK] [CLS] <|endoftext|> <s>", "\ufeffbom", "\U00020000\u3400\uf900", "ﬁ ǆ ẞ İ ΑΣ",
+    "a\u0378b !\u0378a 1\U0001fae8! \U0001fae8a ..\U00011f02x 0\u2e52", "a-\ue000b",
+]  # fmt: skip
+
+# Any text there is, with more of the characters that rules turn on than chance would give.
+TEXT = st.text(
+    st.one_of(
+        st.characters(codec="utf-8"), st.sampled_from(" \t\n'’sS_.,-0中国，e\u0301\u200b\xa0\x1c")
+    )
+)
+
+
+def raw(folder: str) -> Tokenizer:
+    tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+@pytest.mark.parametrize(("algorithm", "family"), KINDS)
+def test_ids_and_words_are_those_of_the_library(saved: Saved, algorithm: str, family: str) -> None:
+    folder = saved(algorithm, family)
+    encoder, oracle = Encoder(folder), raw(folder)
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.lists(TEXT, max_size=4))
+    @example(ODD)
+    @example(TEXTS)
+    @example([])
+    def check(texts: list[str]) -> None:
+        expected = oracle.encode_batch(texts, add_special_tokens=False)
+        got = encoder(texts)
+        assert [ids.tolist() for ids, _ in got] == [e.ids for e in expected]
+        for (_, starts), e in zip(got, expected, strict=True):
+            words = np.diff(e.word_ids, prepend=-1) != 0
+            assert (starts >= words).all()  # the pre-tokenizer's words all start
+            if family == "bert":  # and BERT's has each Chinese character by itself already
+                assert (starts == words).all()
+
+    check()
+
+
+def test_text_of_special_tokens_is_only_text(saved: Saved) -> None:
+    bert, gpt2 = saved("wordpiece", "bert"), saved("byte_bpe", "gpt2")
+    [(ids, _)] = Encoder(bert)(["[MASK] [SEP]"])
+    vocab = Vocab.from_folder(bert)
+    assert not set(ids.tolist()) & {vocab.mask, vocab.sep, vocab.cls, vocab.pad}
+    [(ids, _)] = Encoder(gpt2)(["a<|endoftext|>b"])
+    assert Vocab.from_folder(gpt2).eos not in ids
+    assert raw(gpt2).decode(ids.tolist(), skip_special_tokens=False) == "a<|endoftext|>b"
+
+
+def words_of(folder: str, text: str) -> list[str]:
+    """The text of each word that the encoder finds."""
+    [(ids, starts)] = Encoder(folder)([text])
+    ends = [*np.flatnonzero(starts)[1:], len(ids)]
+    pieces = zip(np.flatnonzero(starts), ends, strict=True)
+    return [raw(folder).decode(ids[a:b].tolist()) for a, b in pieces]
+
+
+def test_each_chinese_character_starts_a_word(saved: Saved) -> None:
+    text = "to 京北abc 民x人1"  # in no pair that the training text has
+    assert words_of(saved("wordpiece", "bert"), text) == [
+        "to",
+        *"京北",
+        "abc",
+        "民",
+        "x",
+        "人",
+        "1",
+    ]
+    expected = ["to", " 京", "北", "abc", " 民", "x", "人", "1"]
+    assert words_of(saved("byte_bpe", "gpt2"), text) == expected
+
+
+def test_words_of_other_scripts_are_whole(saved: Saved) -> None:
+    assert words_of(saved("byte_bpe", "gpt2"), "flatness don't كتاب") == [
+        "flatness", " don", "'t", " كتاب",
+    ]  # fmt: skip
+    assert words_of(saved("wordpiece", "bert"), "Flatness don't") == ["flatness", "don", "'", "t"]
+
+
+def test_it_can_be_sent_to_another_process(saved: Saved) -> None:
+    encoder = Encoder(saved("wordpiece", "bert"))
+    before = encoder(["the cat"])
+    again = pickle.loads(pickle.dumps(encoder))
+    assert again.fingerprint == encoder.fingerprint
+    assert again.vocab_size == encoder.vocab_size
+    assert [ids.tolist() for ids, _ in again(["the cat"])] == [before[0][0].tolist()]
+
+
+def test_added_tokens_are_found_as_the_tokenizer_finds_them(saved: Saved, tmp_path: Path) -> None:
+    # A token that was added and is not special is matched across words, so units do not do.
+    tokenizer = raw(saved("byte_bpe", "gpt2"))
+    tokenizer.encode_special_tokens = False
+    tokenizer.add_tokens(["the mat"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    [(ids, starts)] = Encoder(str(tmp_path))(["on the mat."])
+    assert tokenizer.token_to_id("the mat") in ids
+    assert len(ids) == len(starts)
+
+
+def test_a_table_that_is_full_begins_anew(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plmctl.tokenization.encode._TABLE", 3)
+    encoder = Encoder(saved("byte_bpe", "gpt2"))
+    first = [ids.tolist() for ids, _ in encoder(TEXTS)]
+    assert [ids.tolist() for ids, _ in encoder(TEXTS[:1])] == first[:1]
+    assert [ids.tolist() for ids, _ in encoder(TEXTS)] == first
+
+
+def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no tokenizer\.json"):
+        Encoder(str(tmp_path))
+    with pytest.raises(ConfigError, match="no such"):
+        Encoder("nowhere-to-be-found")
+
+
+def test_vocab_of_bert_and_gpt2(saved: Saved) -> None:
+    bert = Vocab.from_folder(saved("wordpiece", "bert"))
+    assert (bert.pad, bert.unk, bert.cls, bert.sep, bert.mask) == (0, 1, 2, 3, 4)
+    assert (bert.bos, bert.eos) == (None, None)
+    folder = saved("byte_bpe", "gpt2")
+    gpt2 = Vocab.from_folder(folder)
+    assert gpt2.bos == gpt2.eos == gpt2.unk == gpt2.size - 1
+    assert (gpt2.pad, gpt2.cls, gpt2.sep, gpt2.mask) == (None, None, None, None)
+    stored = json.loads((Path(folder) / "tokenizer.json").read_text(encoding="utf-8"))
+    assert gpt2.size == len(stored["model"]["vocab"])
