@@ -25,7 +25,15 @@ def _list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
     return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=flow)
 
 
+def _str(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    # Only this style escapes the rarer line breaks; in the others PyYAML folds them away.
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"'
+    )
+
+
 _Dumper.add_representer(list, _list)
+_Dumper.add_representer(str, _str)
 
 
 def to_yaml(data: dict[str, Any]) -> str:

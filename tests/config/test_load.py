@@ -117,13 +117,16 @@ TRICKY += [
     " a ",
     "真",
     "\U0001f600",
+    "?\xa0\x85a\u2028b\n",
     ".inf",
     "=",
     "@",
 ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
+)
 @given(
     run=st.sampled_from(TRICKY) | st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
     lr=st.floats(1e-300, 1e300),

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plmctl.config.document import Document
@@ -81,6 +81,7 @@ values = st.recursive(
 keys = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=3)
 
 
+@settings(deadline=None)  # other programs may be running
 @given(st.lists(st.tuples(keys, values), min_size=1, max_size=5))
 def test_the_last_override_is_what_is_there(overrides: list[tuple[list[str], object]]) -> None:
     import yaml

@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -99,12 +99,14 @@ def test_what_is_no_such_number(adapter: TypeAdapter[object], written: object) -
         adapter.validate_python(written, strict=True)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**15), st.sampled_from(["", "k", "M", "B", "T"]))
 def test_a_unit_multiplies_exactly(number: int, unit: str) -> None:
     factor = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}[unit]
     assert COUNT.validate_python(f"{number}{unit}") == number * factor
 
 
+@settings(deadline=None)
 @given(st.decimals(0, Decimal("99.99"), places=2))
 def test_a_percentage_is_the_float_nearest_to_it(percent: Decimal) -> None:
     assert SHARE.validate_python(f"{percent}%") == float(percent / 100)
