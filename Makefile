@@ -16,8 +16,8 @@ demo-zh: .venv/samples-zh  ## The same in Chinese (about 5 minutes)
 test: .venv/dev  ## All tests but the slow ones
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 
-slow: .venv/dev  ## All tests
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --slow
+slow: .venv/dev  ## The longer proofs alone
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --slow -m slow
 
 lint: .venv/dev
 	.venv/bin/ruff check .
