@@ -18,7 +18,7 @@ def main() -> None:
     from plmctl.cli import app
 
     try:
-        app(args=arguments)
+        app(args=arguments, prog_name="plmctl")
     except PlmError as error:
         if debug:
             raise

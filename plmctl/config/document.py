@@ -209,7 +209,7 @@ def read(path: str | Path) -> Document:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(
             f"{path}: no such file{_near(path)}", "`plmctl config list` names the shipped configs"

@@ -165,7 +165,9 @@ def test_what_is_no_config(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
-    assert document(tmp_path, "\ufeffa: 1\n").data == {"a": 1}
+    found = document(tmp_path, "\ufeffa: 1\n")
+    assert found.data == {"a": 1}
+    assert found.place(("a",)).column == 1
 
 
 def test_bad_bytes_are_named_by_line(tmp_path: Path) -> None:
