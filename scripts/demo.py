@@ -80,12 +80,12 @@ class Demo:
         without = results(tuned.with_name(f"{tuned.name}-scratch") / "eval" / "valid.json")
         log = self.place("pretrain") / "metrics.jsonl"
         records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-        seconds = [record["time"] for record in records if "time" in record][-1]
+        last = [record for record in records if "time" in record][-1]
         gain = with_pretraining["accuracy"] - without["accuracy"]
         return [
             f"{self.configs['pretrain']['model']['family']}",
-            f"{records[-1]['tokens'] / 1e6:.1f} M" if "tokens" in records[-1] else "",
-            f"{seconds / 60:.1f} min",
+            f"{last['tokens'] / 1e6:.1f} M tokens",
+            f"{last['time'] / 60:.1f} min",
             str(with_pretraining["rows"]),
             f"{with_pretraining['majority']:.3f}",
             f"{without['accuracy']:.3f}",

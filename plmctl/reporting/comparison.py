@@ -39,7 +39,8 @@ def differences(runs: Sequence[Run]) -> Html:
     differing = [
         key
         for key in keys
-        if key not in _NO_DIFFERENCE and len({found.get(key) for found in settings}) > 1
+        # A key that one family has and leaves empty says nothing.
+        if key not in _NO_DIFFERENCE and len({found.get(key, "null") for found in settings}) > 1
     ]
     if not differing:
         return Html()

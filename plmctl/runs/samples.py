@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plmctl.evaluation.samples import fill_mask, go_on
 from plmctl.shaping.keys import below, fold, stream
@@ -10,6 +11,8 @@ from plmctl.tokenization.load import load_tokenizer
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
+
+Ints = NDArray[np.int64]
 
 _COUNT = 6
 _WORDS = (8, 40)  # tokens of a sentence that reads well as a sample
@@ -25,13 +28,18 @@ def samples(folder: str, store: "TokenStore", seed: int) -> dict[str, Any]:
     """
     tokenizer = load_tokenizer(folder)
     key = int(fold(seed, stream("samples")))
-    sentences = _sentences(store, key)
+    spans = _sentences(store, key)
     if tokenizer.mask_token is None:
-        prompts = [str(tokenizer.decode(ids[: len(ids) // 2])) for ids in sentences]
+        halves = [store.tokens(span[: len(span) // 2]).tolist() for span in spans]
+        prompts = [str(tokenizer.decode(ids)) for ids in halves]
         return {"kind": "generation", "items": go_on(folder, prompts)}
     items, answers = [], []
-    for number, ids in enumerate(sentences):
-        at = 1 + int(below(fold(key, 1, number), len(ids) - 2))
+    for number, span in enumerate(spans):
+        ids = store.tokens(span).tolist()
+        words = _whole_words(store, span)
+        if not len(words):
+            continue
+        at = int(words[below(fold(key, 1, number), len(words))])
         answers.append(tokenizer.decode([ids[at]]))
         masked = [*ids[:at], tokenizer.mask_token_id, *ids[at + 1 :]]
         items.append(str(tokenizer.decode(masked)))
@@ -42,11 +50,17 @@ def samples(folder: str, store: "TokenStore", seed: int) -> dict[str, Any]:
     }
 
 
-def _sentences(store: "TokenStore", key: int) -> list[list[int]]:
+def _whole_words(store: "TokenStore", span: Ints) -> Ints:
+    """Places within a sentence of words of one token, the first and the last left out."""
+    starts = store.word_starts(span)
+    return 1 + np.flatnonzero(starts[1:-1] & starts[2:])
+
+
+def _sentences(store: "TokenStore", key: int) -> list[Ints]:
+    """Token positions of a few sentences."""
     sizes = np.diff(store.sentences)
     fitting = np.flatnonzero((sizes >= _WORDS[0]) & (sizes <= _WORDS[1]))
     if not len(fitting):
         return []
     chosen = fitting[below(fold(key, 0, np.arange(_COUNT)), len(fitting))]
-    spans = [np.arange(store.sentences[s], store.sentences[s + 1]) for s in np.unique(chosen)]
-    return [store.tokens(span).tolist() for span in spans]
+    return [np.arange(store.sentences[s], store.sentences[s + 1]) for s in np.unique(chosen)]
