@@ -111,12 +111,17 @@ def _float(text: str) -> float:
     return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 
+def _str(text: str) -> str:
+    text.encode()  # "\\ud800" is half a character: a ValueError here, not in who prints it
+    return text
+
+
 _SCALARS: dict[str, Callable[[str], Any]] = {
     f"{_TAG}null": lambda text: None,
     f"{_TAG}bool": lambda text: text.lower() == "true",
     f"{_TAG}int": _int,
     f"{_TAG}float": _float,
-    f"{_TAG}str": str,
+    f"{_TAG}str": _str,
 }
 
 
@@ -154,15 +159,15 @@ class Builder:
         try:
             return _SCALARS[node.tag](str(node.value))
         except (KeyError, ValueError):
-            return self._fault(node, path, f"YAML's tag {node.tag!r} is not for configs")
+            return self._fault(node, path, f"cannot be read as {node.tag.removeprefix(_TAG)}")
 
     def _mapping(
         self, node: yaml.MappingNode, path: Key, around: tuple[yaml.Node, ...]
     ) -> dict[str, Any]:
         data: dict[str, Any] = {}
         for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                self._fault(key, path, "a key is text, not a list or a mapping")
+            if not isinstance(key, yaml.ScalarNode) or not key.value.isprintable():
+                self._fault(key, path, "a key is text in one line")
                 continue
             name = str(key.value)
             here = (*path, name)

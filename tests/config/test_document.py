@@ -112,25 +112,29 @@ def test_duplicate_keys_are_all_named(tmp_path: Path) -> None:
 
 
 def test_keys_are_text(tmp_path: Path) -> None:
-    found = document(tmp_path, "1: a\ntrue: b\n? [x]\n: c\n")
+    found = document(tmp_path, '1: a\ntrue: b\n? [x]\n: c\n"a\\ud800": 1\n')
     assert found.data == {"1": "a", "true": "b"}
-    assert faults(found) == ["c.yaml:3:3: a key is text, not a list or a mapping"]
+    assert faults(found) == [
+        "c.yaml:3:3: a key is text in one line",
+        "c.yaml:5:1: a key is text in one line",
+    ]
 
 
 @pytest.mark.parametrize(
-    "value",
+    ("value", "tag"),
     [
-        "!!python/object/apply:os.getcwd []",
-        "!!python/name:os.system ''",
-        "!!set {a, b}",
-        "!!binary aGk=",
-        "!env HOME",
-        "!!int ten",
+        ("!!python/object/apply:os.getcwd []", "python/object/apply:os.getcwd"),
+        ("!!python/name:os.system ''", "python/name:os.system"),
+        ("!!set {a, b}", "set"),
+        ("!!binary aGk=", "binary"),
+        ("!env HOME", "!env"),
+        ("!!int ten", "int"),
+        ('"half a character: \\ud800"', "str"),
     ],
 )
-def test_tags_make_no_objects(tmp_path: Path, value: str) -> None:
+def test_what_makes_no_plain_data(tmp_path: Path, value: str, tag: str) -> None:
     found = document(tmp_path, f"a: 1\nkey: {value}\n")
-    assert faults(found)[0].startswith("c.yaml:2:6: key: YAML's tag")
+    assert faults(found) == [f"c.yaml:2:6: key: cannot be read as {tag}"]
     assert found.data == {"a": 1, "key": None}
 
 

@@ -97,11 +97,12 @@ def test_configs_are_frozen(tmp_path: Path) -> None:
 
 def test_dump_is_short_yaml_with_units_resolved(tmp_path: Path) -> None:
     path = file(tmp_path, LEAST["tokenizer"].replace("]", "], max_bytes: 2GB"))
-    assert dump(load("tokenizer", path)) == (
-        "run: r\nseed: 42\nalgorithm: wordpiece\nfamily: bert\nvocab_size: 8000\nlowercase: true\n"
-        "min_frequency: 2\nlimit_alphabet: 1000\nmax_length: 512\ndata:\n  train: [a.txt]\n"
-        "  text: text\n  documents: auto\n  max_bytes: 2000000000\n"
-    )
+    dumped = dump(load("tokenizer", path))
+    assert list(yaml.safe_load(dumped)) == list(TokenizerConfig.model_fields)
+    assert dumped.startswith("run: r\nseed: 42\nalgorithm: wordpiece\n")
+    assert "\nvocab_size: 8000\n" in dumped
+    assert "\ndata:\n  train: [a.txt]\n  text: text\n" in dumped
+    assert "\n  max_bytes: 2000000000\n" in dumped
 
 
 # Names that some reader of YAML takes for a number, a truth, nothing or a comment.

@@ -21,7 +21,7 @@ train:
   - {seq_len: 64}
   - {seq_len: 4, steps: ten}
 optim: {lr: -1, betas: [0.9, 1.5], clip: .nan}
-schedule: {name: linaer, warmup: 6}
+schedule: {name: lineer, warmup: 6}
 compute: {compile: maybe, workers: -1}
 sede: 1
 """
@@ -46,7 +46,7 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         "c.yaml:15:30: optim.betas.1: expected less than 1, not 1.5",
         "c.yaml:15:36: optim.clip: expected a finite number, not NaN",
         "c.yaml:16:12: schedule.name: expected 'linear', 'cosine', 'constant', 'inverse_sqrt' or "
-        "'wsd', not \"linaer\"; did you mean 'linear'?",
+        "'wsd', not \"lineer\"; did you mean 'linear'?",
         "c.yaml:17:11: compute.compile: expected true or false, or 'auto', not \"maybe\"",
         "c.yaml:17:27: compute.workers: expected 0 or more, or 'auto', not -1",
         "c.yaml:18:1: sede: unknown key; did you mean 'seed'?",
@@ -91,7 +91,7 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         ("pretrain", "objective={name: mlm, rat: 1}", "rat: unknown key; did you mean 'rate'?"),
         ("pretrain", "model.sizes=1", "model.sizes: unknown key; did you mean 'size'?"),
         ("finetune", "task={}", "task: needs `name:`; one of classification"),
-        ("finetune", "task.name=clasification", "did you mean 'classification'?"),
+        ("finetune", "task.name=classificatio", "did you mean 'classification'?"),
         ("finetune", "init=scratch", "init: expected 'pretrained' or 'random', not \"scratch\""),
         ("eval", "measures.0.rate=2", "measures.0.rate: expected less than 1, not 2"),
         ("eval", "measures.0.name=mlms", 'measures.0.name: unknown name "mlms"; did you mean'),
@@ -108,10 +108,10 @@ def test_one_mistake(mistakes: Mistakes, kind: Kind, override: str, expected: st
 
 
 def test_a_misspelt_key_that_is_needed_is_one_mistake(mistakes: Mistakes) -> None:
-    text = LEAST["pretrain"].replace("run:", "rnu:").replace("train: [", "trian: [")
+    text = LEAST["pretrain"].replace("run:", "rnu:").replace("train: [", "trin: [")
     assert mistakes("pretrain", text) == [
         "c.yaml:1:1: rnu: unknown key; did you mean 'run'?",
-        "c.yaml:4:8: data.trian: unknown key; did you mean 'train'?",
+        "c.yaml:4:8: data.trin: unknown key; did you mean 'train'?",
     ]
 
 
