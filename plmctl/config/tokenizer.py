@@ -2,18 +2,30 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from plmctl.config.base import Model, Text
 from plmctl.config.data import TextConfig
 from plmctl.config.units import Bytes, Count
+
+Algorithm = Literal["wordpiece", "byte_bpe", "bpe", "unigram"]
+Family = Literal["albert", "bert", "gpt1", "gpt2", "roberta", "t5"]
+
+ALGORITHM_OF: dict[Family, Algorithm] = {
+    "albert": "unigram",
+    "bert": "wordpiece",
+    "gpt1": "bpe",
+    "gpt2": "byte_bpe",
+    "roberta": "byte_bpe",
+    "t5": "unigram",
+}
 
 
 class TokenizerDataConfig(TextConfig):
     """Text to learn a vocabulary from."""
 
     max_bytes: Bytes = 1_000_000_000
-    """Learn from about this much text at most: a seeded sample of the documents."""
+    """Learn from about this much text at most: a seeded sample of it."""
 
 
 class TokenizerConfig(Model):
@@ -22,20 +34,48 @@ class TokenizerConfig(Model):
     run: Text
     """The folder for the tokenizer."""
     seed: int = Field(default=42, ge=0)
-    """Decides the sample of the documents."""
-    algorithm: Literal["wordpiece", "byte_bpe"]
-    """How the vocabulary is learnt."""
-    family: Literal["bert", "gpt2"]
+    """Decides which part of a large corpus is learnt from."""
+    algorithm: Algorithm
+    """bpe: GPT-1's, with a mark at the end of words."""
+    family: Family
     """Whose normalisation, special tokens and template."""
     vocab_size: Count = Field(ge=100)
     """Ids, special tokens included."""
-    lowercase: bool = True
-    """wordpiece: fold case and strip accents, as the uncased models do."""
     min_frequency: int = Field(default=2, ge=1)
     """Pairs that are rarer are not merged."""
-    limit_alphabet: int = Field(default=1000, ge=1)
-    """wordpiece: keep this many of the most frequent characters; the rest are unknown. Chinese
-    needs 4,000 to 8,000."""
-    max_length: int = Field(default=512, ge=8)
-    """Longest input, written into the tokenizer's config."""
+    limit_alphabet: int | None = Field(default=None, ge=1)
+    """Keep this many of the most frequent characters; null: as many as make up 99.995% of the text.
+    The rest are unknown. byte_bpe has no unknown characters and needs none of this."""
+    normalization: Literal["nfc", "nfd", "nfkc", "nfkd", "none"] | None = None
+    """Unicode form that text is brought to first. Here and in the next three, null is as the family
+    has it, and another value makes a tokenizer of a general class with the family's template."""
+    lowercase: bool | None = None
+    """Fold case. bert: false makes a cased tokenizer, of the family's own class."""
+    strip_accents: bool | None = None
+    """Drop accents; null for bert: if case is folded."""
+    space_chinese: bool | None = None
+    """Put spaces around Chinese characters, so that no token has two."""
+    max_word_length: int | None = Field(default=None, ge=1)
+    """wordpiece: longer words are unknown; null: 100, as transformers has it. BERT's own code has
+    200."""
+    special_tokens: tuple[Text, ...] = ()
+    """More special tokens than the family has; they come after its first ones."""
+    sentinels: int = Field(default=100, ge=1)
+    """t5: `<extra_id_0>` and so on, the last ids, descending."""
+    split_special_tokens: bool = False
+    """Take text that looks like a special token for plain text, as BERT's own code does.
+    Pretraining does so always."""
+    max_length: int | None = Field(default=None, ge=8)
+    """Longest input, written into the tokenizer's config; null: the family's."""
+    max_memory: Bytes = 3_000_000_000
+    """Learning keeps to about this much memory, whatever the corpus."""
     data: TokenizerDataConfig
+
+    @field_validator("family")
+    @classmethod
+    def _fits(cls, family: Family, info: ValidationInfo) -> Family:
+        algorithm = info.data.get("algorithm")
+        if algorithm is not None and ALGORITHM_OF[family] != algorithm:
+            fitting = [name for name, wanted in ALGORITHM_OF.items() if wanted == algorithm]
+            raise ValueError(f"expected {' or '.join(fitting)} with algorithm {algorithm}")
+        return family

@@ -1,81 +1,138 @@
 """``plmctl train-tokenizer``: raw text in, a Hugging Face tokenizer folder out."""
 
-import hashlib
+import os
+import random
+import shutil
 import time
 from collections.abc import Iterator
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl import registry
 from plmctl.config.tokenizer import TokenizerConfig
-from plmctl.corpus.reading import documents, resolve, size_of
+from plmctl.corpus.portion import Portion, portion
 from plmctl.corpus.sentences import choose_rule
-from plmctl.corpus.split import share_of
-from plmctl.errors import ConfigError, DataError
+from plmctl.errors import ConfigError
 from plmctl.reporting.tables import figures_table
 from plmctl.runs.folder import check_run, open_run, write_results
 from plmctl.runs.say import say, show
 from plmctl.tokenization.check import check_saved
+from plmctl.tokenization.sums import NAME as SUMS
+from plmctl.tokenization.sums import check_sums, write_sums
+from plmctl.tokenization.train import Trained, forecast, train
+from plmctl.training.display import work_progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_ALGORITHM_OF = {"bert": "wordpiece", "gpt2": "byte_bpe"}
-_CHECKED_LINES = 200
+_HELD_OUT = 0.005  # share of the lines, to measure on
+_HELD_OUT_FROM = 1_000_000  # bytes of a corpus that can spare them
+_MEASURED = 2_000  # lines
 
 
 def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
-    """Train, save, load again and compare; a finished tokenizer is left alone."""
-    wanted = _ALGORITHM_OF[config.family]
-    if config.algorithm != wanted:
-        raise ConfigError(
-            f"family: {config.family} has the algorithm {wanted}, not {config.algorithm}",
-            f"use `algorithm: {wanted}`, or another family",
-        )
+    """Learn, save, load again and compare; a finished tokenizer is left alone."""
     check_run(config, config.run, fresh=fresh)
-    if (Path(config.run) / "tokenizer.json").is_file() and not fresh:
+    if (Path(config.run) / SUMS).is_file() and not fresh:
+        check_sums(config.run)
         say(f"{config.run} is finished: this tokenizer is trained already")
         return
     began = time.perf_counter()
-    say(f"training a {config.algorithm} tokenizer of {config.vocab_size:,} ids")
-    tokenizer = _train(config)
+    part = portion(config.data, config.data.max_bytes, config.seed)
+    _check_memory(config, part.size)
+    text = _Text(part, config.seed)
+    trained = train(config, text.lines(), lambda title: work_progress(title, "items"))
     seconds = time.perf_counter() - began
     folder = open_run(config, config.run, fresh=fresh)
-    checked = list(islice(_lines(config), _CHECKED_LINES))
-    tokenizer.save_pretrained(folder / ".saving")
-    check_saved(folder / ".saving", tokenizer, checked)
-    for path in sorted((folder / ".saving").iterdir(), reverse=True):
-        path.rename(folder / path.name)  # tokenizer.json, the mark of a finished one, comes last
-    (folder / ".saving").rmdir()
-    figures = _figures(tokenizer, checked) | {
-        "sha256": hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest(),
+    _save(trained.tokenizer, folder, text.held_out)
+    _notes(config, part, trained)
+    figures = _figures(trained.tokenizer, text.held_out) | {
+        "learnt from": f"{part.size / 1e6:,.1f} MB",
         "seconds": round(seconds, 1),
     }
     write_results(folder, "tokenizer", {"kind": "tokenizer", "results": figures})
-    shown = figures | {"sha256": str(figures["sha256"])[:16] + "…"}
-    show(figures, [figures_table(f"tokenizer {folder}", shown)], as_json=as_json)
+    show(figures, [figures_table(f"tokenizer {folder}", figures)], as_json=as_json)
 
 
-def _train(config: TokenizerConfig) -> "PreTrainedTokenizerBase":
-    lines = _lines(config)
-    first = next(lines, None)
-    if first is None:
-        raise DataError(f"no text in {', '.join(config.data.train)}", "are the paths right?")
-    algorithm = registry.load("tokenization", config.algorithm)
-    trained: PreTrainedTokenizerBase = algorithm.train(config, chain([first], lines))
-    return trained
+class _Text:
+    """The text to learn from, and what is held out of it to measure on.
+
+    Attributes:
+        held_out: Lines; of a small corpus lines that are learnt from too.
+    """
+
+    def __init__(self, part: Portion, seed: int) -> None:
+        self._part, self._draws = part, random.Random(seed)
+        self.held_out: list[str] = []
+
+    def lines(self) -> Iterator[str]:
+        """Stream the text, with the progress of reading."""
+        apart = self._part.total >= _HELD_OUT_FROM
+        with work_progress("reading") as progress:
+            for line in self._part.lines(progress):
+                measured = len(self.held_out) < _MEASURED and (
+                    not apart or self._draws.random() < _HELD_OUT
+                )
+                if measured:
+                    self.held_out.append(line)
+                if not (measured and apart):
+                    yield line
 
 
-def _lines(config: TokenizerConfig) -> Iterator[str]:
-    """The lines to learn from: all, or those of a sample of the documents."""
-    sources = resolve(config.data.train)
-    total = sum(map(size_of, sources))
-    kept = min(1.0, config.data.max_bytes / total) if total else 1.0
-    for source in sources:
-        for document in documents(source, config.data):
-            if kept == 1.0 or share_of(f"{config.seed}\n{document.text}") < kept:
-                yield from (line for line in document.text.splitlines() if line.strip())
+def _save(tokenizer: "PreTrainedTokenizerBase", folder: Path, lines: list[str]) -> None:
+    """Save beside, test what was saved, and only then put it in place."""
+    beside = folder / ".saving"
+    shutil.rmtree(beside, ignore_errors=True)
+    tokenizer.save_pretrained(beside)
+    check_saved(beside, tokenizer, lines[:200])
+    write_sums(beside)
+    for path in sorted(beside.iterdir(), key=lambda path: path.name == SUMS):
+        path.replace(folder / path.name)  # the sums, the mark of a finished tokenizer, come last
+    beside.rmdir()
+
+
+def _notes(config: TokenizerConfig, part: Portion, trained: Trained) -> None:
+    """What a user would want to know of how it went."""
+    if part.size < part.total:
+        say(
+            f"learnt from {part.size / 1e6:,.0f} MB of {part.total / 1e6:,.0f} MB, "
+            "a sample (data.max_bytes)"
+        )
+    if trained.size < config.vocab_size:
+        say(
+            f"{trained.size:,} ids instead of {config.vocab_size:,}: the text has no more to merge "
+            f"that was seen {config.min_frequency} times (min_frequency)"
+        )
+    if trained.counts.threshold > 1:
+        say(
+            f"words seen less than {trained.counts.threshold} times were sampled, to keep within "
+            "max_memory"
+        )
+
+
+def _check_memory(config: TokenizerConfig, text_bytes: int) -> None:
+    """Refuse what the machine has no memory for.
+
+    Raises:
+        ConfigError: With the forecast and what there is.
+    """
+    needed, there = forecast(config, text_bytes), _memory()
+    if needed > there:
+        raise ConfigError(
+            f"max_memory: learning may take {needed / 1e9:.1f} GB, and this machine has "
+            f"{there / 1e9:.1f} GB",
+            "set max_memory to less: rare words are then sampled; or lower data.max_bytes",
+        )
+    if needed > there / 2:
+        say(f"learning may take {needed / 1e9:.1f} GB of this machine's {there / 1e9:.1f} GB")
+
+
+def _memory() -> int:
+    """Bytes of memory that this process may use."""
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
+    if limit.is_file() and (text := limit.read_text(encoding="utf-8").strip()).isdigit():
+        sizes.append(int(text))
+    return min(sizes)
 
 
 def _figures(tokenizer: "PreTrainedTokenizerBase", lines: list[str]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Small tokenizers of each kind, trained once on sentences in several scripts."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,11 @@ TEXTS = [
 ] * 6
 
 
+def quiet(title: str) -> AbstractContextManager[Callable[[int, int], None]]:
+    """Progress that nobody sees."""
+    return nullcontext(lambda done, total: None)
+
+
 def config_of(algorithm: str, family: str, **settings: object) -> TokenizerConfig:
     data = {"train": ["text.txt"]}
     values = {"run": "tok", "algorithm": algorithm, "family": family, "data": data}
@@ -25,16 +31,15 @@ def config_of(algorithm: str, family: str, **settings: object) -> TokenizerConfi
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], str]:
     """``saved(algorithm, family)`` is the folder of a trained tokenizer."""
-    from plmctl import registry
+    from plmctl.tokenization.train import train
 
     folders: dict[str, Path] = {}
 
     def folder(algorithm: str, family: str) -> str:
         if family not in folders:
-            trainer = registry.load("tokenization", algorithm)
-            tokenizer = trainer.train(config_of(algorithm, family), TEXTS)
+            trained = train(config_of(algorithm, family), TEXTS, quiet)
             folders[family] = tmp_path_factory.mktemp(family)
-            tokenizer.save_pretrained(folders[family])
+            trained.tokenizer.save_pretrained(folders[family])
         return str(folders[family])
 
     return folder

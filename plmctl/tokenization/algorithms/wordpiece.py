@@ -1,0 +1,28 @@
+"""WordPiece: BERT's vocabularies.
+
+A word is the longest piece of the vocabulary that it begins with, then the longest that goes on,
+marked ``##``. No training code was published; the pieces are learnt by frequency, as byte pairs
+are, which is what the tokenizers library does too.
+
+Source: Devlin et al. 2019; google-research/bert, tokenization.py.
+"""
+
+from plmctl.tokenization.algorithms import Learned, Progress, Task
+from plmctl.tokenization.algorithms._merged import learn_vocabulary
+from plmctl.tokenization.symbols import CONTINUES, frequent_characters, words_of
+
+
+def learn(task: Task, progress: Progress) -> Learned:
+    """Pieces by frequency; a piece for each character of the alphabet, so that few are unknown.
+
+    Raises:
+        ConfigError: The vocabulary is too small for the alphabet.
+    """
+    alphabet = frequent_characters(task.words, task.config.limit_alphabet)
+    words = words_of(task.words, "continues", alphabet)
+    learned = learn_vocabulary(task, words, _join, progress)
+    return Learned({"vocab": learned.model["vocab"]}, learned.size)
+
+
+def _join(left: str, right: str) -> str:
+    return left + right.removeprefix(CONTINUES)
