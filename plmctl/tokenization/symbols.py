@@ -32,7 +32,8 @@ def words_of(counts: Mapping[str, int], mark: Mark, alphabet: NDArray[np.uint32]
         alphabet: Code points to keep, sorted; None keeps all.
 
     Returns:
-        The words; their tokens are the alphabet, then the marked characters, both sorted.
+        The words; their tokens are the alphabet, then the marked characters, both sorted: those
+        that occur of what does not begin a word, all of what ends one.
     """
     code, lengths = _code_points(counts)
     weights = np.repeat(np.array(list(counts.values()), dtype=np.float64), lengths)
@@ -49,7 +50,9 @@ def words_of(counts: Mapping[str, int], mark: Mark, alphabet: NDArray[np.uint32]
     known = np.isin(code, alphabet)
     starts |= np.append(True, ~known[:-1])[: len(known)]
     symbol = symbol[known]
-    kinds = np.union1d(alphabet, np.unique(symbol))
+    # As in GPT-1's vocabulary, any character may end a word.
+    marked = alphabet + _MARKED if mark == "ends" else np.unique(symbol)
+    kinds = np.union1d(alphabet, marked).astype(np.int64)
     return Words(
         [_text(int(kind), mark) for kind in kinds],
         np.searchsorted(kinds, symbol).astype(np.int32),

@@ -1,0 +1,140 @@
+"""Merging, held to a version of a few lines and to the tokenizers library."""
+
+import json
+from collections import Counter
+from operator import add
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from plmctl.tokenization.merging import learn
+from plmctl.tokenization.symbols import CONTINUES, frequent_characters, words_of
+from tests.tokenization.conftest import TEXTS
+
+Rows = list[tuple[list[str], int]]
+
+
+def merged(row: list[str], pair: tuple[str, str]) -> list[str]:
+    out: list[str] = []
+    for symbol in row:
+        # Greedily from the left; "+" marks what this merge has made, which is not merged again.
+        if out and (out[-1], symbol) == pair:
+            out[-1] = "".join(pair) + "+"
+        else:
+            out.append(symbol)
+    return [symbol.removesuffix("+") for symbol in out]
+
+
+def naive(counts: dict[str, int], size: int, min_frequency: int) -> list[tuple[str, str]]:
+    """Byte-pair encoding as the paper has it: count all pairs, merge the best, count again."""
+    tokens = sorted({character for word in counts for character in word})
+    rows: Rows = [(list(word), number) for word, number in counts.items()]
+    merges: list[tuple[str, str]] = []
+    while len(tokens) < size:
+        pairs: Counter[tuple[str, str]] = Counter()
+        for row, number in rows:
+            for pair in zip(row, row[1:], strict=False):
+                pairs[pair] += number
+        best = min(pairs, key=lambda p: (-pairs[p], *map(tokens.index, p)), default=None)
+        if best is None or pairs[best] < min_frequency:
+            break
+        rows = [(merged(row, best), number) for row, number in rows]
+        merges += [] if best in merges else [best]
+        tokens += [] if "".join(best) in tokens else ["".join(best)]
+    return merges
+
+
+WORDS = st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 9), max_size=12)
+
+
+@settings(deadline=None)
+@given(WORDS, st.integers(3, 40), st.integers(1, 4))
+@example({"aaaaa": 3, "aaaa": 1, "baab": 2}, 30, 1)
+@example({"ababab": 2, "babab": 3}, 30, 1)
+@example({"abcabc": 4, "bcabca": 4, "cab": 9}, 40, 1)
+def test_merges_are_those_of_the_definition(
+    counts: dict[str, int], size: int, min_frequency: int
+) -> None:
+    seen: list[int] = []
+    result = learn(
+        words_of(counts, None, None),
+        size,
+        min_frequency=min_frequency,
+        join=add,
+        progress=lambda done, _: seen.append(done),
+    )
+    pairs = [(result.tokens[a], result.tokens[b]) for a, b in result.pairs]
+    assert pairs == naive(counts, size, min_frequency)
+    assert len(result.tokens) <= max(size, len(set("".join(counts))))
+    assert seen == sorted(seen)
+
+
+def byte_words(texts: list[str]) -> dict[str, int]:
+    cutter = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return Counter(word for text in texts for word, _ in cutter.pre_tokenize_str(text))
+
+
+@pytest.mark.parametrize("min_frequency", [2, 7])
+def test_byte_level_merges_are_those_of_the_library(min_frequency: int) -> None:
+    texts = TEXTS[:5] * 2 + TEXTS[1:4] + TEXTS[2:3]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    library = Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, min_frequency=min_frequency, initial_alphabet=alphabet, show_progress=False
+    )
+    library.train_from_iterator(texts, trainer)
+    expected = json.loads(library.to_str())["model"]
+    codes = np.array(sorted(map(ord, alphabet)), dtype=np.uint32)
+    result = learn(
+        words_of(byte_words(texts), None, codes),
+        500,
+        min_frequency=min_frequency,
+        join=add,
+        progress=lambda done, total: None,
+    )
+    pairs = [[result.tokens[a], result.tokens[b]] for a, b in result.pairs]
+    assert pairs == expected["merges"]
+    assert len(pairs) > 20
+    assert result.tokens == sorted(expected["vocab"], key=expected["vocab"].__getitem__)
+
+
+def test_symbols_of_words() -> None:
+    words = words_of({"aba": 3, "cb": 2}, "continues", None)
+    assert words.tokens == ["a", "b", "c", "##a", "##b"]
+    assert words.symbols.tolist() == [0, 4, 3, 2, 4]
+    assert words.starts.tolist() == [True, False, False, True, False]
+    assert words.weights.tolist() == [3, 3, 3, 2, 2]
+    words = words_of({"aba": 3, "cb": 2}, "ends", None)
+    assert words.tokens == ["a", "b", "c", "a</w>", "b</w>", "c</w>"]
+    assert words.symbols.tolist() == [0, 1, 3, 2, 4]
+
+
+def test_a_character_out_of_the_alphabet_ends_a_piece() -> None:
+    alphabet = np.array([ord("a"), ord("b")], dtype=np.uint32)
+    words = words_of({"abxab": 1, "x": 5, "xa": 2}, "continues", alphabet)
+    assert [words.tokens[s] for s in words.symbols] == ["a", "##b", "##a", "##b", "##a"]
+    assert words.starts.tolist() == [True, False, True, False, True]
+
+
+def test_frequent_characters() -> None:
+    counts = {"aab": 10, "c": 15, "d": 1}
+    assert list(map(chr, frequent_characters(counts, 2))) == ["a", "c"]
+    assert list(map(chr, frequent_characters(counts, None))) == ["a", "b", "c", "d"]
+    # One in 30,000 may be unknown, one in 10,000 may not.
+    assert list(map(chr, frequent_characters({"a": 29_999, "b": 1}, None))) == ["a"]
+    assert list(map(chr, frequent_characters({"a": 9_999, "b": 1}, None))) == ["a", "b"]
+
+
+def test_joining_drops_the_mark_of_the_right_piece() -> None:
+    result = learn(
+        words_of({"abc": 5}, "continues", None),
+        9,
+        min_frequency=2,
+        join=lambda left, right: left + right.removeprefix(CONTINUES),
+        progress=lambda done, total: None,
+    )
+    assert result.tokens == ["a", "b", "c", "##b", "##c", "ab", "abc"]
