@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plmctl.errors import ConfigError
+from plmctl.tokenization.sums import check_sums
 from plmctl.tokenization.units import kind_of, pattern
 
 _TABLE = 1_000_000  # units kept: a few hundred megabytes at most
@@ -33,10 +34,11 @@ class Encoder:
         source: A tokenizer folder, or a Hub id, whose ``tokenizer.json`` is then fetched.
 
     Raises:
-        ConfigError: There is no ``tokenizer.json``.
+        ConfigError: There is no ``tokenizer.json``, or it changed since it was trained.
     """
 
     def __init__(self, source: str) -> None:
+        check_sums(source)
         self._path = _tokenizer_file(source)
         with self._path.open("rb") as file:
             self.fingerprint = hashlib.file_digest(file, "sha256").hexdigest()

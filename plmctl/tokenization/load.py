@@ -2,14 +2,21 @@
 
 from typing import TYPE_CHECKING
 
+from plmctl.tokenization.sums import check_sums
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 def load_tokenizer(source: str) -> "PreTrainedTokenizerBase":
-    """The tokenizer of a folder or Hub id, with a padding token if it has none (GPT-2)."""
+    """The tokenizer of a folder or Hub id, with a padding token if it has none (GPT-2).
+
+    Raises:
+        ConfigError: The folder changed since it was trained.
+    """
     from transformers import AutoTokenizer
 
+    check_sums(source)
     tokenizer = AutoTokenizer.from_pretrained(source)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

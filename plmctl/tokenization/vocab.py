@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from plmctl.tokenization.sums import check_sums
+
 
 @dataclass(frozen=True)
 class Vocab:
@@ -24,9 +26,14 @@ class Vocab:
 
     @classmethod
     def from_folder(cls, source: str) -> Vocab:
-        """Of a tokenizer folder or Hub id."""
+        """Of a tokenizer folder or Hub id.
+
+        Raises:
+            ConfigError: The folder changed since it was trained.
+        """
         from transformers import AutoTokenizer
 
+        check_sums(source)
         tokenizer = AutoTokenizer.from_pretrained(source)
         names = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
         ids = {name: getattr(tokenizer, f"{name}_token_id") for name in names}

@@ -1,0 +1,169 @@
+"""``plmctl train-tokenizer`` as a user runs it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from plmctl.__main__ import main
+from plmctl.errors import ConfigError
+from plmctl.tokenization.encode import Encoder
+from plmctl.tokenization.load import load_tokenizer
+from plmctl.tokenization.vocab import Vocab
+from tests.tokenization.conftest import TEXTS
+
+Command = Callable[..., tuple[int, str, str]]
+FILES = ("tokenizer.json", "tokenizer_config.json", "SHA256SUMS")
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """``command(overrides...)`` trains on a small corpus in a new working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    config = {
+        "run": "tok",
+        "algorithm": "wordpiece",
+        "family": "bert",
+        "vocab_size": 150,
+        "data": {"train": ["text.txt"]},
+    }
+    Path("tok.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["plmctl", "train-tokenizer", "tok.yaml", *arguments])
+        capfd.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run
+
+
+def content(folder: str) -> dict[str, bytes]:
+    return {name: (Path(folder) / name).read_bytes() for name in FILES}
+
+
+def test_a_folder_for_any_use(command: Command) -> None:
+    code, out, _ = command()
+    assert code == 0
+    assert "vocabulary" in out
+    assert "150" in out
+    assert set(FILES) | {"config.yaml", "eval"} == {path.name for path in Path("tok").iterdir()}
+    assert load_tokenizer("tok").mask_token_id == Vocab.from_folder("tok").mask == 4
+    assert Encoder("tok").vocab_size == 150
+
+
+def test_json_is_one_document(command: Command) -> None:
+    code, out, _ = command("--json")
+    assert code == 0
+    figures = json.loads(out)
+    assert figures["vocabulary"] == 150
+    assert figures["class"] == "BertTokenizer"
+
+
+def test_the_same_command_gives_the_same_bytes(command: Command) -> None:
+    for algorithm, family, size in (("wordpiece", "bert", "150"), ("byte_bpe", "gpt2", "300")):
+        settings = [f"algorithm={algorithm}", f"family={family}", f"vocab_size={size}"]
+        assert command(f"run={family}-1", *settings)[0] == 0
+        assert command(f"run={family}-2", *settings)[0] == 0
+        assert content(f"{family}-1") == content(f"{family}-2")
+
+
+def test_a_finished_tokenizer_is_left_alone(command: Command) -> None:
+    assert command()[0] == 0
+    before = {path: path.stat().st_mtime_ns for path in Path("tok").rglob("*")}
+    code, out, err = command()
+    assert (code, out) == (0, "")
+    assert "finished" in err
+    assert {path: path.stat().st_mtime_ns for path in Path("tok").rglob("*")} == before
+
+
+def test_a_folder_of_another_config_is_refused_and_kept(command: Command) -> None:
+    assert command()[0] == 0
+    before = content("tok")
+    code, _, err = command("vocab_size=140")
+    assert code == 2
+    assert "vocab_size: 150 -> 140" in err
+    assert content("tok") == before
+    assert command("vocab_size=140", "--fresh")[0] == 0
+    [old] = Path().glob("tok.old-*")
+    assert content(str(old)) == before
+
+
+def test_a_run_that_was_cut_short_is_done_again(command: Command) -> None:
+    assert command()[0] == 0
+    before = content("tok")
+    Path("tok/SHA256SUMS").unlink()  # it comes last
+    Path("tok/.saving").mkdir()
+    Path("tok/.saving/tokenizer.json").write_text("{")
+    Path("tok/tokenizer.json").write_text("{")
+    assert command()[0] == 0
+    assert content("tok") == before
+    assert not Path("tok/.saving").exists()
+
+
+def test_a_tokenizer_that_was_changed_is_refused(command: Command) -> None:
+    assert command()[0] == 0
+    path = Path("tok/tokenizer.json")
+    path.write_text(path.read_text(encoding="utf-8").replace("##", "@@"), encoding="utf-8")
+    for use in (Encoder, Vocab.from_folder, load_tokenizer):
+        with pytest.raises(ConfigError, match=r"tok/tokenizer\.json: changed since it was trained"):
+            use("tok")
+    code, _, err = command()
+    assert code == 2
+    assert "changed" in err
+
+
+def test_fewer_merges_than_asked_for_are_told(command: Command) -> None:
+    code, out, err = command("vocab_size=5000", "--json")
+    assert code == 0
+    size = json.loads(out)["vocabulary"]
+    assert size < 400
+    assert f"{size} ids instead of 5,000" in err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "words"),
+    [
+        (["vocab_size=101", "limit_alphabet=100"], 2, "vocab_size: 101 is too small"),
+        (["special_tokens=[[MASK]]"], 2, "special_tokens"),
+        (["special_tokens=['[MASK]']"], 2, "'[MASK]' is there twice"),
+        (["family=gpt2"], 2, "expected bert with algorithm wordpiece"),
+        (["algorithm=bpe"], 2, "expected gpt1 with algorithm bpe"),
+        (["data.train=[nothing.txt]"], 3, "nothing.txt: no such file"),
+        (["max_memory=900TB", "data.max_bytes=900TB"], 0, ""),
+    ],
+)
+def test_bad_input(command: Command, overrides: list[str], code: int, words: str) -> None:
+    got, _, err = command(*overrides)
+    assert got == code, err
+    assert words in err
+    assert "Traceback" not in err
+    assert Path("tok").exists() == (code == 0)
+
+
+def test_more_memory_than_the_machine_has(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plmctl.runs.train_tokenizer._memory", lambda: 400_000_000)
+    code, _, err = command()
+    assert code == 2
+    assert "max_memory: learning may take 0.5 GB, and this machine has 0.4 GB" in err
+    assert not Path("tok").exists()
+
+
+def test_an_empty_corpus(command: Command) -> None:
+    Path("text.txt").write_text(" \n\n")
+    code, _, err = command()
+    assert code == 3
+    assert "no text in text.txt" in err
+    assert not Path("tok").exists()
