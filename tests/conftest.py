@@ -2,10 +2,15 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Everything works without a network: a test that reaches for the Hub must fail, not wait.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+# These machines are shared: how long an example takes says nothing about the code.
+settings.register_profile("plmctl", deadline=None)
+settings.load_profile("plmctl")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
