@@ -36,5 +36,24 @@ def _without_debug(arguments: list[str]) -> tuple[list[str], bool]:
     return options + arguments[end:], len(options) < end
 
 
+def _worker() -> None:
+    """As ``main``, for one of several processes: end without tearing the process group down.
+
+    The processes of a run end at different times, and a group's threads can abort one that leaves
+    while another still works (exit 134 after a finished run). Everything is written by then.
+    """
+    code = 0
+    try:
+        main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    main()
+    if "RANK" in os.environ:
+        _worker()
+    else:
+        main()
