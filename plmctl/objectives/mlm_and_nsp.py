@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,9 @@ from pydantic import Field
 
 from plmctl.config.masking import MaskingConfig
 from plmctl.errors import DataError
+from plmctl.objectives import _inspection
 from plmctl.objectives._masked import Masker, masker
+from plmctl.shaping.examples import Example, Tallies, merge, pair_tallies
 from plmctl.shaping.keys import fold, stream
 from plmctl.shaping.pairing import Pairs, next_sentence_pairs
 from plmctl.shaping.rows import layout
@@ -74,23 +76,23 @@ class MaskedLmWithNsp:
         """
         import torch
 
+        passes, pairs = self._chosen(epochs, samples)
+        rows = layout([pairs.a_start, pairs.b_start], [pairs.a_end, pairs.b_end])
+        batch = self.masker.batch(rows, passes, samples)
+        batch.targets["nsp"] = torch.from_numpy(pairs.label)
+        return batch
+
+    def _chosen(self, epochs: Ints, samples: Ints) -> tuple[Ints, Pairs]:
+        """[B] the pass of each sample, and its pair."""
         passes = np.array([self.masker.config.pass_of(int(epoch)) for epoch in epochs])
-        columns = np.empty((5, len(samples)), dtype=np.int64)
+        columns: dict[str, NDArray[Any]] = {}
         for pass_ in np.unique(passes):
             rows = np.flatnonzero(passes == pass_)
             pairs = self.pairs(int(pass_))
-            at = samples[rows] % len(pairs)
-            columns[:, rows] = (
-                pairs.a_start[at],
-                pairs.a_end[at],
-                pairs.b_start[at],
-                pairs.b_end[at],
-                pairs.label[at],
-            )
-        a_start, a_end, b_start, b_end, label = columns
-        batch = self.masker.batch(layout([a_start, b_start], [a_end, b_end]), passes, samples)
-        batch.targets["nsp"] = torch.from_numpy(label)
-        return batch
+            for name, column in vars(pairs).items():
+                chosen = columns.setdefault(name, np.empty(len(samples), dtype=column.dtype))
+                chosen[rows] = column[samples[rows] % len(pairs)]
+        return passes, Pairs(**columns)
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy of the masked tokens and of the pairs' labels, in nats."""
@@ -103,6 +105,25 @@ class MaskedLmWithNsp:
         from plmctl.modeling.losses import score_sums
 
         return score_sums(network(**batch.inputs), batch.targets)
+
+    def tally(self, epochs: Ints, samples: Ints) -> Tallies:
+        """Statistics of the pairs ``samples``."""
+        batch, pairs = self.collate(epochs, samples), self._chosen(epochs, samples)[1]
+        segments = batch.inputs["token_type_ids"].numpy()
+        lengths = _inspection.lengths(batch)
+        named = pair_tallies(lengths, segments, pairs.label, pairs.forced, "random_next")
+        return merge([_inspection.tally(self.masker, batch), named])
+
+    def expected(self) -> dict[str, float]:
+        """What some of the statistics should come to."""
+        return {**_inspection.expected(self.masker), "random_next_share_multi": 0.5}
+
+    def example(self, epoch: int, sample: int) -> Example:
+        """One pair for reading."""
+        batch = self.collate(np.array([epoch]), np.array([sample]))
+        random = bool(batch.targets["nsp"].item())
+        note = "label 1: B is from another document" if random else "label 0: B follows A"
+        return _inspection.example(self.masker, batch, note)
 
 
 def make(
