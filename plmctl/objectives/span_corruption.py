@@ -37,7 +37,7 @@ class Config(TextToTextConfig):
     """Predict the spans that sentinels stand for."""
 
     name: Literal["span_corruption"] = "span_corruption"
-    density: float = Field(default=0.15, gt=0, lt=1)
+    density: float = Field(default=0.15, gt=0, le=0.9)
     """Share of the tokens that is hidden."""
     mean_span: float = Field(default=3.0, ge=1)
     """Mean tokens of a hidden span."""
