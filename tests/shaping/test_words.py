@@ -106,7 +106,8 @@ def test_a_piece_that_starts_no_word_belongs_to_the_word_before() -> None:
     candidates = np.array([[0, 1, 1, 0, 1, 1, 0]], bool)
     starts = np.array([[1, 0, 1, 1, 0, 1, 1]], bool)
     every = [
-        choose_words(candidates, starts, np.array([2]), fold(1, [key]), WORD)[0] for key in range(60)
+        choose_words(candidates, starts, np.array([2]), fold(1, [key]), WORD)[0]
+        for key in range(60)
     ]
     seen = {tuple(np.flatnonzero(row).tolist()) for row in every}
     # ##b is a word; c and ##d are one, as in the published code; e is one.
