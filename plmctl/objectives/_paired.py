@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.errors import DataError
+from plmctl.objectives import _inspection
 from plmctl.objectives._masked import Masker
+from plmctl.shaping.examples import Example, Tallies, merge, pair_tallies
 from plmctl.shaping.pairing import Pairs
 from plmctl.shaping.rows import layout
 
@@ -26,6 +28,19 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Label:
+    """What the label of a pair is called, and what is said of a pair.
+
+    Attributes:
+        name: Of label 1 in statistics.
+        meanings: Of label 0, of label 1, and of label 1 where the chunk had one sentence.
+    """
+
+    name: str
+    meanings: tuple[str, str, str]
+
+
+@dataclass(frozen=True)
 class MaskedPairs:
     """The pairs of one store at one sequence length."""
 
@@ -34,6 +49,7 @@ class MaskedPairs:
     """The pairs of a pass over the corpus."""
     parts: tuple[str, ...]
     """The part of the masked tokens, and that of the pairs' labels."""
+    label: Label
 
     def __len__(self) -> int:
         """Pairs in an epoch.
@@ -56,23 +72,23 @@ class MaskedPairs:
         """
         import torch
 
+        passes, pairs = self._chosen(epochs, samples)
+        rows = layout([pairs.a_start, pairs.b_start], [pairs.a_end, pairs.b_end])
+        batch = self.masker.batch(rows, passes, samples)
+        batch.targets[self.parts[1]] = torch.from_numpy(pairs.label)
+        return batch
+
+    def _chosen(self, epochs: Ints, samples: Ints) -> tuple[Ints, Pairs]:
+        """[B] the pass of each sample, and its pair."""
         passes = np.array([self.masker.config.pass_of(int(epoch)) for epoch in epochs])
-        columns = np.empty((5, len(samples)), dtype=np.int64)
+        columns: dict[str, NDArray[Any]] = {}
         for pass_ in np.unique(passes):
             rows = np.flatnonzero(passes == pass_)
             pairs = self.pairs(int(pass_))
-            at = samples[rows] % len(pairs)
-            columns[:, rows] = (
-                pairs.a_start[at],
-                pairs.a_end[at],
-                pairs.b_start[at],
-                pairs.b_end[at],
-                pairs.label[at],
-            )
-        a_start, a_end, b_start, b_end, label = columns
-        batch = self.masker.batch(layout([a_start, b_start], [a_end, b_end]), passes, samples)
-        batch.targets[self.parts[1]] = torch.from_numpy(label)
-        return batch
+            for name, column in vars(pairs).items():
+                chosen = columns.setdefault(name, np.empty(len(samples), dtype=column.dtype))
+                chosen[rows] = column[samples[rows] % len(pairs)]
+        return passes, Pairs(**columns)
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy of the masked tokens and of the pairs' labels, in nats."""
@@ -85,6 +101,26 @@ class MaskedPairs:
         from plmctl.modeling.losses import score_sums
 
         return score_sums(network(**batch.inputs), batch.targets)
+
+    def tally(self, epochs: Ints, samples: Ints) -> Tallies:
+        """Statistics of the pairs ``samples``."""
+        batch, pairs = self.collate(epochs, samples), self._chosen(epochs, samples)[1]
+        segments = batch.inputs["token_type_ids"].numpy()
+        lengths = _inspection.lengths(batch)
+        named = pair_tallies(lengths, segments, pairs.label, pairs.forced, self.label.name)
+        return merge([_inspection.tally(self.masker, batch), named])
+
+    def expected(self) -> dict[str, float]:
+        """What some of the statistics should come to."""
+        return {**_inspection.expected(self.masker), f"{self.label.name}_share_multi": 0.5}
+
+    def example(self, epoch: int, sample: int) -> Example:
+        """One pair for reading."""
+        batch = self.collate(np.array([epoch]), np.array([sample]))
+        which = self._chosen(np.array([epoch]), np.array([sample]))[1]
+        kind = 2 if which.forced[0] else int(which.label[0])
+        note = f"label {which.label[0]}: {self.label.meanings[kind]}"
+        return _inspection.example(self.masker, batch, note)
 
 
 def remembered(pairs: Callable[[int], Pairs]) -> Callable[[int], Pairs]:

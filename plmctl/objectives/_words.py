@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
 
 _WINDOWS, _WINDOW = 64, 4096  # places that are looked at, and tokens of each
-# English has 0.86 (8,000 ids) to 0.96 (ids learnt from little text), single Chinese characters 0.995.
+# English has 0.86 (8,000 ids) to 0.96 (ids learnt from little text), Chinese characters 0.995.
 _ALL_START = 0.99
 _TOO_LONG = 0.2
 

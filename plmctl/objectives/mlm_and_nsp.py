@@ -13,7 +13,7 @@ from pydantic import Field
 
 from plmctl.config.masking import MaskingConfig
 from plmctl.objectives._masked import masker
-from plmctl.objectives._paired import MaskedPairs, check_documents, remembered
+from plmctl.objectives._paired import Label, MaskedPairs, check_documents, remembered
 from plmctl.shaping.keys import fold, stream
 from plmctl.shaping.pairing import Pairs, next_sentence_pairs
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from plmctl.tokenization.vocab import Vocab
 
 PARTS = ("mlm", "nsp")
+
+_LABEL = Label(
+    "random_next", ("B follows A", "B is from another document", "B is from another document")
+)
 
 
 class Config(MaskingConfig):
@@ -51,4 +55,4 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
             short_seq_prob=config.short_seq_prob,
         )
 
-    return MaskedPairs(masker(config, store, vocab, seed, seq_len), pairs, PARTS)
+    return MaskedPairs(masker(config, store, vocab, seed, seq_len), pairs, PARTS, _LABEL)

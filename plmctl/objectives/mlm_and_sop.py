@@ -13,7 +13,7 @@ from pydantic import Field
 
 from plmctl.config.masking import MaskingConfig
 from plmctl.objectives._masked import masker
-from plmctl.objectives._paired import MaskedPairs, check_documents, remembered
+from plmctl.objectives._paired import Label, MaskedPairs, check_documents, remembered
 from plmctl.shaping.keys import fold, stream
 from plmctl.shaping.pairing import Pairs, sentence_order_pairs
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from plmctl.tokenization.vocab import Vocab
 
 PARTS = ("mlm", "sop")
+
+_LABEL = Label("swapped", ("A comes before B", "B comes before A", "B is from another document"))
 
 
 class Config(MaskingConfig):
@@ -59,4 +61,4 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
             single=config.single_sentence,
         )
 
-    return MaskedPairs(masker(config, store, vocab, seed, seq_len), pairs, PARTS)
+    return MaskedPairs(masker(config, store, vocab, seed, seq_len), pairs, PARTS, _LABEL)
