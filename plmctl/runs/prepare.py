@@ -47,7 +47,7 @@ def prepare(config: PretrainConfig) -> Prepared:
     Under a launcher the main process builds and the others wait for the folder to appear; no
     collective waits with them, so that no time-out can end a long build.
     """
-    encoder = Encoder(config.tokenizer)
+    encoder = Encoder(config.tokenizer, config.data.words)
     root = Path(config.data.store)
     stores = find(config.data, encoder, root=root)
     while stores is None and not launch.is_main():
