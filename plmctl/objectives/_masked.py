@@ -22,6 +22,7 @@ from plmctl.shaping.masking import (
     replace,
 )
 from plmctl.shaping.rows import CLS, PAD, SEP, Layout, fill
+from plmctl.tokenization.vocab import TOKEN_NAMES
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+ROW_TOKENS = ("mask", "cls", "sep", "pad")
+"""What the tokenizer of a masked objective must have."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +122,8 @@ def masker(
         ConfigError: The tokenizer lacks a special token that masked rows need, or whole words are
             asked for and the store's word starts are none.
     """
-    ids = {"[MASK]": vocab.mask, "[CLS]": vocab.cls, "[SEP]": vocab.sep, "[PAD]": vocab.pad}
-    missing = [name for name, id_ in ids.items() if id_ is None]
+    ids = {name: getattr(vocab, name) for name in ROW_TOKENS}
+    missing = [TOKEN_NAMES[name] for name, id_ in ids.items() if id_ is None]
     if missing:
         raise ConfigError(
             f"the objective {config.name!r} needs a tokenizer with {', '.join(missing)}",
