@@ -100,7 +100,11 @@ class Masker:
             counts = np.minimum(counts, config.max_predictions or counts.max())
         if config.unit == "token":
             return choose(candidates, counts, keys)
-        starts = self.store.word_starts(np.maximum(layout.source, 0)) | (layout.source < 0)
+        starts = self.store.word_starts(np.maximum(layout.source, 0))
+        if config.mask_specials:  # a special token is a word, whatever truncation left after it
+            special = layout.source < 0
+            starts |= special
+            starts[:, 1:] |= special[:, :-1]
         longest = config.max_ngram if config.unit == "ngram" else 1
         shares = ngram_shares(longest, favor_shorter=config.favor_shorter)
         return choose_words(candidates, starts, counts, keys, shares)
