@@ -86,4 +86,4 @@ class MaskedLm:
 def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> MaskedLm:
     """The objective over a store; ``seq_len`` counts [CLS] and [SEP]."""
     starts, ends = document_blocks(store.sentences, store.documents, seq_len - 2)
-    return MaskedLm(masker(config, store, vocab, seed, seq_len), starts, ends)
+    return MaskedLm(masker(config, store, vocab, seed), starts, ends)

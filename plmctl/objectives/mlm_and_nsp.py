@@ -56,4 +56,4 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
             short_seq_prob=config.short_seq_prob,
         )
 
-    return MaskedPairs(masker(config, store, vocab, seed, seq_len), pairs, PARTS, _LABEL)
+    return MaskedPairs(masker(config, store, vocab, seed), pairs, PARTS, _LABEL)
