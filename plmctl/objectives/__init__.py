@@ -34,6 +34,9 @@ class Objective(Protocol):
     PARTS: tuple[str, ...]
     """Names of the parts of its loss: the heads that it needs."""
 
+    TOKENS: tuple[str, ...]
+    """Fields of ``Vocab`` that it cannot do without."""
+
     def make(
         self, config: Any, store: "TokenStore", vocab: "Vocab", seq_len: int, seed: int
     ) -> Any:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from plmctl.config.masking import MaskingConfig
 from plmctl.objectives import _inspection
-from plmctl.objectives._masked import Masker, masker
+from plmctl.objectives._masked import ROW_TOKENS, Masker, masker
 from plmctl.shaping.examples import Example, Tallies
 from plmctl.shaping.packing import document_blocks
 from plmctl.shaping.rows import layout
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 PARTS = ("mlm",)
+TOKENS = ROW_TOKENS
 
 
 class Config(MaskingConfig):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import families, objectives
+from plmctl.config.masking import MaskingConfig
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.runs import launch
@@ -12,6 +13,7 @@ from plmctl.runs.finetune import check_model
 from plmctl.runs.folder import check_run, open_run, write_environment, write_results
 from plmctl.runs.prepare import Prepared, prepare
 from plmctl.runs.say import say, show
+from plmctl.runs.word_starts import check_words
 from plmctl.shaping.keys import fold, stream
 
 if TYPE_CHECKING:
@@ -47,8 +49,8 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
     """Refuse what cannot train, before a network is built.
 
     Raises:
-        ConfigError: A sequence longer than the network has positions, or a tokenizer without
-            what the objective needs.
+        ConfigError: A sequence longer than the network has positions, a tokenizer without what the
+            objective needs, or whole words asked for where the text has none.
         DataError: A corpus that gives no sequence.
     """
     longest = max(phase.seq_len for phase in config.train.phases)
@@ -70,6 +72,8 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
                 "use the tokenizer that the model was made with",
             )
     for phase in config.train.phases:
+        if isinstance(config.objective, MaskingConfig):
+            check_words(config.objective, prepared.train, phase.seq_len)
         make_step(config, prepared.train, prepared, phase.seq_len)
 
 
