@@ -110,9 +110,7 @@ def make_network(config: PretrainConfig, prepared: Prepared) -> "Network":
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)
     filler = vocab.pad if vocab.pad is not None else vocab.eos
     model = family.build(config.model, vocab_size=vocab.size, pad_id=filler or 0, parts=parts)
-    if getattr(
-        model.config, "is_encoder_decoder", False
-    ):  # where generating stops; T5's config says 1
+    if getattr(model.config, "is_encoder_decoder", False):  # generating has to stop somewhere
         model.config.eos_token_id = model.generation_config.eos_token_id = vocab.eos
     return Network(model, family.forward)
 
