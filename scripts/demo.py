@@ -18,6 +18,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from plmctl.reporting.tables import rows_table
+
 PLMCTL = [sys.executable, "-m", "plmctl"]
 console = Console()
 
@@ -84,8 +86,8 @@ class Demo:
         gain = with_pretraining["accuracy"] - without["accuracy"]
         return [
             f"{self.configs['pretrain']['model']['family']}",
-            f"{last['tokens'] / 1e6:.1f} M tokens",
-            f"{last['time'] / 60:.1f} min",
+            f"{last['tokens'] / 1e6:.1f} M",
+            f"{last['time'] / 60:.1f}",
             str(with_pretraining["rows"]),
             f"{with_pretraining['majority']:.3f}",
             f"{without['accuracy']:.3f}",
@@ -118,15 +120,10 @@ def results(path: Path) -> dict[str, Any]:
 
 
 def table(rows: list[list[str]]) -> Table:
-    made = Table(
-        title="What pretraining bought: accuracy on held-out documents", title_style="bold"
-    )
-    names = ["model", "pretrained on", "for", "labelled rows", "majority", "from scratch",
-             "pretrained", "gain"]  # fmt: skip
-    for name in names:
-        made.add_column(name, justify="left" if name == "model" else "right")
-    for row in rows:
-        made.add_row(*row)
+    columns = ["model", "tokens", "minutes", "rows", "majority", "scratch", "pretrained", "gain"]
+    made = rows_table("What pretraining bought: accuracy on held-out documents", columns, rows)
+    made.caption = "tokens and minutes of pretraining; labelled rows of finetuning\n"
+    made.caption_justify = "left"
     return made
 
 

@@ -13,7 +13,7 @@ class TextConfig(Model):
 
     train: tuple[Text, ...] = Field(min_length=1)
     """Paths and globs (txt, jsonl, csv, parquet, also .gz and .zst), folders saved by `datasets`,
-    `hf:NAME`, `sample:NAME`."""
+    `hf:NAME`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`."""
     text: Text = "text"
     """Column of jsonl, csv, parquet and datasets that holds the text."""
     documents: Literal["auto", "blank_line", "file", "line"] = "auto"
@@ -28,6 +28,10 @@ class DataConfig(TextConfig):
     """Share of the documents held out by their hash (1%), or sources of their own; empty: none."""
     sentences: Literal["auto", "line", "en", "zh", "none"] = "auto"
     """How text is cut into sentences; line: one sentence a line."""
+    words: Literal["pretokenizer", "jieba"] = "pretokenizer"
+    """Where words start, for whole-word masking. pretokenizer: where the tokenizer's own rules cut
+    text, and at each Chinese character; jieba: Chinese words of several characters too, by jieba
+    (`pip install 'plmctl[zh]'`)."""
     store: Text = "stores"
     """Folder that keeps the token stores."""
 
@@ -36,8 +40,8 @@ class TableConfig(Model):
     """Labelled rows for finetuning."""
 
     train: tuple[Text, ...] = Field(min_length=1)
-    """Paths and globs (csv, tsv, jsonl, parquet), folders saved by `datasets`, `hf:NAME:SPLIT`,
-    `sample:NAME`."""
+    """Paths and globs (csv, tsv without quoting, jsonl, parquet), folders saved by `datasets`,
+    `hf:NAME:SPLIT`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`."""
     valid: Share | tuple[Text, ...] = 0.1
     """Rows to validate on, or the share of the training rows that is held out by a hash."""
     max_rows: int | None = Field(default=None, ge=1)
