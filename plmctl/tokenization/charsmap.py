@@ -57,15 +57,13 @@ def _double_array(table: dict[bytes, int]) -> list[int]:
     units, free = [0] * 256, [True] * 256
     free[0] = False
     waiting: list[tuple[int, list[bytes], int]] = [(0, sorted(table), 0)]
-    lowest, bases = 0, set[int]()
+    last, bases = 0, set[int]()
     while waiting:
         node, keys, depth = waiting.pop()
         groups: dict[int, list[bytes]] = {}
         for key in keys:
             groups.setdefault(key[depth] if len(key) > depth else 0, []).append(key)
-        while lowest < len(free) and not free[lowest]:
-            lowest += 1
-        base = _base(free, list(groups), lowest, bases | {node})
+        base = last = _base(free, list(groups), last, bases, node)
         bases.add(base)
         while len(free) < (base | 255) + 1:
             units += [0] * 256
@@ -82,14 +80,16 @@ def _double_array(table: dict[bytes, int]) -> list[int]:
     return units
 
 
-def _base(free: list[bool], labels: list[int], lowest: int, taken: set[int]) -> int:
-    """The first place where a node's children fit.
+def _base(free: list[bool], labels: list[int], last: int, taken: set[int], node: int) -> int:
+    """A place where a node's children fit, in the last block of 256 or a later one.
 
     No two nodes have one place, or each would have the other's children too; nor is it the node's.
     """
-    base = lowest & ~255
-    while base in taken or not all(
-        (base ^ label) >= len(free) or free[base ^ label] for label in labels
+    base = last & ~255
+    while (
+        base == node
+        or base in taken
+        or not all((base ^ label) >= len(free) or free[base ^ label] for label in labels)
     ):
         base += 1
     return base
