@@ -110,6 +110,10 @@ def make_network(config: PretrainConfig, prepared: Prepared) -> "Network":
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)
     filler = vocab.pad if vocab.pad is not None else vocab.eos
     model = family.build(config.model, vocab_size=vocab.size, pad_id=filler or 0, parts=parts)
+    if getattr(
+        model.config, "is_encoder_decoder", False
+    ):  # where generating stops; T5's config says 1
+        model.config.eos_token_id = model.generation_config.eos_token_id = vocab.eos
     return Network(model, family.forward)
 
 
@@ -209,5 +213,7 @@ def _finish(
     model: Any = engine.trained().network
     saved = save_model(folder, model, config.tokenizer, model_card(folder, type(model).__name__))
     held_out = prepared.valid or prepared.train
-    write_results(folder, "samples", samples(str(saved), held_out, config.seed))
+    write_results(
+        folder, "samples", samples(str(saved), held_out, config.seed, config.objective.name)
+    )
     write([folder], folder / "report.html")
