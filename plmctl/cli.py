@@ -107,6 +107,26 @@ def prepare(config: ConfigFile, overrides: Overrides = None, as_json: Json = Fal
     command.run(load("pretrain", config, overrides or ()), as_json=as_json)
 
 
+@app.command(epilog=_example("plmctl preview configs/demo/pretrain.yaml objective.rate=0.15"))
+def preview(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    count: Annotated[int, typer.Option(min=1, help="Examples that are counted.")] = 10_000,
+    examples: Annotated[int, typer.Option(min=0, help="Examples that are shown.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """Show what a pretraining config trains on.
+
+    Prints real training examples, with what is masked, replaced, kept or asked for, and statistics
+    beside the values that they should have. Prepares the text where that is not done yet.
+    """
+    from plmctl.config.load import load
+    from plmctl.runs import preview as command
+
+    config_ = load("pretrain", config, overrides or ())
+    command.run(config_, count=count, examples=examples, as_json=as_json)
+
+
 @app.command(
     epilog=_example("plmctl pretrain configs/demo/pretrain.yaml optim.lr=1e-3 launch.processes=2")
 )

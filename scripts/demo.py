@@ -84,8 +84,8 @@ class Demo:
         gain = with_pretraining["accuracy"] - without["accuracy"]
         return [
             f"{self.configs['pretrain']['model']['family']}",
-            f"{last['tokens'] / 1e6:.1f} M tokens",
-            f"{last['time'] / 60:.1f} min",
+            f"{last['tokens'] / 1e6:.1f} M",
+            f"{last['time'] / 60:.1f}",
             str(with_pretraining["rows"]),
             f"{with_pretraining['majority']:.3f}",
             f"{without['accuracy']:.3f}",
@@ -119,10 +119,11 @@ def results(path: Path) -> dict[str, Any]:
 
 def table(rows: list[list[str]]) -> Table:
     made = Table(
-        title="What pretraining bought: accuracy on held-out documents", title_style="bold"
+        title="What pretraining bought: accuracy on held-out documents",
+        title_style="bold",
+        caption="tokens and minutes of pretraining; labelled rows of finetuning",
     )
-    names = ["model", "pretrained on", "for", "labelled rows", "majority", "from scratch",
-             "pretrained", "gain"]  # fmt: skip
+    names = ["model", "tokens", "minutes", "rows", "majority", "scratch", "pretrained", "gain"]
     for name in names:
         made.add_column(name, justify="left" if name == "model" else "right")
     for row in rows:

@@ -22,7 +22,7 @@ ALLOWED = {
         "config", "corpus", "tokenization", "modeling", "families", "objectives", "tasks",
         "training",
     },
-    "reporting": {"config"},
+    "reporting": {"config", "shaping"},
     "runs": {
         "config", "corpus", "shaping", "tokenization", "modeling", "families", "objectives",
         "tasks", "training", "evaluation", "reporting",

@@ -13,7 +13,7 @@ class TextConfig(Model):
 
     train: tuple[Text, ...] = Field(min_length=1)
     """Paths and globs (txt, jsonl, csv, parquet, also .gz and .zst), folders saved by `datasets`,
-    `hf:NAME`, `sample:NAME`."""
+    `hf:NAME`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`."""
     text: Text = "text"
     """Column of jsonl, csv, parquet and datasets that holds the text."""
     documents: Literal["auto", "blank_line", "file", "line"] = "auto"
@@ -36,8 +36,8 @@ class TableConfig(Model):
     """Labelled rows for finetuning."""
 
     train: tuple[Text, ...] = Field(min_length=1)
-    """Paths and globs (csv, tsv, jsonl, parquet), folders saved by `datasets`, `hf:NAME:SPLIT`,
-    `sample:NAME`."""
+    """Paths and globs (csv, tsv without quoting, jsonl, parquet), folders saved by `datasets`,
+    `hf:NAME:SPLIT`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`."""
     valid: Share | tuple[Text, ...] = 0.1
     """Rows to validate on, or the share of the training rows that is held out by a hash."""
     max_rows: int | None = Field(default=None, ge=1)

@@ -16,6 +16,21 @@ class MaskingConfig(ObjectiveConfig):
     """static only: how many passes over the corpus have masks of their own (BERT's dupe_factor)."""
     rate: float = Field(default=0.15, gt=0, lt=1)
     """Share of the tokens that is predicted."""
+    unit: Literal["token", "word", "ngram"] = "token"
+    """What is chosen; word: all tokens of a word (BERT's whole-word masking); ngram: runs of 1 to
+    `max_ngram` whole words (ALBERT)."""
+    max_ngram: int = Field(default=3, ge=1, le=10)
+    """ngram only: most words of a run; n words are drawn with a probability in proportion to
+    1/n."""
+    favor_shorter: bool = True
+    """ngram only: false turns the probabilities round, so that long runs are the likely ones."""
+    count: Literal["exact", "probabilistic"] = "exact"
+    """exact: round(rate * length), at least 1 (BERT); probabilistic: up or down by chance, so that
+    the mean is exact (RoBERTa)."""
+    mask_specials: bool = False
+    """Also choose [CLS] and [SEP], as RoBERTa's code does."""
+    random_specials: bool = True
+    """Random tokens may be special ones, as in BERT's code; false: never, as in RoBERTa's."""
     max_predictions: int | None = Field(default=None, ge=1)
     """Most predictions a sequence (BERT: 20 at length 128, 77 at 512). Empty: no limit."""
     mask_share: float = Field(default=0.8, ge=0, le=1)

@@ -17,7 +17,7 @@ class ComputeConfig(Model):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto: bf16 on a CUDA device that has it, else fp32."""
     compile: bool | Literal["auto"] = "auto"
-    """Run the network through `torch.compile`; auto: plmctl decides."""
+    """Run the network through `torch.compile`; auto: no, as yet."""
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
     """The implementation of attention; auto: the library's choice."""
     threads: int | None = Field(default=None, ge=1)

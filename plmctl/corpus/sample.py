@@ -147,6 +147,19 @@ def _zh_reviews() -> Iterator[tuple[Values, str, float]]:
                 yield row, f"sample:zh-reviews/{side}:{number}", share_of(text)
 
 
+def _unlabelled_reviews() -> list[Document]:
+    """The reviews of the training side as text; each is a document."""
+    return [
+        Document(str(row["text"]), origin)
+        for row, origin, place in _zh_reviews()
+        if place >= HELD_OUT
+    ]
+
+
+def _itself(document: Document) -> Document:
+    return document
+
+
 def _package(name: str, extra: str) -> Path:
     """The folder of an installed package, which is not imported."""
     spec = find_spec(name)
@@ -160,7 +173,11 @@ def _package(name: str, extra: str) -> Path:
 
 # What lists a sample's documents, and what reads one: so that a part of them costs a part.
 _Text = tuple[Callable[[], list[Any]], Callable[[Any], Document]]
-_TEXTS: dict[str, _Text] = {"sotu": (_messages, _message), "zh-news": (_news, _paragraph)}
+_TEXTS: dict[str, _Text] = {
+    "sotu": (_messages, _message),
+    "zh-news": (_news, _paragraph),
+    "zh-reviews:train": (_unlabelled_reviews, _itself),
+}
 _TABLES: dict[str, Callable[[], Iterator[tuple[Values, str, float]]]] = {
     "sotu-era": _sotu_era,
     "zh-reviews": _zh_reviews,

@@ -11,6 +11,7 @@ import numpy as np
 from plmctl.corpus.reading import resolve, rows
 from plmctl.corpus.split import share_of
 from plmctl.errors import DataError
+from plmctl.registry import nearest
 
 if TYPE_CHECKING:
     from plmctl.config.data import TableConfig
@@ -22,6 +23,20 @@ class Row:
 
     values: Mapping[str, Any]
     origin: str
+
+    def cell(self, column: str) -> Any:
+        """What stands in a column.
+
+        Raises:
+            DataError: There is no such column, or nothing in it.
+        """
+        value = self.values.get(column)
+        if value is None:
+            raise DataError(
+                f"{self.origin}: no column {column!r}{nearest(column, self.values)}",
+                "name the columns under `task`",
+            )
+        return value
 
 
 def read_rows(names: Sequence[str]) -> list[Row]:
@@ -39,7 +54,7 @@ def read_rows(names: Sequence[str]) -> list[Row]:
 
 
 def split_rows(
-    config: TableConfig, seed: int, columns: Sequence[str] = ()
+    config: TableConfig, seed: int, columns: Sequence[str]
 ) -> tuple[list[Row], list[Row]]:
     """Training and validation rows of a config.
 
@@ -47,11 +62,10 @@ def split_rows(
         config: The sources; ``valid`` as a share holds out rows by a hash, ``max_rows`` takes a
             sample of the training rows, of which a smaller one is a part of a larger one.
         seed: Of the sample.
-        columns: What the hash is of, so that rows that are equal in it are on one side; all
-            columns if none is named.
+        columns: What the hash is of, so that rows that are equal in it are on one side.
 
     Raises:
-        DataError: One side is empty.
+        DataError: One side is empty, or a column is missing.
     """
     train = read_rows(config.train)
     if isinstance(config.valid, tuple):
@@ -73,4 +87,4 @@ def split_rows(
 
 
 def _content(row: Row, columns: Sequence[str]) -> str:
-    return repr([(column, row.values.get(column)) for column in columns or sorted(row.values)])
+    return repr([(column, row.cell(column)) for column in columns])

@@ -28,6 +28,7 @@ class TextMeasureConfig(MeasureConfig):
     held_out: Annotated[Share, Field(gt=0)] | None = None
     """Score only the documents that pretraining with this validation share held out."""
     seq_len: int = Field(default=128, ge=8)
+    """Tokens a sequence, special ones included."""
     max_samples: int | None = Field(default=2000, ge=1)
     """Sequences to score at most; empty: all."""
     store: str = "stores"

@@ -18,6 +18,8 @@ class Family(Protocol):
     """The objective of the family's paper."""
     TOKENIZER: str
     """The tokenizer algorithm of the family's paper."""
+    HEADS: tuple[str, ...]
+    """Parts of a loss that it has heads for."""
     DROPOUT: tuple[str, ...]
     """Names of the dropout probabilities in transformers' config."""
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 OBJECTIVE = "mlm+nsp"
 TOKENIZER = "wordpiece"
+HEADS = ("mlm", "nsp")
 
 DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 OBJECTIVE = "clm"
 TOKENIZER = "byte_bpe"
+HEADS = ("lm",)
 
 DROPOUT = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 

@@ -6,7 +6,24 @@ from plmctl import registry
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
+    from plmctl.shaping.examples import Example, Ints, Tallies
     from plmctl.tokenization.vocab import Vocab
+
+
+class Inspectable(Protocol):
+    """What an objective over a store does besides a ``training.step.Step``: ``plmctl preview``."""
+
+    def __len__(self) -> int:
+        """Samples in an epoch."""
+
+    def tally(self, epochs: "Ints", samples: "Ints") -> "Tallies":
+        """Statistics of the examples [B] named by epochs [B] and samples [B]."""
+
+    def expected(self) -> dict[str, float]:
+        """What those of the statistics should come to whose value is known."""
+
+    def example(self, epoch: int, sample: int) -> "Example":
+        """One example for reading."""
 
 
 class Objective(Protocol):
@@ -20,7 +37,7 @@ class Objective(Protocol):
     def make(
         self, config: Any, store: "TokenStore", vocab: "Vocab", seq_len: int, seed: int
     ) -> Any:
-        """The objective over a store: a ``training.step.Step``."""
+        """The objective over a store: a ``training.step.Step`` and ``Inspectable``."""
 
 
 def get(name: str) -> Objective:

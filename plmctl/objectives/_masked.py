@@ -10,8 +10,17 @@ from numpy.typing import NDArray
 
 from plmctl.config.masking import MaskingConfig
 from plmctl.errors import ConfigError
-from plmctl.shaping.keys import fold, stream
-from plmctl.shaping.masking import Treatment, choose, count_exact, replace
+from plmctl.objectives._words import check_words
+from plmctl.shaping.keys import Keys, fold, stream
+from plmctl.shaping.masking import (
+    Treatment,
+    choose,
+    choose_words,
+    count_exact,
+    count_probabilistic,
+    ngram_shares,
+    replace,
+)
 from plmctl.shaping.rows import CLS, PAD, SEP, Layout, fill
 
 if TYPE_CHECKING:
@@ -20,6 +29,7 @@ if TYPE_CHECKING:
     from plmctl.tokenization.vocab import Vocab
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -59,8 +69,7 @@ class Masker:
         keys = fold(self.key, passes, samples)
         real = layout.source != PAD
         ids = fill(layout.source, self.store.tokens(np.maximum(layout.source, 0)), self.specials)
-        counts = count_exact(layout.lengths, self.config.rate, self.config.max_predictions)
-        chosen = choose(layout.source >= 0, counts, keys)
+        chosen = self._choose(layout, keys)
         positions = np.flatnonzero(chosen)
         inputs = {
             "input_ids": replace(ids, chosen, keys, self.treatment),
@@ -75,12 +84,38 @@ class Masker:
             real.size,
         )
 
+    def _choose(self, layout: Layout, keys: Keys) -> Bools:
+        """[B, L] the positions to predict."""
+        config = self.config
+        candidates = layout.source != PAD if config.mask_specials else layout.source >= 0
+        if config.count == "exact":
+            counts = count_exact(layout.lengths, config.rate, config.max_predictions)
+        else:
+            counts = count_probabilistic(layout.lengths, config.rate, keys)
+            counts = np.minimum(counts, config.max_predictions or counts.max())
+        if config.unit == "token":
+            return choose(candidates, counts, keys)
+        starts = self.store.word_starts(np.maximum(layout.source, 0)) | (layout.source < 0)
+        longest = config.max_ngram if config.unit == "ngram" else 1
+        shares = ngram_shares(longest, favor_shorter=config.favor_shorter)
+        return choose_words(candidates, starts, counts, keys, shares)
 
-def masker(config: MaskingConfig, store: TokenStore, vocab: Vocab, seed: int) -> Masker:
+
+def masker(
+    config: MaskingConfig, store: TokenStore, vocab: Vocab, seed: int, seq_len: int = 512
+) -> Masker:
     """A masker for a tokenizer.
 
+    Args:
+        config: Rates and the kind of masking.
+        store: Where the tokens are.
+        vocab: Special tokens.
+        seed: Of all masks.
+        seq_len: Length of a full row.
+
     Raises:
-        ConfigError: The tokenizer lacks a special token that masked rows need.
+        ConfigError: The tokenizer lacks a special token that masked rows need, or whole words are
+            asked for and the store's word starts are none.
     """
     ids = {"[MASK]": vocab.mask, "[CLS]": vocab.cls, "[SEP]": vocab.sep, "[PAD]": vocab.pad}
     missing = [name for name, id_ in ids.items() if id_ is None]
@@ -89,7 +124,10 @@ def masker(config: MaskingConfig, store: TokenStore, vocab: Vocab, seed: int) ->
             f"the objective {config.name!r} needs a tokenizer with {', '.join(missing)}",
             "train one with `family: bert`",
         )
+    check_words(config, store, seq_len)
     mask, cls, sep, pad = (int(id_) for id_ in ids.values() if id_ is not None)
-    treatment = Treatment(mask, vocab.size, config.mask_share, config.random_share)
+    special = (vocab.pad, vocab.unk, vocab.cls, vocab.sep, vocab.mask, vocab.bos, vocab.eos)
+    never = () if config.random_specials else tuple(id_ for id_ in special if id_ is not None)
+    treatment = Treatment(mask, vocab.size, config.mask_share, config.random_share, never)
     key = int(fold(seed, stream("mask")))
     return Masker(config, store, treatment, {PAD: pad, CLS: cls, SEP: sep}, key)

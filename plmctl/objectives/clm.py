@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from plmctl.config.members import ObjectiveConfig
 from plmctl.errors import ConfigError, DataError
+from plmctl.shaping.examples import Example, Piece, Tallies, tally
 from plmctl.shaping.packing import DocumentStream
 
 if TYPE_CHECKING:
@@ -87,6 +88,25 @@ class CausalLm:
         from plmctl.modeling.losses import score_sums
 
         return score_sums(network(**batch.inputs), batch.targets)
+
+    def tally(self, epochs: NDArray[np.int64], samples: NDArray[np.int64]) -> Tallies:
+        """Statistics of the windows ``samples``."""
+        batch = self.collate(epochs, samples)
+        lengths = np.full(len(samples), self.seq_len)
+        targets = batch.targets["lm"].numpy()
+        separators = (targets == self.end_of_text).sum(axis=1)
+        return {"mean_length": tally(lengths), "mean_separators": tally(separators)}
+
+    def expected(self) -> dict[str, float]:
+        """What some of the statistics should come to."""
+        return {"mean_length": self.seq_len}
+
+    def example(self, epoch: int, sample: int) -> Example:
+        """One window for reading, and the token that its last position predicts."""
+        batch = self.collate(np.array([epoch]), np.array([sample]))
+        ids = [*batch.inputs["input_ids"][0].tolist(), int(batch.targets["lm"][0, -1])]
+        row = [Piece(id_, "special" if id_ == self.end_of_text else "text") for id_ in ids[:-1]]
+        return Example({"input": tuple(row), "last target": (Piece(ids[-1], "target"),)})
 
 
 def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> CausalLm:

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.config.masking import MaskingConfig
+from plmctl.objectives import _inspection
 from plmctl.objectives._masked import Masker, masker
+from plmctl.shaping.examples import Example, Tallies
 from plmctl.shaping.packing import document_blocks
 from plmctl.shaping.rows import layout
 
@@ -66,8 +68,21 @@ class MaskedLm:
 
         return score_sums(network(**batch.inputs), batch.targets)
 
+    def tally(self, epochs: Ints, samples: Ints) -> Tallies:
+        """Statistics of the rows ``samples``."""
+        return _inspection.tally(self.masker, self.collate(epochs, samples))
+
+    def expected(self) -> dict[str, float]:
+        """What some of the statistics should come to."""
+        return _inspection.expected(self.masker)
+
+    def example(self, epoch: int, sample: int) -> Example:
+        """One row for reading."""
+        batch = self.collate(np.array([epoch]), np.array([sample]))
+        return _inspection.example(self.masker, batch)
+
 
 def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> MaskedLm:
     """The objective over a store; ``seq_len`` counts [CLS] and [SEP]."""
     starts, ends = document_blocks(store.sentences, store.documents, seq_len - 2)
-    return MaskedLm(masker(config, store, vocab, seed), starts, ends)
+    return MaskedLm(masker(config, store, vocab, seed, seq_len), starts, ends)

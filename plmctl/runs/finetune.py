@@ -57,7 +57,7 @@ def read_examples(config: FinetuneConfig) -> Examples:
         DataError: A missing file or column, or a label that is not among the training rows'.
     """
     task, tokenizer = tasks.get(config.task.name), load_tokenizer(config.model)
-    rows = split_rows(config.data, config.seed)
+    rows = split_rows(config.data, config.seed, task.text_columns(config.task))
     labels = task.labels_of(config.task, rows[0])
     train, valid = (
         task.make(config.task, side, tokenizer, labels, config.train.max_length) for side in rows

@@ -1,12 +1,15 @@
-"""BERT's sentence pairs: one pass of ``create_instances_from_document`` over a corpus.
+"""Sentence pairs of BERT and ALBERT: one pass of ``create_instances_from_document`` over a corpus.
 
-The procedure (google-research/bert, create_pretraining_data.py) walks through each document on its
-own: collect sentences up to a target length, split them into A and B, and half of the time replace
-B by sentences of another document, putting the unused ones back. Only the steps within a document
-depend on each other, so all documents advance together here, one instance a round, in NumPy.
+The procedure (google-research/bert and google-research/albert, create_pretraining_data.py) walks
+through each document on its own: collect sentences up to a target length and split them into A and
+B. Half of the time BERT replaces B by sentences of another document, putting the unused ones back,
+and ALBERT swaps A and B. Only the steps within a document depend on each other, so all documents
+advance together here, one instance a round, in NumPy.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +17,10 @@ from numpy.typing import NDArray
 from plmctl.shaping.keys import Keys, below, fold, stream, uniform
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Decide = Callable[[Bools, Bools], tuple[Bools, Bools]]
+"""Of single-sentence chunks and the outcome of a fair coin: where B is random, and where A and B
+are swapped."""
 
 _DOCUMENT_TRIES = 10  # draws of another document before the same one is accepted, as in the source
 
@@ -30,8 +37,9 @@ class Pairs:
     b_start: Ints
     b_end: Ints
     label: Ints
-    """0: B follows A; 1: B is random (the convention of BERT and of transformers)."""
-    forced: NDArray[np.bool_]
+    """0: B follows A; 1: B is random, or A follows B (the convention of BERT, of ALBERT and of
+    transformers)."""
+    forced: Bools
     """The chunk had one sentence, so that B had to be random."""
 
     def __len__(self) -> int:
@@ -53,7 +61,56 @@ def next_sentence_pairs(
     Returns:
         The pairs, truncated so that len(A) + len(B) <= seq_len - 3, neither empty.
     """
-    room = seq_len - 3
+    return _walk(
+        (sentences, documents),
+        seq_len - 3,
+        key,
+        short_seq_prob,
+        lambda single, coin: (single | coin, np.zeros_like(coin)),
+    )
+
+
+def sentence_order_pairs(
+    sentences: Ints,
+    documents: Ints,
+    seq_len: int,
+    key: Keys,
+    *,
+    short_seq_prob: float = 0.1,
+    single: Literal["other_document", "skip"] = "other_document",
+) -> Pairs:
+    """All pairs of one pass over the corpus, in corpus order; half of them swapped.
+
+    Args:
+        sentences: [S+1] token position where each sentence starts.
+        documents: [D+1] sentence index where each document starts.
+        seq_len: Length of a finished input, [CLS] and two [SEP] included.
+        key: Key of this pass.
+        short_seq_prob: Share of documents cut to a random shorter target length.
+        single: What becomes of a chunk of one sentence. other_document: B is from another document
+            and the label is 1, as in ALBERT's code; skip: it gives no pair, so that the label is
+            about order alone, as in ALBERT's paper.
+
+    Returns:
+        The pairs, truncated so that len(A) + len(B) <= seq_len - 3, neither empty.
+    """
+    pairs = _walk(
+        (sentences, documents),
+        seq_len - 3,
+        key,
+        short_seq_prob,
+        lambda single, coin: (single, coin & ~single),
+    )
+    if single == "other_document":
+        return pairs
+    return Pairs(*(getattr(pairs, field.name)[~pairs.forced] for field in fields(Pairs)))
+
+
+def _walk(
+    corpus: tuple[Ints, Ints], room: int, key: Keys, short_seq_prob: float, decide: Decide
+) -> Pairs:
+    """The pairs of one pass: A and B have at most ``room`` tokens together."""
+    sentences, documents = corpus
     target = _targets(len(documents) - 1, room, key, short_seq_prob)
     at, document = documents[:-1].copy(), np.arange(len(documents) - 1)
     rounds = []
@@ -64,18 +121,14 @@ def next_sentence_pairs(
         chunk_end = _reach(sentences, at, target[document], documents[document + 1])
         size = chunk_end - at
         split = at + np.where(size == 1, 1, 1 + below(fold(draws, 0), np.maximum(size - 1, 1)))
-        random = (size == 1) | (uniform(fold(draws, 1)) < 0.5)
+        random, swapped = decide(size == 1, uniform(fold(draws, 1)) < 0.5)
         wanted = target[document] - (sentences[split] - sentences[at])
         other_start, other_end = _elsewhere(sentences, documents, document, wanted, draws)
-        bounds = (
-            at,
-            split,
-            np.where(random, other_start, split),
-            np.where(random, other_end, chunk_end),
-        )
-        rounds.append(
-            (document, *(sentences[b] for b in bounds), random.astype(np.int64), size == 1)
-        )
+        a = at, split
+        b = np.where(random, other_start, split), np.where(random, other_end, chunk_end)
+        bounds = [np.where(swapped, y, x) for x, y in zip(a + b, b + a, strict=True)]
+        label = (random | swapped).astype(np.int64)
+        rounds.append((document, *(sentences[bound] for bound in bounds), label, size == 1))
         at = np.where(random, split, chunk_end)  # sentences that a random B displaced come again
         going_on = at < documents[document + 1]
         at, document = at[going_on], document[going_on]

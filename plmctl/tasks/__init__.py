@@ -14,6 +14,9 @@ class Task(Protocol):
     METRICS: str
     """The function of ``evaluation.metrics`` that says what predictions are worth."""
 
+    def text_columns(self, config: Any) -> tuple[str, ...]:
+        """The columns that are read: rows that are equal in them never stand on both sides."""
+
     def labels_of(self, config: Any, rows: Any) -> tuple[str, ...]:
         """The labels of the training rows, sorted: they are fixed in the model's config."""
 

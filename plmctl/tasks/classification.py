@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from plmctl.config.members import TaskConfig
 from plmctl.errors import DataError
-from plmctl.registry import nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +39,11 @@ class Config(TaskConfig):
     """Column of the text; two columns for a pair."""
     label: str = "label"
     """Column of the label, a name or a number."""
+
+
+def text_columns(config: Config) -> tuple[str, ...]:
+    """The column of the text, or the two of a pair."""
+    return (config.text,) if isinstance(config.text, str) else config.text
 
 
 def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -165,8 +169,7 @@ def make(
     Raises:
         DataError: A missing column, or a label that the training rows do not have.
     """
-    columns = (config.text,) if isinstance(config.text, str) else config.text
-    texts = [[_text(row, column) for row in rows] for column in columns]
+    texts = [[_text(row, column) for row in rows] for column in text_columns(config)]
     encoded = tokenizer(*texts, truncation=True, max_length=max_length)
     ids = {name: number for number, name in enumerate(labels)}
     targets = [_target(config, row, ids) for row in rows]
@@ -186,21 +189,11 @@ def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
 
 
 def _text(row: Row, column: str) -> str:
-    return str(_cell(row, column))
+    return str(row.cell(column))
 
 
 def _label(config: Config, row: Row) -> str:
-    return str(_cell(row, config.label))
-
-
-def _cell(row: Row, column: str) -> object:
-    value = row.values.get(column)
-    if value is None:
-        raise DataError(
-            f"{row.origin}: no column {column!r}{nearest(column, row.values)}",
-            "name the columns under `task`",
-        )
-    return value
+    return str(row.cell(config.label))
 
 
 def _target(config: Config, row: Row, ids: dict[str, int]) -> int:

@@ -32,6 +32,9 @@ def check_saved(folder: Path, trained: "PreTrainedTokenizerBase", texts: Sequenc
         ids = loaded(text)["input_ids"]
         if ids != trained(text)["input_ids"]:
             raise PlmError(f"{folder}: other ids after loading, for {text[:60]!r}")
+        # Text that names a special token, as a page about tokenizers does, is read as that token
+        # here and left out by decoding; unknown characters do not come back either.
+        plain = loaded(text, add_special_tokens=False)["input_ids"]
         again = loaded(loaded.decode(ids, skip_special_tokens=True))["input_ids"]
-        if loaded.unk_token_id not in ids and again != ids:
+        if again != ids and not set(plain).intersection(loaded.all_special_ids):
             raise PlmError(f"{folder}: decoding and encoding again gives other ids: {text[:60]!r}")

@@ -46,6 +46,7 @@ def test_all_commands_are_there() -> None:
     assert {path[0] for path in COMMANDS if path} == {
         "train-tokenizer",
         "prepare",
+        "preview",
         "pretrain",
         "finetune",
         "eval",

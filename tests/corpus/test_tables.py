@@ -62,7 +62,7 @@ def test_held_out_rows_keep_equal_texts_on_one_side(table: str) -> None:
 def test_a_smaller_sample_is_part_of_a_larger_one(table: str) -> None:
     def taken(count: int, seed: int = 1) -> list[str]:
         config = TableConfig(train=(table,), valid=(table,), max_rows=count)
-        return keys(split_rows(config, seed)[0])
+        return keys(split_rows(config, seed, ["n"])[0])
 
     assert len(set(taken(50))) == 50
     assert set(taken(50)) < set(taken(200))
@@ -75,7 +75,7 @@ def test_sides_without_rows_are_refused(tmp_path: Path, table: str) -> None:
     with pytest.raises(DataError, match="no rows in"):
         read_rows([str(tmp_path / "empty.csv")])
     with pytest.raises(DataError, match="500 training and 0 validation rows"):
-        split_rows(TableConfig(train=(table,), valid=0.0), 0)
+        split_rows(TableConfig(train=(table,), valid=0.0), 0, ["n"])
     (tmp_path / "a.txt").write_text("x", encoding="utf-8")
     with pytest.raises(DataError, match="a text file has no columns"):
         read_rows([str(tmp_path / "a.txt")])

@@ -74,9 +74,11 @@ def test_treatment_shares_and_random_range() -> None:
     assert (ids == 7).all()  # the original array is not written to
 
 
-def test_first_random_id_keeps_specials_out() -> None:
-    ids = np.full((200, 50), 7)
+def test_random_tokens_are_uniform_over_all_but_those_that_are_never_drawn() -> None:
+    ids = np.full((200, 100), 7)
     every = np.ones_like(ids, bool)
-    treatment = Treatment(mask_id=4, vocab_size=100, mask=0, random=1.0, first_random_id=5)
+    treatment = Treatment(mask_id=4, vocab_size=20, mask=0, random=1.0, never=(19, 0, 1, 9, 9))
     out = replace(ids, every, fold(1, np.arange(200)), treatment)
-    assert out.min() == 5
+    counts = np.bincount(out.ravel(), minlength=20)
+    assert np.flatnonzero(counts == 0).tolist() == [0, 1, 9, 19]
+    assert counts[counts > 0] == pytest.approx(np.full(16, 20_000 / 16), rel=0.12)

@@ -163,3 +163,9 @@ def test_a_self_test_that_fails(saved: Saved, tmp_path: Path) -> None:
     with pytest.raises(PlmError, match="special tokens changed"):
         check_saved(tmp_path, tokenizer, TEXTS)
     assert len(other) == 300
+
+
+def test_the_self_test_passes_text_that_names_special_tokens(saved: Saved) -> None:
+    folder = saved("wordpiece", "bert")
+    text = "the cat [MASK] on the mat"
+    check_saved(Path(folder), AutoTokenizer.from_pretrained(folder), [text])

@@ -20,6 +20,7 @@ class Config(MeasureConfig):
     label: str = "label"
     """Column of the label."""
     max_length: int = Field(default=128, ge=8)
+    """Tokens a row, special ones included; longer rows are cut."""
 
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""Masked tokens and sentence order: ALBERT's pretraining (Lan et al., 2020, arXiv:1909.11942).
+
+Loss = mean cross-entropy of the masked tokens + mean cross-entropy of the pair's label, where label
+1 says that the segments are swapped. Source: google-research/albert, create_pretraining_data.py and
+run_pretraining.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from plmctl.config.masking import MaskingConfig
+from plmctl.objectives._masked import masker
+from plmctl.objectives._paired import Label, MaskedPairs, check_documents, remembered
+from plmctl.shaping.keys import fold, stream
+from plmctl.shaping.pairing import Pairs, sentence_order_pairs
+
+if TYPE_CHECKING:
+    from plmctl.corpus.store import TokenStore
+    from plmctl.tokenization.vocab import Vocab
+
+PARTS = ("mlm", "sop")
+
+_LABEL = Label("swapped", ("A comes before B", "B comes before A", "B is from another document"))
+
+
+class Config(MaskingConfig):
+    """Predict masked tokens, and whether the two segments are in their order or swapped."""
+
+    name: Literal["mlm+sop"] = "mlm+sop"
+    unit: Literal["token", "word", "ngram"] = "ngram"
+    """What is chosen; word: all tokens of a word; ngram: runs of 1 to `max_ngram` whole words."""
+    short_seq_prob: float = Field(default=0.1, ge=0, le=1)
+    """Share of documents whose pairs are cut to a random shorter length."""
+    single_sentence: Literal["other_document", "skip"] = "other_document"
+    """What becomes of text of one sentence only, which has no order. other_document: the second
+    segment is from another document and counts as swapped, as in ALBERT's code; skip: it is left
+    out, so that the label is about order alone, as in ALBERT's paper."""
+
+
+def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> MaskedPairs:
+    """The objective over a store; ``seq_len`` counts [CLS] and both [SEP].
+
+    Raises:
+        DataError: Fewer than two documents, and segments of other documents are asked for.
+    """
+    if config.single_sentence == "other_document":
+        check_documents(config.name, store, "set `objective.single_sentence: skip`")
+    key = int(fold(seed, stream("pairs"), seq_len))
+
+    @remembered
+    def pairs(pass_: int) -> Pairs:
+        return sentence_order_pairs(
+            store.sentences,
+            store.documents,
+            seq_len,
+            fold(key, pass_),
+            short_seq_prob=config.short_seq_prob,
+            single=config.single_sentence,
+        )
+
+    return MaskedPairs(masker(config, store, vocab, seed, seq_len), pairs, PARTS, _LABEL)
