@@ -27,7 +27,8 @@ def score(
 
     Returns:
         ``loss`` (the sum of the parts), and for each part ``loss/<part>`` and ``accuracy/<part>``;
-        nan for a part without a target.
+        nan for a part without a target. A part whose ``<part>/correct`` is nan, since nothing is
+        right or wrong in it, has no accuracy.
     """
     import torch
 
@@ -48,5 +49,7 @@ def score(
     for part in step.parts:
         targets = totals[f"{part}/count"]
         result[f"loss/{part}"] = totals[part] / targets if targets else math.nan
-        result[f"accuracy/{part}"] = totals[f"{part}/correct"] / targets if targets else math.nan
+        right = totals[f"{part}/correct"]
+        if not math.isnan(right):
+            result[f"accuracy/{part}"] = right / targets if targets else math.nan
     return {"loss": math.fsum(result[f"loss/{part}"] for part in step.parts), **result}
