@@ -12,8 +12,8 @@ from plmctl.modeling.span_boundary import HEAD_FILE
 from plmctl.modeling.teacher import alternate, begin_as
 from tests.families.test_families import build, count
 
-# Parameters with all pretraining heads, tied weights once. RoBERTa and DistilBERT: measured on the
-# published models; SpanBERT: cased BERT without pooler and NSP, and the head by its formula.
+# Parameters with all pretraining heads, tied weights once, as transformers counts them on the meta
+# device; SpanBERT: cased BERT without pooler and NSP, and the head by its formula.
 SIZES = {
     ("roberta", "base", 50_265): 124_697_433,
     ("roberta", "large", 50_265): 355_412_057,
