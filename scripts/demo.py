@@ -18,6 +18,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from plmctl.reporting.tables import rows_table
+
 PLMCTL = [sys.executable, "-m", "plmctl"]
 console = Console()
 
@@ -118,16 +120,10 @@ def results(path: Path) -> dict[str, Any]:
 
 
 def table(rows: list[list[str]]) -> Table:
-    made = Table(
-        title="What pretraining bought: accuracy on held-out documents",
-        title_style="bold",
-        caption="tokens and minutes of pretraining; labelled rows of finetuning",
-    )
-    names = ["model", "tokens", "minutes", "rows", "majority", "scratch", "pretrained", "gain"]
-    for name in names:
-        made.add_column(name, justify="left" if name == "model" else "right")
-    for row in rows:
-        made.add_row(*row)
+    columns = ["model", "tokens", "minutes", "rows", "majority", "scratch", "pretrained", "gain"]
+    made = rows_table("What pretraining bought: accuracy on held-out documents", columns, rows)
+    made.caption = "tokens and minutes of pretraining; labelled rows of finetuning\n"
+    made.caption_justify = "left"
     return made
 
 

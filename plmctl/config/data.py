@@ -28,6 +28,10 @@ class DataConfig(TextConfig):
     """Share of the documents held out by their hash (1%), or sources of their own; empty: none."""
     sentences: Literal["auto", "line", "en", "zh", "none"] = "auto"
     """How text is cut into sentences; line: one sentence a line."""
+    words: Literal["pretokenizer", "jieba"] = "pretokenizer"
+    """Where words start, for whole-word masking. pretokenizer: where the tokenizer's own rules cut
+    text, and at each Chinese character; jieba: Chinese words of several characters too, by jieba
+    (`pip install 'plmctl[zh]'`)."""
     store: Text = "stores"
     """Folder that keeps the token stores."""
 

@@ -38,6 +38,9 @@ class Objective(Protocol):
     is read, where ``outline`` is transformers' config of the network; it raises ConfigError.
     """
 
+    TOKENS: tuple[str, ...]
+    """Fields of ``Vocab`` that it cannot do without."""
+
     def make(
         self, config: Any, store: "TokenStore", vocab: "Vocab", seq_len: int, seed: int
     ) -> Any:

@@ -22,6 +22,7 @@ from plmctl.shaping.masking import (
     replace,
 )
 from plmctl.shaping.rows import CLS, PAD, SEP, Layout, fill
+from plmctl.tokenization.vocab import TOKEN_NAMES
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+ROW_TOKENS = ("mask", "cls", "sep", "pad")
+"""What the tokenizer of a masked objective must have."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,11 @@ class Masker:
             counts = np.minimum(counts, config.max_predictions or counts.max())
         if config.unit == "token":
             return choose(candidates, counts, keys)
-        starts = self.store.word_starts(np.maximum(layout.source, 0)) | (layout.source < 0)
+        starts = self.store.word_starts(np.maximum(layout.source, 0))
+        if config.mask_specials:  # a special token is a word, whatever truncation left after it
+            special = layout.source < 0
+            starts |= special
+            starts[:, 1:] |= special[:, :-1]
         longest = config.max_ngram if config.unit == "ngram" else 1
         shares = ngram_shares(longest, favor_shorter=config.favor_shorter)
         return choose_words(candidates, starts, counts, keys, shares)
@@ -117,17 +126,30 @@ def masker(
         ConfigError: The tokenizer lacks a special token that masked rows need, or whole words are
             asked for and the store's word starts are none.
     """
-    ids = {"[MASK]": vocab.mask, "[CLS]": vocab.cls, "[SEP]": vocab.sep, "[PAD]": vocab.pad}
-    missing = [name for name, id_ in ids.items() if id_ is None]
-    if missing:
-        raise ConfigError(
-            f"the objective {config.name!r} needs a tokenizer with {', '.join(missing)}",
-            "train one with `family: bert`",
-        )
+    mask, cls, sep, pad = special_ids(config.name, vocab)
     check_words(config, store, seq_len)
-    mask, cls, sep, pad = (int(id_) for id_ in ids.values() if id_ is not None)
     special = (vocab.pad, vocab.unk, vocab.cls, vocab.sep, vocab.mask, vocab.bos, vocab.eos)
     never = () if config.random_specials else tuple(id_ for id_ in special if id_ is not None)
     treatment = Treatment(mask, vocab.size, config.mask_share, config.random_share, never)
     key = int(fold(seed, stream("mask")))
     return Masker(config, store, treatment, {PAD: pad, CLS: cls, SEP: sep}, key)
+
+
+def special_ids(name: str, vocab: Vocab) -> list[int]:
+    """Ids of ``ROW_TOKENS``.
+
+    Args:
+        name: Of the objective.
+        vocab: The tokenizer's.
+
+    Raises:
+        ConfigError: The tokenizer lacks one of them.
+    """
+    ids = {name: getattr(vocab, name) for name in ROW_TOKENS}
+    missing = [TOKEN_NAMES[name] for name, id_ in ids.items() if id_ is None]
+    if missing:
+        raise ConfigError(
+            f"the objective {name!r} needs a tokenizer with {', '.join(missing)}",
+            "train one with `family: bert`",
+        )
+    return [int(id_) for id_ in ids.values() if id_ is not None]

@@ -35,6 +35,7 @@ class Config(ObjectiveConfig):
 
 
 PARTS = ("lm",)
+TOKENS = ("eos",)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from plmctl.config.base import Text
 from plmctl.config.masking import MaskingConfig
 from plmctl.objectives import _inspection
-from plmctl.objectives._masked import Masker, masker
+from plmctl.objectives._masked import ROW_TOKENS, Masker, masker
 from plmctl.objectives._teacher import check_shape, check_teacher
 from plmctl.shaping.examples import Example, Tallies
 from plmctl.shaping.keys import Keys
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 PARTS = ("mlm", "kl", "cosine")
+TOKENS = ROW_TOKENS
 
 _COUNTED, _STRETCHES = 4_000_000, 1000  # tokens that are counted, and places they are taken from
 

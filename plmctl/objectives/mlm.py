@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from plmctl.config.masking import MaskingConfig
 from plmctl.objectives import _inspection
-from plmctl.objectives._masked import Masker, masker
+from plmctl.objectives._masked import ROW_TOKENS, Masker, masker
 from plmctl.objectives._paired import Label, MaskedPairs, check_documents, remembered
 from plmctl.shaping.examples import Example, Tallies
 from plmctl.shaping.keys import fold, stream
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 PARTS = ("mlm",)
-
+TOKENS = ROW_TOKENS
 
 _LABEL = Label(
     "random_next", ("B follows A", "B is from another document", "B is from another document")

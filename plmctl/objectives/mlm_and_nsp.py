@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from plmctl.config.masking import MaskingConfig
-from plmctl.objectives._masked import masker
+from plmctl.objectives._masked import ROW_TOKENS, masker
 from plmctl.objectives._paired import Label, MaskedPairs, check_documents, remembered
 from plmctl.shaping.keys import fold, stream
 from plmctl.shaping.pairing import Pairs, next_sentence_pairs
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from plmctl.tokenization.vocab import Vocab
 
 PARTS = ("mlm", "nsp")
+TOKENS = ROW_TOKENS
 
 _LABEL = Label(
     "random_next", ("B follows A", "B is from another document", "B is from another document")

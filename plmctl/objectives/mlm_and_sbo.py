@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from plmctl.config.members import ObjectiveConfig
-from plmctl.errors import ConfigError
+from plmctl.objectives._masked import ROW_TOKENS, special_ids
 from plmctl.shaping.examples import Example, Tallies, masked_row, masked_tallies, tally
 from plmctl.shaping.keys import Keys, below, fold, stream
 from plmctl.shaping.packing import document_blocks
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 PARTS = ("mlm", "sbo")
+TOKENS = ROW_TOKENS
 
 _PLACES = 15  # tokens of a span that the boundaries are asked for, as published
 
@@ -199,14 +200,7 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
     Raises:
         ConfigError: The tokenizer lacks a special token that the rows need.
     """
-    ids = {"[MASK]": vocab.mask, "[CLS]": vocab.cls, "[SEP]": vocab.sep, "[PAD]": vocab.pad}
-    missing = [name for name, id_ in ids.items() if id_ is None]
-    if missing:
-        raise ConfigError(
-            f"the objective {config.name!r} needs a tokenizer with {', '.join(missing)}",
-            "train one with `family: bert`",
-        )
-    mask, cls, sep, pad = (int(id_) for id_ in ids.values() if id_ is not None)
+    mask, cls, sep, pad = special_ids(config.name, vocab)
     starts, ends = document_blocks(store.sentences, store.documents, seq_len - 2)
     key = int(fold(seed, stream("mask")))
     return SpanMaskedLm(config, store, {PAD: pad, CLS: cls, SEP: sep}, mask, key, starts, ends)

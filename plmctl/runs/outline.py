@@ -6,6 +6,7 @@ from plmctl import families, objectives
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError
 from plmctl.runs.finetune import check_model
+from plmctl.runs.prepare import check_objective
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.vocab import Vocab
 
@@ -19,7 +20,10 @@ def check_network(config: PretrainConfig) -> None:
     Raises:
         ConfigError: From the family, the objective, or transformers.
     """
-    outline = _outline(config)
+    Encoder(config.tokenizer)  # refuses what is no tokenizer
+    vocab = Vocab.from_folder(config.tokenizer)
+    check_objective(config, vocab)
+    outline = _outline(config, vocab)
     check = getattr(objectives.get(config.objective.name), "check", None)
     if check is not None:
         longest = max(phase.seq_len for phase in config.train.phases)
@@ -41,17 +45,16 @@ def begin(config: PretrainConfig, model: "PreTrainedModel") -> None:
         family.begin_as(model, config.objective.teacher)  # type: ignore[attr-defined]  # checked
 
 
-def _outline(config: PretrainConfig) -> "PreTrainedConfig":
+def _outline(config: PretrainConfig, vocab: Vocab) -> "PreTrainedConfig":
     import torch
     from transformers import AutoConfig
 
-    Encoder(config.tokenizer)  # refuses what is no tokenizer
     if config.model.init_from is not None:
         check_model(config.model.init_from)
         found: PreTrainedConfig = AutoConfig.from_pretrained(config.model.init_from)
         return found
     try:
         with torch.device("meta"):
-            return fresh_model(config, Vocab.from_folder(config.tokenizer)).config
+            return fresh_model(config, vocab).config
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error

@@ -4,14 +4,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from plmctl import families, objectives, registry
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.corpus.build import Stores, build, find
 from plmctl.corpus.store import TokenStore
+from plmctl.errors import ConfigError
 from plmctl.reporting.tables import figures_table
 from plmctl.runs import launch
 from plmctl.runs.say import say, show
 from plmctl.tokenization.encode import Encoder
-from plmctl.tokenization.vocab import Vocab
+from plmctl.tokenization.vocab import TOKEN_NAMES, Vocab
 from plmctl.training.display import work_progress
 
 
@@ -46,8 +48,13 @@ def prepare(config: PretrainConfig) -> Prepared:
 
     Under a launcher the main process builds and the others wait for the folder to appear; no
     collective waits with them, so that no time-out can end a long build.
+
+    Raises:
+        ConfigError: As ``check_objective``, before any text is read.
     """
-    encoder = Encoder(config.tokenizer)
+    encoder = Encoder(config.tokenizer, config.data.words)
+    vocab = Vocab.from_folder(config.tokenizer)
+    check_objective(config, vocab)
     root = Path(config.data.store)
     stores = find(config.data, encoder, root=root)
     while stores is None and not launch.is_main():
@@ -59,9 +66,35 @@ def prepare(config: PretrainConfig) -> Prepared:
     return Prepared(
         TokenStore.open(stores.train),
         TokenStore.open(stores.valid) if stores.valid else None,
-        Vocab.from_folder(config.tokenizer),
+        vocab,
         {"data": stores.digest, "tokenizer": encoder.fingerprint},
     )
+
+
+def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
+    """Refuse an objective that the family or the tokenizer cannot serve.
+
+    Raises:
+        ConfigError: The family has no heads for it, or the tokenizer lacks a token; with what fits.
+    """
+    family, objective = config.model.family, config.objective.name
+    member, heads = objectives.get(objective), families.get(family).HEADS
+    if not set(member.PARTS) <= set(heads):
+        names = registry.names("objectives")
+        fitting = [name for name in names if set(objectives.get(name).PARTS) <= set(heads)]
+        raise ConfigError(
+            f"objective.name: {objective} needs heads for {' and '.join(member.PARTS)}; "
+            f"the family {family} has {' and '.join(heads)}",
+            f"objectives that fit it: {', '.join(fitting)}",
+        )
+    needed = getattr(member, "TOKENS", ())
+    missing = [TOKEN_NAMES[name] for name in needed if getattr(vocab, name) is None]
+    if missing:
+        raise ConfigError(
+            f"tokenizer: {config.tokenizer} has no {', '.join(missing)}, which the objective "
+            f"{objective} needs",
+            f"train one with `algorithm: {families.get(family).TOKENIZER}`",
+        )
 
 
 def _build(config: PretrainConfig, encoder: Encoder, root: Path) -> Stores:

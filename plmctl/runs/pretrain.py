@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl import families, objectives, registry
+from plmctl import families, objectives
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.runs import launch
@@ -31,7 +31,6 @@ def run(config: PretrainConfig, *, fresh: bool, as_json: bool) -> None:
     if (folder / "model").is_dir() and not fresh:
         say(f"{folder} is finished: its model is in {folder / 'model'}")
         return
-    check_objective(config)
     check_network(config)
     prepared = prepare(config)
     check(config, prepared)
@@ -44,25 +43,6 @@ def run(config: PretrainConfig, *, fresh: bool, as_json: bool) -> None:
     from plmctl.reporting.tables import figures_table
 
     show(figures, [figures_table(f"pretrained {folder}", figures)], as_json=as_json)
-
-
-def check_objective(config: PretrainConfig) -> None:
-    """Refuse an objective that the family has no heads for, before any text is read.
-
-    Raises:
-        ConfigError: With the objectives that the family can learn from.
-    """
-    heads = families.get(config.model.family).HEADS
-    needed = objectives.get(config.objective.name).PARTS
-    if set(needed) <= set(heads):
-        return
-    names = registry.names("objectives")
-    fitting = [name for name in names if set(objectives.get(name).PARTS) <= set(heads)]
-    raise ConfigError(
-        f"objective.name: {config.objective.name} needs heads for {' and '.join(needed)}; "
-        f"the family {config.model.family} has {' and '.join(heads)}",
-        f"objectives that fit it: {', '.join(fitting)}",
-    )
 
 
 def check(config: PretrainConfig, prepared: Prepared) -> None:

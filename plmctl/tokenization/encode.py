@@ -6,6 +6,7 @@ import hashlib
 import re
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +14,10 @@ from tokenizers import Tokenizer
 
 from plmctl.errors import ConfigError
 from plmctl.tokenization.sums import check_sums
-from plmctl.tokenization.units import kind_of, pattern
+from plmctl.tokenization.units import cuts_at_spaces_only, kind_of, pattern
+from plmctl.tokenization.words import has_chinese, jieba_version, starts_within
 
 _TABLE = 1_000_000  # units kept: a few hundred megabytes at most
-_HAN_RANGES = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2FA1F))
-_HAN = re.compile("[" + "".join(f"{chr(low)}-{chr(high)}" for low, high in _HAN_RANGES) + "]")
-_SPACES = np.array([9, 10, 13, 32, 0xA0, 0x3000], dtype="<u4")
 
 
 class Encoder:
@@ -32,19 +31,26 @@ class Encoder:
 
     Args:
         source: A tokenizer folder, or a Hub id, whose ``tokenizer.json`` is then fetched.
+        words: Who says where words start: the pre-tokenizer, or within Chinese text jieba.
+
+    Attributes:
+        fingerprint: Hash of all that decides ids and word starts.
 
     Raises:
-        ConfigError: There is no ``tokenizer.json``, or it changed since it was trained.
+        ConfigError: There is no ``tokenizer.json``, it changed since it was trained, or jieba is
+            not installed.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, words: Literal["pretokenizer", "jieba"] = "pretokenizer"):
         check_sums(source)
-        self._path = _tokenizer_file(source)
+        self._path, self._jieba = _tokenizer_file(source), words == "jieba"
         with self._path.open("rb") as file:
             self.fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
+        if self._jieba:
+            self.fingerprint += f"+jieba-{jieba_version()}"
 
     def __getstate__(self) -> dict[str, object]:
-        return {"_path": self._path, "fingerprint": self.fingerprint}
+        return {name: getattr(self, name) for name in ("_path", "_jieba", "fingerprint")}
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -60,6 +66,11 @@ class Encoder:
         return pattern(kind) if kind else None
 
     @cached_property
+    def _marks(self) -> bool:
+        """Its pre-tokenizer leaves marks with the words beside them, as SentencePiece does."""
+        return cuts_at_spaces_only(self._tokenizer)
+
+    @cached_property
     def _table(self) -> _Table:
         return _Table(self._tokenizer)
 
@@ -71,13 +82,16 @@ class Encoder:
     def __call__(self, texts: list[str]) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
         """Ids of each text, and whether a word starts at each id.
 
-        Words are those of the pre-tokenizer, and a Chinese character begins one unless it stands
-        within a token.
+        Words are those of the pre-tokenizer, but of one that cuts at spaces only, a mark is a word
+        of its own, as it is to BERT. A Chinese character begins a word unless it stands within a
+        token or, with jieba, within a word of several.
         """
         if not texts:
             return []
-        if self._pattern is None:
-            ids, starts, sizes = _encode(self._tokenizer, texts)
+        if self._pattern is None or self._jieba:  # words depend on what is around a character
+            ids, starts, sizes = _encode(
+                self._tokenizer, texts, marks=self._marks, segmented=self._jieba
+            )
             return _split(ids, starts, np.cumsum(sizes))
         if len(self._table.numbers) > _TABLE:
             del self._table
@@ -109,7 +123,7 @@ class _Table:
         return _split(self._ids[places], self._starts[places], text_ends)
 
     def _add(self, units: list[str]) -> None:
-        ids, starts, sizes = _encode(self._tokenizer, units)
+        ids, starts, sizes = _encode(self._tokenizer, units, marks=False, segmented=False)
         self._ids = np.concatenate([self._ids, ids])
         self._starts = np.concatenate([self._starts, starts])
         self._sizes = np.concatenate([self._sizes, sizes])
@@ -124,46 +138,33 @@ def _split(
 
 
 def _encode(
-    tokenizer: Tokenizer, texts: list[str]
+    tokenizer: Tokenizer, texts: list[str], *, marks: bool, segmented: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-    """The ids and word starts of all texts in a row, and the number of ids of each."""
+    """The ids and word starts of all texts in a row, and the number of ids of each.
+
+    Args:
+        tokenizer: Any.
+        texts: One or more.
+        marks: Whether punctuation marks are words of their own, as Chinese characters are.
+        segmented: Whether Chinese words are jieba's.
+    """
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
     sizes = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
     ids = np.array([n for encoding in encodings for n in encoding.ids], dtype=np.int64)
     words = np.array([n for encoding in encodings for n in encoding.word_ids], dtype=np.int64)
     text = np.repeat(np.arange(len(texts)), sizes)
     starts = (np.diff(words, prepend=-1) != 0) | (np.diff(text, prepend=-1) != 0)
-    if any(_HAN.search(text) for text in texts):
+    if marks or any(has_chinese(text) for text in texts):
         offsets = np.array([pair for e in encodings for pair in e.offsets], dtype=np.int64)
         before = np.cumsum([0, *map(len, texts)])[text]
-        starts |= _chinese_starts(starts, (offsets.reshape(-1, 2).T + before).T, "".join(texts))
+        starts = starts_within(
+            starts,
+            (offsets.reshape(-1, 2).T + before).T,
+            texts,
+            marks=marks,
+            segmented=segmented,
+        )
     return ids, starts, sizes
-
-
-def _chinese_starts(
-    starts: NDArray[np.bool_], offsets: NDArray[np.int64], text: str
-) -> NDArray[np.bool_]:
-    """Word starts within the words of the pre-tokenizer: on either side of a Chinese character.
-
-    Args:
-        starts: Where its words start, one a token.
-        offsets: The characters of each token, [tokens, 2]. Tokens may share a character, of which
-            they have a few bytes each.
-        text: All of them.
-    """
-    code = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-    han = np.zeros(len(code) + 1, dtype=bool)
-    for low, high in _HAN_RANGES:
-        han[:-1] |= (code >= low) & (code <= high)
-    # White space alone, as the mark before a word, is no part of a word that could end.
-    marks = np.cumsum(np.append(0, ~np.isin(code, _SPACES)))
-    visible = marks[offsets[:, 1]] > marks[offsets[:, 0]]
-    seen: NDArray[np.int64] = np.cumsum(visible) - visible
-    first = np.maximum.accumulate(np.where(starts, np.arange(len(starts)), 0))
-    end = np.maximum.accumulate(np.where(visible, offsets[:, 1], 0))
-    follows = offsets[:, 0] >= np.append(0, end[:-1])
-    begin = offsets[:, 0]
-    return np.asarray((seen > seen[first]) & follows & (han[begin] | han[begin - 1]))
 
 
 def _tokenizer_file(source: str) -> Path:

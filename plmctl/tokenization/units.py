@@ -39,7 +39,7 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
     if kind == "spaces":
         return re.compile(f"[^{_SPACE}]{many}")
     if kind == "bert":
-        marks = _class(_is_bert_mark)
+        marks = _class(is_bert_mark)
         return re.compile(f"[^{_HAN}{marks}{_BERT_SPACE}]{many}|[{_HAN}{marks}]")
     # GPT-2's expression, but letters and digits in one unit: its own, applied to the unit, cuts
     # between them. Next to a character that is not known to this Python, a unit is all up to the
@@ -73,6 +73,12 @@ def kind_of(tokenizer: "Tokenizer") -> Kind | None:
     return None
 
 
+def cuts_at_spaces_only(tokenizer: "Tokenizer") -> bool:
+    """Whether its pre-tokenizer cuts text at white space and nowhere else, as SentencePiece's."""
+    names = {part["type"] for part in _parts(tokenizer.pre_tokenizer)}
+    return bool(names) and names <= {"WhitespaceSplit", "Metaspace"}
+
+
 def _parts(component: Any) -> list[dict[str, Any]]:
     """The settings of a normalizer or pre-tokenizer, or of each in a sequence."""
     import json
@@ -84,7 +90,7 @@ def _parts(component: Any) -> list[dict[str, Any]]:
     return list(parts)
 
 
-def _is_bert_mark(code: int) -> bool:
+def is_bert_mark(code: int) -> bool:
     """What BERT splits off: ASCII marks and Unicode's P*, if they are so old that all know them."""
     if 32 < code < 127:
         return not chr(code).isalnum()

@@ -6,6 +6,17 @@ from dataclasses import dataclass
 
 from plmctl.tokenization.sums import check_sums
 
+TOKEN_NAMES = {
+    "pad": "[PAD]",
+    "unk": "[UNK]",
+    "cls": "[CLS]",
+    "sep": "[SEP]",
+    "mask": "[MASK]",
+    "bos": "beginning-of-text token",
+    "eos": "end-of-text token",
+}
+"""How people know the special tokens, which are spelt otherwise in some families."""
+
 
 @dataclass(frozen=True)
 class Vocab:

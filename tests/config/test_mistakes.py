@@ -3,6 +3,7 @@
 import pytest
 
 from plmctl.config.load import Kind
+from plmctl.registry import names
 from tests.config.conftest import LEAST, Mistakes
 
 MANY = """\
@@ -35,7 +36,7 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         "c.yaml:6:3: data.valid: expected a share such as 1% or 0.01, or a list, as in [a, b], "
         'not "5x"',
         "c.yaml:7:3: data.sentnces: unknown key; did you mean 'sentences'?",
-        "c.yaml:8:1: objective: needs `name:`; one of clm, mlm, mlm+nsp",
+        f"c.yaml:8:1: objective: needs `name:`; one of {', '.join(names('objectives'))}",
         "c.yaml:11:3: train.batch_size: expected a whole number, not 2.5",
         "c.yaml:11:3: train.batch_size: this key is here twice",
         "c.yaml:13:5: train.phases.0.steps: this key is needed",

@@ -7,16 +7,6 @@ from transformers import PreTrainedModel
 from plmctl import families, objectives, registry
 
 # Parameters with all pretraining heads, tied weights once (transformers on the meta device).
-BERT = {
-    ("tiny", 30_522): 4_433_468,
-    ("mini", 30_522): 11_267_900,
-    ("small", 30_522): 29_058_876,
-    ("medium", 30_522): 41_668_412,
-    ("base", 30_522): 110_106_428,
-    ("base", 28_996): 108_932_934,
-    ("large", 30_522): 336_226_108,
-    ("large", 28_996): 334_661_958,
-}
 GPT2 = {
     ("small", 50_257): 124_439_808,
     ("medium", 50_257): 354_823_168,
@@ -34,13 +24,6 @@ def build(
 ) -> PreTrainedModel:
     config = registry.load("families", family).Config(family=family, **fields)
     return families.get(family).build(config, vocab_size=vocab_size, pad_id=0, parts=parts)
-
-
-@pytest.mark.parametrize(("size", "vocab_size"), BERT)
-def test_bert_parameter_counts(size: str, vocab_size: int) -> None:
-    with torch.device("meta"):
-        model = build("bert", vocab_size, ("mlm", "nsp"), size=size)
-    assert count(model) == BERT[size, vocab_size]
 
 
 @pytest.mark.parametrize(("size", "vocab_size"), GPT2)
@@ -85,5 +68,5 @@ def test_heads_follow_the_objective() -> None:
 @pytest.mark.parametrize("name", registry.names("families"))
 def test_every_family_names_an_objective_and_its_positions(name: str) -> None:
     family = families.get(name)
-    assert objectives.get(family.OBJECTIVE).PARTS
+    assert set(objectives.get(family.OBJECTIVE).PARTS) <= set(family.HEADS)
     assert family.positions(registry.load("families", name).Config(family=name)) > 0

@@ -106,6 +106,54 @@ def test_a_sequence_longer_than_the_positions(cli: Cli) -> None:
     )
 
 
+def test_an_objective_that_the_family_has_no_heads_for(cli: Cli) -> None:
+    for name, objective, needed, fitting in (
+        ("gpt2", "mlm+nsp", "mlm and nsp", "clm"),
+        ("bert", "mlm+sop", "mlm and sop", "mlm"),
+    ):
+        refused(
+            cli("pretrain", f"{name}.yaml", "run=x", f"objective.name={objective}"),
+            2,
+            f"objective.name: {objective} needs heads for {needed}",
+            f"the family {name} has",
+            f"objectives that fit it: {fitting}",
+        )
+    assert not Path("x").exists()
+
+
+def test_a_tokenizer_without_the_objectives_tokens(cli: Cli) -> None:
+    Path("unread.txt").write_text("Anna sees Bela.\n\nCarl likes Ida.\n")
+    before = sorted(Path("stores").glob("*"))
+    refused(
+        cli("pretrain", "bert.yaml", "run=x", "tokenizer=tok-gpt2", "data.train=[unread.txt]"),
+        2,
+        "tokenizer: tok-gpt2 has no [MASK], [CLS], [SEP], [PAD]",
+        "algorithm: wordpiece",
+    )
+    assert sorted(Path("stores").glob("*")) == before  # no text was read
+
+
+@pytest.mark.parametrize("rate", ["0", "1", "1.5", "-0.1"])
+def test_a_mask_rate_that_is_none(cli: Cli, rate: str) -> None:
+    refused(
+        cli("pretrain", "bert.yaml", "run=x", "objective.name=mlm", f"objective.rate={rate}"),
+        2,
+        "objective.rate: expected",
+    )
+
+
+def test_word_masking_where_every_token_is_a_word(cli: Cli) -> None:
+    Path("letters.txt").write_text("A b c.\nD e f.\n\nG h i.\nJ k l.\n" * 30)
+    letters = ["data.train=[letters.txt]", "data.documents=blank_line", "objective.name=mlm"]
+    refused(
+        cli("pretrain", "bert.yaml", "run=x", *letters, "objective.unit=word"),
+        2,
+        "objective.unit: word, but 100.0% of the tokens are words of their own",
+        "unit: token",
+    )
+    assert not Path("x").exists()
+
+
 def test_a_label_unseen_in_training(cli: Cli, pretrained: dict[str, Path]) -> None:
     Path("odd.tsv").write_text("text\tlabel\nAnna sees Bela.\tTrue\nCarl likes Ida.\tPerhaps\n")
     write("ft.yaml", finetune_config(pretrained["bert"]) | {"run": "x"})

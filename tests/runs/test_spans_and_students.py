@@ -165,7 +165,7 @@ def test_what_cannot_work_is_refused_before_any_text_is_read(
         ("roberta", ["train.phases=[{seq_len: 513, steps: 2}]"], "513", "512 positions"),
         ("roberta", ["objective={name: mlm+nsp}"], "mlm+nsp", "roberta"),
         ("spanbert", ["tokenizer=tok-gpt2"], "[MASK]", "[CLS]", "[SEP]"),
-        ("roberta", ["tokenizer=tok-gpt2"], "padding token"),
+        ("roberta", ["tokenizer=tok-gpt2"], "[MASK]", "[PAD]"),
         ("spanbert", ["objective={name: mlm+sbo, rate: 1.5}"], "objective.rate"),
         ("roberta", ["objective.packing=full"], "objective.packing", "full_sentences"),
         ("roberta", ["model.num_attention_heads=3"], "model"),

@@ -1,0 +1,22 @@
+"""Sentence order: accuracy on fixed pairs, beside always naming the larger class."""
+
+from typing import Any, Literal
+
+from plmctl import objectives
+from plmctl.evaluation.language import TextMeasureConfig, score_text
+from plmctl.evaluation.measures import Subject
+
+
+class Config(TextMeasureConfig):
+    """Accuracy of sentence order, on fixed pairs of one document each with fixed masks."""
+
+    name: Literal["sop"] = "sop"
+
+
+def measure(config: Config, subject: Subject) -> dict[str, Any]:
+    """See ``language.score_text``; the inputs are masked, as in pretraining.
+
+    Single sentences are left out, so that half of the pairs are swapped and chance is 0.5.
+    """
+    fields = {"name": "mlm+sop", "single_sentence": "skip"}
+    return score_text(config, objectives.get("mlm+sop").Config(**fields), subject)

@@ -1,0 +1,135 @@
+"""Does every family learn? Small runs whose loss on held-out text is set beside word frequencies.
+
+    python scripts/learning_proof.py                 # all of configs/pretrain/proof
+    python scripts/learning_proof.py bert gpt2       # some of them
+
+Each configs/pretrain/proof/NAME.yaml is a pretraining of minutes on two CPU cores. The column
+"frequency" is the cross-entropy, on the same held-out targets, of a guess that knows how frequent
+tokens are and nothing else: a network that has learnt to use context is well below it. For pairs of
+segments the columns are accuracies: of the larger class, and of the network.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from plmctl.config.load import load
+from plmctl.config.pretrain import PretrainConfig
+from plmctl.modeling.batch import IGNORE
+from plmctl.reporting.tables import rows_table
+from plmctl.runs.prepare import Prepared, prepare
+from plmctl.runs.pretrain import make_step
+
+FOLDER = Path("configs/pretrain/proof")
+TOKENIZERS = Path("configs/tokenizer/proof")
+PLMCTL = [sys.executable, "-m", "plmctl"]
+COLUMNS = ["family", "objective", "size", "steps", "minutes", "target", "frequency", "learnt"]
+_SAMPLES = 2000  # examples that the targets' frequencies are counted on
+_PAIRS = {"nsp", "sop"}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("names", nargs="*", help="files of that folder, without .yaml")
+    arguments.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                           help="an override for every run")  # fmt: skip
+    given = arguments.parse_args()
+    paths = [FOLDER / f"{name}.yaml" for name in given.names] or sorted(FOLDER.glob("*.yaml"))
+    rows: list[list[object]] = []
+    for path in paths:
+        rows += proof(path, given.set)
+        Console().print(rows_table("Learnt from held-out text", COLUMNS, rows))
+
+
+def proof(path: Path, overrides: list[str]) -> list[list[object]]:
+    """Train a tokenizer and a network; a row for each part of the loss."""
+    config = cast(PretrainConfig, load("pretrain", path, tuple(overrides)))
+    tokenizer = TOKENIZERS / f"{Path(config.tokenizer).name}.yaml"
+    plmctl("train-tokenizer", str(tokenizer), f"run={config.tokenizer}")
+    plmctl("pretrain", str(path), *overrides)
+    run = Path(config.run)
+    results = json.loads((run / "eval" / "valid.json").read_text("utf-8"))["results"]
+    return [
+        [
+            config.model.family,
+            config.objective.name,
+            f"{parameters(run) / 1e6:.2f} M",
+            config.train.steps,
+            f"{minutes(run):.1f}",
+            f"{part} accuracy" if part in _PAIRS else part,
+            *figures(part, results, alone),
+        ]
+        for part, alone in frequencies(config, prepare(config)).items()
+    ]
+
+
+def figures(part: str, results: dict[str, Any], alone: tuple[float, float]) -> tuple[str, str]:
+    """What frequencies alone give, and what was learnt: nats, or accuracies of pairs."""
+    if part in _PAIRS:
+        return f"{alone[1]:.3f}", f"{results[f'valid/accuracy/{part}']:.3f}"
+    return f"{alone[0]:.2f}", f"{results[f'valid/loss/{part}']:.2f}"
+
+
+def frequencies(config: PretrainConfig, prepared: Prepared) -> dict[str, tuple[float, float]]:
+    """For each part: cross-entropy of the held-out targets, and share of the most frequent one."""
+    assert prepared.valid is not None
+    learnt, held_out = (
+        targets(config, store, prepared) for store in (prepared.train, prepared.valid)
+    )
+    found = {}
+    for part, seen in learnt.items():
+        counts = np.bincount(seen, minlength=max(prepared.vocab.size, 2)) + 1.0
+        shares = counts / counts.sum()
+        there = held_out[part]
+        found[part] = (
+            float(-np.log(shares[there]).mean()),
+            float((there == counts.argmax()).mean()),
+        )
+    return found
+
+
+def targets(config: PretrainConfig, store: Any, prepared: Prepared) -> dict[str, NDArray[np.int64]]:
+    """All targets of the first examples of a store."""
+    step = make_step(config, store, prepared, config.train.phases[-1].seq_len)
+    found: dict[str, list[NDArray[np.int64]]] = {}
+    for samples in np.array_split(np.arange(min(len(step), _SAMPLES)), 32):
+        if not len(samples):
+            continue
+        batch = step.collate(np.zeros_like(samples), samples)
+        for part, target in batch.targets.items():
+            values = target.numpy().reshape(-1)
+            found.setdefault(part, []).append(values[values != IGNORE])
+    return {part: np.concatenate(values) for part, values in found.items()}
+
+
+def parameters(run: Path) -> int:
+    """Parameters of a run's network, read off the file's header."""
+    from safetensors import safe_open
+
+    with safe_open(run / "model" / "model.safetensors", "np") as file:
+        return sum(int(np.prod(file.get_slice(name).get_shape())) for name in file.keys())  # noqa: SIM118
+
+
+def minutes(run: Path) -> float:
+    """Time of training."""
+    lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()
+    return max(json.loads(line).get("time", 0.0) for line in lines) / 60
+
+
+def plmctl(*arguments: str) -> None:
+    """Run a command as a user would, and show which."""
+    Console().print(f"[bold cyan]$ plmctl {' '.join(arguments)}[/]", highlight=False)
+    done = subprocess.run([*PLMCTL, *arguments], check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+
+
+if __name__ == "__main__":
+    main()

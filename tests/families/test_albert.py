@@ -1,0 +1,108 @@
+"""ALBERT as published: shared layers, narrow embeddings, initial weights, heads, Auto classes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
+
+from plmctl import families
+from plmctl.families.albert import Config
+from tests.families.test_families import build, count
+
+LAYER = "albert.encoder.albert_layer_groups"
+
+
+def inputs(batch: int = 3, length: int = 12) -> dict[str, torch.Tensor]:
+    torch.manual_seed(1)
+    real = torch.arange(length) < torch.tensor([length, 9, 5])[:, None]
+    return {
+        "input_ids": torch.randint(5, 200, (batch, length)) * real,
+        "attention_mask": real.long(),
+        "token_type_ids": ((torch.arange(length) > 3) * real).long(),
+        "positions": torch.tensor([1, 4, 14, 25, 27]),
+    }
+
+
+def test_starts_as_published() -> None:
+    """Truncated at two standard deviations, whose effective deviation is 0.88 of the nominal."""
+    torch.manual_seed(0)
+    model = build("albert", 2000, ("mlm", "sop"), size="tiny")
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 2:
+            assert parameter.abs().max() <= 0.04 + 1e-7, name
+            if parameter.numel() > 10_000:
+                assert parameter.std().item() == pytest.approx(0.0176, rel=0.03), name
+        elif "norm" in name.lower() and name.endswith("weight"):
+            assert (parameter == 1).all(), name
+        else:
+            assert (parameter == 0).all(), name
+    shown = model.config
+    assert shown.hidden_act == "gelu_pytorch_tanh"
+    assert shown.layer_norm_eps == 1e-12
+    assert (shown.hidden_dropout_prob, shown.attention_probs_dropout_prob) == (0, 0)
+    assert (shown.type_vocab_size, shown.max_position_embeddings) == (2, 512)
+
+
+def test_layers_are_one_and_embeddings_narrow() -> None:
+    shared = build("albert", 500, ("mlm", "sop"), size="mini", num_hidden_layers=6)
+    once = build("albert", 500, ("mlm", "sop"), size="mini", num_hidden_layers=1)
+    own = build("albert", 500, ("mlm", "sop"), size="mini", num_hidden_groups=4)
+    assert count(shared) == count(once)
+    layer = 12 * 256**2 + 13 * 256
+    assert count(own) == count(shared) + 3 * layer
+    assert shared.albert.embeddings.word_embeddings.weight.shape == (500, 128)
+    assert {name.split(".")[3] for name in shared.state_dict() if name.startswith(LAYER)} == {"0"}
+    with pytest.raises(ValidationError, match="num_hidden_groups: 3 of 2 layers"):
+        Config(family="albert", size="tiny", num_hidden_groups=3)
+
+
+def test_heads_follow_the_objective() -> None:
+    assert type(build("albert", 100, ("mlm",), size="tiny")).__name__ == "AlbertForMaskedLM"
+    both = build("albert", 100, ("mlm", "sop"), size="tiny")
+    assert type(both).__name__ == "AlbertForPreTraining"
+
+
+def test_loss_is_transformers_own() -> None:
+    """Gathered positions give the loss of AlbertForPreTraining over all of them."""
+    torch.manual_seed(0)
+    model = build("albert", 200, ("mlm", "sop"), size="tiny").eval()
+    given = inputs()
+    logits = families.get("albert").forward(model, **given)
+    targets, order = torch.tensor([7, 8, 9, 10, 11]), torch.tensor([0, 1, 1])
+    ours = cross_entropy(logits["mlm"], targets) + cross_entropy(logits["sop"], order)
+    positions = given.pop("positions")
+    labels = torch.full((3 * 12,), -100)
+    labels[positions] = targets
+    theirs = model(**given, labels=labels.view(3, 12), sentence_order_label=order).loss
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)
+
+
+def test_the_order_head_has_no_dropout() -> None:
+    """As in the published code; transformers' own forward has finetuning's there."""
+    model = build("albert", 200, ("mlm", "sop"), size="tiny").train()
+    forward = families.get("albert").forward
+    first, second = (forward(model, **inputs())["sop"] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_a_saved_folder_loads_with_the_auto_classes(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = build("albert", 200, ("mlm", "sop"), size="tiny").eval()
+    model.save_pretrained(tmp_path)
+    given = inputs()
+    expected = families.get("albert").forward(model, **given)
+    again = families.get("albert").load(str(tmp_path), ("mlm", "sop")).eval()
+    got = families.get("albert").forward(again, **given)
+    assert torch.equal(got["mlm"], expected["mlm"])
+    assert torch.equal(got["sop"], expected["sop"])
+    positions = given.pop("positions")
+    whole = AutoModelForPreTraining.from_pretrained(tmp_path).eval()(**given)
+    assert torch.allclose(whole.sop_logits, expected["sop"], atol=1e-6)
+    for logits in (
+        whole.prediction_logits,
+        AutoModelForMaskedLM.from_pretrained(tmp_path).eval()(**given).logits,
+    ):
+        assert torch.allclose(logits.flatten(0, 1)[positions], expected["mlm"], atol=1e-6)

@@ -1,0 +1,100 @@
+"""The loss contract: a batch's summed losses and gradients are the sums of its micro-batches'."""
+
+import numpy as np
+import pytest
+import torch
+
+from plmctl import families, objectives, registry
+from plmctl.corpus.store import TokenStore
+from plmctl.modeling.network import Network
+from plmctl.tokenization.vocab import Vocab
+from plmctl.training.step import Step
+
+VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
+TINY = {
+    "albert": {"hidden_size": 32, "embedding_size": 16, "num_attention_heads": 2},
+    "bert": {
+        "hidden_size": 32, "num_attention_heads": 2,
+        "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0,
+    },
+    "gpt2": {"n_embd": 32, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0},
+}  # fmt: skip
+CASES = [
+    ("bert", "mlm", {}),
+    ("bert", "mlm", {"unit": "word", "mask_specials": True, "count": "probabilistic"}),
+    ("bert", "mlm+nsp", {"unit": "word"}),
+    ("albert", "mlm", {"unit": "word"}),
+    ("albert", "mlm+sop", {}),
+    ("albert", "mlm+sop", {"unit": "ngram", "favor_shorter": False, "single_sentence": "skip"}),
+    ("gpt2", "clm", {}),
+]
+SAMPLES = 16
+Sums = tuple[dict[str, float], dict[str, int], torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def store() -> TokenStore:
+    rng = np.random.default_rng(0)
+    documents = [
+        [rng.integers(6, 120, rng.integers(3, 15)).tolist() for _ in range(rng.integers(2, 25))]
+        for _ in range(30)
+    ]
+    size = sum(len(sentence) for document in documents for sentence in document)
+    starts = rng.random(size) < 0.7
+    return TokenStore.from_lists(documents, vocab_size=120, word_starts=starts.tolist())
+
+
+def network_of(family: str, parts: tuple[str, ...]) -> Network:
+    member = families.get(family)
+    config = registry.load("families", family).Config(family=family, size="tiny", **TINY[family])
+    torch.manual_seed(0)
+    model = member.build(config, vocab_size=VOCAB.size, pad_id=0, parts=parts)
+    return Network(model, member.forward)
+
+
+def sums(step: Step, network: Network, splits: list[np.ndarray]) -> Sums:
+    """Losses and counts summed over micro-batches, and the gradient of the sum of the losses."""
+    network.zero_grad()
+    losses = dict.fromkeys(step.parts, 0.0)
+    counts = dict.fromkeys(step.parts, 0)
+    for samples in splits:
+        batch = step.collate(np.zeros(len(samples), dtype=np.int64), samples)
+        made = step.loss(network, batch)
+        sum(made.values()).backward()
+        for part in step.parts:
+            losses[part] += made[part].item()
+            counts[part] += batch.counts()[part]
+    gradients = [p.grad.flatten() for p in network.parameters() if p.grad is not None]
+    return losses, counts, torch.cat(gradients).clone()
+
+
+@pytest.mark.parametrize(("family", "objective", "fields"), CASES)
+def test_sums_do_not_depend_on_micro_batches(
+    family: str, objective: str, fields: dict, store: TokenStore
+) -> None:
+    member = objectives.get(objective)
+    config = member.Config(name=objective, **fields)
+    step = member.make(config, store, VOCAB, 48, 7)
+    network = network_of(family, member.PARTS)
+    samples = np.arange(SAMPLES) * 3
+    losses, counts, gradient = sums(step, network, [samples])
+    assert all(count > 0 for count in counts.values())
+    for size in (8, 5, 2):
+        got = sums(step, network, np.array_split(samples, -(-SAMPLES // size)))
+        assert got[1] == counts
+        for part, loss in losses.items():
+            assert got[0][part] == pytest.approx(loss, rel=1e-6)
+        assert (got[2] - gradient).norm() < 1e-6 * gradient.norm()
+
+
+@pytest.mark.parametrize(("family", "objective", "fields"), CASES)
+def test_the_loss_starts_near_that_of_guessing(
+    family: str, objective: str, fields: dict, store: TokenStore
+) -> None:
+    """ln(classes) a target: of the vocabulary for tokens, of two for pairs."""
+    member = objectives.get(objective)
+    step = member.make(member.Config(name=objective, **fields), store, VOCAB, 48, 7)
+    losses, counts, _ = sums(step, network_of(family, member.PARTS), [np.arange(SAMPLES)])
+    for part, loss in losses.items():
+        classes = 2 if part in ("nsp", "sop") else VOCAB.size
+        assert loss / counts[part] == pytest.approx(np.log(classes), rel=0.03)

@@ -1,0 +1,157 @@
+"""Where words start, for each kind of tokenizer: what whole-word masking goes by."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from plmctl.config.masking import MaskingConfig
+from plmctl.corpus.store import TokenStore
+from plmctl.errors import ConfigError
+from plmctl.objectives._words import check_words
+from plmctl.tokenization.encode import Encoder
+from tests.tokenization.conftest import TEXTS
+
+Saved = Callable[[str, str], str]
+ENGLISH = "The cats' flatness (1999) isn't well-known: naïve résumé."
+CHINESE = "中国人民站起来了。北京abc 2024年"
+
+
+@pytest.fixture(scope="module")
+def unigram(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """ALBERT's kind: pieces of a SentencePiece model, with a mark for the space before a word."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=240, special_tokens=special, unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator([*TEXTS, ENGLISH, CHINESE], trainer)
+    folder = tmp_path_factory.mktemp("unigram")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return str(folder)
+
+
+def words_of(folder: str, text: str, words: str = "pretokenizer") -> list[str]:
+    """The words of a text, each the characters of the text from its first token to the next's."""
+    encoder = Encoder(folder, words)
+    [(ids, starts)] = encoder([text])
+    oracle = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+    encoding = oracle.encode(text, add_special_tokens=False)
+    assert encoding.ids == ids.tolist()
+    begins = [offset[0] for offset, start in zip(encoding.offsets, starts, strict=True) if start]
+    return [text[a:b].strip() for a, b in zip(begins, [*begins[1:], len(text)], strict=True)]
+
+
+REST = ["well", "-", "known", ":", "naïve", "résumé", "."]
+BERT_WORDS = ["The", "cats", "'", "flatness", "(", "1999", ")", "isn", "'", "t", *REST]
+GPT2_WORDS = ["The", "cats", "'", "flatness", "(", "1999", ")", "isn", "'t", *REST]
+
+
+def test_wordpiece(saved: Saved) -> None:
+    assert words_of(saved("wordpiece", "bert"), ENGLISH) == BERT_WORDS
+
+
+def test_byte_level_bpe(saved: Saved) -> None:
+    assert words_of(saved("byte_bpe", "gpt2"), ENGLISH) == GPT2_WORDS
+
+
+def test_unigram_has_marks_as_words(unigram: str) -> None:
+    """Its pre-tokenizer cuts at spaces only: without more, `(1999)` would be one word."""
+    assert words_of(unigram, ENGLISH) == BERT_WORDS
+
+
+def test_chinese_characters_are_words(saved: Saved, unigram: str) -> None:
+    characters = [*"中国人民站起来了。北京", "abc", "2024", "年"]
+    assert words_of(saved("wordpiece", "bert"), CHINESE) == characters
+    # The others have tokens of several characters, which nothing can divide; here they have none.
+    for folder in (saved("byte_bpe", "gpt2"), unigram):
+        assert words_of(folder, "京北 民人国，来起了") == [*"京北民人国，来起了"]
+
+
+def test_chinese_words_by_jieba(saved: Saved, unigram: str) -> None:
+    jieba = pytest.importorskip("jieba")
+    words = ["中国", "人民", "站", "起来", "了", "。", "北京", "abc", "2024", "年"]
+    assert words_of(saved("wordpiece", "bert"), CHINESE, "jieba") == words
+    for folder in (saved("byte_bpe", "gpt2"), unigram):
+        got = words_of(folder, "京人来国民起", "jieba")
+        assert got == jieba.lcut("京人来国民起")
+        assert len(got) < 6
+    assert words_of(saved("wordpiece", "bert"), ENGLISH, "jieba") == BERT_WORDS
+
+
+def test_words_of_a_text_do_not_depend_on_its_neighbours(saved: Saved) -> None:
+    pytest.importorskip("jieba")
+    encoder = pickle.loads(pickle.dumps(Encoder(saved("wordpiece", "bert"), "jieba")))
+    texts = [CHINESE, "", ENGLISH, "北京大学", "学生"]
+    together = encoder(texts)
+    for text, (ids, starts) in zip(texts, together, strict=True):
+        [(alone, begins)] = encoder([text])
+        assert np.array_equal(ids, alone)
+        assert np.array_equal(starts, begins)
+
+
+def test_the_segmenter_is_part_of_a_stores_identity(saved: Saved) -> None:
+    pytest.importorskip("jieba")
+    folder = saved("wordpiece", "bert")
+    plain, segmented = Encoder(folder).fingerprint, Encoder(folder, "jieba").fingerprint
+    assert segmented != plain
+    assert "jieba-" in segmented
+
+
+def test_without_jieba(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import PackageNotFoundError
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("plmctl.tokenization.words.version", missing)
+    with pytest.raises(ConfigError, match=r"plmctl\[zh\]"):
+        Encoder(saved("wordpiece", "bert"), "jieba")
+
+
+def store_of(folder: str, texts: list[str], words: str = "pretokenizer") -> TokenStore:
+    encoder = Encoder(folder, words)
+    encoded = encoder(texts)
+    starts = np.concatenate([starts for _, starts in encoded]).tolist()
+    return TokenStore.from_lists([[ids.tolist() for ids, _ in encoded]], 1_000, starts)
+
+
+def masking(unit: str, **fields: object) -> MaskingConfig:
+    return MaskingConfig(name="mlm", unit=unit, **fields)
+
+
+def test_single_characters_are_no_whole_words(saved: Saved) -> None:
+    folder = saved("wordpiece", "bert")
+    characters = store_of(folder, ["中国人民站起来了。"] * 50)
+    with pytest.raises(ConfigError, match=r"objective.unit: word, but 100.0%") as refused:
+        check_words(masking("word"), characters, 128)
+    assert "data.words: jieba" in str(refused.value)
+    check_words(masking("token"), characters, 128)
+    check_words(masking("ngram"), characters, 128)  # runs of characters are something of their own
+    pytest.importorskip("jieba")
+    check_words(masking("word"), store_of(folder, ["中国人民站起来了。"] * 50, "jieba"), 128)
+
+
+def test_text_without_spaces_is_no_word(saved: Saved) -> None:
+    """Thai, of which this vocabulary has bytes only: a sentence is one pre-token."""
+    thai = store_of(saved("byte_bpe", "gpt2"), ["ประเทศไทยมีเมืองหลวงคือกรุงเทพมหานคร"] * 50)
+    for unit in ("word", "ngram"):
+        with pytest.raises(ConfigError, match="more than 19 tokens.*never be masked"):
+            check_words(masking(unit), thai, 128)
+    check_words(masking("token"), thai, 128)
+
+
+def test_words_as_they_should_be_are_accepted(saved: Saved, unigram: str) -> None:
+    english = ["The catty mattress flattened; a statue's satin mate wasn't met."] * 6
+    for folder in (saved("wordpiece", "bert"), saved("byte_bpe", "gpt2"), unigram):
+        for unit in ("word", "ngram"):
+            check_words(masking(unit), store_of(folder, english), 128)
