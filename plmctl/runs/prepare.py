@@ -79,7 +79,7 @@ def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
     """
     family, objective = config.model.family, config.objective.name
     member, heads = objectives.get(objective), families.get(family).HEADS
-    fitting = [name for name in registry.names("objectives") if _fits(name, family)]
+    fitting = [name for name in registry.names("objectives") if families.fits(family, name)]
     if objective not in fitting and set(member.PARTS) <= set(heads):
         stacks = "an encoder and a decoder", "one stack of layers"
         ours = getattr(member, "ENCODER_DECODER", False)
@@ -102,12 +102,6 @@ def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
             f"{objective} needs",
             f"train one with `algorithm: {families.get(family).TOKENIZER}`",
         )
-
-
-def _fits(objective: str, family: str) -> bool:
-    member, network = objectives.get(objective), families.get(family)
-    both = (getattr(found, "ENCODER_DECODER", False) for found in (member, network))
-    return set(member.PARTS) <= set(network.HEADS) and len(set(both)) == 1
 
 
 def _build(config: PretrainConfig, encoder: Encoder, root: Path) -> Stores:

@@ -169,6 +169,11 @@ def test_a_model_is_continued_and_measured(
         assert result["perplexity/lm"] > 1
         assert result["sequences"] == 50
         assert result["loss"] == result["loss/lm"]
+    foreign = [{"name": "clm", "data": ["text.txt"], "seq_len": 32}]
+    write("t5-foreign.yaml", {"run": "t5-none", "model": "t5-adapt/model", "measures": foreign})
+    code, _, err = cli("eval", "t5-foreign.yaml")
+    assert code == 2
+    assert "a model of type 't5' cannot be measured by clm" in " ".join(err.split())
 
 
 def test_preview_shows_spans(cli: Cli, tokenizer: Path) -> None:
