@@ -204,6 +204,13 @@ def test_a_tokenizer_without_what_is_needed(mixed: TokenStore) -> None:
         member.make(member.Config(name="mlm+sbo"), mixed, bare, 64, 1)
 
 
+def test_text_that_is_one_long_word_is_refused() -> None:
+    text = [[list(range(10, 60))] * 20]
+    store = TokenStore.from_lists(text, 2000, ([True] + [False] * 49) * 20)
+    with pytest.raises(ConfigError, match="100% of the tokens stand in words of more than 10"):
+        made("mlm+sbo", store, 64)
+
+
 def test_shares_over_one_are_refused() -> None:
     with pytest.raises(ValueError, match="more than 1 together"):
         objectives.get("mlm+sbo").Config(name="mlm+sbo", mask_share=0.9, random_share=0.2)
