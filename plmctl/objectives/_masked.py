@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from plmctl.config.masking import MaskingConfig
 from plmctl.errors import ConfigError
-from plmctl.objectives._words import check_words
 from plmctl.shaping.keys import Keys, fold, stream
 from plmctl.shaping.masking import (
     Treatment,
@@ -110,24 +109,13 @@ class Masker:
         return choose_words(candidates, starts, counts, keys, shares)
 
 
-def masker(
-    config: MaskingConfig, store: TokenStore, vocab: Vocab, seed: int, seq_len: int = 512
-) -> Masker:
+def masker(config: MaskingConfig, store: TokenStore, vocab: Vocab, seed: int) -> Masker:
     """A masker for a tokenizer.
 
-    Args:
-        config: Rates and the kind of masking.
-        store: Where the tokens are.
-        vocab: Special tokens.
-        seed: Of all masks.
-        seq_len: Length of a full row.
-
     Raises:
-        ConfigError: The tokenizer lacks a special token that masked rows need, or whole words are
-            asked for and the store's word starts are none.
+        ConfigError: The tokenizer lacks a special token that masked rows need.
     """
     mask, cls, sep, pad = special_ids(config.name, vocab)
-    check_words(config, store, seq_len)
     special = (vocab.pad, vocab.unk, vocab.cls, vocab.sep, vocab.mask, vocab.bos, vocab.eos)
     never = () if config.random_specials else tuple(id_ for id_ in special if id_ is not None)
     treatment = Treatment(mask, vocab.size, config.mask_share, config.random_share, never)

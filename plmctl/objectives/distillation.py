@@ -226,7 +226,7 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
     Raises:
         ConfigError: The tokenizer lacks a special token.
     """
-    masks = masker(config, store, vocab, seed, seq_len)
+    masks = masker(config, store, vocab, seed)
     if config.smoothing:
         weights = rarity(_counts(store, vocab.size), config.smoothing)
         masks = RareMasker(**vars(masks), weights=weights)

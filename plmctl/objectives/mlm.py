@@ -105,7 +105,7 @@ def make(
         ConfigError: The tokenizer lacks a special token.
         DataError: Fewer than two documents, and segments of other documents are asked for.
     """
-    masks = masker(config, store, vocab, seed, seq_len)
+    masks = masker(config, store, vocab, seed)
     if config.packing == "segment_pair":
         return _pairs(masks, seq_len, seed)
     if config.packing == "documents":

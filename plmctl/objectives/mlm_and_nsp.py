@@ -52,4 +52,4 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
             short_seq_prob=config.short_seq_prob,
         )
 
-    return MaskedPairs(masker(config, store, vocab, seed, seq_len), pairs, PARTS, NEXT_SENTENCE)
+    return MaskedPairs(masker(config, store, vocab, seed), pairs, PARTS, NEXT_SENTENCE)

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from plmctl.config.members import ObjectiveConfig
-from plmctl.errors import ConfigError
 from plmctl.objectives._masked import ROW_TOKENS, special_ids
-from plmctl.objectives._words import word_sizes
 from plmctl.shaping.examples import Example, Tallies, masked_row, masked_tallies, tally
 from plmctl.shaping.keys import Keys, below, fold, stream
 from plmctl.shaping.packing import document_blocks
@@ -46,7 +44,6 @@ PARTS = ("mlm", "sbo")
 TOKENS = ROW_TOKENS
 
 _PLACES = 15  # tokens of a span that the boundaries are asked for, as published
-_TOO_LONG = 0.5  # share of the text in words that a row's whole budget does not cover
 
 
 class Config(ObjectiveConfig):
@@ -201,26 +198,9 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
     """The objective over a store; ``seq_len`` counts [CLS] and [SEP].
 
     Raises:
-        ConfigError: The tokenizer lacks a special token that the rows need, or words are so long
-            that spans of them would be nothing but their beginnings.
+        ConfigError: The tokenizer lacks a special token that the rows need.
     """
-    _check_words(config, store, seq_len)
     mask, cls, sep, pad = special_ids(config.name, vocab)
     starts, ends = document_blocks(store.sentences, store.documents, seq_len - 2)
     key = int(fold(seed, stream("mask")))
     return SpanMaskedLm(config, store, {PAD: pad, CLS: cls, SEP: sep}, mask, key, starts, ends)
-
-
-def _check_words(config: Config, store: TokenStore, seq_len: int) -> None:
-    if not store.num_tokens:
-        return
-    sizes = word_sizes(store)
-    most = int(budget(np.array([seq_len - 2]), config.rate)[0])
-    long = sizes[sizes > most].sum() / sizes.sum()
-    if long > _TOO_LONG:
-        raise ConfigError(
-            f"the objective {config.name!r} masks whole words, but {long:.0%} of the tokens stand "
-            f"in words of more than {most} tokens, which is all that a row of {seq_len} predicts",
-            "text without spaces is one long word to this tokenizer; use the objective 'mlm', a "
-            "larger vocabulary, or longer rows",
-        )

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import families, objectives
+from plmctl.config.masking import MaskingConfig
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.runs import launch
@@ -13,6 +14,7 @@ from plmctl.runs.folder import check_run, open_run, write_environment, write_res
 from plmctl.runs.outline import begin, check_network, fresh_model
 from plmctl.runs.prepare import Prepared, prepare
 from plmctl.runs.say import say, show
+from plmctl.runs.word_starts import check_spans, check_words
 from plmctl.shaping.keys import fold, stream
 
 if TYPE_CHECKING:
@@ -49,8 +51,8 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
     """Refuse what cannot train, before a network is built.
 
     Raises:
-        ConfigError: A sequence longer than the network has positions, or a tokenizer without
-            what the objective needs.
+        ConfigError: A sequence longer than the network has positions, a tokenizer without what the
+            objective needs, or whole words asked for where the text has none.
         DataError: A corpus that gives no sequence.
     """
     longest = max(phase.seq_len for phase in config.train.phases)
@@ -72,6 +74,11 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
                 "use the tokenizer that the model was made with",
             )
     for phase in config.train.phases:
+        if isinstance(config.objective, MaskingConfig):
+            check_words(config.objective, prepared.train, phase.seq_len)
+        elif config.objective.name == "mlm+sbo":
+            spans: Any = config.objective
+            check_spans(spans.rate, prepared.train, phase.seq_len)
         make_step(config, prepared.train, prepared, phase.seq_len)
 
 
@@ -206,5 +213,7 @@ def _finish(
     model: Any = engine.trained().network
     saved = save_model(folder, model, config.tokenizer, model_card(folder, type(model).__name__))
     held_out = prepared.valid or prepared.train
-    write_results(folder, "samples", samples(str(saved), held_out, config.seed))
+    write_results(
+        folder, "samples", samples(str(saved), held_out, config.seed, config.objective.name)
+    )
     write([folder], folder / "report.html")

@@ -10,7 +10,8 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.tokenization.vocab import Vocab
 from plmctl.training.step import Step
 
-VOCAB = Vocab(size=500, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
+SENTINELS = tuple(range(499, 439, -1))
+VOCAB = Vocab(size=500, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=SENTINELS)
 NAMES = registry.names("objectives")
 REQUIRED = {"distillation": {"teacher": "not-asked-for-examples"}}
 
