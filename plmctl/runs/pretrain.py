@@ -14,7 +14,7 @@ from plmctl.runs.folder import check_run, open_run, write_environment, write_res
 from plmctl.runs.outline import begin, check_network, fresh_model
 from plmctl.runs.prepare import Prepared, prepare
 from plmctl.runs.say import say, show
-from plmctl.runs.word_starts import check_words
+from plmctl.runs.word_starts import check_spans, check_words
 from plmctl.shaping.keys import fold, stream
 
 if TYPE_CHECKING:
@@ -76,6 +76,9 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
     for phase in config.train.phases:
         if isinstance(config.objective, MaskingConfig):
             check_words(config.objective, prepared.train, phase.seq_len)
+        elif config.objective.name == "mlm+sbo":
+            spans: Any = config.objective
+            check_spans(spans.rate, prepared.train, phase.seq_len)
         make_step(config, prepared.train, prepared, phase.seq_len)
 
 
