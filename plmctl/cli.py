@@ -188,8 +188,9 @@ def evaluate(
 ) -> None:
     """Score a model, or compare tokenizers.
 
-    Asks a model about text or labelled rows, prints a table a measure, and writes the figures to eval/ in the run folder. Of tokenizer
-    folders it prints how well they fit a held-out text, side by side.
+    Scores a model on text or labelled rows: prints a table a measure, and writes the figures to
+    eval/ in the run folder. Of tokenizer folders it prints how well they fit a held-out text, side
+    by side.
     """
     if config.is_dir():
         from plmctl.runs import tokenizers
