@@ -1,5 +1,6 @@
 """The commands. Each one's body imports what it runs, so that ``--help`` answers at once."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -81,7 +82,14 @@ def _options(
     epilog=_example("plmctl train-tokenizer configs/demo/tokenizer.yaml vocab_size=4096"),
 )
 def train_tokenizer(
-    config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
+    config: ConfigFile,
+    overrides: Overrides = None,
+    extend: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FOLDER", help="Extend this tokenizer, keeping its ids."),
+    ] = None,
+    fresh: Fresh = False,
+    as_json: Json = False,
 ) -> None:
     """Train a tokenizer on raw text.
 
@@ -91,6 +99,8 @@ def train_tokenizer(
     from plmctl.config.load import load
     from plmctl.runs import train_tokenizer as command
 
+    if extend is not None:
+        overrides = [*(overrides or ()), f"extend={json.dumps(extend)}"]
     command.run(load("tokenizer", config, overrides or ()), fresh=fresh, as_json=as_json)
 
 
