@@ -1,8 +1,8 @@
 """The config of ``plmctl train-tokenizer``."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from plmctl.config.base import Model, Text
 from plmctl.config.data import TextConfig
@@ -39,8 +39,11 @@ class TokenizerConfig(Model):
     """bpe: GPT-1's, with a mark at the end of words."""
     family: Family
     """Whose normalisation, special tokens and template."""
+    extend: Text | None = None
+    """A tokenizer folder to extend by tokens learnt from this text, or Hub id. All its ids and its
+    rules are kept; the new ids come after its last. `--from FOLDER` sets this."""
     vocab_size: Count = Field(ge=100)
-    """Ids, special tokens included."""
+    """Ids, special tokens included; with `extend` those that it has already too."""
     min_frequency: int = Field(default=2, ge=1)
     """Pairs that are rarer are not merged. unigram goes by probability and needs none of this."""
     limit_alphabet: int | None = Field(default=None, ge=1)
@@ -80,3 +83,14 @@ class TokenizerConfig(Model):
             fitting = [name for name, wanted in ALGORITHM_OF.items() if wanted == algorithm]
             raise ValueError(f"expected {' or '.join(fitting)} with algorithm {algorithm}")
         return family
+
+    @model_validator(mode="after")
+    def _has_rules_already(self) -> Self:
+        if self.extend is not None:
+            own = ("normalization", "lowercase", "strip_accents", "space_chinese")
+            for key in (*own, "max_word_length", "max_length", "special_tokens"):
+                if getattr(self, key) not in (None, ()):
+                    raise ValueError(
+                        f"{key} is that of the tokenizer that is extended; leave it out"
+                    )
+        return self
