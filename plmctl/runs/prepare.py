@@ -100,7 +100,8 @@ def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
         raise ConfigError(
             f"tokenizer: {config.tokenizer} has no {', '.join(missing)}, which the objective "
             f"{objective} needs",
-            f"train one with `algorithm: {families.get(family).TOKENIZER}`",
+            f"train one with `algorithm: {families.get(family).TOKENIZER}` and a `family` that has "
+            "it, such as the network's own",
         )
 
 
