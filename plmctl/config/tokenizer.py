@@ -42,13 +42,14 @@ class TokenizerConfig(Model):
     vocab_size: Count = Field(ge=100)
     """Ids, special tokens included."""
     min_frequency: int = Field(default=2, ge=1)
-    """Pairs that are rarer are not merged."""
+    """Pairs that are rarer are not merged. unigram goes by probability and needs none of this."""
     limit_alphabet: int | None = Field(default=None, ge=1)
     """Keep this many of the most frequent characters; null: as many as make up 99.995% of the text.
     The rest are unknown. byte_bpe has no unknown characters and needs none of this."""
-    normalization: Literal["nfc", "nfd", "nfkc", "nfkd", "none"] | None = None
-    """Unicode form that text is brought to first. Here and in the next three, null is as the family
-    has it, and another value makes a tokenizer of a general class with the family's template."""
+    normalization: Literal["nfc", "nfd", "nfkc", "nfkd", "nmt_nfkc", "none"] | None = None
+    """Unicode form that text is brought to first; nmt_nfkc is T5's, without control characters.
+    Here and in the next three, null is as the family has it, and another value makes a tokenizer of
+    a general class with the family's template."""
     lowercase: bool | None = None
     """Fold case. bert: false makes a cased tokenizer, of the family's own class."""
     strip_accents: bool | None = None

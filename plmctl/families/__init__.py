@@ -31,6 +31,9 @@ class Family(Protocol):
     def load(self, folder: str, parts: tuple[str, ...]) -> "PreTrainedModel":
         """A pretrained network with the heads for ``parts``."""
 
+    def begin_as(self, model: "PreTrainedModel", teacher: str) -> None:
+        """Give a student the weights of alternate layers of a teacher's folder; of students."""
+
     def positions(self, config: "ModelConfig") -> int:
         """The longest input."""
 

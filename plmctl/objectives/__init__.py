@@ -32,7 +32,11 @@ class Objective(Protocol):
     Config: Any
     """Its config model, an ``ObjectiveConfig``."""
     PARTS: tuple[str, ...]
-    """Names of the parts of its loss: the heads that it needs."""
+    """Names of the parts of its loss: the heads that it needs.
+
+    A module may also define ``check(config, tokenizer, outline, seq_len)``, called before any text
+    is read, where ``outline`` is transformers' config of the network; it raises ConfigError.
+    """
 
     TOKENS: tuple[str, ...]
     """Fields of ``Vocab`` that it cannot do without."""

@@ -138,6 +138,13 @@ def classifications(run: Run) -> Html:
     return join(element("h2", "Classes"), *parts) if parts else Html()
 
 
+_SAMPLES = {
+    "fill-mask": "Samples: a masked word of held-out text",
+    "fill-span": "Samples: the words that stood where the sentinel is",
+    "deshuffle": "Samples: shuffled words put in order",
+}
+
+
 def samples(run: Run) -> Html:
     """What the model says: masked words filled in, or texts gone on with."""
     items = run.samples.get("items")
@@ -145,7 +152,7 @@ def samples(run: Run) -> Html:
         return Html()
     filled = run.samples.get("kind") == "fill-mask"
     parts = [_filled(item) if filled else _generated(item) for item in items]
-    title = "Samples: a masked word of held-out text" if filled else "Samples: text gone on with"
+    title = _SAMPLES.get(str(run.samples.get("kind")), "Samples: text gone on with")
     return join(element("h2", title), element("div", *parts, class_="panel"))
 
 

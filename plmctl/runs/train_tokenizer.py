@@ -98,9 +98,12 @@ def _notes(config: TokenizerConfig, part: Portion, trained: Trained) -> None:
             "a sample (data.max_bytes)"
         )
     if trained.size < config.vocab_size:
+        more = f"to merge that was seen {config.min_frequency} times (min_frequency)"
+        if config.algorithm == "unigram":
+            more = "pieces that it needs"
         say(
-            f"{trained.size:,} ids instead of {config.vocab_size:,}: the text has no more to merge "
-            f"that was seen {config.min_frequency} times (min_frequency)"
+            f"{trained.size:,} ids instead of {config.vocab_size:,}: the text has no more {more}; "
+            "that many is what it can give"
         )
     if trained.counts.threshold > 1:
         say(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import ConfigError
+from plmctl.tokenization.charsmap import nmt_nfkc
 from plmctl.tokenization.units import Kind
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ TEMPLATES: dict[str, Template] = {
         "spaces",
         ("<pad>", "</s>", "<unk>"),
         (),
-        Rules("nfkc", lowercase=False, strip_accents=False, space_chinese=False),
+        Rules("nmt_nfkc", lowercase=False, strip_accents=False, space_chinese=False),
     ),
 }
 
@@ -144,6 +145,8 @@ def make(config: TokenizerConfig, model: dict[str, Any]) -> "PreTrainedTokenizer
 
     template = TEMPLATES[config.family]
     options, general = _options(config)
+    if config.family == "albert":  # whose class in transformers leaves the segments out
+        options["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     if template.mask:
         options["mask_token"] = AddedToken(template.mask, lstrip=True, special=True)
     tokenizer: PreTrainedTokenizerFast = getattr(transformers, template.class_name)(
@@ -186,8 +189,10 @@ def _options(config: TokenizerConfig) -> tuple[dict[str, Any], bool]:
         return {
             "do_lower_case": rules.lowercase,
             "keep_accents": not rules.strip_accents,
+            "_spm_precompiled_charsmap": nmt_nfkc(),
         }, general or rules.space_chinese
-    return {}, rules != published
+    table = {"_spm_precompiled_charsmap": nmt_nfkc()} if config.family == "t5" else {}
+    return table, rules != published
 
 
 def _generalised(
@@ -215,9 +220,7 @@ def _normalizer(config: TokenizerConfig) -> "Normalizer":
     from tokenizers import normalizers
 
     rules, family = rules_of(config), config.family
-    parts: list[Any] = []
-    if rules.normalization != "none":
-        parts.append(getattr(normalizers, rules.normalization.upper())())
+    parts = _form(rules.normalization)
     if family in ("bert", "gpt1"):
         parts.append(
             normalizers.BertNormalizer(
@@ -233,4 +236,17 @@ def _normalizer(config: TokenizerConfig) -> "Normalizer":
         parts += [normalizers.NFD(), normalizers.StripAccents()]
     if rules.lowercase:
         parts.append(normalizers.Lowercase())
+    if family == "albert":
+        parts.append(normalizers.Precompiled(nmt_nfkc()))
     return normalizers.Sequence(parts)
+
+
+def _form(name: str) -> list[Any]:
+    """The normalizer of a Unicode form."""
+    from tokenizers import normalizers
+
+    if name == "none":
+        return []
+    if name == "nmt_nfkc":
+        return [normalizers.Precompiled(nmt_nfkc())]
+    return [getattr(normalizers, name.upper())()]

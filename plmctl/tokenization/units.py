@@ -39,14 +39,14 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
     if kind == "spaces":
         return re.compile(f"[^{_SPACE}]{many}")
     if kind == "bert":
-        marks = _class(is_bert_mark)
+        marks = class_of(is_bert_mark)
         return re.compile(f"[^{_HAN}{marks}{_BERT_SPACE}]{many}|[{_HAN}{marks}]")
     # GPT-2's expression, but letters and digits in one unit: its own, applied to the unit, cuts
     # between them. Next to a character that is not known to this Python, a unit is all up to the
     # next space. (Above four digits all count as unknown, for speed.)
-    letters = _class(lambda code: _category(code)[0] in "LN")
-    unknown = _class(lambda code: _category(code) == "Cn") + "\U00010000-\U0010ffff"
-    marks = _class(_is_other_mark)
+    letters = class_of(lambda code: _category(code)[0] in "LN")
+    unknown = class_of(lambda code: _category(code) == "Cn") + "\U00010000-\U0010ffff"
+    marks = class_of(_is_other_mark)
     return re.compile(
         rf"'(?:[stmd]|re|ve|ll)"
         rf"| ?(?:[{letters}]{many}+(?![{unknown}])|[{marks}]{many}+(?![{unknown}])"
@@ -108,7 +108,7 @@ def _category(code: int) -> str:
     return unicodedata.category(chr(code))
 
 
-def _class(of: Callable[[int], bool]) -> str:
+def class_of(of: Callable[[int], bool]) -> str:
     """The characters of at most four digits for which ``of`` is true, as a class's inside."""
     flags = [False, *map(of, range(0x10000)), False]
     edges = [code for code in range(0x10001) if flags[code] != flags[code + 1]]
