@@ -36,7 +36,8 @@ class FusedAttention(Attention):
         """
         boolean = attention_mask is None or attention_mask.dtype == torch.bool
         if output_attentions or not boolean:
-            attended: list[Tensor] = super()._attn(q, k, v, attention_mask, output_attentions)
+            theirs: Any = super()._attn
+            attended: list[Tensor] = theirs(q, k, v, attention_mask, output_attentions)
             return attended
         dropout = self.attn_dropout.p if self.training else 0.0
         return [

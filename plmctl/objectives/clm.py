@@ -24,6 +24,7 @@ from plmctl.shaping.packing import DocumentStream
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedConfig
 
     from plmctl.corpus.store import TokenStore
     from plmctl.modeling.batch import Batch
@@ -47,6 +48,7 @@ class Config(ObjectiveConfig):
 
 
 PARTS = ("lm",)
+TOKENS = ()  # the separator, unless the config wants none: see ``check``
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,29 @@ class CausalLm:
         return Example(rows | ({"last target": (Piece(last, "target"),)} if last >= 0 else {}))
 
 
+def check(config: Config, tokenizer: str, outline: PreTrainedConfig, seq_len: int) -> None:
+    """Refuse a tokenizer without a separator, unless none is wanted.
+
+    Raises:
+        ConfigError: It has no end-of-text token.
+    """
+    from plmctl.tokenization.vocab import Vocab
+
+    _separator(config, Vocab.from_folder(tokenizer))
+
+
+def _separator(config: Config, vocab: Vocab) -> int | None:
+    if config.separator == "none":
+        return None
+    if vocab.eos is None:
+        raise ConfigError(
+            "tokenizer: it has no end-of-text token, which the objective clm puts after documents",
+            "set `objective: {name: clm, separator: none}`, as GPT-1 has it, or use a tokenizer "
+            "of `family: gpt2`",
+        )
+    return vocab.eos
+
+
 def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> CausalLm:
     """The objective over a store.
 
@@ -155,15 +180,9 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
         ConfigError: The tokenizer has no end-of-text token.
         DataError: The corpus is shorter than one window.
     """
-    separated = config.separator == "end_of_text"
-    if separated and vocab.eos is None:
-        raise ConfigError(
-            "the objective 'clm' needs a tokenizer with an end-of-text token",
-            "set `objective: {name: clm, separator: none}`, as GPT-1 has it, or train a tokenizer "
-            "with `family: gpt2`",
-        )
-    stream = DocumentStream(store.sentences[store.documents], separated=separated)
-    end_of_text = vocab.eos if separated else None
+    end_of_text = _separator(config, vocab)
+    documents = store.sentences[store.documents]
+    stream = DocumentStream(documents, separated=end_of_text is not None)
     made = CausalLm(store, seq_len, end_of_text, config.attention == "within", stream)
     if not len(made):
         raise DataError(

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from plmctl.training.ramp import Course
 
 
-def factor(
-    schedule: ScheduleConfig, course: Course, until: StepsOrShare
-) -> Callable[[int], float]:
+def factor(schedule: ScheduleConfig, course: Course, until: StepsOrShare) -> Callable[[int], float]:
     """The factor on the peak learning rate, by the number of the update from 0.
 
     Args:
@@ -34,9 +32,7 @@ def factor(
         end = until.of(course.steps)
         return lambda step: rate(schedule, min(step, end), end)
     total = _in_tokens(until, course, course.seen(course.steps))
-    resolved = {
-        name: StepsOrShare(_in_tokens(mark, course, total)) for name, mark in marks.items()
-    }
+    resolved = {name: StepsOrShare(_in_tokens(mark, course, total)) for name, mark in marks.items()}
     by_tokens = schedule.model_copy(update=resolved)
     warmup = resolved["warmup"].of(total)
 

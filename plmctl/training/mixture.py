@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from torch import Tensor
 from plmctl.errors import ConfigError
 from plmctl.modeling.batch import Batch
 from plmctl.modeling.network import Network
+from plmctl.shaping.examples import Example, Tallies, merge, tally
 from plmctl.shaping.keys import fold, stream
 from plmctl.shaping.order import permute
 from plmctl.training.step import Step
@@ -36,8 +38,8 @@ def exact_shares(weights: Sequence[float], total: int) -> Ints:
     Returns:
         [S], each within one of its exact share.
     """
-    exact = np.asarray(weights, dtype=np.float64) / np.sum(weights) * total
-    counts = np.floor(exact).astype(np.int64)
+    exact = np.asarray(weights, dtype=np.float64) / sum(weights) * total
+    counts: Ints = np.floor(exact).astype(np.int64)
     left = total - int(counts.sum())
     counts[np.argsort(counts - exact, kind="stable")[:left]] += 1
     return counts
@@ -124,8 +126,39 @@ class Mixture:
         """As ``loss``, with the right first guesses."""
         return self.steps[0].score(network, batch)
 
+    def tally(self, epochs: Ints, samples: Ints) -> Tallies:
+        """Statistics of the examples, and the share of each corpus (``share_NAME``)."""
+        source, within, numbers = self.locate(epochs, samples)
+        shares = {f"share_{name}": tally(source == at) for at, name in enumerate(self.names)}
+        parts = [
+            self._shown(at).tally(within[source == at], numbers[source == at])
+            for at in np.unique(source)
+        ]
+        return merge([*parts, shares])
 
-def mixture(names: Sequence[str], steps: Sequence[Step], weights: Sequence[float], seed: int) -> Mixture:
+    def expected(self) -> dict[str, float]:
+        """The shares, and what comes to the same in every corpus."""
+        first, *others = (self._shown(at).expected() for at in range(len(self.steps)))
+        same = {n: value for n, value in first.items() if all(o.get(n) == value for o in others)}
+        shares = self.counts / len(self)
+        return same | {f"share_{n}": float(s) for n, s in zip(self.names, shares, strict=True)}
+
+    def example(self, epoch: int, sample: int) -> Example:
+        """One example for reading, with the name of its corpus."""
+        source, within, number = (
+            int(found[0]) for found in self.locate(np.array([epoch]), np.array([sample]))
+        )
+        shown: Example = self._shown(source).example(within, number)
+        return Example(shown.rows, f"{shown.note} [{self.names[source]}]".strip())
+
+    def _shown(self, source: int) -> Any:
+        """An objective as ``plmctl preview`` has it: more than a ``Step``."""
+        return self.steps[source]
+
+
+def mixture(
+    names: Sequence[str], steps: Sequence[Step], weights: Sequence[float], seed: int
+) -> Mixture:
     """Steps of several corpora with their weights.
 
     Raises:
