@@ -20,6 +20,8 @@ class Family(Protocol):
     """The tokenizer algorithm of the family's paper."""
     HEADS: tuple[str, ...]
     """Parts of a loss that it has heads for."""
+    ENCODER_DECODER: bool
+    """Whether it reads one text and writes another; left out: no."""
     DROPOUT: tuple[str, ...]
     """Names of the dropout probabilities in transformers' config."""
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 OBJECTIVE = "span_corruption"
 TOKENIZER = "unigram"
 HEADS = ("lm", "z_loss")
+ENCODER_DECODER = True
 
 DROPOUT = ("dropout_rate",)
 

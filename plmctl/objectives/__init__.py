@@ -40,6 +40,8 @@ class Objective(Protocol):
 
     TOKENS: tuple[str, ...]
     """Fields of ``Vocab`` that it cannot do without."""
+    ENCODER_DECODER: bool
+    """Whether it needs a network that reads one text and writes another; left out: no."""
 
     def make(
         self, config: Any, store: "TokenStore", vocab: "Vocab", seq_len: int, seed: int

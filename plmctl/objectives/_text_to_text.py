@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 PARTS = ("lm", "z_loss")
+ENCODER_DECODER = True
+TOKENS = ("pad", "eos")
 
 
 class TextToTextConfig(ObjectiveConfig):

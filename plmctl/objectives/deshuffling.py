@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from plmctl.objectives._text_to_text import (
+    ENCODER_DECODER,
     PARTS,
+    TOKENS,
     Ints,
     Pair,
     TextToText,
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.vocab import Vocab
 
-__all__ = ["PARTS", "Config", "make"]
+__all__ = ["ENCODER_DECODER", "PARTS", "TOKENS", "Config", "make"]
 
 
 class Config(TextToTextConfig):

@@ -14,7 +14,9 @@ import numpy as np
 from pydantic import Field
 
 from plmctl.objectives._text_to_text import (
+    ENCODER_DECODER,
     PARTS,
+    TOKENS,
     Ints,
     Pair,
     Specials,
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.vocab import Vocab
 
-__all__ = ["PARTS", "Config", "make"]
+__all__ = ["ENCODER_DECODER", "PARTS", "TOKENS", "Config", "make"]
 
 _RANDOM_SHARE = {"bert": 0.1, "mass": 0.0}
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from plmctl.objectives._text_to_text import (
+    ENCODER_DECODER,
     PARTS,
     Ints,
     Pair,
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.vocab import Vocab
 
-__all__ = ["PARTS", "Config", "make"]
+__all__ = ["ENCODER_DECODER", "PARTS", "TOKENS", "Config", "make"]
+
+TOKENS = ("pad", "eos", "sentinels")
 
 
 class Config(TextToTextConfig):

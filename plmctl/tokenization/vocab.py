@@ -15,6 +15,7 @@ TOKEN_NAMES = {
     "mask": "[MASK]",
     "bos": "beginning-of-text token",
     "eos": "end-of-text token",
+    "sentinels": "sentinels (<extra_id_0>, <extra_id_1> ...)",
 }
 """How people know the special tokens, which are spelt otherwise in some families."""
 

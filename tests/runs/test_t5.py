@@ -1,7 +1,6 @@
 """T5 through the commands, with a tokenizer made by hand: words, and sentinels as the last ids."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,9 +159,8 @@ def test_a_tokenizer_without_sentinels_is_refused(cli: Cli, world: Path, tokeniz
     write("t5-bert-tok.yaml", {**CONFIG, "run": "t5-wrong", "tokenizer": "tok-bert"})
     code, _, err = cli("pretrain", "t5-bert-tok.yaml")
     assert code == 2
-    assert "an end token, sentinels" in err
-    assert "family: t5" in err
-    assert not (world / "t5-wrong").exists()
+    assert "tok-bert has no end-of-text token, sentinels (<extra_id_0>" in err
+    assert "algorithm: unigram" in err
     write(
         "t5-long.yaml",
         {**CONFIG, "run": "t5-wrong", "train": {"phases": [{"seq_len": 512, "steps": 1}]}},
@@ -170,4 +168,24 @@ def test_a_tokenizer_without_sentinels_is_refused(cli: Cli, world: Path, tokeniz
     code, _, err = cli("pretrain", "t5-long.yaml")
     assert code == 2
     assert "needs 28 sentinels" in err
-    shutil.rmtree(world / "t5-wrong", ignore_errors=True)
+    assert not (world / "t5-wrong").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "objective", "message"),
+    [
+        ("t5", "clm", "clm needs one stack of layers; the family t5 has an encoder and a decoder"),
+        ("t5", "mlm", "mlm needs heads for mlm; the family t5 has lm and z_loss"),
+        ("gpt2", "prefix_lm", "needs heads for lm and z_loss; the family gpt2 has lm"),
+    ],
+)
+def test_objectives_of_other_networks_are_refused(
+    cli: Cli, tokenizer: Path, name: str, objective: str, message: str
+) -> None:
+    config = CONFIG if name == "t5" else {**CONFIG, "model": {"family": name, "size": "tiny"}}
+    write("t5-foreign.yaml", {**config, "run": "t5-wrong", "objective": {"name": objective}})
+    code, _, err = cli("pretrain", "t5-foreign.yaml")
+    assert code == 2
+    assert message in " ".join(err.split())
+    fitting = "deshuffling, iid_denoising, prefix_lm, span_corruption"
+    assert (fitting in " ".join(err.split())) == (name == "t5")
