@@ -166,9 +166,9 @@ def _separator(config: Config, vocab: Vocab) -> int | None:
         return None
     if vocab.eos is None:
         raise ConfigError(
-            "tokenizer: it has no end-of-text token, which the objective clm puts after documents",
-            "set `objective: {name: clm, separator: none}`, as GPT-1 has it, or use a tokenizer "
-            "of `family: gpt2`",
+            "tokenizer: it has no end-of-text token, which clm puts after each document",
+            "write `{name: clm, separator: none}`, as GPT-1 has it, or use a tokenizer of "
+            "`family: gpt2`",
         )
     return vocab.eos
 
