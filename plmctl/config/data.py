@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plmctl.config.base import Model, Text
 from plmctl.config.units import Share
@@ -21,9 +21,27 @@ class TextConfig(Model):
     file is one."""
 
 
+class MixtureSource(Model):
+    """One of several corpora."""
+
+    name: Text
+    """What it is called in messages and logs."""
+    train: tuple[Text, ...] = Field(min_length=1)
+    """Its text, as `data.train`."""
+    weight: float = Field(gt=0)
+    """Its share of the samples, relative to the other weights."""
+
+
 class DataConfig(TextConfig):
     """Text for pretraining."""
 
+    train: tuple[Text, ...] = ()
+    """Paths and globs (txt, jsonl, csv, parquet, also .gz and .zst), folders saved by `datasets`,
+    `hf:NAME`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`."""
+    mixture: tuple[MixtureSource, ...] = ()
+    """In place of `train`: several corpora, each with a share of the samples, so that some are seen
+    several times while others are not yet seen once (GPT-3). `valid` is a share of each, scored in
+    the same mixture, or one text of its own."""
     valid: Share | tuple[Text, ...] | None = 0.01
     """Share of the documents held out by their hash (1%), or sources of their own; empty: none."""
     sentences: Literal["auto", "line", "en", "zh", "none"] = "auto"
@@ -34,6 +52,15 @@ class DataConfig(TextConfig):
     (`pip install 'plmctl[zh]'`)."""
     store: Text = "stores"
     """Folder that keeps the token stores."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "DataConfig":
+        names = [source.name for source in self.mixture]
+        if bool(self.train) == bool(names):
+            raise ValueError("expected `train` or `mixture`, and not both")
+        if len(set(names)) < len(names):
+            raise ValueError("expected another name for each source of the mixture")
+        return self
 
 
 class TableConfig(Model):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails
 
 from plmctl import registry
@@ -18,7 +18,7 @@ from plmctl.config.run import (
     PositiveOrAuto,
 )
 from plmctl.config.union import MembersOf
-from plmctl.config.units import Count
+from plmctl.config.units import Count, StepsOrShare
 
 AnyModel = Annotated[ModelConfig, MembersOf("families", "family")]
 AnyObjective = Annotated[ObjectiveConfig, MembersOf("objectives", "name")]
@@ -46,6 +46,15 @@ class Phase(Model):
     """Updates of the weights."""
 
 
+class BatchRamp(Model):
+    """A batch that grows from step to step, linearly in the tokens seen (GPT-3)."""
+
+    start: int = Field(ge=1)
+    """Sequences of the first step; GPT-3's 32k tokens are 16 of length 2,048."""
+    tokens: Count = Field(ge=1)
+    """Tokens until the batch is `batch_size`; GPT-3's: 4 to 12 billion by size."""
+
+
 class TrainConfig(Model):
     """How much is trained."""
 
@@ -53,8 +62,29 @@ class TrainConfig(Model):
     """Sequences a step, over all devices and micro-batches."""
     micro_batch_size: PositiveOrAuto = "auto"
     """Sequences a device a forward; never changes the result."""
+    batch_ramp: BatchRamp | None = None
+    """Begin with a smaller batch; empty: every step has `batch_size`."""
     phases: tuple[Phase, ...] = Field(min_length=1)
     """One after the other, as BERT's 90 % of the steps at length 128, then 10 % at 512."""
+    schedule_until: StepsOrShare = StepsOrShare(1.0)
+    """Where the schedule of the learning rate ends: after this many steps, tokens (260B tokens) or
+    share of all steps. The rate then stays as it is there. If this or a mark of the schedule is in
+    tokens, the schedule goes by the tokens seen (sequences times their length), else by steps."""
+
+    @field_validator("batch_ramp")
+    @classmethod
+    def _grows(cls, ramp: BatchRamp | None, info: ValidationInfo) -> BatchRamp | None:
+        full = info.data.get("batch_size")
+        if ramp is not None and full is not None and ramp.start > full:
+            raise ValueError(f"expected a start of at most the batch size, {full}")
+        return ramp
+
+    @field_validator("schedule_until")
+    @classmethod
+    def _ends(cls, until: StepsOrShare) -> StepsOrShare:
+        if until.tokens == 0 or until.root == 0:
+            raise ValueError("expected more than 0")
+        return until
 
     @property
     def steps(self) -> int:

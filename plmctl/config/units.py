@@ -13,6 +13,8 @@ from pydantic import (
     model_validator,
 )
 
+from plmctl.errors import ConfigError
+
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _NUMBER = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)\s*([a-zA-Z]*)")
@@ -79,24 +81,27 @@ Share = Annotated[
 ]
 
 
-class StepsOrShare(RootModel[int | float]):
-    """A number of steps (an integer), or a share of all of them (a float of 0 to 1)."""
+class StepsOrShare(RootModel[int | float | str]):
+    """A number of steps (an integer), a share of all of them (a float of 0 to 1), or tokens."""
 
     model_config = ConfigDict(
         frozen=True,
         json_schema_extra={
             "anyOf": [
                 {"type": "number", "minimum": 0},
-                {"type": "string", "pattern": r"^[0-9][0-9_.]*\s*[kKmM%]?$"},
+                {"type": "string", "pattern": r"^[0-9][0-9_.]*\s*([kKmM%]|[kKmMbBtT]?\s*tokens)?$"},
             ],
-            "examples": [1000, "6%"],
+            "examples": [1000, "6%", "375M tokens"],
         },
     )
 
     @model_validator(mode="before")
     @classmethod
     def _read(cls, value: Any) -> Any:
-        example = "steps such as 1000, or a share such as 6%"
+        example = "steps such as 1000, a share such as 6%, or tokens such as 375M tokens"
+        if isinstance(value, str) and value.strip().endswith("tokens"):
+            count = _scaled(value.strip().removesuffix("tokens"), _COUNTS, example)
+            return f"{count} tokens"
         if isinstance(value, str):
             percent = value.strip().endswith("%")
             value = _share(value, example) if percent else _scaled(value, _COUNTS, example)
@@ -105,6 +110,17 @@ class StepsOrShare(RootModel[int | float]):
             raise ValueError(f"expected {example}")
         return value
 
+    @property
+    def tokens(self) -> int | None:
+        """The number of tokens, if it is one of tokens."""
+        return int(self.root.removesuffix(" tokens")) if isinstance(self.root, str) else None
+
     def of(self, steps: int) -> int:
-        """As a number of steps of a run of ``steps``."""
+        """As a number of steps of a run of ``steps``.
+
+        Raises:
+            ConfigError: It is one of tokens, which only pretraining counts.
+        """
+        if isinstance(self.root, str):
+            raise ConfigError(f"{self.root}: tokens are counted in pretraining only", "give steps")
         return self.root if isinstance(self.root, int) else round(self.root * steps)

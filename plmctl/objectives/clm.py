@@ -1,9 +1,12 @@
 """Causal language modeling: predict the next token (GPT-1/2/3).
 
-Documents stand one after the other with an end-of-text token after each; rows are consecutive
-windows of that stream, with attention across documents, as GPT-2 and GPT-3 describe it. A row of T
+Rows are consecutive windows of the corpus, documents joined by an end-of-text token. A row of T
 inputs has T targets, the window's last target being the next window's first input, so that an epoch
-predicts every token once.
+predicts every token once. (GPT-2 and GPT-3 predict the T - 1 that a window itself holds; nanoGPT,
+their usual reproduction, predicts T of windows drawn with replacement.)
+
+Conventions of the papers: GPT-2 and GPT-3 attend across documents and count on the separator to say
+that what is before it is of no use (GPT-3, appendix B). GPT-1 has contiguous text and no separator.
 """
 
 from __future__ import annotations
@@ -21,38 +24,57 @@ from plmctl.shaping.packing import DocumentStream
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedConfig
 
     from plmctl.corpus.store import TokenStore
     from plmctl.modeling.batch import Batch
     from plmctl.modeling.network import Network
     from plmctl.tokenization.vocab import Vocab
 
+Ints = NDArray[np.int64]
+
 
 class Config(ObjectiveConfig):
     """Predict the next token, documents joined by an end-of-text token."""
 
     name: Literal["clm"] = "clm"
+    separator: Literal["end_of_text", "none"] = "end_of_text"
+    """What stands after every document; none: nothing, as in GPT-1, whose vocabulary has no token
+    for it."""
+    attention: Literal["across", "within"] = "across"
+    """What a token may look back at: all of its row, as in GPT-2 and GPT-3, or its own document
+    only, whose positions begin again at 0. within: the first token of a document is not predicted,
+    and attention is slower, since a mask takes the place of the causal kernel."""
 
 
 PARTS = ("lm",)
-TOKENS = ("eos",)
+TOKENS = ()  # the separator, unless the config wants none: see ``check``
 
 
 @dataclass(frozen=True)
 class CausalLm:
-    """The windows of one store at one sequence length."""
+    """The windows of one store at one sequence length.
+
+    Attributes:
+        store: The tokens.
+        seq_len: T, tokens a row.
+        end_of_text: Id of the separator; None: documents follow each other without one.
+        within: Whether attention stays within a document.
+        stream: The corpus as one row.
+    """
 
     store: TokenStore
     seq_len: int
-    end_of_text: int
+    end_of_text: int | None
+    within: bool
     stream: DocumentStream
     parts: tuple[str, ...] = PARTS
 
     def __len__(self) -> int:
         """Windows in an epoch."""
-        return (len(self.stream) - 1) // self.seq_len
+        return max(0, len(self.stream) - 1) // self.seq_len
 
-    def collate(self, epochs: NDArray[np.int64], samples: NDArray[np.int64]) -> Batch:
+    def collate(self, epochs: Ints, samples: Ints) -> Batch:
         """The windows ``samples``, the same in every epoch.
 
         Args:
@@ -60,20 +82,27 @@ class CausalLm:
             samples: [B], each below ``len(self)``.
 
         Returns:
-            inputs: input_ids [B, T]; targets: lm [B, T].
+            inputs: input_ids [B, T], and within documents position_ids [B, T], which begin again at
+            0 with every document; targets: lm [B, T].
         """
         import torch
 
-        from plmctl.modeling.batch import Batch
+        from plmctl.modeling.batch import IGNORE, Batch
 
         positions = samples[:, None] * self.seq_len + np.arange(self.seq_len + 1)
         token, separator = self.stream.locate(positions)
-        ids = np.where(separator, self.end_of_text, self.store.tokens(token)).astype(np.int64)
-        window = torch.from_numpy(ids)
+        filler = 0 if self.end_of_text is None else self.end_of_text
+        ids = np.where(separator, filler, self.store.tokens(token)).astype(np.int64)
+        inputs, targets = {"input_ids": ids[:, :-1]}, ids[:, 1:]
+        if self.within:
+            offsets = self.stream.offsets(positions)
+            # A document that a row begins in the middle of begins anew with the row.
+            inputs["position_ids"] = np.minimum(offsets[:, :-1], np.arange(self.seq_len))
+            targets = np.where(offsets[:, 1:] == 0, IGNORE, targets)
         size = len(samples) * self.seq_len
         return Batch(
-            {"input_ids": window[:, :-1].contiguous()},
-            {"lm": window[:, 1:].contiguous()},
+            {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in inputs.items()},
+            {"lm": torch.from_numpy(np.ascontiguousarray(targets))},
             size,
             size,
         )
@@ -90,24 +119,58 @@ class CausalLm:
 
         return score_sums(network(**batch.inputs), batch.targets)
 
-    def tally(self, epochs: NDArray[np.int64], samples: NDArray[np.int64]) -> Tallies:
+    def tally(self, epochs: Ints, samples: Ints) -> Tallies:
         """Statistics of the windows ``samples``."""
         batch = self.collate(epochs, samples)
         lengths = np.full(len(samples), self.seq_len)
-        targets = batch.targets["lm"].numpy()
-        separators = (targets == self.end_of_text).sum(axis=1)
-        return {"mean_length": tally(lengths), "mean_separators": tally(separators)}
+        ids, targets = batch.inputs["input_ids"].numpy(), batch.targets["lm"].numpy()
+        separators = (ids == self.end_of_text).sum(axis=1)
+        return {
+            "mean_length": tally(lengths),
+            "mean_separators": tally(separators),
+            "target_share": tally(targets >= 0),
+        }
 
     def expected(self) -> dict[str, float]:
         """What some of the statistics should come to."""
-        return {"mean_length": self.seq_len}
+        # Separators are a share of the stream, and within documents as many targets are left out.
+        documents = self.store.num_documents / len(self.stream)
+        return {
+            "mean_length": self.seq_len,
+            "mean_separators": 0.0 if self.end_of_text is None else documents * self.seq_len,
+            "target_share": 1 - documents if self.within else 1.0,
+        }
 
     def example(self, epoch: int, sample: int) -> Example:
         """One window for reading, and the token that its last position predicts."""
         batch = self.collate(np.array([epoch]), np.array([sample]))
-        ids = [*batch.inputs["input_ids"][0].tolist(), int(batch.targets["lm"][0, -1])]
-        row = [Piece(id_, "special" if id_ == self.end_of_text else "text") for id_ in ids[:-1]]
-        return Example({"input": tuple(row), "last target": (Piece(ids[-1], "target"),)})
+        ids, last = batch.inputs["input_ids"][0].tolist(), int(batch.targets["lm"][0, -1])
+        row = tuple(Piece(id_, "special" if id_ == self.end_of_text else "text") for id_ in ids)
+        rows = {"input": row}
+        return Example(rows | ({"last target": (Piece(last, "target"),)} if last >= 0 else {}))
+
+
+def check(config: Config, tokenizer: str, outline: PreTrainedConfig, seq_len: int) -> None:
+    """Refuse a tokenizer without a separator, unless none is wanted.
+
+    Raises:
+        ConfigError: It has no end-of-text token.
+    """
+    from plmctl.tokenization.vocab import Vocab
+
+    _separator(config, Vocab.from_folder(tokenizer))
+
+
+def _separator(config: Config, vocab: Vocab) -> int | None:
+    if config.separator == "none":
+        return None
+    if vocab.eos is None:
+        raise ConfigError(
+            "tokenizer: it has no end-of-text token, which clm puts after each document",
+            "write `{name: clm, separator: none}`, as GPT-1 has it, or use a tokenizer of "
+            "`family: gpt2`",
+        )
+    return vocab.eos
 
 
 def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> CausalLm:
@@ -117,13 +180,10 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
         ConfigError: The tokenizer has no end-of-text token.
         DataError: The corpus is shorter than one window.
     """
-    if vocab.eos is None:
-        raise ConfigError(
-            "the objective 'clm' needs a tokenizer with an end-of-text token",
-            "train one with `family: gpt2`",
-        )
+    end_of_text = _separator(config, vocab)
     documents = store.sentences[store.documents]
-    made = CausalLm(store, seq_len, vocab.eos, DocumentStream(documents))
+    stream = DocumentStream(documents, separated=end_of_text is not None)
+    made = CausalLm(store, seq_len, end_of_text, config.attention == "within", stream)
     if not len(made):
         raise DataError(
             f"the corpus has {store.num_tokens:,} tokens, less than one sequence of {seq_len}",

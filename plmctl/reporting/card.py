@@ -84,6 +84,8 @@ def _summary(run: Run) -> str:
 def _data(run: Run) -> str:
     sources = run.setting("data", "train") or []
     lines = [f"- training: `{source}`" for source in sources]
+    for part in run.setting("data", "mixture") or []:
+        lines.append(f"- training, weight {part['weight']:g}: {', '.join(part['train'])}")
     valid = run.setting("data", "valid")
     if isinstance(valid, list):
         lines += [f"- validation: `{source}`" for source in valid]

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plmctl import families, objectives, registry
+from plmctl.config.data import DataConfig, MixtureSource
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.corpus.build import Stores, build, find
+from plmctl.corpus.mixed import Corpus, MixedStore, mixed_digest, stores_of
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.reporting.tables import figures_table
@@ -21,8 +23,8 @@ from plmctl.training.display import work_progress
 class Prepared:
     """What pretraining reads."""
 
-    train: TokenStore
-    valid: TokenStore | None
+    train: Corpus
+    valid: Corpus | None
     vocab: Vocab
     hashes: dict[str, str]
     """Of the data and the tokenizer, for ``environment.json``."""
@@ -38,7 +40,7 @@ def run(config: PretrainConfig, *, as_json: bool) -> None:
         "tokens": prepared.train.num_tokens,
         "validation tokens": prepared.valid.num_tokens if prepared.valid else 0,
         "seconds": round(time.perf_counter() - began, 1),
-        "folder": str(prepared.train.path),
+        "folder": ", ".join(str(store.path) for store in stores_of(prepared.train)),
     }
     show(figures, [figures_table("token store", figures)], as_json=as_json)
 
@@ -55,20 +57,53 @@ def prepare(config: PretrainConfig) -> Prepared:
     encoder = Encoder(config.tokenizer, config.data.words)
     vocab = Vocab.from_folder(config.tokenizer)
     check_objective(config, vocab)
-    root = Path(config.data.store)
-    stores = find(config.data, encoder, root=root)
-    while stores is None and not launch.is_main():
-        time.sleep(0.5)
-        stores = find(config.data, encoder, root=root)
-    if stores is None:
-        say(f"preparing {', '.join(config.data.train)} with {config.tokenizer}")
-        stores = _build(config, encoder, root)
+    if config.data.mixture:
+        return _prepare_mixture(config, encoder, vocab)
+    stores = _stores(config.data, encoder, config.tokenizer)
     return Prepared(
         TokenStore.open(stores.train),
         TokenStore.open(stores.valid) if stores.valid else None,
         vocab,
         {"data": stores.digest, "tokenizer": encoder.fingerprint},
     )
+
+
+def _prepare_mixture(config: PretrainConfig, encoder: Encoder, vocab: Vocab) -> Prepared:
+    """A store for each source; a validation text of its own is built once, with the first."""
+    data, made = config.data, []
+    for number, source in enumerate(data.mixture):
+        valid = None if number and isinstance(data.valid, tuple) else data.valid
+        changes = {"train": source.train, "mixture": (), "valid": valid}
+        made.append(_stores(data.model_copy(update=changes), encoder, config.tokenizer))
+    parts = list(zip(data.mixture, made, strict=True))
+    held_out = [(source, Path(stores.valid)) for source, stores in parts if stores.valid]
+    digest = mixed_digest([s.digest for s in made], [source.weight for source in data.mixture])
+    return Prepared(
+        _mixed([(source, stores.train) for source, stores in parts]),
+        _mixed(held_out) if held_out else None,
+        vocab,
+        {"data": digest, "tokenizer": encoder.fingerprint},
+    )
+
+
+def _mixed(parts: list[tuple[MixtureSource, Path]]) -> Corpus:
+    stores = tuple(TokenStore.open(folder) for _, folder in parts)
+    if len(stores) == 1:
+        return stores[0]
+    names, weights = zip(*((source.name, source.weight) for source, _ in parts), strict=True)
+    return MixedStore(names, stores, weights)
+
+
+def _stores(data: DataConfig, encoder: Encoder, tokenizer: str) -> Stores:
+    root = Path(data.store)
+    stores = find(data, encoder, root=root)
+    while stores is None and not launch.is_main():
+        time.sleep(0.5)
+        stores = find(data, encoder, root=root)
+    if stores is None:
+        say(f"preparing {', '.join(data.train)} with {tokenizer}")
+        stores = _build(data, encoder, root)
+    return stores
 
 
 def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
@@ -105,6 +140,6 @@ def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
         )
 
 
-def _build(config: PretrainConfig, encoder: Encoder, root: Path) -> Stores:
+def _build(data: DataConfig, encoder: Encoder, root: Path) -> Stores:
     with work_progress("preparing") as progress:
-        return build(config.data, encoder, root=root, processes=None, progress=progress)
+        return build(data, encoder, root=root, processes=None, progress=progress)

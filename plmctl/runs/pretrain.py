@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import families, objectives
-from plmctl.config.masking import MaskingConfig
 from plmctl.config.pretrain import PretrainConfig
+from plmctl.corpus.mixed import Corpus, MixedStore, stores_of
 from plmctl.errors import ConfigError, DataError
 from plmctl.runs import launch
 from plmctl.runs.finetune import check_model
@@ -14,13 +14,12 @@ from plmctl.runs.folder import check_run, open_run, write_environment, write_res
 from plmctl.runs.outline import begin, check_network, fresh_model
 from plmctl.runs.prepare import Prepared, prepare
 from plmctl.runs.say import say, show
-from plmctl.runs.word_starts import check_spans, check_words
+from plmctl.runs.word_starts import check_text
 from plmctl.shaping.keys import fold, stream
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from plmctl.corpus.store import TokenStore
     from plmctl.modeling.network import Network
     from plmctl.training.loop import Engine, Plan
     from plmctl.training.step import Step
@@ -74,22 +73,22 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
                 "use the tokenizer that the model was made with",
             )
     for phase in config.train.phases:
-        if isinstance(config.objective, MaskingConfig):
-            check_words(config.objective, prepared.train, phase.seq_len)
-        elif config.objective.name == "mlm+sbo":
-            spans: Any = config.objective
-            check_spans(spans.rate, prepared.train, phase.seq_len)
+        for store in stores_of(prepared.train):
+            check_text(config.objective, store, phase.seq_len)
         make_step(config, prepared.train, prepared, phase.seq_len)
 
 
-def make_step(
-    config: PretrainConfig, store: "TokenStore", prepared: Prepared, seq_len: int
-) -> "Step":
-    """The objective over a store at one sequence length.
+def make_step(config: PretrainConfig, store: Corpus, prepared: Prepared, seq_len: int) -> "Step":
+    """The objective over a store, or over the stores of a mixture, at one sequence length.
 
     Raises:
         DataError: The corpus gives no sequence.
     """
+    if isinstance(store, MixedStore):
+        from plmctl.training.mixture import mixture
+
+        steps = [make_step(config, one, prepared, seq_len) for one in store.stores]
+        return mixture(store.names, steps, store.weights, config.seed)
     objective = objectives.get(config.objective.name)
     step: Step = objective.make(config.objective, store, prepared.vocab, seq_len, config.seed)
     if not len(step):
@@ -119,29 +118,32 @@ def make_network(config: PretrainConfig, prepared: Prepared) -> "Network":
 
 def make_plan(config: PretrainConfig, prepared: Prepared, accelerator: "Accelerator") -> "Plan":
     """The phases of a config, cut up for these processes."""
+    from plmctl.training.clock import factor
     from plmctl.training.loader import Slicing, auto_micro_batch
     from plmctl.training.loop import Phase, Plan
-    from plmctl.training.schedule import rate
+    from plmctl.training.ramp import course
 
     world, device = accelerator.num_processes, accelerator.device.type
     batch = config.train.batch_size
-    if batch < world:
-        raise ConfigError(f"train.batch_size: {batch} rows for {world} processes")
-    phases = []
-    for phase in config.train.phases:
+    ramp = config.train.batch_ramp
+    smallest = batch if ramp is None else ramp.start
+    if smallest < world:
+        key = "train.batch_size" if ramp is None else "train.batch_ramp.start"
+        raise ConfigError(f"{key}: {smallest} rows for {world} processes")
+    phases, steps = [], course(config.train)
+    for phase, sizes in zip(config.train.phases, steps.sizes, strict=True):
         micro = auto_micro_batch(
             config.train.micro_batch_size, -(-batch // world), phase.seq_len, device
         )
-        slicing = Slicing(batch, micro, accelerator.process_index, world)
+        slicing = Slicing(batch, micro, accelerator.process_index, world, sizes)
         step = make_step(config, prepared.train, prepared, phase.seq_len)
         phases.append(Phase(step, phase.steps, slicing))
     workers = config.compute.workers
+    scale = factor(config.schedule, steps, config.train.schedule_until)
     return Plan(
         phases=tuple(phases),
         seed=config.seed,
-        learning_rate=lambda step: (
-            config.optim.lr * rate(config.schedule, step, config.train.steps)
-        ),
+        learning_rate=lambda step: config.optim.lr * scale(step),
         clip=config.optim.clip,
         log_every=config.log.every,
         validate_every=config.log.validate_every,
@@ -212,7 +214,7 @@ def _finish(
     write_results(folder, "valid", {"kind": "pretrain", "model": str(folder), "results": figures})
     model: Any = engine.trained().network
     saved = save_model(folder, model, config.tokenizer, model_card(folder, type(model).__name__))
-    held_out = prepared.valid or prepared.train
+    held_out = stores_of(prepared.valid or prepared.train)[0]
     write_results(
         folder, "samples", samples(str(saved), held_out, config.seed, config.objective.name)
     )

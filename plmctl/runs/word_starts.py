@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,14 @@ _WINDOWS, _WINDOW = 64, 4096  # places that are looked at, and tokens of each
 _ALL_START = 0.99
 _TOO_LONG = 0.2
 _SPANS_TOO_LONG = 0.5  # a span that is cut off still predicts something of a long word
+
+
+def check_text(objective: Any, store: TokenStore, seq_len: int) -> None:
+    """Refuse text whose words the objective cannot mask; see ``check_words`` and ``check_spans``."""
+    if isinstance(objective, MaskingConfig):
+        check_words(objective, store, seq_len)
+    elif objective.name == "mlm+sbo":
+        check_spans(objective.rate, store, seq_len)
 
 
 def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:

@@ -97,16 +97,17 @@ class LineStream:
 
 
 class DocumentStream:
-    """A corpus as one endless row of tokens with a separator after every document, never copied.
+    """A corpus as one endless row of tokens, never copied.
 
     Args:
         documents: [D+1] token position where each document starts; the last is the token count.
+        separated: Whether a separator stands after every document, and counts as its last token.
     """
 
-    def __init__(self, documents: Ints) -> None:
-        self._tokens = documents
+    def __init__(self, documents: Ints, *, separated: bool = True) -> None:
+        self._tokens, self._separated = documents, separated
         # Document d starts d separators later in the stream than in the store.
-        self._starts = documents + np.arange(len(documents))
+        self._starts = documents + np.arange(len(documents)) if separated else documents
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -121,7 +122,14 @@ class DocumentStream:
             Token positions in the store (any valid one at a separator), and whether each position
             is a separator.
         """
-        document = np.searchsorted(self._starts, positions, side="right") - 1
+        document = self._document(positions)
         token = self._tokens[document] + positions - self._starts[document]
         separator = token == self._tokens[document + 1]
         return np.where(separator, token - 1, token), separator
+
+    def offsets(self, positions: Ints) -> Ints:
+        """How far each stream position is from the start of its document, any shape."""
+        return positions - self._starts[self._document(positions)]
+
+    def _document(self, positions: Ints) -> Ints:
+        return np.searchsorted(self._starts, positions, side="right") - 1

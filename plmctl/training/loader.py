@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 from plmctl.modeling.batch import Batch
 from plmctl.shaping.keys import fold, stream
 from plmctl.shaping.order import permute
+from plmctl.training.mixture import Mixture
+from plmctl.training.ramp import Sizes, constant
 from plmctl.training.step import Step
 
 Ints = NDArray[np.int64]
@@ -25,12 +27,26 @@ _AUTO_TOKENS = {"cpu": 8_192, "cuda": 65_536, "mps": 16_384}
 
 @dataclass(frozen=True)
 class Slicing:
-    """How the samples of a step are cut up."""
+    """How the samples of a step are cut up.
+
+    Attributes:
+        batch_size: Samples a step, when it has grown to its full size.
+        micro_batch_size: Samples a forward, at most.
+        rank: Of this process.
+        world: Processes.
+        growth: Samples of each step while the batch grows; None: always ``batch_size``.
+    """
 
     batch_size: int
     micro_batch_size: int
     rank: int = 0
     world: int = 1
+    growth: Sizes | None = None
+
+    @property
+    def sizes(self) -> Sizes:
+        """Samples of every step."""
+        return self.growth or constant(self.batch_size)
 
     def mine(self, samples: Ints) -> list[Ints]:
         """This process's micro-batches of a step's samples, at least one, none empty.
@@ -55,10 +71,21 @@ def examples_of(step: int, size: int, batch_size: int, seed: int) -> Ints:
     Returns:
         [2, batch_size]: epochs and sample numbers.
     """
-    numbers = step * batch_size + np.arange(batch_size)
+    return _examples(step * batch_size + np.arange(batch_size), size, seed)
+
+
+def _examples(numbers: Ints, size: int, seed: int) -> Ints:
+    """[2, N]: epochs and sample numbers of the samples [N] of a phase, numbered from 0."""
     epochs = numbers // size
     keys = fold(seed, stream("order"), epochs)
     return np.stack([epochs, permute(numbers % size, size, keys)])
+
+
+def _collate(step: Step, pieces: list[Ints]) -> Iterator[Batch]:
+    """The batches of micro-batches [2, N]; those of a mixture are cut where the source changes."""
+    for piece in pieces:
+        for part in step.split(piece) if isinstance(step, Mixture) else [piece]:
+            yield step.collate(*part)
 
 
 class StepBatches(Dataset[list[Batch]]):
@@ -69,8 +96,12 @@ class StepBatches(Dataset[list[Batch]]):
 
     def __getitem__(self, index: int) -> list[Batch]:
         """The micro-batches of step ``index`` of the phase."""
-        examples = examples_of(index, len(self._step), self._slicing.batch_size, self._seed)
-        return [self._step.collate(*piece) for piece in self._slicing.mine(examples)]
+        sizes = self._slicing.sizes
+        numbers = sizes.first(index) + np.arange(sizes.of(index))
+        examples = _examples(numbers, len(self._step), self._seed)
+        if isinstance(self._step, Mixture):
+            examples = self._step.sorted(examples)
+        return list(_collate(self._step, self._slicing.mine(examples)))
 
 
 def training_batches(
@@ -95,9 +126,9 @@ def scoring_batches(step: Step, slicing: Slicing, limit: int | None = None) -> I
     A process may get nothing when there are fewer samples than processes.
     """
     samples = np.arange(len(step) if limit is None else min(limit, len(step)))
-    for share in slicing.mine(samples):
-        if len(share):
-            yield step.collate(np.zeros_like(share), share)
+    for share in slicing.mine(np.stack([np.zeros_like(samples), samples])):
+        if share.size:
+            yield from _collate(step, [share])
 
 
 def auto_micro_batch(asked: int | str, rows: int, seq_len: int, device: str) -> int:

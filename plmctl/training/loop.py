@@ -87,6 +87,11 @@ class Plan:
         """Whether something is due after ``done`` updates."""
         return done == self.steps or (every is not None and done % every == 0)
 
+    def samples(self, step: int) -> int:
+        """Samples of an update, by its number from 0."""
+        _, phase, within = next(self.remaining(step))
+        return phase.slicing.sizes.of(within)
+
     def remaining(self, done: int) -> Iterator[tuple[int, Phase, int]]:
         """Each phase that is not over: its number, itself, and the step within it to begin with."""
         before = 0
@@ -114,7 +119,7 @@ def train(
             rank = engine.accelerator.process_index
             key = int(fold(plan.seed, stream("dropout"), progress.step, rank))
             done = update(engine, phase.step, batches, plan.clip, key, stop.received is not None)
-            progress = progress.after(done, phase.slicing.batch_size, len(phase.step))
+            progress = progress.after(done, plan.samples(progress.step), len(phase.step))
             journal.tick(progress.step, done.loss)
             if not _finite(done, engine.accelerator):
                 raise _diverged(progress.step, done)

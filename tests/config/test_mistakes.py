@@ -80,7 +80,8 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         (
             "pretrain",
             "schedule.warmup=2.5",
-            "schedule.warmup: expected steps such as 1000, or a share such as 6%, not 2.5",
+            "schedule.warmup: expected steps such as 1000, a share such as 6%, or tokens such as "
+            "375M tokens, not 2.5",
         ),
         (
             "pretrain",

@@ -15,8 +15,13 @@ class Config(TextMeasureConfig):
     """Loss, perplexity and accuracy of the next token, in disjoint windows."""
 
     name: Literal["clm"] = "clm"
+    separator: Literal["end_of_text", "none"] = "end_of_text"
+    """What stands after every document, as the model was trained; none: GPT-1."""
+    attention: Literal["across", "within"] = "across"
+    """What a token may look back at, as the model was trained: its window or its document."""
 
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:
     """See ``language.score_text``."""
-    return score_text(config, objectives.get("clm").Config(name="clm"), subject)
+    asked = {"separator": config.separator, "attention": config.attention}
+    return score_text(config, objectives.get("clm").Config(name="clm", **asked), subject)

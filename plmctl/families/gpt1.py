@@ -1,0 +1,126 @@
+"""GPT-1 (Radford et al., 2018, "Improving Language Understanding by Generative Pre-Training").
+
+Post-layer-norm decoder without a final layer norm; token and position embeddings, weights ~ N(0,
+0.02), biases zero, and no residual scaling. Source: openai/finetune-transformer-lm, train.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from plmctl.config.members import ModelConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import OpenAIGPTLMHeadModel, PreTrainedModel
+
+OBJECTIVE = "clm"
+TOKENIZER = "bpe"
+HEADS = ("lm",)
+
+DROPOUT = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+
+# Layers and width; heads are width / 64.
+SIZES: dict[str, tuple[int, int]] = {"tiny": (2, 128), "mini": (4, 256), "base": (12, 768)}
+
+
+class Config(ModelConfig):
+    """GPT-1: a causal decoder, next-token prediction. tiny and mini have BERT's small sizes."""
+
+    family: Literal["gpt1"] = "gpt1"
+    size: Literal["tiny", "mini", "base"] = "base"
+    """A size; base is the published one. Every field below overrides it."""
+    n_layer: int | None = Field(default=None, ge=1)
+    n_embd: int | None = Field(default=None, ge=1)
+    n_head: int | None = Field(default=None, ge=1)
+    """Default: n_embd / 64."""
+    n_positions: int = Field(default=512, ge=8)
+    resid_pdrop: float = Field(default=0.1, ge=0, lt=1)
+    embd_pdrop: float = Field(default=0.1, ge=0, lt=1)
+    attn_pdrop: float = Field(default=0.1, ge=0, lt=1)
+    initializer_range: float = Field(default=0.02, gt=0)
+
+
+def build(
+    config: Config, *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+) -> PreTrainedModel:
+    """A network with fresh weights from the global generator.
+
+    Args:
+        config: Size and dropout.
+        vocab_size: Rows of the embedding table: 40,478 in the published model, with no special
+            token but <unk>; finetuning adds its three.
+        pad_id: Not used: GPT-1 has neither padding nor an end-of-text token.
+        parts: Parts of the loss; GPT-1 has the one head.
+    """
+    from torch import nn
+    from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
+    from transformers.pytorch_utils import Conv1D
+
+    from plmctl.modeling.gpt1_attention import fuse
+
+    layers, width = SIZES[config.size]
+    width = config.n_embd or width
+    network = OpenAIGPTConfig(
+        vocab_size=vocab_size,
+        n_positions=config.n_positions,
+        n_embd=width,
+        n_layer=config.n_layer or layers,
+        n_head=config.n_head or max(1, width // 64),
+        afn="gelu",  # by this name the model has the tanh form, as published
+        resid_pdrop=config.resid_pdrop,
+        embd_pdrop=config.embd_pdrop,
+        attn_pdrop=config.attn_pdrop,
+        layer_norm_epsilon=1e-5,
+        initializer_range=config.initializer_range,
+    )
+    model = OpenAIGPTLMHeadModel(network)
+    # transformers leaves these matrices at N(0, 0.02) whatever initializer_range says.
+    for module in model.modules():
+        if isinstance(module, Conv1D):
+            nn.init.normal_(module.weight, std=config.initializer_range)
+    return fuse(model)
+
+
+def load(folder: str, parts: tuple[str, ...]) -> PreTrainedModel:
+    """A pretrained model with its language-model head, in float32."""
+    import torch
+    from transformers import OpenAIGPTLMHeadModel
+
+    from plmctl.modeling.gpt1_attention import fuse
+
+    return fuse(OpenAIGPTLMHeadModel.from_pretrained(folder, dtype=torch.float32))
+
+
+def positions(config: Config) -> int:
+    """The longest input."""
+    return config.n_positions
+
+
+def forward(
+    model: OpenAIGPTLMHeadModel, input_ids: Tensor, position_ids: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Logits at every position.
+
+    transformers' own forward cannot take a mask for several texts in a row: these are its steps.
+
+    Args:
+        model: OpenAIGPTLMHeadModel with fused attention.
+        input_ids: [B, T], rows without padding.
+        position_ids: [B, T], beginning again at 0 where attention shall not look back any further;
+            None: each row is one text.
+
+    Returns:
+        lm: [B, T, V].
+    """
+    from plmctl.modeling.gpt1_attention import block_mask
+
+    whole: Any = model.transformer  # transformers types its submodules as tensors or modules
+    mask = None if position_ids is None else block_mask(position_ids)
+    places = whole.position_ids[None, : input_ids.shape[1]] if mask is None else position_ids
+    hidden_BTH = whole.drop(whole.tokens_embed(input_ids) + whole.positions_embed(places))
+    for block in whole.h:
+        hidden_BTH = block(hidden_BTH, mask)[0]
+    return {"lm": model.lm_head(hidden_BTH)}

@@ -1,0 +1,170 @@
+"""GPT-1 and GPT-3 from the command line: contiguous text, a growing batch, a mixture."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from plmctl.runs import pretrain
+from tests.runs.conftest import Cli, pretrain_config, run_main, sentence, write
+
+EXACT = ("step", "epoch", "tokens", "loss", "lr", "grad_norm")
+TINY = {"size": "tiny", "n_embd": 32, "n_head": 2}
+
+
+def records(run: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: line[key] for key in EXACT} for line in lines if "loss" in line]
+
+
+@pytest.fixture(scope="module")
+def configs(world: Path) -> dict[str, dict]:
+    """A config of each kind, and what they need."""
+    tokenizer = {"algorithm": "bpe", "family": "gpt1", "vocab_size": 300}
+    write("tok-gpt1.yaml", {"run": "tok-gpt1", **tokenizer, "data": {"train": ["text.txt"]}})
+    assert run_main("train-tokenizer", "tok-gpt1.yaml") == 0
+    other = "\n\n".join("\n".join(sentence(d * 5 + s).upper() for s in range(9)) for d in range(25))
+    (world / "other.txt").write_text(other, encoding="utf-8")
+    base = pretrain_config("gpt2") | {"log": {"every": 1}, "checkpoint": {"every": 3}}
+    phases = {"phases": [{"seq_len": 32, "steps": 9}]}
+    gpt1 = {
+        "tokenizer": "tok-gpt1",
+        "model": {"family": "gpt1", **TINY},
+        "objective": {"name": "clm", "separator": "none"},
+        "train": {"batch_size": 8, **phases},
+    }
+    gpt3 = {
+        "model": {"family": "gpt3", **TINY},
+        "objective": {"name": "clm", "attention": "within"},
+        "train": {
+            "batch_size": 12,
+            "batch_ramp": {"start": 2, "tokens": 600},
+            "schedule_until": "1.2k tokens",
+            **phases,
+        },
+        "schedule": {"name": "cosine", "warmup": "300 tokens", "min_lr_ratio": 0.1},
+    }
+    mixture = {
+        "data": {
+            "mixture": [
+                {"name": "lower", "train": ["text.txt"], "weight": 1},
+                {"name": "upper", "train": ["other.txt"], "weight": 3},
+            ],
+            "valid": 0.1,
+        },
+        "train": {"batch_size": 8, **phases},
+    }
+    made = {"gpt1": gpt1, "gpt3": gpt3, "mixture": mixture}
+    return {name: {**base, **fields} for name, fields in made.items()}
+
+
+@pytest.mark.parametrize("name", ["gpt1", "gpt3", "mixture"])
+def test_an_interrupted_run_is_the_uninterrupted_one(
+    name: str, configs: dict[str, dict], cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run; the same stopped by SIGTERM and gone on with; the same in other micro-batches."""
+    whole, cut = Path(f"whole-{name}"), Path(f"cut-{name}")
+    write(f"{name}.yaml", configs[name])
+    code, out, err = cli("pretrain", f"{name}.yaml", f"run={whole}", "--json")
+    assert code == 0, err
+    assert json.loads(out)["steps"] == 9
+    planned = pretrain.make_plan
+
+    def stopping(*arguments: Any) -> Any:
+        plan = planned(*arguments)
+        rate = plan.learning_rate
+
+        def stop_at(step: int) -> float:
+            if step == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return rate(step)
+
+        object.__setattr__(plan, "learning_rate", stop_at)
+        return plan
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrain, "make_plan", stopping)
+        assert cli("pretrain", f"{name}.yaml", f"run={cut}")[0] == 75
+    assert records(cut)[-1]["step"] == 5
+    assert cli("pretrain", f"{name}.yaml", f"run={cut}")[0] == 0
+    expected = records(whole)
+    assert records(cut) == expected
+    assert len(expected) == 9
+
+    pieces = f"pieces-{name}"
+    override = ("model.resid_pdrop=0", "model.embd_pdrop=0", "model.attn_pdrop=0")
+    found = []
+    for micro in (12, 3):
+        run = f"{pieces}-{micro}"
+        arguments = (f"run={run}", f"train.micro_batch_size={micro}", *override)
+        assert cli("pretrain", f"{name}.yaml", *arguments)[0] == 0
+        found.append(records(Path(run)))
+    for one, other in zip(*found, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+        assert one["tokens"] == other["tokens"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("gpt1", "openai-gpt"), ("gpt3", "gpt2")])
+def test_the_folder_loads_and_generates(
+    name: str, kind: str, configs: dict[str, dict], cli: Cli
+) -> None:
+    write(f"{name}.yaml", configs[name])
+    assert cli("pretrain", f"{name}.yaml", f"run=saved-{name}")[0] == 0
+    folder = f"saved-{name}/model"
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert model.config.model_type == kind
+    ids = tokenizer("Anna sees", return_tensors="pt").input_ids
+    with torch.no_grad():
+        out = model.generate(ids, max_new_tokens=4, do_sample=False, pad_token_id=0)
+    assert out.shape[1] > ids.shape[1]
+
+
+def test_the_ramp_and_the_schedule_are_in_the_log(configs: dict[str, dict], cli: Cli) -> None:
+    write("gpt3.yaml", configs["gpt3"])
+    assert cli("pretrain", "gpt3.yaml", "run=ramped")[0] == 0
+    lines = records(Path("ramped"))
+    tokens = [0] + [line["tokens"] for line in lines]
+    sizes = [(b - a) // 32 for a, b in zip(tokens, tokens[1:], strict=False)]
+    expected = [2 + 10 * min(seen, 600) // 600 for seen in tokens[:-1]]
+    assert sizes == expected
+    assert (sizes[0], sizes[-1]) == (2, 12)
+    assert lines[0]["lr"] == pytest.approx(0.001 * 64 / 300)
+    assert lines[-1]["lr"] == pytest.approx(0.0001)
+
+
+def test_prepare_and_preview_of_a_mixture(configs: dict[str, dict], cli: Cli) -> None:
+    write("mixture.yaml", configs["mixture"])
+    code, out, err = cli("prepare", "mixture.yaml", "--json")
+    assert code == 0, err
+    assert len(json.loads(out)["folder"].split(", ")) == 2
+    code, out, err = cli("preview", "mixture.yaml", "--json")
+    assert code == 0, err
+    figures = json.loads(out)
+    assert figures["share_upper"] == pytest.approx(0.75, abs=0.02)
+    assert figures["share_lower"] == pytest.approx(0.25, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["objective.separator=end_of_text"], "end-of-text"),
+        (["train.phases.0.seq_len=600"], "512 positions"),
+        (["train.batch_ramp={start: 9, tokens: 1k}"], "train.batch_ramp"),
+        (["data.mixture=[{name: a, train: [text.txt], weight: 1}]"], "mixture"),
+        (["data.train=[]"], "train"),
+        (["objective={name: mlm+nsp}"], "clm"),
+    ],
+    ids=str,
+)
+def test_refused(overrides: list[str], message: str, configs: dict[str, dict], cli: Cli) -> None:
+    write("gpt1.yaml", configs["gpt1"])
+    code, _, err = cli("pretrain", "gpt1.yaml", "run=refused", *overrides)
+    assert code == 2
+    assert message in err
+    assert not Path("refused").exists()

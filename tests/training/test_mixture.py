@@ -1,0 +1,156 @@
+"""Mixtures: exact shares, every sample once before any comes again, nothing carried on."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plmctl import objectives
+from plmctl.corpus.store import TokenStore
+from plmctl.errors import ConfigError
+from plmctl.training.loader import Slicing, StepBatches, scoring_batches
+from plmctl.training.mixture import Mixture, exact_shares, mixture
+from tests.training.conftest import VOCAB
+
+NAMES = ("clm", "mlm", "mlm+nsp")
+
+
+def some_store(first: int, documents: int) -> TokenStore:
+    """A corpus whose tokens tell it from the others: ``first`` to ``first + 30``."""
+    rng = np.random.default_rng(first)
+    return TokenStore.from_lists(
+        [
+            [rng.integers(first, first + 30, rng.integers(3, 15)).tolist() for _ in range(12)]
+            for _ in range(documents)
+        ],
+        vocab_size=120,
+    )
+
+
+def mixed(objective: str = "clm", weights: tuple[float, ...] = (0.6, 0.3, 0.1)) -> Mixture:
+    member = objectives.get(objective)
+    stores = [some_store(10, 20), some_store(45, 4), some_store(80, 9)]
+    config = member.Config(name=objective)
+    steps = [member.make(config, store, VOCAB, 32, 7) for store in stores]
+    return mixture(("web", "books", "wiki"), steps, weights, 3)
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=8), st.integers(0, 10**6))
+def test_shares_are_exact(weights: list[float], total: int) -> None:
+    counts = exact_shares(weights, total)
+    assert counts.sum() == total
+    assert np.abs(counts - np.array(weights) / sum(weights) * total).max() < 1 + 1e-6
+
+
+def test_shares_of_gpt3() -> None:
+    """The table's weights, which sum to 101, over 300B tokens: how often each corpus is seen.
+
+    The table itself has 0.44, 2.9, 1.9, 0.43 and 3.4, from weights before rounding.
+    """
+    counts = exact_shares((60, 22, 8, 8, 3), 300 * 10**9)
+    sizes = np.array([410, 19, 12, 55, 3]) * 10**9
+    assert counts / sizes == pytest.approx([0.44, 3.4, 2.0, 0.43, 3.0], rel=0.06)
+
+
+def test_an_epoch_has_exactly_its_shares() -> None:
+    made = mixed()
+    samples = np.arange(len(made))
+    assert len(made) == sum(len(step) for step in made.steps)
+    for epoch in (0, 1, 17):
+        source, _, _ = made.locate(np.full_like(samples, epoch), samples)
+        assert np.bincount(source).tolist() == made.counts.tolist()
+    share = made.counts / len(made)
+    assert share == pytest.approx([0.6, 0.3, 0.1], abs=1 / len(made))
+
+
+def test_all_of_a_corpus_comes_before_any_of_it_again() -> None:
+    made = mixed()
+    epochs, samples = np.divmod(np.arange(6 * len(made)), len(made))
+    source, within, number = made.locate(epochs, samples)
+    for at, step in enumerate(made.steps):
+        mine = source == at
+        seen = within[mine] * len(step) + number[mine]
+        assert len(np.unique(seen)) == len(seen)  # no sample twice in a pass of the corpus
+        for whole in range(within[mine].max()):  # and every pass but the last is complete
+            assert (within[mine] == whole).sum() == len(step)
+        assert within[mine].max() == (6 * made.counts[at] - 1) // len(step)
+    # books: 30 % of the samples, with far less text than web, is seen more often.
+    assert within[source == 1].max() > 2 * within[source == 0].max()
+
+
+def test_a_prefix_is_mixed_and_passes_differ() -> None:
+    """Validation scores the first samples of epoch 0: they come from all."""
+    made = mixed()
+    source, _, number = made.locate(np.zeros(60, np.int64), np.arange(60))
+    assert np.bincount(source, minlength=3).min() > 0
+    assert number[source == 0].tolist() != sorted(number[source == 0].tolist())
+    first, second = (made.locate(np.full(60, epoch), np.arange(60))[0].tolist() for epoch in (0, 1))
+    assert first != second
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_do_not_depend_on_processes_or_micro_batches(name: str) -> None:
+    made = mixed(name)
+
+    def rows(world: int, micro: int, number: int) -> list[list[int]]:
+        found = []
+        for rank in range(world):
+            for batch in StepBatches(made, Slicing(24, micro, rank, world), 7)[number]:
+                ids = batch.inputs["input_ids"]
+                assert len(ids) <= micro
+                origins = {
+                    (int(t) - 10) // 35 for t in batch.targets[made.parts[0]].flatten() if t >= 10
+                }
+                assert len(origins) == 1  # a batch never mixes corpora
+                found += [[t for t in row if t] for row in ids.tolist()]
+        return sorted(found)
+
+    for number in (0, 9):
+        reference = rows(1, 24, number)
+        assert len(reference) == 24
+        assert rows(1, 5, number) == reference
+        assert rows(3, 4, number) == reference
+
+
+def test_a_far_step_needs_no_history() -> None:
+    made = mixed()
+    far = StepBatches(made, Slicing(24, 24), 7)[10**7]
+    again = StepBatches(mixed(), Slicing(24, 24), 7)[10**7]
+    assert sum(len(b.inputs["input_ids"]) for b in far) == 24
+    for one, other in zip(far, again, strict=True):
+        assert one.inputs["input_ids"].tolist() == other.inputs["input_ids"].tolist()
+
+
+def test_scoring_sees_every_sample_once() -> None:
+    made = mixed("mlm")
+    for limit in (None, 17, 2):
+        seen = sum(
+            len(batch.inputs["input_ids"])
+            for rank in range(3)
+            for batch in scoring_batches(made, Slicing(1, 4, rank, 3), limit)
+        )
+        assert seen == (limit or len(made))
+
+
+def test_a_mixed_batch_is_refused() -> None:
+    made = mixed()
+    with pytest.raises(ValueError, match="split"):
+        made.collate(np.zeros(60, np.int64), np.arange(60))
+
+
+def test_a_weight_of_nothing() -> None:
+    with pytest.raises(ConfigError, match="weight of wiki"):
+        mixed(weights=(0.6, 0.4, 1e-9))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_statistics_show_the_shares(name: str) -> None:
+    made = mixed(name)
+    samples = np.arange(len(made))
+    tallies = made.tally(np.zeros_like(samples), samples)
+    expected = made.expected()
+    for corpus, share in (("web", 0.6), ("books", 0.3), ("wiki", 0.1)):
+        total, cases = tallies[f"share_{corpus}"]
+        assert total / cases == pytest.approx(expected[f"share_{corpus}"])
+        assert total / cases == pytest.approx(share, abs=0.03)
+    assert made.example(0, 3).note.endswith(("[web]", "[books]", "[wiki]"))
