@@ -26,16 +26,18 @@ def score(
         batches: This process's part.
 
     Returns:
-        ``loss`` (the sum of the parts), and for each part ``loss/<part>`` and ``accuracy/<part>``;
-        nan for a part without a target.
+        ``loss`` (the sum of the parts, by their weights), and for each part ``loss/<part>`` and
+        ``accuracy/<part>``; nan for a part without a target.
     """
     import torch
+
+    from plmctl.training.step import weight
 
     totals: dict[str, float] = {}
     for part in step.parts:
         totals |= {part: 0.0, f"{part}/correct": 0.0, f"{part}/count": 0.0}
     network.eval()
-    with torch.inference_mode(), accelerator.autocast():
+    with torch.inference_mode(), accelerator.autocast(), network.apart():
         for batch in batches:
             for name, value in step.score(network, batch.to(accelerator.device)).items():
                 totals[name] += float(value)
@@ -49,4 +51,7 @@ def score(
         targets = totals[f"{part}/count"]
         result[f"loss/{part}"] = totals[part] / targets if targets else math.nan
         result[f"accuracy/{part}"] = totals[f"{part}/correct"] / targets if targets else math.nan
-    return {"loss": math.fsum(result[f"loss/{part}"] for part in step.parts), **result}
+    return {
+        "loss": math.fsum(weight(step, part) * result[f"loss/{part}"] for part in step.parts),
+        **result,
+    }

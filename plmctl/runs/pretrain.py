@@ -59,18 +59,36 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
             "shorten the sequences, or raise the number of positions under `model`",
         )
     if config.model.init_from is not None:
-        from transformers import AutoConfig
+        from plmctl.modeling.auto import config_of
 
         check_model(config.model.init_from)
-        rows = AutoConfig.from_pretrained(config.model.init_from).vocab_size
-        if rows < prepared.vocab.size:
+        rows = config_of(config.model.init_from).vocab_size
+        if rows < (needed := outputs(config, prepared)):
             raise ConfigError(
-                f"{config.tokenizer} has {prepared.vocab.size:,} ids, but the vocabulary of "
+                f"{config.tokenizer} has {needed:,} ids, but the vocabulary of "
                 f"{config.model.init_from} has {rows:,}",
                 "use the tokenizer that the model was made with",
             )
     for phase in config.train.phases:
-        make_step(config, prepared.train, prepared, phase.seq_len)
+        step = make_step(config, prepared.train, prepared, phase.seq_len)
+        _check_rows(config, step)
+
+
+def _check_rows(config: PretrainConfig, step: "Step") -> None:
+    from plmctl.training.step import streamed
+
+    if streamed(step) and len(step) < config.train.batch_size:
+        raise DataError(
+            f"train.batch_size: {config.train.batch_size:,} streams, but the corpus has "
+            f"{len(step):,} windows",
+            "lower it, or use more text",
+        )
+
+
+def outputs(config: PretrainConfig, prepared: Prepared) -> int:
+    """Ids that the network predicts: the tokenizer's, or fewer if the objective says so (bilm)."""
+    fewer: int | None = getattr(config.objective, "target_words", None)
+    return fewer or prepared.vocab.size
 
 
 def make_step(
@@ -105,7 +123,9 @@ def make_network(config: PretrainConfig, prepared: Prepared) -> "Network":
         return Network(model, family.forward)
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)
     filler = vocab.pad if vocab.pad is not None else vocab.eos
-    model = family.build(config.model, vocab_size=vocab.size, pad_id=filler or 0, parts=parts)
+    model = family.build(
+        config.model, vocab_size=outputs(config, prepared), pad_id=filler or 0, parts=parts
+    )
     return Network(model, family.forward)
 
 
@@ -205,5 +225,6 @@ def _finish(
     model: Any = engine.trained().network
     saved = save_model(folder, model, config.tokenizer, model_card(folder, type(model).__name__))
     held_out = prepared.valid or prepared.train
-    write_results(folder, "samples", samples(str(saved), held_out, config.seed))
+    if prepared.vocab.mask is not None or model.can_generate():
+        write_results(folder, "samples", samples(str(saved), held_out, config.seed))
     write([folder], folder / "report.html")

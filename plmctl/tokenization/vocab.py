@@ -13,6 +13,7 @@ class Vocab:
 
     Attributes:
         size: Largest id + 1: the rows that an embedding table needs.
+        words: The word of each id, of a tokenizer of whole words; else None.
     """
 
     size: int
@@ -23,6 +24,7 @@ class Vocab:
     mask: int | None = None
     bos: int | None = None
     eos: int | None = None
+    words: tuple[str, ...] | None = None
 
     @classmethod
     def from_folder(cls, source: str) -> Vocab:
@@ -37,4 +39,8 @@ class Vocab:
         tokenizer = AutoTokenizer.from_pretrained(source)
         names = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
         ids = {name: getattr(tokenizer, f"{name}_token_id") for name in names}
-        return cls(max(tokenizer.get_vocab().values()) + 1, **ids)
+        vocab: dict[str, int] = tokenizer.get_vocab()
+        model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+        whole = type(model).__name__ == "WordLevel"
+        words = tuple(sorted(vocab, key=vocab.__getitem__)) if whole else None
+        return cls(max(vocab.values()) + 1, **ids, words=words)

@@ -5,7 +5,7 @@ from transformers import PreTrainedConfig
 from plmctl.modeling.elmo.characters import SYMBOLS, WIDTH
 
 
-class ElmoConfig(PreTrainedConfig):
+class ElmoConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
     """Sizes of an ELMo network; the defaults are the original model's.
 
     Attributes:

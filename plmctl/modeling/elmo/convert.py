@@ -53,7 +53,8 @@ def convert(options: Path, weights: Path) -> ElmoModel:
             f"{weights}: not the weights of {options}: {str(error).splitlines()[0]}",
             "give the options and the weights of one published model",
         ) from error
-    return model.eval()
+    model.train(False)
+    return model
 
 
 def read_options(path: Path) -> ElmoConfig:

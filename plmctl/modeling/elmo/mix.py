@@ -35,8 +35,10 @@ class ScalarMix(nn.Module):
         shares = self.weights.softmax(0)
         if self.layer_norm:
             layers = [_normalized(layer, mask) for layer in layers]
-        mixed = sum(share * layer for share, layer in zip(shares, layers, strict=True))
-        return self.gamma * mixed
+        mixed: Tensor = self.gamma * torch.stack(
+            [share * layer for share, layer in zip(shares, layers, strict=True)]
+        ).sum(0)
+        return mixed
 
 
 def _normalized(layer_BTH: Tensor, mask_BT: Tensor | None) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from plmctl.modeling.elmo.characters import BEGIN_SENTENCE, END_SENTENCE, boundary
 from plmctl.modeling.elmo.config import ElmoConfig
@@ -43,7 +43,7 @@ class ElmoForPreTrainingOutput(ModelOutput):
     state: Tensor | None = None
 
 
-class ElmoPreTrainedModel(PreTrainedModel):
+class ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # theirs
     """Published initial weights, loading and saving."""
 
     config: ElmoConfig
@@ -83,13 +83,14 @@ class ElmoPreTrainedModel(PreTrainedModel):
                 init.uniform_(convolution.weight, -0.05, 0.05)
             else:
                 init.normal_(convolution.weight, std=1 / math.sqrt(convolution.weight[0].numel()))
-            init.zeros_(convolution.bias)
+            if convolution.bias is not None:  # there always is; PyTorch's types do not know
+                init.zeros_(convolution.bias)
         features = encoder.projection.in_features
         init.normal_(encoder.projection.weight, std=1 / math.sqrt(features))
         init.zeros_(encoder.projection.bias)
 
 
-class ElmoModel(ElmoPreTrainedModel):
+class ElmoModel(ElmoPreTrainedModel):  # type: ignore[no-untyped-call]  # theirs
     """The layers of a sentence's words, from their characters alone."""
 
     def __init__(self, config: ElmoConfig) -> None:
@@ -102,7 +103,7 @@ class ElmoModel(ElmoPreTrainedModel):
             for _ in range(config.num_hidden_layers)
         )
         self.dropout = nn.Dropout(config.dropout)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]  # theirs
 
     def forward(self, character_ids: Tensor, state: Tensor | None = None) -> ElmoOutput:
         """The layers of sentences, which get their begin and end marks here.
@@ -172,14 +173,14 @@ class ElmoModel(ElmoPreTrainedModel):
         return inner
 
 
-class ElmoForPreTraining(ElmoPreTrainedModel):
+class ElmoForPreTraining(ElmoPreTrainedModel):  # type: ignore[no-untyped-call]  # theirs
     """The bidirectional language model: one softmax for both directions, never tied."""
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         self.elmo = ElmoModel(config)
         self.head = nn.Linear(config.projection_size, config.vocab_size)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]  # theirs
 
     def top(self, characters: Tensor, words: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """The top layer [2, B, T, P] of streams, and the state after them; see ``forward``."""
