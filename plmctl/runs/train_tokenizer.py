@@ -99,7 +99,7 @@ def _notes(config: TokenizerConfig, part: Portion, trained: Trained) -> None:
         )
     if trained.size < config.vocab_size:
         say(
-            f"{trained.size:,} ids instead of {config.vocab_size:,}: the text has no more to merge "
+            f"{trained.size:,} ids instead of {config.vocab_size:,}: the text has no more to learn "
             f"that was seen {config.min_frequency} times (min_frequency)"
         )
     if trained.counts.threshold > 1:

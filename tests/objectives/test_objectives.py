@@ -10,7 +10,8 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.tokenization.vocab import Vocab
 from plmctl.training.step import Step
 
-VOCAB = Vocab(size=500, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
+WORDS = tuple(f"w{number}" for number in range(500))
+VOCAB = Vocab(size=500, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, words=WORDS)
 NAMES = registry.names("objectives")
 
 

@@ -11,13 +11,17 @@ from plmctl.modeling.elmo.config import ElmoConfig
 FORGET_BIAS = 1.0  # TensorFlow's LSTMCell adds it to the forget gate; it is no weight
 
 
+class Gate(nn.Linear):
+    """How much of a highway's input is transformed; it starts with a bias of -2, mostly shut."""
+
+
 class Highway(nn.Module):
     """``g * relu(W x + b) + (1 - g) * x`` with the gate ``g = sigmoid(V x + c)``."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.transform = nn.Linear(size, size)
-        self.gate = nn.Linear(size, size)
+        self.gate = Gate(size, size)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, size] to [N, size]."""

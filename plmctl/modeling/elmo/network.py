@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from transformers.utils.generic import ModelOutput
 
 from plmctl.modeling.elmo.characters import BEGIN_SENTENCE, END_SENTENCE, boundary
 from plmctl.modeling.elmo.config import ElmoConfig
-from plmctl.modeling.elmo.layers import CharacterEncoder, Highway, ProjectedLstm
+from plmctl.modeling.elmo.layers import CharacterEncoder, Gate, ProjectedLstm
 
 
 @dataclass
@@ -53,14 +52,18 @@ class ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # 
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """As in allenai/bilm-tf, training.py; the LSTM as TensorFlow's default (Glorot)."""
-        if isinstance(module, CharacterEncoder):
-            self._init_characters(module)
-        elif isinstance(module, Highway):
-            size = module.gate.in_features
-            for linear, bias in ((module.transform, 0.0), (module.gate, -2.0)):
-                init.normal_(linear.weight, std=1 / math.sqrt(size))
-                init.constant_(linear.bias, bias)
+        """As in allenai/bilm-tf, training.py; the LSTM as TensorFlow's default (Glorot).
+
+        transformers gives it every module that has weights of its own.
+        """
+        if isinstance(module, nn.Embedding):
+            init.uniform_(module.weight, -1.0, 1.0)
+            init.zeros_(module.weight[0])
+        elif isinstance(module, nn.Conv1d):
+            self._init_convolution(module)
+        elif isinstance(module, nn.Linear):
+            init.normal_(module.weight, std=1 / math.sqrt(module.in_features))
+            init.constant_(module.bias, -2.0 if isinstance(module, Gate) else 0.0)
         elif isinstance(module, ProjectedLstm):
             size, gates = module.weight_input.shape[1:]
             bound = math.sqrt(6 / (2 * size + gates))  # one matrix [input + output, gates] there
@@ -69,29 +72,20 @@ class ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # 
             init.zeros_(module.bias)
             bound = math.sqrt(6 / (gates // 4 + size))
             init.uniform_(module.projection, -bound, bound)
-        elif isinstance(module, ElmoForPreTraining):
-            init.normal_(module.head.weight, std=1 / math.sqrt(self.config.projection_size))
-            init.zeros_(module.head.bias)
 
-    def _init_characters(self, encoder: CharacterEncoder) -> None:
-        init.uniform_(encoder.embedding.weight, -1.0, 1.0)
-        if not getattr(encoder.embedding.weight, "_is_hf_initialized", False):
-            encoder.embedding.weight[0] = 0.0
-        for conv in encoder.convolutions:
-            convolution = cast(nn.Conv1d, conv)
-            if self.config.activation == "relu":
-                init.uniform_(convolution.weight, -0.05, 0.05)
-            else:
-                init.normal_(convolution.weight, std=1 / math.sqrt(convolution.weight[0].numel()))
-            if convolution.bias is not None:  # there always is; PyTorch's types do not know
-                init.zeros_(convolution.bias)
-        features = encoder.projection.in_features
-        init.normal_(encoder.projection.weight, std=1 / math.sqrt(features))
-        init.zeros_(encoder.projection.bias)
+    def _init_convolution(self, convolution: nn.Conv1d) -> None:
+        if self.config.activation == "relu":
+            init.uniform_(convolution.weight, -0.05, 0.05)
+        else:
+            init.normal_(convolution.weight, std=1 / math.sqrt(convolution.weight[0].numel()))
+        if convolution.bias is not None:  # there always is; PyTorch's types do not know
+            init.zeros_(convolution.bias)
 
 
 class ElmoModel(ElmoPreTrainedModel):  # type: ignore[no-untyped-call]  # theirs
     """The layers of a sentence's words, from their characters alone."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^head\."]
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
