@@ -137,7 +137,7 @@ def rules_of(config: TokenizerConfig) -> Rules:
         config.normalization or published.normalization,
         lowercase,
         accents,
-        published.space_chinese if chinese is None else chinese,
+        published.space_chinese and not config.pretokenized if chinese is None else chinese,
     )
 
 

