@@ -20,6 +20,9 @@ def main() -> None:
     parser.add_argument("options", type=Path, help="options.json")
     parser.add_argument("weights", type=Path, help="the HDF5 file published with it")
     parser.add_argument("folder", type=Path, help="a new folder")
+    parser.add_argument(
+        "--words", type=int, help="words that further pretraining predicts, if other than published"
+    )
     asked = parser.parse_args()
     if asked.folder.exists():
         sys.exit(f"{asked.folder}: this is there already; name a new folder")
@@ -29,6 +32,8 @@ def main() -> None:
         model = convert(asked.options, asked.weights)
     except PlmError as error:
         sys.exit(str(error))
+    if asked.words:
+        model.config.vocab_size = asked.words
     model.save_pretrained(asked.folder)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters in {asked.folder}")
 

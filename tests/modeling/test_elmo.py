@@ -94,7 +94,7 @@ def test_a_step_of_the_lstm_by_hand() -> None:
         for direction, scale in enumerate((1.0, -0.5)):
             layer.weight_input[direction] = scale * torch.tensor([[0.5, 1.0, -0.3, 0.2]])
             layer.weight_recurrent[direction] = scale * torch.tensor([[0.1, 0.4, 0.2, -0.6]])
-            layer.bias[direction] = torch.tensor([0.05, -0.1, 0.3, 0.2])
+            layer.bias[4 * direction :][:4] = torch.tensor([0.05, -0.1, 0.3, 0.2])
             layer.projection[direction] = torch.tensor([[2.5]])
     inputs, start = (0.7, -1.2), (0.25, -0.4)
     x = torch.tensor(inputs).view(1, 1, 2, 1).repeat(2, 1, 1, 1)
@@ -146,7 +146,7 @@ def test_backward_is_forward_on_the_reversed_text(model: ElmoModel) -> None:
     swapped.load_state_dict(model.state_dict())
     for layer in swapped.layers:
         for parameter in layer.parameters():
-            parameter.data = parameter.data.flip(0)
+            parameter.data = torch.cat(parameter.data.chunk(2)[::-1])
     vectors = torch.randn(1, 6, 8)
     both = torch.stack([vectors, vectors.flip(1)])
     layers, _ = model.run(both)

@@ -108,7 +108,7 @@ def _tensors(config: ElmoConfig, read: Read) -> dict[str, Tensor]:
         size = config.projection_size
         named[f"layers.{number}.weight_input"] = np.stack([w[:size] for w in both])
         named[f"layers.{number}.weight_recurrent"] = np.stack([w[size:] for w in both])
-        named[f"layers.{number}.bias"] = np.stack([read(f"{cell}/B") for cell in cells])
+        named[f"layers.{number}.bias"] = np.concatenate([read(f"{cell}/B") for cell in cells])
         named[f"layers.{number}.projection"] = np.stack([read(f"{c}/W_P_0") for c in cells])
     return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in named.items()}
 

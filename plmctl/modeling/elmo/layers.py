@@ -75,7 +75,8 @@ class ProjectedLstm(nn.Module):
         # Gates in TensorFlow's order: input, candidate, forget, output.
         self.weight_input = nn.Parameter(torch.empty(2, size, 4 * cell))
         self.weight_recurrent = nn.Parameter(torch.empty(2, size, 4 * cell))
-        self.bias = nn.Parameter(torch.empty(2, 4 * cell))
+        # One dimension, as biases have, by which optimizers know what not to decay.
+        self.bias = nn.Parameter(torch.empty(2 * 4 * cell))
         self.projection = nn.Parameter(torch.empty(2, cell, size))
         self._clips = cell_clip, projection_clip
 
@@ -94,7 +95,8 @@ class ProjectedLstm(nn.Module):
         """
         directions, rows, length, _ = x_DBTP.shape
         # The inputs' share of all gates in one product; only the recurrent one goes word by word.
-        gates = torch.baddbmm(self.bias.unsqueeze(1), x_DBTP.flatten(1, 2), self.weight_input)
+        bias = self.bias.view(directions, 1, -1)
+        gates = torch.baddbmm(bias, x_DBTP.flatten(1, 2), self.weight_input)
         gates_TDBG = gates.view(directions, rows, length, -1).permute(2, 0, 1, 3)
         output, cell = state
         outputs = []
