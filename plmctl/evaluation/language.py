@@ -41,9 +41,9 @@ def family_of(model: str) -> str:
     Raises:
         ConfigError: Its architecture is none of plmctl's.
     """
-    from transformers import AutoConfig
+    from plmctl.modeling.auto import config_of
 
-    kind = AutoConfig.from_pretrained(model).model_type
+    kind = config_of(model).model_type
     known = registry.names("families")
     if kind not in known:
         raise ConfigError(f"{model}: a model of type {kind!r}; known are: {', '.join(known)}")
@@ -89,7 +89,7 @@ def score_text(
     batches = scoring_batches(step, Slicing(1, subject.batch_size), config.max_samples)
     figures: dict[str, Any] = score(subject.accelerator, network, step, batches)
     for part in member.PARTS:
-        if part in ("mlm", "lm"):
+        if part in ("mlm", "lm", "forward", "backward"):
             figures[f"perplexity/{part}"] = math.exp(min(figures[f"loss/{part}"], 700.0))
     figures["sequences"] = min(len(step), config.max_samples or len(step))
     return figures

@@ -23,7 +23,7 @@ _SPANS_TOO_LONG = 0.5  # a span that is cut off still predicts something of a lo
 
 
 def check_text(objective: Any, store: TokenStore, seq_len: int) -> None:
-    """Refuse text whose words the objective cannot mask; see ``check_words`` and ``check_spans``."""
+    """Refuse text whose words the objective cannot mask: ``check_words``, ``check_spans``."""
     if isinstance(objective, MaskingConfig):
         check_words(objective, store, seq_len)
     elif objective.name == "mlm+sbo":
