@@ -37,3 +37,24 @@ def test_fields_override_the_size() -> None:
 
 def test_heads_are_the_objectives_parts() -> None:
     assert objectives.get(families.get("elmo").OBJECTIVE).PARTS == HEADS
+
+
+def test_the_mean_loss_makes_the_published_updates() -> None:
+    """The published code clips and descends 20 times the mean loss, from an accumulator of 1.
+
+    Adagrad on the mean itself, clipped at a twentieth, from 1/400, is the same.
+    """
+    torch.manual_seed(0)
+    start = torch.randn(30)
+    theirs, ours = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    published = torch.optim.Adagrad([theirs], lr=0.2, initial_accumulator_value=1.0, eps=0)
+    shipped = torch.optim.Adagrad([ours], lr=0.2, initial_accumulator_value=0.0025, eps=0)
+    for size in (0.01, 0.3, 2.0):  # the last is clipped
+        gradient = torch.randn(30) * size
+        theirs.grad, ours.grad = 20 * gradient, gradient.clone()
+        norm = torch.nn.utils.clip_grad_norm_([theirs], 10.0)
+        torch.nn.utils.clip_grad_norm_([ours], 0.5)
+        assert (norm > 10.0) == (size > 0.01)
+        published.step()
+        shipped.step()
+        assert torch.allclose(theirs, ours, atol=1e-6)
