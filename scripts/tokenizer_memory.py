@@ -2,7 +2,7 @@
 
     python scripts/tokenizer_memory.py --megabytes 50 300
 
-Two texts: English-like words with a tail that never ends, a tenth of them machine noise, and lines
+Two texts: English-like words with a tail that never ends, one in fifty machine noise, and lines
 of Chinese characters without a space. Prints one line a run: the text, its size, the algorithm, the
 seconds that it took and the peak of the process's memory beside the config's max_memory.
 """
@@ -27,7 +27,7 @@ def english(seed: int) -> Iterator[str]:
     draws = np.random.default_rng(seed)
     while True:
         ranks = draws.zipf(1.25, _CHUNK) % 50_000_000
-        noise = draws.random(_CHUNK) < 0.1
+        noise = draws.random(_CHUNK) < 0.02
         words = [
             f"{draws.integers(1 << 62):x}" if bad else spelled(int(rank))
             for rank, bad in zip(ranks, noise, strict=True)

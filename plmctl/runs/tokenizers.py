@@ -19,6 +19,7 @@ HELD_OUT = "held_out.txt"
 _LINES = 10_000  # measured
 _SHORT = 500  # lines for the curve by size, for which the text is encoded again and again
 _SAMPLES = 5
+_LISTED = 10  # tokens
 _SAMPLE_LENGTH = range(40, 160)  # characters
 
 
@@ -58,6 +59,7 @@ def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
             "figures": result.figures(),
             "scripts": {script: asdict(words) for script, words in result.scripts.items()},
             "longest": list(result.longest),
+            "unused": list(result.unused[-_LISTED:]),
             "by_size": [sizes, quality.by_size(tokenizer, lines[:_SHORT], sizes)],
         }
         measured.append(result)
