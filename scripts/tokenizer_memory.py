@@ -54,6 +54,9 @@ def chinese(seed: int) -> Iterator[str]:
         yield from (text[at : at + 400] for at in range(0, _CHUNK, 400))
 
 
+TEXTS = {"english": english, "chinese": chinese}
+
+
 def write(path: Path, lines: Iterator[str], size: int) -> None:
     """Write lines until the file has so many bytes."""
     written = 0
@@ -86,11 +89,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--megabytes", type=int, nargs="+", default=[50, 300])
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=[*ALGORITHMS])
+    parser.add_argument("--texts", nargs="+", choices=TEXTS, default=[*TEXTS])
     parser.add_argument("overrides", nargs="*", help="of the config, after --")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for made in (english, chinese):
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for made in (TEXTS[name] for name in asked.texts):
             for megabytes in asked.megabytes:
                 text = folder / "text.txt"
                 write(text, made(megabytes), megabytes * 1_000_000)
