@@ -67,6 +67,7 @@ def proof(path: Path, overrides: list[str]) -> list[list[object]]:
             *figures(part, results, alone),
         ]
         for part, alone in frequencies(config, prepare(config)).items()
+        if f"valid/accuracy/{part}" in results  # others, as distances to a teacher, have no classes
     ]
 
 
@@ -85,6 +86,8 @@ def frequencies(config: PretrainConfig, prepared: Prepared) -> dict[str, tuple[f
     )
     found = {}
     for part, seen in learnt.items():
+        if not np.issubdtype(seen.dtype, np.integer) or seen.min(initial=0) < 0:
+            continue
         counts = np.bincount(seen, minlength=max(prepared.vocab.size, 2)) + 1.0
         shares = counts / counts.sum()
         there = held_out[part]

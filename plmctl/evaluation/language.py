@@ -72,7 +72,13 @@ def score_text(
     from plmctl.training.loader import Slicing, scoring_batches
 
     member = objectives.get(objective.name)
-    family = families.get(family_of(subject.model))
+    name = family_of(subject.model)
+    if not families.fits(name, objective.name):
+        raise ConfigError(
+            f"{subject.model}: a model of type {name!r} cannot be measured by {objective.name}",
+            "ask for a measure of what it was trained with",
+        )
+    family = families.get(name)
     store = _store(config, subject.model, Path(config.store))
     vocab = Vocab.from_folder(subject.model)
     step = member.make(objective, store, vocab, config.seq_len, subject.seed)

@@ -40,6 +40,42 @@ def fill_mask(folder: str, texts: Sequence[str], top: int = _TOP) -> list[dict[s
     return found
 
 
+def answer(
+    folder: str, inputs: Sequence[Sequence[int]], new_tokens: int = _NEW_TOKENS
+) -> list[dict[str, str]]:
+    """What an encoder-decoder says to each input, greedily.
+
+    Args:
+        folder: Its folder or Hub id.
+        inputs: Token ids, end token included.
+        new_tokens: At most.
+
+    Returns:
+        For each: ``prompt`` without the end token, and ``text`` without special tokens.
+    """
+    import torch
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    from plmctl.tokenization.vocab import Vocab
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    vocab = Vocab.from_folder(folder)
+    unsaid = {vocab.pad, vocab.eos, *vocab.sentinels}
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
+    model.train(False)
+    found = []
+    for ids in inputs:
+        row = torch.tensor([list(ids)])
+        said = model.generate(
+            row, attention_mask=torch.ones_like(row), max_new_tokens=new_tokens, do_sample=False
+        )
+        words = [id_ for id_ in said[0].tolist() if id_ not in unsaid]
+        found.append(
+            {"prompt": str(tokenizer.decode(list(ids[:-1]))), "text": str(tokenizer.decode(words))}
+        )
+    return found
+
+
 def go_on(
     folder: str, prompts: Sequence[str], new_tokens: int = _NEW_TOKENS
 ) -> list[dict[str, str]]:

@@ -27,7 +27,7 @@ def score(
 
     Returns:
         ``loss`` (the sum of the parts), and for each part ``loss/<part>`` and ``accuracy/<part>``;
-        nan for a part without a target.
+        nan for a part without a target, no accuracy where ``<part>/correct`` is scored as nan.
     """
     import torch
 
@@ -48,5 +48,7 @@ def score(
     for part in step.parts:
         targets = totals[f"{part}/count"]
         result[f"loss/{part}"] = totals[part] / targets if targets else math.nan
-        result[f"accuracy/{part}"] = totals[f"{part}/correct"] / targets if targets else math.nan
+        correct = totals[f"{part}/correct"]
+        if not math.isnan(correct):  # nan: a part in which nothing is right or wrong
+            result[f"accuracy/{part}"] = correct / targets if targets else math.nan
     return {"loss": math.fsum(result[f"loss/{part}"] for part in step.parts), **result}

@@ -20,6 +20,8 @@ class Family(Protocol):
     """The tokenizer algorithm of the family's paper."""
     HEADS: tuple[str, ...]
     """Parts of a loss that it has heads for."""
+    ENCODER_DECODER: bool
+    """Whether it reads one text and writes another; left out: no."""
     DROPOUT: tuple[str, ...]
     """Names of the dropout probabilities in transformers' config."""
 
@@ -30,6 +32,9 @@ class Family(Protocol):
 
     def load(self, folder: str, parts: tuple[str, ...]) -> "PreTrainedModel":
         """A pretrained network with the heads for ``parts``."""
+
+    def begin_as(self, model: "PreTrainedModel", teacher: str) -> None:
+        """Give a student the weights of alternate layers of a teacher's folder; of students."""
 
     def positions(self, config: "ModelConfig") -> int:
         """The longest input."""
@@ -45,3 +50,10 @@ def get(name: str) -> Family:
         ConfigError: There is none; the message has the nearest.
     """
     return cast(Family, registry.load("families", name))
+
+
+def fits(family: str, objective: str) -> bool:
+    """Whether a family's networks can learn from an objective, or be measured by it."""
+    network, asked = registry.load("families", family), registry.load("objectives", objective)
+    both = {getattr(member, "ENCODER_DECODER", False) for member in (network, asked)}
+    return set(asked.PARTS) <= set(network.HEADS) and len(both) == 1

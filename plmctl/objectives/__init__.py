@@ -32,10 +32,16 @@ class Objective(Protocol):
     Config: Any
     """Its config model, an ``ObjectiveConfig``."""
     PARTS: tuple[str, ...]
-    """Names of the parts of its loss: the heads that it needs."""
+    """Names of the parts of its loss: the heads that it needs.
+
+    A module may also define ``check(config, tokenizer, outline, seq_len)``, called before any text
+    is read, where ``outline`` is transformers' config of the network; it raises ConfigError.
+    """
 
     TOKENS: tuple[str, ...]
     """Fields of ``Vocab`` that it cannot do without."""
+    ENCODER_DECODER: bool
+    """Whether it needs a network that reads one text and writes another; left out: no."""
 
     def make(
         self, config: Any, store: "TokenStore", vocab: "Vocab", seq_len: int, seed: int

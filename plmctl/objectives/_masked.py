@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from plmctl.config.masking import MaskingConfig
 from plmctl.errors import ConfigError
-from plmctl.objectives._words import check_words
 from plmctl.shaping.keys import Keys, fold, stream
 from plmctl.shaping.masking import (
     Treatment,
@@ -110,33 +109,35 @@ class Masker:
         return choose_words(candidates, starts, counts, keys, shares)
 
 
-def masker(
-    config: MaskingConfig, store: TokenStore, vocab: Vocab, seed: int, seq_len: int = 512
-) -> Masker:
+def masker(config: MaskingConfig, store: TokenStore, vocab: Vocab, seed: int) -> Masker:
     """A masker for a tokenizer.
 
-    Args:
-        config: Rates and the kind of masking.
-        store: Where the tokens are.
-        vocab: Special tokens.
-        seed: Of all masks.
-        seq_len: Length of a full row.
-
     Raises:
-        ConfigError: The tokenizer lacks a special token that masked rows need, or whole words are
-            asked for and the store's word starts are none.
+        ConfigError: The tokenizer lacks a special token that masked rows need.
     """
-    ids = {name: getattr(vocab, name) for name in ROW_TOKENS}
-    missing = [TOKEN_NAMES[name] for name, id_ in ids.items() if id_ is None]
-    if missing:
-        raise ConfigError(
-            f"the objective {config.name!r} needs a tokenizer with {', '.join(missing)}",
-            "train one with `family: bert`",
-        )
-    check_words(config, store, seq_len)
-    mask, cls, sep, pad = (int(id_) for id_ in ids.values() if id_ is not None)
+    mask, cls, sep, pad = special_ids(config.name, vocab)
     special = (vocab.pad, vocab.unk, vocab.cls, vocab.sep, vocab.mask, vocab.bos, vocab.eos)
     never = () if config.random_specials else tuple(id_ for id_ in special if id_ is not None)
     treatment = Treatment(mask, vocab.size, config.mask_share, config.random_share, never)
     key = int(fold(seed, stream("mask")))
     return Masker(config, store, treatment, {PAD: pad, CLS: cls, SEP: sep}, key)
+
+
+def special_ids(name: str, vocab: Vocab) -> list[int]:
+    """Ids of ``ROW_TOKENS``.
+
+    Args:
+        name: Of the objective.
+        vocab: The tokenizer's.
+
+    Raises:
+        ConfigError: The tokenizer lacks one of them.
+    """
+    ids = {name: getattr(vocab, name) for name in ROW_TOKENS}
+    missing = [TOKEN_NAMES[name] for name, id_ in ids.items() if id_ is None]
+    if missing:
+        raise ConfigError(
+            f"the objective {name!r} needs a tokenizer with {', '.join(missing)}",
+            "train one with `family: bert`",
+        )
+    return [int(id_) for id_ in ids.values() if id_ is not None]

@@ -40,6 +40,12 @@ class Label:
     meanings: tuple[str, str, str]
 
 
+NEXT_SENTENCE = Label(
+    "random_next", ("B follows A", "B is from another document", "B is from another document")
+)
+"""BERT's."""
+
+
 @dataclass(frozen=True)
 class MaskedPairs:
     """The pairs of one store at one sequence length."""
@@ -48,7 +54,7 @@ class MaskedPairs:
     pairs: Callable[[int], Pairs]
     """The pairs of a pass over the corpus."""
     parts: tuple[str, ...]
-    """The part of the masked tokens, and that of the pairs' labels."""
+    """The part of the masked tokens, and that of the pairs' labels if they are asked for."""
     label: Label
 
     def __len__(self) -> int:
@@ -68,14 +74,15 @@ class MaskedPairs:
             samples: [B], each below ``len(self)``.
 
         Returns:
-            As ``Masker.batch``, and the labels [B] as the target of the second part.
+            As ``Masker.batch``, and the labels [B] as the target of the second part, if any.
         """
         import torch
 
         passes, pairs = self._chosen(epochs, samples)
         rows = layout([pairs.a_start, pairs.b_start], [pairs.a_end, pairs.b_end])
         batch = self.masker.batch(rows, passes, samples)
-        batch.targets[self.parts[1]] = torch.from_numpy(pairs.label)
+        for part in self.parts[1:]:
+            batch.targets[part] = torch.from_numpy(pairs.label)
         return batch
 
     def _chosen(self, epochs: Ints, samples: Ints) -> tuple[Ints, Pairs]:

@@ -1,6 +1,8 @@
-"""Masked language modeling on single segments (BERT's masks; RoBERTa trains without NSP).
+"""Masked language modeling alone (Liu et al., 2019, arXiv:1907.11692: RoBERTa), four ways of rows.
 
-Rows are runs of whole sentences of one document, ``[CLS] X [SEP]`` (RoBERTa's DOC-SENTENCES).
+Source of the ways with separators: facebookresearch/fairseq, ``TokenBlockDataset`` with the break
+modes ``complete`` and ``complete_doc``. There a line longer than a row is a row of its own, which
+is too long for the network; here it is cut, so that no text is lost.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from numpy.typing import NDArray
 from plmctl.config.masking import MaskingConfig
 from plmctl.objectives import _inspection
 from plmctl.objectives._masked import ROW_TOKENS, Masker, masker
+from plmctl.objectives._paired import NEXT_SENTENCE, MaskedPairs, check_documents, remembered
 from plmctl.shaping.examples import Example, Tallies
-from plmctl.shaping.packing import document_blocks
+from plmctl.shaping.keys import fold, stream
+from plmctl.shaping.packing import LineStream, document_blocks
+from plmctl.shaping.pairing import Pairs, next_sentence_pairs
 from plmctl.shaping.rows import layout
 
 if TYPE_CHECKING:
@@ -33,9 +38,14 @@ TOKENS = ROW_TOKENS
 
 
 class Config(MaskingConfig):
-    """Predict masked tokens in runs of sentences of one document."""
+    """Predict masked tokens."""
 
     name: Literal["mlm"] = "mlm"
+    packing: Literal["documents", "full_sentences", "doc_sentences", "segment_pair"] = "documents"
+    """What a row is. documents: [CLS] X [SEP], X whole sentences of one document. full_sentences:
+    RoBERTa's, as its code has them: [CLS], then whole sentences with a [SEP] after each, running on
+    into the next document after one more [SEP]. doc_sentences: the same, ending with the document.
+    segment_pair: BERT's [CLS] A [SEP] B [SEP], half of the B from another document, unlabelled."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,8 @@ class MaskedLm:
     masker: Masker
     starts: Ints
     ends: Ints
+    stream: LineStream | None = None
+    """What starts and ends are places of; None: of the store."""
     parts: tuple[str, ...] = PARTS
 
     def __len__(self) -> int:
@@ -54,7 +66,8 @@ class MaskedLm:
     def collate(self, epochs: Ints, samples: Ints) -> Batch:
         """The rows ``samples`` with the masks of their epochs; see ``Masker.batch``."""
         passes = np.array([self.masker.config.pass_of(int(epoch)) for epoch in epochs])
-        rows = layout([self.starts[samples]], [self.ends[samples]])
+        starts, ends = self.starts[samples], self.ends[samples]
+        rows = self.stream.layout(starts, ends) if self.stream else layout([starts], [ends])
         return self.masker.batch(rows, passes, samples)
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
@@ -83,7 +96,32 @@ class MaskedLm:
         return _inspection.example(self.masker, batch)
 
 
-def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> MaskedLm:
-    """The objective over a store; ``seq_len`` counts [CLS] and [SEP]."""
-    starts, ends = document_blocks(store.sentences, store.documents, seq_len - 2)
-    return MaskedLm(masker(config, store, vocab, seed, seq_len), starts, ends)
+def make(
+    config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+) -> MaskedLm | MaskedPairs:
+    """The objective over a store; ``seq_len`` counts special tokens.
+
+    Raises:
+        ConfigError: The tokenizer lacks a special token.
+        DataError: Fewer than two documents, and segments of other documents are asked for.
+    """
+    masks = masker(config, store, vocab, seed)
+    if config.packing == "segment_pair":
+        return _pairs(masks, seq_len, seed)
+    if config.packing == "documents":
+        return MaskedLm(masks, *document_blocks(store.sentences, store.documents, seq_len - 2))
+    parted = config.packing == "full_sentences"
+    lines = LineStream(store.sentences, store.documents, part=parted)
+    return MaskedLm(masks, *lines.blocks(seq_len - 1), lines)
+
+
+def _pairs(masks: Masker, seq_len: int, seed: int) -> MaskedPairs:
+    store = masks.store
+    check_documents("mlm", store, "choose another `objective.packing`")
+    key = int(fold(seed, stream("pairs"), seq_len))
+
+    @remembered
+    def pairs(pass_: int) -> Pairs:
+        return next_sentence_pairs(store.sentences, store.documents, seq_len, fold(key, pass_))
+
+    return MaskedPairs(masks, pairs, PARTS, NEXT_SENTENCE)

@@ -62,4 +62,4 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
             single=config.single_sentence,
         )
 
-    return MaskedPairs(masker(config, store, vocab, seed, seq_len), pairs, PARTS, _LABEL)
+    return MaskedPairs(masker(config, store, vocab, seed), pairs, PARTS, _LABEL)

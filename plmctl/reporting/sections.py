@@ -138,6 +138,13 @@ def classifications(run: Run) -> Html:
     return join(element("h2", "Classes"), *parts) if parts else Html()
 
 
+_SAMPLES = {
+    "fill-mask": "Samples: a masked word of held-out text",
+    "fill-span": "Samples: the words that stood where the sentinel is",
+    "deshuffle": "Samples: shuffled words put in order",
+}
+
+
 def samples(run: Run) -> Html:
     """What the model says: masked words filled in, or texts gone on with."""
     items = run.samples.get("items")
@@ -145,7 +152,7 @@ def samples(run: Run) -> Html:
         return Html()
     filled = run.samples.get("kind") == "fill-mask"
     parts = [_filled(item) if filled else _generated(item) for item in items]
-    title = "Samples: a masked word of held-out text" if filled else "Samples: text gone on with"
+    title = _SAMPLES.get(str(run.samples.get("kind")), "Samples: text gone on with")
     return join(element("h2", title), element("div", *parts, class_="panel"))
 
 
@@ -250,7 +257,9 @@ def _guess(guess: Mapping[str, Any], answer: str) -> Html:
 def _generated(item: Mapping[str, Any]) -> Html:
     text = element("span", item.get("text", ""), class_="made")
     body = element("p", element("strong", item.get("prompt", "")), text, class_="going")
-    return element("div", body, class_="sample")
+    there = item.get("answer")
+    answer = element("p", "The text: ", there, class_="going") if there else Html()
+    return element("div", body, answer, class_="sample")
 
 
 def _fields(event: Mapping[str, Any]) -> str:

@@ -79,21 +79,29 @@ def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
     """
     family, objective = config.model.family, config.objective.name
     member, heads = objectives.get(objective), families.get(family).HEADS
-    if not set(member.PARTS) <= set(heads):
-        names = registry.names("objectives")
-        fitting = [name for name in names if set(objectives.get(name).PARTS) <= set(heads)]
+    fitting = [name for name in registry.names("objectives") if families.fits(family, name)]
+    if objective not in fitting and set(member.PARTS) <= set(heads):
+        stacks = "an encoder and a decoder", "one stack of layers"
+        ours = getattr(member, "ENCODER_DECODER", False)
+        raise ConfigError(
+            f"objective.name: {objective} needs {stacks[not ours]}; "
+            f"the family {family} has {stacks[ours]}",
+            f"objectives that fit it: {', '.join(fitting)}",
+        )
+    if objective not in fitting:
         raise ConfigError(
             f"objective.name: {objective} needs heads for {' and '.join(member.PARTS)}; "
             f"the family {family} has {' and '.join(heads)}",
             f"objectives that fit it: {', '.join(fitting)}",
         )
     needed = getattr(member, "TOKENS", ())
-    missing = [TOKEN_NAMES[name] for name in needed if getattr(vocab, name) is None]
+    missing = [TOKEN_NAMES[name] for name in needed if getattr(vocab, name) in (None, ())]
     if missing:
         raise ConfigError(
             f"tokenizer: {config.tokenizer} has no {', '.join(missing)}, which the objective "
             f"{objective} needs",
-            f"train one with `algorithm: {families.get(family).TOKENIZER}`",
+            f"train one with `algorithm: {families.get(family).TOKENIZER}` and a `family` that has "
+            "it, such as the network's own",
         )
 
 

@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import families, objectives
+from plmctl.config.masking import MaskingConfig
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.runs import launch
 from plmctl.runs.finetune import check_model
 from plmctl.runs.folder import check_run, open_run, write_environment, write_results
+from plmctl.runs.outline import begin, check_network, fresh_model
 from plmctl.runs.prepare import Prepared, prepare
 from plmctl.runs.say import say, show
+from plmctl.runs.word_starts import check_spans, check_words
 from plmctl.shaping.keys import fold, stream
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ def run(config: PretrainConfig, *, fresh: bool, as_json: bool) -> None:
     if (folder / "model").is_dir() and not fresh:
         say(f"{folder} is finished: its model is in {folder / 'model'}")
         return
+    check_network(config)
     prepared = prepare(config)
     check(config, prepared)
     if launch.is_main():
@@ -47,8 +51,8 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
     """Refuse what cannot train, before a network is built.
 
     Raises:
-        ConfigError: A sequence longer than the network has positions, or a tokenizer without
-            what the objective needs.
+        ConfigError: A sequence longer than the network has positions, a tokenizer without what the
+            objective needs, or whole words asked for where the text has none.
         DataError: A corpus that gives no sequence.
     """
     longest = max(phase.seq_len for phase in config.train.phases)
@@ -70,6 +74,11 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
                 "use the tokenizer that the model was made with",
             )
     for phase in config.train.phases:
+        if isinstance(config.objective, MaskingConfig):
+            check_words(config.objective, prepared.train, phase.seq_len)
+        elif config.objective.name == "mlm+sbo":
+            spans: Any = config.objective
+            check_spans(spans.rate, prepared.train, phase.seq_len)
         make_step(config, prepared.train, prepared, phase.seq_len)
 
 
@@ -99,13 +108,12 @@ def make_network(config: PretrainConfig, prepared: Prepared) -> "Network":
 
     family = families.get(config.model.family)
     parts = objectives.get(config.objective.name).PARTS
-    vocab = prepared.vocab
     if config.model.init_from is not None:
         model = family.load(config.model.init_from, parts)
         return Network(model, family.forward)
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)
-    filler = vocab.pad if vocab.pad is not None else vocab.eos
-    model = family.build(config.model, vocab_size=vocab.size, pad_id=filler or 0, parts=parts)
+    model = fresh_model(config, prepared.vocab)
+    begin(config, model)
     return Network(model, family.forward)
 
 
@@ -205,5 +213,7 @@ def _finish(
     model: Any = engine.trained().network
     saved = save_model(folder, model, config.tokenizer, model_card(folder, type(model).__name__))
     held_out = prepared.valid or prepared.train
-    write_results(folder, "samples", samples(str(saved), held_out, config.seed))
+    write_results(
+        folder, "samples", samples(str(saved), held_out, config.seed, config.objective.name)
+    )
     write([folder], folder / "report.html")

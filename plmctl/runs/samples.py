@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.evaluation.samples import fill_mask, go_on
+from plmctl.evaluation.samples import answer, fill_mask, go_on
 from plmctl.shaping.keys import below, fold, stream
 from plmctl.tokenization.load import load_tokenizer
+from plmctl.tokenization.vocab import Vocab
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
@@ -18,17 +19,24 @@ _COUNT = 6
 _WORDS = (8, 40)  # tokens of a sentence that reads well as a sample
 
 
-def samples(folder: str, store: "TokenStore", seed: int) -> dict[str, Any]:
+def samples(folder: str, store: "TokenStore", seed: int, objective: str) -> dict[str, Any]:
     """A few sentences of a store with a word masked, or their beginnings gone on with.
+
+    An encoder-decoder is asked what its objective asks.
 
     Args:
         folder: The model folder.
         store: Held-out text.
         seed: Decides the sentences and the words.
+        objective: What the model was trained with.
     """
+    from transformers import AutoConfig
+
     tokenizer = load_tokenizer(folder)
     key = int(fold(seed, stream("samples")))
     spans = _sentences(store, key)
+    if getattr(AutoConfig.from_pretrained(folder), "is_encoder_decoder", False):
+        return _text_to_text(folder, store, spans, key, objective)
     if tokenizer.mask_token is None:
         halves = [store.tokens(span[: len(span) // 2]).tolist() for span in spans]
         prompts = [str(tokenizer.decode(ids)) for ids in halves]
@@ -48,6 +56,44 @@ def samples(folder: str, store: "TokenStore", seed: int) -> dict[str, Any]:
         "kind": "fill-mask",
         "items": [{**item, "answer": a} for item, a in zip(filled, answers, strict=True)],
     }
+
+
+def _text_to_text(
+    folder: str, store: "TokenStore", spans: list[Ints], key: int, objective: str
+) -> dict[str, Any]:
+    """Sentences with a sentinel for some words, shuffled ones, or beginnings."""
+    vocab = Vocab.from_folder(folder)
+    inputs, answers = [], []
+    for number, span in enumerate(spans):
+        ids = store.tokens(span).tolist()
+        if objective in ("span_corruption", "iid_denoising") and vocab.sentinels:
+            kind = "fill-span"
+            first, past = _some_words(store, span, int(fold(key, 1, number)))
+            ids, hidden = [*ids[:first], vocab.sentinels[0], *ids[past:]], ids[first:past]
+        elif objective == "deshuffling":
+            kind, hidden = "deshuffle", ids
+            order = np.argsort(fold(key, 2, number, np.arange(len(ids))))
+            ids = [ids[at] for at in order]
+        else:
+            kind = "generation"
+            ids, hidden = ids[: len(ids) // 2], ids[len(ids) // 2 :]
+        inputs.append([*ids, vocab.eos or 0])
+        answers.append(hidden)
+    tokenizer = load_tokenizer(folder)
+    items = [
+        {**item, "answer": str(tokenizer.decode(hidden))}
+        for item, hidden in zip(answer(folder, inputs), answers, strict=True)
+    ]
+    return {"kind": kind if spans else "generation", "items": items}
+
+
+def _some_words(store: "TokenStore", span: Ints, key: int) -> tuple[int, int]:
+    """Places [first, past) of whole words within a sentence, two tokens or more, not its first."""
+    starts = np.flatnonzero(store.word_starts(span))
+    after = starts[starts > 0]
+    first = int(after[below(key, len(after))]) if len(after) else len(span) // 2
+    ends = starts[starts >= first + 2]
+    return first, int(ends[0]) if len(ends) else len(span)
 
 
 def _whole_words(store: "TokenStore", span: Ints) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from plmctl.tokenization.sums import check_sums
@@ -14,6 +15,7 @@ TOKEN_NAMES = {
     "mask": "[MASK]",
     "bos": "beginning-of-text token",
     "eos": "end-of-text token",
+    "sentinels": "sentinels (<extra_id_0>, <extra_id_1> ...)",
 }
 """How people know the special tokens, which are spelt otherwise in some families."""
 
@@ -24,6 +26,7 @@ class Vocab:
 
     Attributes:
         size: Largest id + 1: the rows that an embedding table needs.
+        sentinels: Ids of ``<extra_id_0>``, ``<extra_id_1>`` ... (T5), up to the first one missing.
     """
 
     size: int
@@ -34,6 +37,7 @@ class Vocab:
     mask: int | None = None
     bos: int | None = None
     eos: int | None = None
+    sentinels: tuple[int, ...] = ()
 
     @classmethod
     def from_folder(cls, source: str) -> Vocab:
@@ -48,4 +52,10 @@ class Vocab:
         tokenizer = AutoTokenizer.from_pretrained(source)
         names = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
         ids = {name: getattr(tokenizer, f"{name}_token_id") for name in names}
-        return cls(max(tokenizer.get_vocab().values()) + 1, **ids)
+        vocab = tokenizer.get_vocab()
+        return cls(max(vocab.values()) + 1, **ids, sentinels=_sentinels(vocab))
+
+
+def _sentinels(vocab: dict[str, int]) -> tuple[int, ...]:
+    names = (f"<extra_id_{number}>" for number in itertools.count())
+    return tuple(vocab[name] for name in itertools.takewhile(vocab.__contains__, names))

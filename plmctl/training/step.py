@@ -31,4 +31,4 @@ class Step(Protocol):
         """The loss of each part, summed over the batch's targets."""
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """As ``loss``, with ``<part>/correct`` where right and wrong are defined."""
+        """As ``loss``, with ``<part>/correct``: nan where right and wrong are not defined."""

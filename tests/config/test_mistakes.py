@@ -138,3 +138,9 @@ def test_a_config_for_another_command(mistakes: Mistakes) -> None:
     assert mistakes("pretrain", LEAST["tokenizer"]) == [
         "c.yaml: this config is for another command"
     ]
+
+
+def test_an_unknown_key_that_is_called_as_its_branch(mistakes: Mistakes) -> None:
+    text = "run: r\nmodel: m\nmeasures:\n- {name: mlm, data: [a], mlm: {a: 1}}\n"
+    (line,) = mistakes("eval", text)
+    assert line.startswith("c.yaml:4:26: measures.0.mlm: unknown key; one of: name, data, ")

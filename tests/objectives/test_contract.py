@@ -10,13 +10,16 @@ from plmctl.modeling.network import Network
 from plmctl.tokenization.vocab import Vocab
 from plmctl.training.step import Step
 
-VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
+VOCAB = Vocab(
+    size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=tuple(range(119, 99, -1))
+)
 TINY = {
     "albert": {"hidden_size": 32, "embedding_size": 16, "num_attention_heads": 2},
     "bert": {
         "hidden_size": 32, "num_attention_heads": 2,
         "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0,
     },
+    "t5": {"d_model": 32, "d_ff": 48, "dropout_rate": 0},
     "gpt2": {"n_embd": 32, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0},
 }  # fmt: skip
 CASES = [
@@ -27,6 +30,14 @@ CASES = [
     ("albert", "mlm+sop", {}),
     ("albert", "mlm+sop", {"unit": "ngram", "favor_shorter": False, "single_sentence": "skip"}),
     ("gpt2", "clm", {}),
+]
+ENCODER_DECODER = [
+    ("t5", "span_corruption", {}),
+    ("t5", "span_corruption", {"density": 0.5, "mean_span": 1.5, "z_loss": 0.01}),
+    ("t5", "prefix_lm", {}),
+    ("t5", "deshuffling", {}),
+    *(("t5", "iid_denoising", {"style": s}) for s in ("replace_spans", "bert", "mass")),
+    ("t5", "iid_denoising", {"style": "drop_tokens"}),
 ]
 SAMPLES = 16
 Sums = tuple[dict[str, float], dict[str, int], torch.Tensor]
@@ -68,7 +79,7 @@ def sums(step: Step, network: Network, splits: list[np.ndarray]) -> Sums:
     return losses, counts, torch.cat(gradients).clone()
 
 
-@pytest.mark.parametrize(("family", "objective", "fields"), CASES)
+@pytest.mark.parametrize(("family", "objective", "fields"), CASES + ENCODER_DECODER)
 def test_sums_do_not_depend_on_micro_batches(
     family: str, objective: str, fields: dict, store: TokenStore
 ) -> None:

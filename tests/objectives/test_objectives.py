@@ -10,8 +10,10 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.tokenization.vocab import Vocab
 from plmctl.training.step import Step
 
-VOCAB = Vocab(size=500, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
+SENTINELS = tuple(range(499, 439, -1))
+VOCAB = Vocab(size=500, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=SENTINELS)
 NAMES = registry.names("objectives")
+REQUIRED = {"distillation": {"teacher": "not-asked-for-examples"}}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,8 @@ def store() -> TokenStore:
 
 def made(name: str, store: TokenStore, seq_len: int = 64, seed: int = 1, **fields: object) -> Step:
     member = objectives.get(name)
-    return member.make(member.Config(name=name, **fields), store, VOCAB, seq_len, seed)
+    config = member.Config(name=name, **REQUIRED.get(name, {}), **fields)
+    return member.make(config, store, VOCAB, seq_len, seed)
 
 
 def collate(step: Step, epoch: int, samples: np.ndarray):

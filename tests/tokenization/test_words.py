@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from plmctl.config.masking import MaskingConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
-from plmctl.objectives._words import check_words
+from plmctl.runs.word_starts import check_words
 from plmctl.tokenization.encode import Encoder
 from tests.tokenization.conftest import TEXTS
 

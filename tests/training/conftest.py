@@ -21,7 +21,7 @@ from plmctl.training.loop import Engine, Phase, Plan, train
 from plmctl.training.telemetry import Progress
 
 VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
-FAMILY_OF = {"mlm": "bert", "mlm+nsp": "bert", "clm": "gpt2"}
+FAMILY_OF = {"mlm": "bert", "mlm+nsp": "bert", "mlm+sop": "albert", "clm": "gpt2"}
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +38,7 @@ def tiny_network(objective: str, seed: int = 0, dropout: float = 0.0) -> Network
     family = families.get(FAMILY_OF[objective])
     torch.manual_seed(seed)
     module = __import__(f"plmctl.families.{FAMILY_OF[objective]}", fromlist=["Config"])
-    if FAMILY_OF[objective] == "bert":
+    if FAMILY_OF[objective] in ("albert", "bert"):
         config = module.Config(
             size="tiny", hidden_size=32, num_attention_heads=2, max_position_embeddings=64,
             hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,

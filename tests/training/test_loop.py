@@ -15,7 +15,7 @@ from plmctl.training.loader import Slicing, StepBatches
 from plmctl.training.loop import update
 from tests.training.conftest import Train, tiny_engine, tiny_network, tiny_plan, weights
 
-OBJECTIVES = ["mlm", "mlm+nsp", "clm"]
+OBJECTIVES = ["mlm", "mlm+nsp", "mlm+sop", "clm"]
 
 
 def metrics(folder: Path) -> list[dict]:
@@ -90,7 +90,7 @@ def test_model_loss_is_transformers_own(store: TokenStore) -> None:
     assert ours == pytest.approx(theirs.item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("objective", ["mlm+nsp", "clm"])
+@pytest.mark.parametrize("objective", ["mlm+nsp", "mlm+sop", "clm"])
 def test_an_interrupted_run_is_the_uninterrupted_one(
     objective: str, store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:

@@ -1,0 +1,141 @@
+"""RoBERTa (Liu et al., 2019, arXiv:1907.11692): BERT's encoder, trained on masked tokens alone.
+
+What the paper does not say is fairseq's (``roberta/model.py``): two positions that are never used,
+one token type, weights from N(0, 0.02) with zeros for the padding token.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from plmctl.config.members import ModelConfig
+from plmctl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, RobertaForMaskedLM
+
+OBJECTIVE = "mlm"
+TOKENIZER = "byte_bpe"
+HEADS = ("mlm",)
+
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+# Layers and width; heads are width / 64 and the feed-forward width is 4 times the width.
+SIZES: dict[str, tuple[int, int]] = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+
+# Positions begin after the padding token's id, which is 1 in RoBERTa's vocabularies: 514 positions
+# take 512 tokens.
+_UNUSED = 2
+
+
+class Config(ModelConfig):
+    """RoBERTa: a bidirectional encoder, masked tokens. tiny and mini have BERT's small sizes."""
+
+    family: Literal["roberta"] = "roberta"
+    size: Literal["tiny", "mini", "base", "large"] = "base"
+    """A size; every field below overrides it."""
+    num_hidden_layers: int | None = Field(default=None, ge=1)
+    """Layers."""
+    hidden_size: int | None = Field(default=None, ge=1)
+    """Width."""
+    num_attention_heads: int | None = Field(default=None, ge=1)
+    """Default: hidden_size / 64."""
+    intermediate_size: int | None = Field(default=None, ge=1)
+    """Default: 4 * hidden_size."""
+    max_position_embeddings: int = Field(default=514, ge=10)
+    """Rows of the position table; two of them are never used, so that 514 take 512 tokens."""
+    hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout of embeddings and sublayers."""
+    attention_probs_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout of attention weights."""
+    initializer_range: float = Field(default=0.02, gt=0)
+    """Standard deviation of fresh weights."""
+
+
+def build(
+    config: Config, *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+) -> PreTrainedModel:
+    """A network with fresh weights from the global generator.
+
+    Args:
+        config: Size and dropout.
+        vocab_size: Rows of the embedding table.
+        pad_id: Id of the padding token; positions are counted from the id after it.
+        parts: Parts of the loss; RoBERTa has the one head.
+
+    Raises:
+        ConfigError: The padding token's id leaves no room for positions.
+    """
+    from transformers import RobertaConfig, RobertaForMaskedLM
+
+    if pad_id >= _UNUSED:
+        raise ConfigError(
+            f"tokenizer: its padding token has id {pad_id:,}, and RoBERTa counts positions from "
+            "the id after it",
+            "use a tokenizer with the padding token at 0 or 1, as `family: roberta` trains it",
+        )
+    layers, hidden = SIZES[config.size]
+    hidden = config.hidden_size or hidden
+    network = RobertaConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        num_hidden_layers=config.num_hidden_layers or layers,
+        num_attention_heads=config.num_attention_heads or max(1, hidden // 64),
+        intermediate_size=config.intermediate_size or 4 * hidden,
+        hidden_act="gelu",
+        hidden_dropout_prob=config.hidden_dropout_prob,
+        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+        max_position_embeddings=config.max_position_embeddings,
+        type_vocab_size=1,
+        initializer_range=config.initializer_range,
+        layer_norm_eps=1e-5,
+        pad_token_id=pad_id,
+    )
+    return RobertaForMaskedLM(network)  # whose own initial weights are the published ones
+
+
+def load(folder: str, parts: tuple[str, ...]) -> PreTrainedModel:
+    """A pretrained model with its masked-token head, in float32."""
+    import torch
+    from transformers import RobertaForMaskedLM
+
+    return RobertaForMaskedLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def positions(config: Config) -> int:
+    """The longest input."""
+    return config.max_position_embeddings - _UNUSED
+
+
+def forward(
+    model: RobertaForMaskedLM,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    token_type_ids: Tensor,
+    positions: Tensor,
+) -> dict[str, Tensor]:
+    """Logits of the masked tokens.
+
+    Args:
+        model: RobertaForMaskedLM.
+        input_ids: [B, L].
+        attention_mask: [B, L], 0 at padding.
+        token_type_ids: [B, L], not used: there is one type.
+        positions: [K] cells of the flattened batch where a token is predicted.
+
+    Returns:
+        mlm: [K, V].
+    """
+    whole: Any = model  # transformers types its submodules as tensors or modules
+    # As transformers counts them, but from the mask: a random token may be the padding token.
+    places = whole.config.pad_token_id + attention_mask.cumsum(1) * attention_mask
+    encoded = whole.roberta(input_ids, attention_mask=attention_mask, position_ids=places)
+    return {"mlm": whole.lm_head(encoded.last_hidden_state.flatten(0, 1)[positions])}

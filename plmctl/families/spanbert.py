@@ -1,0 +1,144 @@
+"""SpanBERT (Joshi et al., 2020, arXiv:1907.10529): BERT trained on spans and their boundaries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from plmctl.config.members import ModelConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import BertForMaskedLM, PreTrainedModel
+
+OBJECTIVE = "mlm+sbo"
+TOKENIZER = "wordpiece"
+HEADS = ("mlm", "sbo")
+
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+# Layers and width; heads are width / 64 and the feed-forward width is 4 times the width.
+SIZES: dict[str, tuple[int, int]] = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+
+PLACES = 15
+"""Tokens of a span that the span-boundary head can tell apart, as published."""
+
+
+class Config(ModelConfig):
+    """SpanBERT: BERT's encoder, spans of masked tokens and their boundaries.
+
+    The published models are cased. tiny and mini have BERT's small sizes.
+    """
+
+    family: Literal["spanbert"] = "spanbert"
+    size: Literal["tiny", "mini", "base", "large"] = "base"
+    """A size; every field below overrides it."""
+    num_hidden_layers: int | None = Field(default=None, ge=1)
+    """Layers."""
+    hidden_size: int | None = Field(default=None, ge=1)
+    """Width."""
+    num_attention_heads: int | None = Field(default=None, ge=1)
+    """Default: hidden_size / 64."""
+    intermediate_size: int | None = Field(default=None, ge=1)
+    """Default: 4 * hidden_size."""
+    max_position_embeddings: int = Field(default=512, ge=8)
+    """Rows of the position table: the longest input."""
+    hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout of embeddings and sublayers."""
+    attention_probs_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout of attention weights."""
+    initializer_range: float = Field(default=0.02, gt=0)
+    """Standard deviation of fresh weights."""
+
+
+def build(
+    config: Config, *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+) -> PreTrainedModel:
+    """A network with fresh weights from the global generator: N(0, 0.02), not cut off.
+
+    Args:
+        config: Size and dropout.
+        vocab_size: Rows of the embedding table.
+        pad_id: Id of the padding token.
+        parts: Parts of the loss, which decide the heads.
+    """
+    from transformers import BertConfig, BertForMaskedLM
+
+    layers, hidden = SIZES[config.size]
+    hidden = config.hidden_size or hidden
+    network = BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        num_hidden_layers=config.num_hidden_layers or layers,
+        num_attention_heads=config.num_attention_heads or max(1, hidden // 64),
+        intermediate_size=config.intermediate_size or 4 * hidden,
+        hidden_act="gelu",  # SpanBERT is a PyTorch program: the exact function, not BERT's tanh
+        hidden_dropout_prob=config.hidden_dropout_prob,
+        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+        max_position_embeddings=config.max_position_embeddings,
+        type_vocab_size=2,
+        initializer_range=config.initializer_range,
+        layer_norm_eps=1e-12,
+        pad_token_id=pad_id,
+    )
+    if "sbo" not in parts:
+        return BertForMaskedLM(network)
+    from plmctl.modeling.span_boundary import SpanBert
+
+    return SpanBert(network, PLACES)
+
+
+def load(folder: str, parts: tuple[str, ...]) -> PreTrainedModel:
+    """A pretrained model with the heads that ``parts`` ask for, in float32."""
+    import torch
+    from transformers import BertForMaskedLM
+
+    if "sbo" not in parts:
+        return BertForMaskedLM.from_pretrained(folder, dtype=torch.float32)
+    from plmctl.modeling.span_boundary import SpanBert
+
+    return SpanBert.from_folder(folder, PLACES)
+
+
+def positions(config: Config) -> int:
+    """The longest input."""
+    return config.max_position_embeddings
+
+
+def forward(
+    model: BertForMaskedLM,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    token_type_ids: Tensor,
+    positions: Tensor,
+    **spans: Tensor,
+) -> dict[str, Tensor]:
+    """Logits of each part.
+
+    Args:
+        model: SpanBert, or BertForMaskedLM where no spans are given.
+        input_ids: [B, L].
+        attention_mask: [B, L], 0 at padding.
+        token_type_ids: [B, L].
+        positions: [K] cells of the flattened batch where a token is predicted.
+        **spans: left, right, place, all [T]: for each target of the span-boundary head the cells
+            around its span, and its place in it.
+
+    Returns:
+        mlm: [K, V]; sbo: [T, V] if spans are given.
+    """
+    whole: Any = model  # transformers types its submodules as tensors or modules
+    encoded = whole.bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+    cells = encoded.last_hidden_state.flatten(0, 1)
+    logits = {"mlm": whole.cls.predictions(cells[positions])}
+    if spans:
+        words = whole.bert.embeddings.word_embeddings.weight
+        left, right, place = spans["left"], spans["right"], spans["place"]
+        logits["sbo"] = whole.sbo(cells[left], cells[right], place, words)
+    return logits

@@ -1,0 +1,224 @@
+"""What T5's objectives share: segments of text in, an input and a target each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from plmctl.config.members import ObjectiveConfig
+from plmctl.errors import ConfigError
+from plmctl.shaping.examples import Example, Kind, Piece, Tallies, tally
+from plmctl.shaping.keys import Keys, fold, stream
+from plmctl.shaping.noise import Bools, Ragged, closed, real, runs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from plmctl.corpus.store import TokenStore
+    from plmctl.modeling.batch import Batch
+    from plmctl.modeling.network import Network
+    from plmctl.tokenization.vocab import Vocab
+
+Ints = NDArray[np.int64]
+
+PARTS = ("lm", "z_loss")
+ENCODER_DECODER = True
+TOKENS = ("pad", "eos")
+
+
+class TextToTextConfig(ObjectiveConfig):
+    """What every objective of T5 lets a user set."""
+
+    z_loss: float = Field(default=1e-4, ge=0)
+    """Weight of the squared logarithm of the softmax's normalizer, added to the loss of every
+    target token (T5: 1e-4); reported as a part of its own. 0: without."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Inputs and targets of a batch, without end tokens, and which tokens were noise."""
+
+    inputs: Ragged
+    targets: Ragged
+    noise: Bools | None = None
+    """[B, W] of the segments; None where no token is chosen."""
+
+
+Shape = Callable[[Ints, Ints, Keys], Pair]
+"""From segments: ids [B, W] (W >= 2, anything after the end), lengths [B], and a key a row."""
+
+
+@dataclass(frozen=True)
+class Specials:
+    """Ids that the objectives put there."""
+
+    pad: int
+    eos: int
+    sentinels: Ints
+
+
+@dataclass(frozen=True)
+class TextToText:
+    """The segments of one store, and how each becomes an input and a target.
+
+    The decoder reads the target shifted right by one, with the padding token first; the loss is
+    over all tokens of the target, sentinels and the end token included.
+    """
+
+    store: TokenStore
+    starts: Ints
+    ends: Ints
+    specials: Specials
+    shape: Shape
+    z_loss: float
+    key: int
+    known: dict[str, float] = field(default_factory=dict)
+    """What some of the statistics should come to."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The cross-entropy, and the penalty if there is one."""
+        return PARTS if self.z_loss else PARTS[:1]
+
+    def __len__(self) -> int:
+        """Segments in an epoch."""
+        return len(self.starts)
+
+    def collate(self, epochs: Ints, samples: Ints) -> Batch:
+        """The segments ``samples`` with the draws of their epochs.
+
+        Args:
+            epochs: [B].
+            samples: [B], each below ``len(self)``.
+
+        Returns:
+            inputs: input_ids, attention_mask [B, L], decoder_input_ids [B, T], positions [K];
+            targets: lm [K], and z_loss, the same tensor. Tokens and cells are those of both sides.
+        """
+        import torch
+
+        from plmctl.modeling.batch import Batch
+
+        pair, _ = self._pair(epochs, samples)
+        ids, there = closed(pair.inputs, self.specials.eos, self.specials.pad)
+        labels, asked = closed(pair.targets, self.specials.eos, self.specials.pad)
+        shifted = np.full_like(labels, self.specials.pad)
+        shifted[:, 1:] = labels[:, :-1]
+        positions = np.flatnonzero(asked)
+        inputs = {
+            "input_ids": ids,
+            "attention_mask": there.astype(np.int64),
+            "decoder_input_ids": shifted,
+            "positions": positions,
+        }
+        targets = torch.from_numpy(labels.reshape(-1)[positions])
+        return Batch(
+            {name: torch.from_numpy(array) for name, array in inputs.items()},
+            dict.fromkeys(self.parts, targets),
+            int(there.sum()) + len(positions),
+            there.size + asked.size,
+        )
+
+    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """Summed cross-entropy of the target tokens, in nats, and the summed penalty."""
+        return self._losses(network(**batch.inputs)["lm"], batch)
+
+    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The losses and the number of right first guesses: nan for the penalty, which has none."""
+        import torch
+
+        logits = network(**batch.inputs)["lm"]
+        sums = self._losses(logits, batch)
+        hits = logits.argmax(-1) == batch.targets["lm"]
+        sums["lm/correct"] = hits.sum().to(torch.float32)
+        return sums | {f"{part}/correct": torch.tensor(math.nan) for part in self.parts[1:]}
+
+    def tally(self, epochs: Ints, samples: Ints) -> Tallies:
+        """Statistics of the segments ``samples``; lengths count the end token."""
+        pair, lengths = self._pair(epochs, samples)
+        shown = {
+            "mean_length": tally(pair.inputs.lengths + 1),
+            "mean_target_length": tally(pair.targets.lengths + 1),
+        }
+        if pair.noise is None:
+            return shown
+        noise, spans = int(pair.noise.sum()), runs(pair.noise)
+        return shown | {
+            "noise_share": (float(noise), int(lengths.sum())),
+            "mean_run": (float(noise), int(spans.sum())),
+            "mean_runs": tally(spans),
+        }
+
+    def expected(self) -> dict[str, float]:
+        """What some of the statistics should come to."""
+        return self.known
+
+    def example(self, epoch: int, sample: int) -> Example:
+        """One input and its target for reading."""
+        pair, _ = self._pair(np.array([epoch]), np.array([sample]))
+        put = {*self.specials.sentinels.tolist(), self.specials.eos}
+
+        def row(side: Ragged, kind: Kind) -> tuple[Piece, ...]:
+            ids, _ = closed(side, self.specials.eos, self.specials.pad)
+            return tuple(Piece(id_, "special" if id_ in put else kind) for id_ in ids[0].tolist())
+
+        return Example({"input": row(pair.inputs, "text"), "target": row(pair.targets, "target")})
+
+    def _pair(self, epochs: Ints, samples: Ints) -> tuple[Pair, Ints]:
+        starts = self.starts[samples]
+        lengths = self.ends[samples] - starts
+        width = max(int(lengths.max()), 2)
+        at = starts[:, None] + np.where(real(lengths, width), np.arange(width), 0)
+        ids = self.store.tokens(at).astype(np.int64)
+        return self.shape(ids, lengths, fold(self.key, epochs, samples)), lengths
+
+    def _losses(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
+        from plmctl.modeling.losses import cross_entropy_sums
+        from plmctl.modeling.z_loss import cross_entropy_and_z
+
+        if not self.z_loss:
+            return cross_entropy_sums({"lm": logits}, batch.targets)
+        sums = cross_entropy_and_z(logits, batch.targets["lm"], self.z_loss)
+        return dict(zip(PARTS, sums, strict=True))
+
+
+def key_of(seed: int) -> int:
+    """Key of all draws."""
+    return int(fold(seed, stream("noise")))
+
+
+def specials(vocab: Vocab, name: str, sentinels: int) -> Specials:
+    """The ids that an objective needs of a tokenizer.
+
+    Args:
+        vocab: The tokenizer's ids.
+        name: Of the objective.
+        sentinels: How many it needs.
+
+    Raises:
+        ConfigError: The tokenizer lacks some of them.
+    """
+    if vocab.pad is None or vocab.eos is None or (sentinels and not vocab.sentinels):
+        named = {
+            "a padding token": vocab.pad is None,
+            "an end token": vocab.eos is None,
+            "sentinels (<extra_id_0>, <extra_id_1> ...)": sentinels > 0 and not vocab.sentinels,
+        }
+        missing = ", ".join(what for what, lacking in named.items() if lacking)
+        raise ConfigError(
+            f"the objective {name!r} needs a tokenizer with {missing}",
+            "train one with `family: t5`",
+        )
+    if len(vocab.sentinels) < sentinels:
+        raise ConfigError(
+            f"the objective {name!r} needs {sentinels} sentinels for a sequence of this length, "
+            f"and the tokenizer has {len(vocab.sentinels)}",
+            "shorten train.phases[].seq_len, lower objective.density, or hide longer spans",
+        )
+    return Specials(vocab.pad, vocab.eos, np.array(vocab.sentinels, dtype=np.int64))

@@ -1,0 +1,206 @@
+"""Span masking and the span-boundary objective: SpanBERT's pretraining (arXiv:1907.10529).
+
+Spans of whole words are masked, and each token of a span is predicted twice: from its own place, as
+in BERT, and from the two tokens around the span. Loss = mean cross-entropy of the masked tokens +
+weight * mean cross-entropy of the boundary targets. Source: facebookresearch/SpanBERT, which drops
+sentences that are longer than a row (here they are cut) and adds one to the second mean's count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from plmctl.config.members import ObjectiveConfig
+from plmctl.objectives._masked import ROW_TOKENS, special_ids
+from plmctl.shaping.examples import Example, Tallies, masked_row, masked_tallies, tally
+from plmctl.shaping.keys import Keys, below, fold, stream
+from plmctl.shaping.packing import document_blocks
+from plmctl.shaping.rows import CLS, PAD, SEP, Layout, fill, layout
+from plmctl.shaping.spans import (
+    Spans,
+    boundaries,
+    budget,
+    choose_spans,
+    replace_spans,
+    span_shares,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from plmctl.corpus.store import TokenStore
+    from plmctl.modeling.batch import Batch
+    from plmctl.modeling.network import Network
+    from plmctl.tokenization.vocab import Vocab
+
+Ints = NDArray[np.int64]
+
+PARTS = ("mlm", "sbo")
+TOKENS = ROW_TOKENS
+
+_PLACES = 15  # tokens of a span that the boundaries are asked for, as published
+
+
+class Config(ObjectiveConfig):
+    """Predict masked spans from within, and from the tokens around them."""
+
+    name: Literal["mlm+sbo"] = "mlm+sbo"
+    rate: float = Field(default=0.15, gt=0, lt=1)
+    """Share of the tokens that is predicted, special ones not counted; rounded up."""
+    span_p: float = Field(default=0.2, gt=0, lt=1)
+    """Lengths in words are geometric: a span ends after each word with this probability."""
+    max_span: int = Field(default=10, ge=1, le=100)
+    """Most words of a span."""
+    mask_share: float = Field(default=0.8, ge=0, le=1)
+    """Share of the spans that is masked as a whole."""
+    random_share: float = Field(default=0.1, ge=0, le=1)
+    """Share of the spans whose tokens are all replaced, by tokens drawn from the corpus."""
+    sbo_weight: float = Field(default=1.0, gt=0)
+    """Weight of the span-boundary loss."""
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        if self.mask_share + self.random_share > 1:
+            raise ValueError("mask_share and random_share are more than 1 together")
+        return self
+
+
+@dataclass(frozen=True)
+class SpanMaskedLm:
+    """The rows of one store at one sequence length: [CLS], sentences of a document, [SEP]."""
+
+    config: Config
+    store: TokenStore
+    specials: dict[int, int]
+    mask_id: int
+    key: int
+    starts: Ints
+    ends: Ints
+    parts: tuple[str, ...] = PARTS
+
+    def __len__(self) -> int:
+        """Rows in an epoch."""
+        return len(self.starts)
+
+    def collate(self, epochs: Ints, samples: Ints) -> Batch:
+        """The rows ``samples`` with the spans of their epochs.
+
+        Args:
+            epochs: [B].
+            samples: [B], each below ``len(self)``.
+
+        Returns:
+            inputs: input_ids, attention_mask, token_type_ids [B, L], positions [K], and left,
+            right, place [T]; targets: mlm [K], sbo [T].
+        """
+        import torch
+
+        from plmctl.modeling.batch import Batch
+
+        rows = layout([self.starts[samples]], [self.ends[samples]])
+        ids = fill(rows.source, self.store.tokens(np.maximum(rows.source, 0)), self.specials)
+        keys = fold(self.key, epochs, samples)
+        spans = self._spans(rows, keys)
+        asked = boundaries(spans, rows.source >= 0, _PLACES)
+        fillers = self._drawn(spans, keys)
+        shares = (self.config.mask_share, self.config.random_share)
+        inputs = {
+            "input_ids": replace_spans(ids, spans, keys, shares, (self.mask_id, fillers)),
+            "attention_mask": (rows.source != PAD).astype(np.int64),
+            "token_type_ids": rows.segments,
+            "positions": spans.positions,
+            "left": asked.left,
+            "right": asked.right,
+            "place": asked.place,
+        }
+        cells = ids.reshape(-1)
+        targets = {"mlm": cells[spans.positions], "sbo": cells[asked.target]}
+        return Batch(
+            {name: torch.from_numpy(array) for name, array in inputs.items()},
+            {part: torch.from_numpy(array) for part, array in targets.items()},
+            int(rows.lengths.sum()),
+            ids.size,
+        )
+
+    def _spans(self, rows: Layout, keys: Keys) -> Spans:
+        candidates = rows.source >= 0
+        starts = self.store.word_starts(np.maximum(rows.source, 0))
+        counts = budget(candidates.sum(axis=1), self.config.rate)
+        shares = span_shares(self.config.span_p, self.config.max_span)
+        return Spans.of(choose_spans(candidates, starts, counts, keys, shares))
+
+    def _drawn(self, spans: Spans, keys: Keys) -> Ints:
+        """[K] tokens from anywhere in the corpus: frequent ones are drawn often."""
+        row, column = np.divmod(spans.positions, spans.width)
+        places = below(fold(keys[row], stream("filler"), column), self.store.num_tokens)
+        return self.store.tokens(places).astype(np.int64)
+
+    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """Summed cross-entropy of the masked tokens and of the boundary targets, in nats."""
+        from plmctl.modeling.losses import cross_entropy_sums
+
+        return self._weighted(cross_entropy_sums(network(**batch.inputs), batch.targets))
+
+    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The losses, and the number of right first guesses of each."""
+        from plmctl.modeling.losses import score_sums
+
+        return self._weighted(score_sums(network(**batch.inputs), batch.targets))
+
+    def _weighted(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {**sums, "sbo": self.config.sbo_weight * sums["sbo"]}
+
+    def tally(self, epochs: Ints, samples: Ints) -> Tallies:
+        """Statistics of the rows ``samples``."""
+        batch = self.collate(epochs, samples)
+        rows = layout([self.starts[samples]], [self.ends[samples]])
+        spans = self._spans(rows, fold(self.key, epochs, samples))
+        cells = np.maximum(rows.source.reshape(-1)[spans.positions], 0)
+        starts = self.store.word_starts(cells)
+        starts[np.diff(spans.number, prepend=-1) != 0] = True  # a word may be cut in two
+        tokens = np.bincount(spans.number)
+        return {
+            **masked_tallies(
+                batch.inputs["input_ids"].numpy(),
+                rows.lengths,
+                spans.positions,
+                batch.targets["mlm"].numpy(),
+                self.mask_id,
+            ),
+            "mean_span_tokens": tally(tokens),
+            "mean_span_words": tally(np.bincount(spans.number, weights=starts)),
+            "mean_spans": (float(len(tokens)), len(samples)),
+        }
+
+    def expected(self) -> dict[str, float]:
+        """What some of the statistics should come to."""
+        return {"mask_share": self.config.mask_share}
+
+    def example(self, epoch: int, sample: int) -> Example:
+        """One row for reading."""
+        batch = self.collate(np.array([epoch]), np.array([sample]))
+        row = masked_row(
+            batch.inputs["input_ids"].numpy()[0, : batch.tokens],
+            batch.inputs["positions"].numpy(),
+            batch.targets["mlm"].numpy(),
+            self.mask_id,
+            set(self.specials.values()),
+        )
+        return Example({"input": row})
+
+
+def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> SpanMaskedLm:
+    """The objective over a store; ``seq_len`` counts [CLS] and [SEP].
+
+    Raises:
+        ConfigError: The tokenizer lacks a special token that the rows need.
+    """
+    mask, cls, sep, pad = special_ids(config.name, vocab)
+    starts, ends = document_blocks(store.sentences, store.documents, seq_len - 2)
+    key = int(fold(seed, stream("mask")))
+    return SpanMaskedLm(config, store, {PAD: pad, CLS: cls, SEP: sep}, mask, key, starts, ends)

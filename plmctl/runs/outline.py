@@ -1,0 +1,64 @@
+"""A run's network before there is one: what its family or its teacher refuses is refused early."""
+
+from typing import TYPE_CHECKING
+
+from plmctl import families, objectives
+from plmctl.config.pretrain import PretrainConfig
+from plmctl.errors import ConfigError
+from plmctl.runs.finetune import check_model
+from plmctl.runs.prepare import check_objective
+from plmctl.tokenization.encode import Encoder
+from plmctl.tokenization.vocab import Vocab
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+
+def check_network(config: PretrainConfig) -> None:
+    """Refuse a network that cannot be built or cannot be taught, before any text is read.
+
+    Raises:
+        ConfigError: From the family, the objective, or transformers.
+    """
+    Encoder(config.tokenizer)  # refuses what is no tokenizer
+    vocab = Vocab.from_folder(config.tokenizer)
+    check_objective(config, vocab)
+    outline = _outline(config, vocab)
+    check = getattr(objectives.get(config.objective.name), "check", None)
+    if check is not None:
+        longest = max(phase.seq_len for phase in config.train.phases)
+        check(config.objective, config.tokenizer, outline, longest)
+
+
+def fresh_model(config: PretrainConfig, vocab: Vocab) -> "PreTrainedModel":
+    """The family's model with fresh weights from the global generator, or its teacher's."""
+    family = families.get(config.model.family)
+    parts = objectives.get(config.objective.name).PARTS
+    filler = vocab.pad if vocab.pad is not None else vocab.eos
+    model = family.build(config.model, vocab_size=vocab.size, pad_id=filler or 0, parts=parts)
+    if getattr(model.config, "is_encoder_decoder", False):
+        # Where generating stops; T5's own config says 1, whatever the tokenizer.
+        model.config.eos_token_id = model.generation_config.eos_token_id = vocab.eos
+    return model
+
+
+def begin(config: PretrainConfig, model: "PreTrainedModel") -> None:
+    """Give a student the weights that its teacher starts it with, if the objective has one."""
+    if getattr(config.objective, "init", None) == "alternate":
+        family = families.get(config.model.family)
+        family.begin_as(model, config.objective.teacher)  # type: ignore[attr-defined]  # checked
+
+
+def _outline(config: PretrainConfig, vocab: Vocab) -> "PreTrainedConfig":
+    import torch
+    from transformers import AutoConfig
+
+    if config.model.init_from is not None:
+        check_model(config.model.init_from)
+        found: PreTrainedConfig = AutoConfig.from_pretrained(config.model.init_from)
+        return found
+    try:
+        with torch.device("meta"):
+            return fresh_model(config, vocab).config
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error

@@ -1,0 +1,231 @@
+"""The triple loss, held to a direct computation with transformers' models."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity, kl_div
+from transformers import BertForMaskedLM, DistilBertForMaskedLM
+
+from plmctl import families, objectives
+from plmctl.corpus.store import TokenStore
+from plmctl.modeling.batch import IGNORE
+from plmctl.modeling.network import Network
+from plmctl.modeling.teacher import load_teacher
+from plmctl.tokenization.vocab import Vocab
+from tests.families.test_families import build
+
+VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4)
+
+
+@pytest.fixture(scope="module")
+def store() -> TokenStore:
+    rng = np.random.default_rng(0)
+    weights = 1 / np.arange(1, 115)  # some tokens are rare
+    documents = [
+        [
+            (6 + rng.choice(114, rng.integers(3, 15), p=weights / weights.sum())).tolist()
+            for _ in range(rng.integers(2, 25))
+        ]
+        for _ in range(30)
+    ]
+    return TokenStore.from_lists(documents, vocab_size=120)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
+    torch.manual_seed(5)
+    folder = tmp_path_factory.mktemp("teacher")
+    small = {"hidden_size": 32, "num_attention_heads": 2}
+    model = build("bert", 120, ("mlm",), size="tiny", max_position_embeddings=64, **small)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def network() -> Network:
+    torch.manual_seed(6)
+    small = {"dim": 32, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
+    model = build("distilbert", 120, ("mlm",), size="tiny", max_position_embeddings=64, **small)
+    return Network(model, families.get("distilbert").forward)
+
+
+def made(store: TokenStore, teacher: str, **fields: object):
+    member = objectives.get("distillation")
+    config = member.Config(name="distillation", teacher=teacher, **fields)
+    return member.make(config, store, VOCAB, 32, 1)
+
+
+def batch_of(step, count: int = 12):
+    return step.collate(np.zeros(count, dtype=int), np.arange(count))
+
+
+@pytest.mark.parametrize("kl_tokens", ["all", "masked"])
+def test_triple_loss(kl_tokens: str, store: TokenStore, teacher: str, network: Network) -> None:
+    step = made(store, teacher, kl_tokens=kl_tokens)
+    batch = batch_of(step)
+    sums, counts = step.loss(network, batch), batch.counts()
+    ours = {part: sums[part].item() / counts[part] for part in step.parts}
+
+    student: DistilBertForMaskedLM = network.model
+    bert = BertForMaskedLM.from_pretrained(teacher).eval()
+    inputs = {name: batch.inputs[name] for name in ("input_ids", "attention_mask")}
+    real = inputs["attention_mask"].bool()
+    labels = torch.full_like(inputs["input_ids"], IGNORE)
+    labels[real] = batch.targets["mlm"]
+    theirs = student(**inputs, labels=labels, output_hidden_states=True)
+    with torch.no_grad():
+        said = bert(**inputs, output_hidden_states=True)
+    where = real if kl_tokens == "all" else labels != IGNORE
+    divergence = kl_div(
+        (theirs.logits[where] / 2).log_softmax(-1),
+        (said.logits[where] / 2).softmax(-1),
+        reduction="batchmean",
+    )
+    cosine = cosine_similarity(theirs.hidden_states[-1][real], said.hidden_states[-1][real], dim=-1)
+    expected = {
+        "mlm": 2 * theirs.loss.item(),  # transformers' own loss
+        "kl": 5 * 2**2 * divergence.item(),
+        "cosine": (1 - cosine).mean().item(),
+    }
+    assert ours == pytest.approx(expected, rel=1e-5)
+    assert divergence.item() > 0.01
+
+
+def test_divergence_by_hand(store: TokenStore, teacher: str, network: Network) -> None:
+    """Direction and temperature: sum of p * log(p / q), p the teacher's, both softened."""
+    step = made(store, teacher, temperature=3.0, kl_weight=1.0)
+    batch = batch_of(step, 1)
+    got = step.loss(network, batch)["kl"].item()
+    inputs = {name: batch.inputs[name] for name in ("input_ids", "attention_mask")}
+    real = inputs["attention_mask"].bool()
+    with torch.no_grad():
+        q = network.model(**inputs).logits[real].double().numpy() / 3
+        p = load_teacher(teacher, torch.device("cpu"))(**inputs).logits[real].double().numpy() / 3
+    p, q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in (p, q))
+    assert got == pytest.approx(9 * (p * np.log(p / q)).sum(), rel=1e-4)
+
+
+def test_a_student_that_is_its_teacher_has_no_distance(store: TokenStore, teacher: str) -> None:
+    step = made(store, teacher)
+    bert = BertForMaskedLM.from_pretrained(teacher).eval()
+
+    class Same(torch.nn.Module):
+        def forward(self, input_ids, attention_mask, token_type_ids, positions):
+            said = bert(input_ids, attention_mask=attention_mask, output_hidden_states=True)
+            return {
+                "mlm": said.logits.flatten(0, 1)[positions],
+                "hidden": said.hidden_states[-1].flatten(0, 1)[positions],
+            }
+
+    sums = step.loss(Same(), batch_of(step))
+    assert sums["kl"].item() == pytest.approx(0, abs=1e-3)
+    assert sums["cosine"].item() == pytest.approx(0, abs=1e-3)
+    assert sums["mlm"].item() > 1
+
+
+def test_the_teacher_is_frozen(store: TokenStore, teacher: str, network: Network) -> None:
+    step = made(store, teacher)
+    batch = batch_of(step)
+    before = {
+        n: p.clone() for n, p in load_teacher(teacher, torch.device("cpu")).named_parameters()
+    }
+    sum(step.loss(network, batch).values()).backward()
+    taught = load_teacher(teacher, torch.device("cpu"))
+    assert not taught.training  # no dropout: the same answer every time
+    assert taught is load_teacher(teacher, torch.device("cpu"))
+    for name, parameter in taught.named_parameters():
+        assert not parameter.requires_grad
+        assert parameter.grad is None
+        assert torch.equal(parameter, before[name])
+    grads = [p.grad for p in network.parameters() if p.grad is not None]
+    assert len(grads) > 10
+    assert not [name for name, _ in network.named_parameters() if "bert.encoder" in name]
+
+
+def test_targets_and_counts(store: TokenStore, teacher: str) -> None:
+    step = made(store, teacher)
+    batch = batch_of(step)
+    lengths = batch.inputs["attention_mask"].sum(1).tolist()
+    masked = sum(max(1, round(0.15 * length)) for length in lengths)
+    assert batch.counts() == {"mlm": masked, "kl": sum(lengths), "cosine": sum(lengths)}
+    few = batch_of(made(store, teacher, kl_tokens="masked"))
+    assert few.counts()["kl"] == masked
+
+
+def test_rare_tokens_are_masked_more_often(store: TokenStore, teacher: str) -> None:
+    """A token's share of the predictions over its share of the text grows as count ** -0.7 does."""
+    rates = {}
+    frequent = np.bincount(store.tokens(np.arange(store.num_tokens)), minlength=120).argsort()[::-1]
+    for smoothing in (0.0, 0.7):
+        step = made(store, teacher, smoothing=smoothing)
+        asked, seen = np.zeros(120), np.zeros(120)
+        for epoch in range(8):
+            batch = step.collate(np.full(len(step), epoch), np.arange(len(step)))
+            target = batch.targets["mlm"].numpy()
+            asked += np.bincount(target[target >= 0], minlength=120)
+        seen = 8 * np.bincount(store.tokens(np.arange(store.num_tokens)), minlength=120)
+        assert asked[:6].sum() == 0  # special tokens are never asked for
+        rates[smoothing] = (asked / np.maximum(seen, 1))[frequent]
+    assert rates[0.0][0] == pytest.approx(rates[0.0][20:60].mean(), rel=0.2)
+    assert rates[0.7][20:60].mean() > 2 * rates[0.7][0]
+
+
+def test_options_that_do_not_go_together() -> None:
+    member = objectives.get("distillation")
+    with pytest.raises(ValueError, match="smoothing: 0"):
+        member.Config(name="distillation", teacher="x", unit="word")
+    assert member.Config(name="distillation", teacher="x", unit="word", smoothing=0).unit == "word"
+
+
+def test_scores_have_no_accuracy_where_nothing_is_right(
+    store: TokenStore, teacher: str, network: Network
+) -> None:
+    from accelerate import Accelerator
+
+    from plmctl.evaluation.scoring import score
+    from plmctl.training.loader import Slicing, scoring_batches
+
+    step = made(store, teacher)
+    batches = scoring_batches(step, Slicing(8, 8), 16)
+    figures = score(Accelerator(cpu=True), network, step, batches)
+    assert set(figures) == {"loss", "loss/mlm", "loss/kl", "loss/cosine", "accuracy/mlm"}
+    assert all(np.isfinite(value) for value in figures.values())
+
+
+def test_a_teacher_that_scoring_loads_can_be_trained_with(
+    store: TokenStore, teacher: str, network: Network, tmp_path: Path
+) -> None:
+    import shutil
+
+    fresh = shutil.copytree(teacher, tmp_path / "fresh")
+    step = made(store, str(fresh))
+    batch = batch_of(step)
+    with torch.inference_mode():
+        step.score(network, batch)
+    sum(step.loss(network, batch).values()).backward()
+
+
+def test_own_loss_of_the_student_and_of_roberta(store: TokenStore) -> None:
+    """Gathered positions give transformers' own loss over all of them."""
+    step = objectives.get("mlm").make(
+        objectives.get("mlm").Config(name="mlm", packing="full_sentences"), store, VOCAB, 32, 1
+    )
+    batch = batch_of(step)
+    labels = torch.full_like(batch.inputs["input_ids"], IGNORE).flatten()
+    labels[batch.inputs["positions"]] = batch.targets["mlm"]
+    labels = labels.view_as(batch.inputs["input_ids"])
+    inputs = {name: batch.inputs[name] for name in ("input_ids", "attention_mask")}
+    for family in ("distilbert", "roberta", "spanbert"):
+        torch.manual_seed(0)
+        model = build(family, 120, ("mlm",), size="tiny").eval()
+        network = Network(model, families.get(family).forward)
+        ours = step.loss(network, batch)["mlm"].item() / batch.counts()["mlm"]
+        # The padding token among the input would move RoBERTa's positions in transformers.
+        assert not ((inputs["input_ids"] == 0) & (inputs["attention_mask"] == 1)).any()
+        assert ours == pytest.approx(model(**inputs, labels=labels).loss.item(), rel=1e-6)
+        assert ours == pytest.approx(np.log(120), rel=0.05)  # it knows nothing yet
