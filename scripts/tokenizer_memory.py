@@ -2,7 +2,7 @@
 
     python scripts/tokenizer_memory.py --megabytes 50 300
 
-Two texts: English-like words with a tail that never ends, a tenth of them machine noise, and lines
+Two texts: English-like words with a tail that never ends, one in fifty machine noise, and lines
 of Chinese characters without a space. Prints one line a run: the text, its size, the algorithm, the
 seconds that it took and the peak of the process's memory beside the config's max_memory.
 """
@@ -27,7 +27,7 @@ def english(seed: int) -> Iterator[str]:
     draws = np.random.default_rng(seed)
     while True:
         ranks = draws.zipf(1.25, _CHUNK) % 50_000_000
-        noise = draws.random(_CHUNK) < 0.1
+        noise = draws.random(_CHUNK) < 0.02
         words = [
             f"{draws.integers(1 << 62):x}" if bad else spelled(int(rank))
             for rank, bad in zip(ranks, noise, strict=True)
@@ -52,6 +52,9 @@ def chinese(seed: int) -> Iterator[str]:
         codes = 0x4E00 + draws.zipf(1.2, _CHUNK) % 6000
         text = codes.astype("<u4").tobytes().decode("utf-32-le")
         yield from (text[at : at + 400] for at in range(0, _CHUNK, 400))
+
+
+TEXTS = {"english": english, "chinese": chinese}
 
 
 def write(path: Path, lines: Iterator[str], size: int) -> None:
@@ -86,11 +89,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--megabytes", type=int, nargs="+", default=[50, 300])
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=[*ALGORITHMS])
+    parser.add_argument("--texts", nargs="+", choices=TEXTS, default=[*TEXTS])
     parser.add_argument("overrides", nargs="*", help="of the config, after --")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for made in (english, chinese):
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for made in (TEXTS[name] for name in asked.texts):
             for megabytes in asked.megabytes:
                 text = folder / "text.txt"
                 write(text, made(megabytes), megabytes * 1_000_000)

@@ -15,7 +15,8 @@ from plmctl.reporting.svg import draw
 from plmctl.reporting.tables import rows_table
 
 _SHADES = ("on #b9dcf2", "on #fbd3b9", "on #bfe6d5")  # black on these is read on any terminal
-_SPREAD_WORDS = 20  # words of a script, below which it is left out
+_LISTS = {"longest": "longest tokens", "unused": "tokens not used here, the last ids of them"}
+_FEW_WORDS = 20  # words of a script, below which it is left out
 
 Document = Mapping[str, Any]
 """What ``runs/tokenizers.py`` finds: ``tokenizers`` by name, ``overlap`` and ``samples``."""
@@ -30,8 +31,9 @@ def tables(document: Document) -> list[Table]:
     if len(names) > 1:
         rows = _overlap(document)
         found.append(rows_table("% of the smaller vocabulary in both", ["", *names], rows))
-    longest = [(n, Text(", ".join(f["longest"]))) for n, f in document["tokenizers"].items()]
-    found.append(_wrapped("longest tokens", longest))
+    for key, title in _LISTS.items():
+        listed = [(n, Text(", ".join(f[key]))) for n, f in document["tokenizers"].items()]
+        found.append(_wrapped(title, listed))
     for sample in document["samples"]:
         found.append(_wrapped("sample", [(n, _coloured(sample[n])) for n in names]))
     return found
@@ -41,13 +43,6 @@ def write_page(document: Document) -> str:
     """The page as HTML."""
     names = list(document["tokenizers"])
     scripts = _table(names, _scripts(document))
-    longest = element(
-        "table",
-        *(
-            element("tr", element("th", n, scope="row"), element("td", ", ".join(f["longest"])))
-            for n, f in document["tokenizers"].items()
-        ),
-    )
     samples = [_sample(names, sample) for sample in document["samples"]]
     body = join(
         element("p", "Tokenizers", class_="eyebrow"),
@@ -63,8 +58,7 @@ def write_page(document: Document) -> str:
         )
         if len(names) > 1
         else "",
-        element("h2", "Longest tokens"),
-        element("div", longest, class_="panel scroll"),
+        *(_list(document, key, title) for key, title in _LISTS.items()),
         element("h2", "Samples"),
         *samples,
     )
@@ -78,7 +72,7 @@ def _figures(document: Document) -> list[list[object]]:
 
 def _scripts(document: Document) -> list[list[object]]:
     every = [found["scripts"] for found in document["tokenizers"].values()]
-    names = [name for name, found in every[0].items() if found["words"] >= _SPREAD_WORDS]
+    names = [name for name, found in every[0].items() if found["words"] >= _FEW_WORDS]
     return [[name, *(_fertility(scripts[name]) for scripts in every)] for name in names]
 
 
@@ -118,6 +112,15 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
     ]
     table = element("table", element("thead", element("tr", *head)), element("tbody", *body))
     return element("div", table, class_="panel scroll")
+
+
+def _list(document: Document, key: str, title: str) -> Html:
+    rows = [
+        element("tr", element("th", name, scope="row"), element("td", ", ".join(found[key])))
+        for name, found in document["tokenizers"].items()
+    ]
+    panel = element("div", element("table", *rows), class_="panel scroll")
+    return join(element("h2", title.capitalize()), panel)
 
 
 def _sample(names: Sequence[str], sample: Mapping[str, Sequence[str]]) -> Html:

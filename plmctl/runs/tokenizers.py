@@ -19,6 +19,8 @@ HELD_OUT = "held_out.txt"
 _LINES = 10_000  # measured
 _SHORT = 500  # lines for the curve by size, for which the text is encoded again and again
 _SAMPLES = 5
+_LISTED = 10  # tokens
+_WIDEST = 40  # characters of a token that is listed
 _SAMPLE_LENGTH = range(40, 160)  # characters
 
 
@@ -57,7 +59,8 @@ def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
             "folder": path,
             "figures": result.figures(),
             "scripts": {script: asdict(words) for script, words in result.scripts.items()},
-            "longest": list(result.longest),
+            "longest": [_short(token) for token in result.longest],
+            "unused": [_short(token) for token in result.unused[-_LISTED:]],
             "by_size": [sizes, quality.by_size(tokenizer, lines[:_SHORT], sizes)],
         }
         measured.append(result)
@@ -68,6 +71,10 @@ def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
         "overlap": [[quality.overlap(one, other) for other in measured] for one in measured],
         "samples": [{n: quality.segments(tokenizers[n], text) for n in names} for text in samples],
     }
+
+
+def _short(token: str) -> str:
+    return token if len(token) <= _WIDEST else f"{token[:_WIDEST]}…"
 
 
 def _names(paths: Sequence[str]) -> list[str]:

@@ -102,13 +102,10 @@ def _notes(config: TokenizerConfig, part: Portion, trained: Trained) -> None:
             "a sample (data.max_bytes)"
         )
     if trained.size < config.vocab_size:
-        more = f"to merge that was seen {config.min_frequency} times (min_frequency)"
+        what = f"there is to merge that was seen {config.min_frequency} times (min_frequency)"
         if config.algorithm == "unigram":
-            more = "pieces that it needs"
-        say(
-            f"{trained.size:,} ids instead of {config.vocab_size:,}: the text has no more {more}; "
-            "that many is what it can give"
-        )
+            what = "pieces that this text needs"
+        say(f"{trained.size:,} ids instead of {config.vocab_size:,}: these are all {what}")
     if trained.counts.threshold > 1:
         say(
             f"words seen less than {trained.counts.threshold} times were sampled, to keep within "

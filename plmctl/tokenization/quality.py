@@ -49,7 +49,7 @@ class Quality:
         tokens: Without those that a template adds.
         unknown: Characters in tokens that are the unknown one.
         scripts: By script, the most frequent first.
-        unused: Ids that the text does not need, special tokens apart.
+        unused: Tokens that the text does not need, special ones apart, by id.
         longest: Tokens of most characters, without marks.
         surfaces: The text of each token, without marks.
     """
@@ -60,7 +60,7 @@ class Quality:
     tokens: int
     unknown: int
     scripts: Mapping[str, Fertility]
-    unused: int
+    unused: Sequence[str]
     longest: Sequence[str]
     surfaces: frozenset[str]
 
@@ -76,7 +76,7 @@ class Quality:
             "tokens per word": inside / max(1, words),
             "words that are one token, %": 100 * whole / max(1, words),
             "unknown characters, %": 100 * self.unknown / max(1, self.characters),
-            "ids not used here, %": 100 * self.unused / max(1, self.vocabulary),
+            "ids not used here, %": 100 * len(self.unused) / max(1, self.vocabulary),
         }
 
 
@@ -95,6 +95,7 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str]) -> Quality:
     spans = np.array([span for found in encodings for span in found.offsets], dtype=np.int64)
     spans = spans.reshape(-1, 2)
     unknown = ids == (-1 if (number := _unknown(plain)) is None else number)
+    needless = special | set(ids.tolist())
     surfaces = {surface(token, plain) for token, n in vocab.items() if n not in special}
     return Quality(
         vocabulary=len(vocab),
@@ -103,7 +104,7 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str]) -> Quality:
         tokens=len(ids),
         unknown=int((spans[:, 1] - spans[:, 0])[unknown].sum()),
         scripts=_scripts(texts, [len(found) for found in encodings], spans, unknown),
-        unused=len(set(vocab.values()) - special - set(ids.tolist())),
+        unused=[token for token, n in sorted(vocab.items(), key=_id) if n not in needless],
         longest=sorted(surfaces, key=lambda text: (-len(text), text))[:_LONGEST],
         surfaces=frozenset(surfaces - {""}),
     )
@@ -170,6 +171,10 @@ def _plain(tokenizer: Tokenizer) -> Tokenizer:
     copy.no_truncation()
     copy.encode_special_tokens = True
     return copy
+
+
+def _id(item: tuple[str, int]) -> int:
+    return item[1]
 
 
 def _unknown(tokenizer: Tokenizer) -> int | None:
