@@ -1,5 +1,6 @@
 """The commands. Each one's body imports what it runs, so that ``--help`` answers at once."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -81,7 +82,14 @@ def _options(
     epilog=_example("plmctl train-tokenizer configs/demo/tokenizer.yaml vocab_size=4096"),
 )
 def train_tokenizer(
-    config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
+    config: ConfigFile,
+    overrides: Overrides = None,
+    extend: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FOLDER", help="Extend this tokenizer, keeping its ids."),
+    ] = None,
+    fresh: Fresh = False,
+    as_json: Json = False,
 ) -> None:
     """Train a tokenizer on raw text.
 
@@ -91,6 +99,8 @@ def train_tokenizer(
     from plmctl.config.load import load
     from plmctl.runs import train_tokenizer as command
 
+    if extend is not None:
+        overrides = [*(overrides or ()), f"extend={json.dumps(extend)}"]
     command.run(load("tokenizer", config, overrides or ()), fresh=fresh, as_json=as_json)
 
 
@@ -161,12 +171,43 @@ def finetune(
 
 @app.command("eval", epilog=_example("plmctl eval configs/demo/eval.yaml model=runs/mine/model"))
 def evaluate(
-    config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="A YAML file, or a tokenizer folder.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Overrides of the config, or more tokenizer folders.",
+            show_default=False,
+        ),
+    ] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Of tokenizers: text to measure on; if not given, what the first held out.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Of tokenizers: write an HTML page as well.")
+    ] = None,
+    fresh: Fresh = False,
+    as_json: Json = False,
 ) -> None:
-    """Score a model on text or labelled rows.
+    """Score a model, or compare tokenizers.
 
-    Prints a table a measure, and writes the figures to eval/ in the run folder.
+    Scores a model on text or labelled rows: prints a table a measure, and writes the figures to
+    eval/ in the run folder. Of tokenizer folders it prints how well they fit a held-out text, side
+    by side.
     """
+    if config.is_dir():
+        from plmctl.runs import tokenizers
+
+        folders = [str(config), *(overrides or ())]
+        tokenizers.run(folders, text=text or (), out=out, as_json=as_json)
+        return
     from plmctl.config.load import load
     from plmctl.runs import evaluate as command
 

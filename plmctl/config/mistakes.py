@@ -56,7 +56,7 @@ def faults(
     for error in errors:
         # Not a mistake: a default that depends on keys of which one is wrong.
         if error["type"] != "default_factory_not_called":
-            found.setdefault(_path(document.data, error), []).append(error)
+            found.setdefault(_path(model, document.data, error), []).append(error)
     # A misspelt key is one mistake, not an unknown key and a missing one.
     meant = {
         (*path[:-1], near)
@@ -75,22 +75,32 @@ def faults(
     return made
 
 
-def _path(data: Any, error: ErrorDetails) -> Key:
+def _path(model: type[BaseModel], data: Any, error: ErrorDetails) -> Key:
     """The key path of an error: pydantic's location without the branches of its unions."""
     path: list[str | int] = []
+    root, member_named = data, False
     for part in error["loc"]:
+        # The branch that a tag names comes first; a key may have the same name as the branch.
+        if not member_named and _is_member(model, root, tuple(path), part):
+            member_named = True
+            continue
         inside = part in data if isinstance(data, dict) else False
         if isinstance(data, list) and isinstance(part, int):
             inside = part < len(data)
         if inside:
             path.append(part)
-            data = data[part]
+            data, member_named = data[part], False
     last = error["loc"][-1] if error["loc"] else ""
     if error["type"] == "missing" and isinstance(last, str):
         path.append(last)
     if error["type"] == "union_tag_invalid":
         path.append(_tag(error))
     return tuple(path)
+
+
+def _is_member(model: type[BaseModel], root: Any, path: Key, part: str | int) -> bool:
+    members, _, at = _field(model, root, path)
+    return members is not None and isinstance(at, dict) and at.get(members.tag) == part
 
 
 def _tag(error: ErrorDetails) -> str:

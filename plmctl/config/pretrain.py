@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import InitErrorDetails
 
 from plmctl import registry
 from plmctl.config.base import Model, Text
@@ -29,7 +30,11 @@ def _published(before: dict[str, Any]) -> Any:
     if model is None:  # the model's own mistake is reported; nothing to add here
         return None
     name = registry.load("families", model.family).OBJECTIVE
-    return registry.load("objectives", name).Config(name=name)
+    try:
+        return registry.load("objectives", name).Config(name=name)
+    except ValidationError:  # it has a key without a default, such as a teacher
+        needed = InitErrorDetails(type="missing", loc=("objective",), input=before)
+        raise ValidationError.from_exception_data("PretrainConfig", [needed]) from None
 
 
 class Phase(Model):

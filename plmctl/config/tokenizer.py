@@ -1,19 +1,20 @@
 """The config of ``plmctl train-tokenizer``."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from plmctl.config.base import Model, Text
 from plmctl.config.data import TextConfig
 from plmctl.config.units import Bytes, Count
 
-Algorithm = Literal["wordpiece", "byte_bpe", "bpe", "unigram"]
-Family = Literal["albert", "bert", "gpt1", "gpt2", "roberta", "t5"]
+Algorithm = Literal["wordpiece", "byte_bpe", "bpe", "unigram", "word"]
+Family = Literal["albert", "bert", "elmo", "gpt1", "gpt2", "roberta", "t5"]
 
 ALGORITHM_OF: dict[Family, Algorithm] = {
     "albert": "unigram",
     "bert": "wordpiece",
+    "elmo": "word",
     "gpt1": "bpe",
     "gpt2": "byte_bpe",
     "roberta": "byte_bpe",
@@ -36,13 +37,17 @@ class TokenizerConfig(Model):
     seed: int = Field(default=42, ge=0)
     """Decides which part of a large corpus is learnt from."""
     algorithm: Algorithm
-    """bpe: GPT-1's, with a mark at the end of words."""
+    """bpe: GPT-1's, with a mark at the end of words. word: whole words, for ELMo."""
     family: Family
     """Whose normalisation, special tokens and template."""
+    extend: Text | None = None
+    """A tokenizer folder to extend by tokens learnt from this text, or Hub id. All its ids and its
+    rules are kept; the new ids come after its last. `--from FOLDER` sets this."""
     vocab_size: Count = Field(ge=100)
-    """Ids, special tokens included."""
+    """Ids, special tokens included; with `extend` those that it has already too."""
     min_frequency: int = Field(default=2, ge=1)
-    """Pairs that are rarer are not merged. unigram goes by probability and needs none of this."""
+    """Pairs that are rarer are not merged, words that are rarer are unknown. unigram goes by
+    probability and needs none of this."""
     limit_alphabet: int | None = Field(default=None, ge=1)
     """Keep this many of the most frequent characters; null: as many as make up 99.995% of the text.
     The rest are unknown. byte_bpe has no unknown characters and needs none of this."""
@@ -59,6 +64,9 @@ class TokenizerConfig(Model):
     max_word_length: int | None = Field(default=None, ge=1)
     """wordpiece: longer words are unknown; null: 100, as transformers has it. BERT's own code has
     200."""
+    pretokenized: bool = False
+    """elmo: words are what stands between spaces, as in published corpora; false: marks are words
+    of their own, and so is each Chinese character."""
     special_tokens: tuple[Text, ...] = ()
     """More special tokens than the family has; they come after its first ones."""
     sentinels: int = Field(default=100, ge=1)
@@ -80,3 +88,14 @@ class TokenizerConfig(Model):
             fitting = [name for name, wanted in ALGORITHM_OF.items() if wanted == algorithm]
             raise ValueError(f"expected {' or '.join(fitting)} with algorithm {algorithm}")
         return family
+
+    @model_validator(mode="after")
+    def _has_rules_already(self) -> Self:
+        if self.extend is not None:
+            own = ("normalization", "lowercase", "strip_accents", "space_chinese")
+            for key in (*own, "max_word_length", "max_length", "special_tokens"):
+                if getattr(self, key) not in (None, ()):
+                    raise ValueError(
+                        f"{key} is that of the tokenizer that is extended; leave it out"
+                    )
+        return self

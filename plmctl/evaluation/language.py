@@ -41,9 +41,9 @@ def family_of(model: str) -> str:
     Raises:
         ConfigError: Its architecture is none of plmctl's.
     """
-    from transformers import AutoConfig
+    from plmctl.modeling.auto import config_of
 
-    kind = AutoConfig.from_pretrained(model).model_type
+    kind = config_of(model).model_type
     known = registry.names("families")
     if kind not in known:
         raise ConfigError(f"{model}: a model of type {kind!r}; known are: {', '.join(known)}")
@@ -72,7 +72,13 @@ def score_text(
     from plmctl.training.loader import Slicing, scoring_batches
 
     member = objectives.get(objective.name)
-    family = families.get(family_of(subject.model))
+    name = family_of(subject.model)
+    if not families.fits(name, objective.name):
+        raise ConfigError(
+            f"{subject.model}: a model of type {name!r} cannot be measured by {objective.name}",
+            "ask for a measure of what it was trained with",
+        )
+    family = families.get(name)
     store = _store(config, subject.model, Path(config.store))
     vocab = Vocab.from_folder(subject.model)
     step = member.make(objective, store, vocab, config.seq_len, subject.seed)
@@ -83,7 +89,7 @@ def score_text(
     batches = scoring_batches(step, Slicing(1, subject.batch_size), config.max_samples)
     figures: dict[str, Any] = score(subject.accelerator, network, step, batches)
     for part in member.PARTS:
-        if part in ("mlm", "lm"):
+        if part in ("mlm", "lm", "forward", "backward"):
             figures[f"perplexity/{part}"] = math.exp(min(figures[f"loss/{part}"], 700.0))
     figures["sequences"] = min(len(step), config.max_samples or len(step))
     return figures

@@ -26,16 +26,19 @@ def score(
         batches: This process's part.
 
     Returns:
-        ``loss`` (the sum of the parts), and for each part ``loss/<part>`` and ``accuracy/<part>``;
-        nan for a part without a target, no accuracy where ``<part>/correct`` is scored as nan.
+        ``loss`` (the sum of the parts, by their weights), and for each part ``loss/<part>`` and
+        ``accuracy/<part>``; nan for a part without a target, no accuracy where ``<part>/correct``
+        is scored as nan.
     """
     import torch
+
+    from plmctl.training.step import weight
 
     totals: dict[str, float] = {}
     for part in step.parts:
         totals |= {part: 0.0, f"{part}/correct": 0.0, f"{part}/count": 0.0}
     network.eval()
-    with torch.inference_mode(), accelerator.autocast():
+    with torch.inference_mode(), accelerator.autocast(), network.apart():
         for batch in batches:
             for name, value in step.score(network, batch.to(accelerator.device)).items():
                 totals[name] += float(value)
@@ -51,4 +54,7 @@ def score(
         correct = totals[f"{part}/correct"]
         if not math.isnan(correct):  # nan: a part in which nothing is right or wrong
             result[f"accuracy/{part}"] = correct / targets if targets else math.nan
-    return {"loss": math.fsum(result[f"loss/{part}"] for part in step.parts), **result}
+    return {
+        "loss": math.fsum(weight(step, part) * result[f"loss/{part}"] for part in step.parts),
+        **result,
+    }

@@ -50,3 +50,10 @@ def get(name: str) -> Family:
         ConfigError: There is none; the message has the nearest.
     """
     return cast(Family, registry.load("families", name))
+
+
+def fits(family: str, objective: str) -> bool:
+    """Whether a family's networks can learn from an objective, or be measured by it."""
+    network, asked = registry.load("families", family), registry.load("objectives", objective)
+    both = {getattr(member, "ENCODER_DECODER", False) for member in (network, asked)}
+    return set(asked.PARTS) <= set(network.HEADS) and len(both) == 1

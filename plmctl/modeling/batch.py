@@ -10,6 +10,16 @@ IGNORE = -100
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Which rows of a step a micro-batch has: [first, stop) of them, and the number of the step."""
+
+    first: int
+    stop: int
+    of: int
+    window: int
+
+
+@dataclass(frozen=True)
 class Batch:
     """One micro-batch.
 
@@ -18,12 +28,14 @@ class Batch:
         targets: One tensor a part of the loss, IGNORE where nothing is asked.
         tokens: Input tokens that are no padding.
         cells: Input positions, padding included.
+        rows: Its rows in the step, where they go on from the step before (``step.streamed``).
     """
 
     inputs: dict[str, Tensor]
     targets: dict[str, Tensor]
     tokens: int
     cells: int
+    rows: Rows | None = None
 
     def counts(self) -> dict[str, int]:
         """Number of targets of each part: what its summed loss is divided by."""
@@ -36,4 +48,5 @@ class Batch:
             {part: tensor.to(device, non_blocking=True) for part, tensor in self.targets.items()},
             self.tokens,
             self.cells,
+            self.rows,
         )

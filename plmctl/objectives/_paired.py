@@ -40,6 +40,12 @@ class Label:
     meanings: tuple[str, str, str]
 
 
+NEXT_SENTENCE = Label(
+    "random_next", ("B follows A", "B is from another document", "B is from another document")
+)
+"""BERT's."""
+
+
 @dataclass(frozen=True)
 class MaskedPairs:
     """The pairs of one store at one sequence length."""

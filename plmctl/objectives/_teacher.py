@@ -21,14 +21,16 @@ def check_teacher(teacher: str, tokenizer: str, rows: int) -> None:
     """
     from transformers import AutoConfig, AutoTokenizer
 
-    folder, path = Path(teacher), teacher.startswith((".", "/")) or teacher.count("/") > 1
-    if not (folder / "config.json").is_file() and (folder.exists() or path):
+    _check_folder(teacher)
+    try:
+        size = AutoConfig.from_pretrained(teacher).vocab_size
+        found = [AutoTokenizer.from_pretrained(at).get_vocab() for at in (teacher, tokenizer)]
+    except OSError as error:
         raise ConfigError(
-            f"objective.teacher: {teacher}: no model here (no config.json)",
-            "pretrain the teacher first, or give a Hub id",
-        )
-    size = AutoConfig.from_pretrained(teacher).vocab_size
-    theirs, ours = (AutoTokenizer.from_pretrained(at).get_vocab() for at in (teacher, tokenizer))
+            f"objective.teacher: {teacher} cannot be had: {str(error).splitlines()[0]}",
+            "give the folder of a model, or fetch it first",
+        ) from error
+    theirs, ours = found
     if theirs != ours or size != rows:
         raise ConfigError(
             f"objective.teacher: {teacher} has another vocabulary ({len(theirs):,} tokens, "
@@ -84,4 +86,21 @@ def check_shape(teacher: str, student: Any, seq_len: int, *, begins: bool, width
             raise ConfigError(
                 f"model.{key}: {ours}, but the teacher has {needed}",
                 f"set `model.{key}: {needed}`, or the `model.size` of the teacher",
+            )
+
+
+def _check_folder(teacher: str) -> None:
+    folder = Path(teacher)
+    if not folder.exists() and not teacher.startswith((".", "/")) and teacher.count("/") <= 1:
+        return  # a Hub id
+    parts = {
+        "model": ["config.json"],
+        "weights": ["*.safetensors", "*.bin"],
+        "tokenizer": ["tokenizer.json", "vocab.txt"],
+    }
+    for part, names in parts.items():
+        if not any(path for name in names for path in folder.glob(name)):
+            raise ConfigError(
+                f"objective.teacher: {teacher}: no {part} here (no {' or '.join(names)})",
+                "pretrain the teacher first, or give a Hub id",
             )

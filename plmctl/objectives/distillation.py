@@ -45,7 +45,10 @@ _COUNTED, _STRETCHES = 4_000_000, 1000  # tokens that are counted, and places th
 
 
 class Config(MaskingConfig):
-    """Learn what a teacher says of every token, and masked tokens."""
+    """Learn what a teacher says of every token, and masked tokens.
+
+    The parts of the loss are logged with their weights.
+    """
 
     name: Literal["distillation"] = "distillation"
     teacher: Text

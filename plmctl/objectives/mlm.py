@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from plmctl.config.masking import MaskingConfig
 from plmctl.objectives import _inspection
 from plmctl.objectives._masked import ROW_TOKENS, Masker, masker
-from plmctl.objectives._paired import Label, MaskedPairs, check_documents, remembered
+from plmctl.objectives._paired import NEXT_SENTENCE, MaskedPairs, check_documents, remembered
 from plmctl.shaping.examples import Example, Tallies
 from plmctl.shaping.keys import fold, stream
 from plmctl.shaping.packing import LineStream, document_blocks
@@ -35,10 +35,6 @@ Ints = NDArray[np.int64]
 
 PARTS = ("mlm",)
 TOKENS = ROW_TOKENS
-
-_LABEL = Label(
-    "random_next", ("B follows A", "B is from another document", "B is from another document")
-)
 
 
 class Config(MaskingConfig):
@@ -128,4 +124,4 @@ def _pairs(masks: Masker, seq_len: int, seed: int) -> MaskedPairs:
     def pairs(pass_: int) -> Pairs:
         return next_sentence_pairs(store.sentences, store.documents, seq_len, fold(key, pass_))
 
-    return MaskedPairs(masks, pairs, PARTS, _LABEL)
+    return MaskedPairs(masks, pairs, PARTS, NEXT_SENTENCE)

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from plmctl.config.masking import MaskingConfig
 from plmctl.objectives._masked import ROW_TOKENS, masker
-from plmctl.objectives._paired import Label, MaskedPairs, check_documents, remembered
+from plmctl.objectives._paired import NEXT_SENTENCE, MaskedPairs, check_documents, remembered
 from plmctl.shaping.keys import fold, stream
 from plmctl.shaping.pairing import Pairs, next_sentence_pairs
 
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 PARTS = ("mlm", "nsp")
 TOKENS = ROW_TOKENS
-
-_LABEL = Label(
-    "random_next", ("B follows A", "B is from another document", "B is from another document")
-)
 
 
 class Config(MaskingConfig):
@@ -56,4 +52,4 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
             short_seq_prob=config.short_seq_prob,
         )
 
-    return MaskedPairs(masker(config, store, vocab, seed), pairs, PARTS, _LABEL)
+    return MaskedPairs(masker(config, store, vocab, seed), pairs, PARTS, NEXT_SENTENCE)

@@ -13,6 +13,7 @@ from plmctl.reporting.reader import Run, read_run
 
 # What the class name of a network ends with: how to load it, and what it is for.
 _LOADED_AS = {
+    "ElmoForPreTraining": ("AutoModelForPreTraining", None),
     "ForPreTraining": ("AutoModelForPreTraining", "fill-mask"),
     "ForMaskedLM": ("AutoModelForMaskedLM", "fill-mask"),
     "ForCausalLM": ("AutoModelForCausalLM", "text-generation"),
@@ -46,7 +47,7 @@ def model_card(run: Path, architecture: str = "") -> str:
         _table("Results", [(figure.name, figure.value) for figure in figures_of(found)]),
         _data(found),
         _table("Hyperparameters", list(_hyperparameters(found))),
-        _usage(loader, purpose),
+        _usage(loader, purpose, ours=architecture.startswith("Elmo")),
         _provenance(found),
         "## Limits\n\nThe model knows what its training text says and repeats the errors and the "
         "prejudices in it. The figures above hold for text of the same kind.",
@@ -103,11 +104,12 @@ def _hyperparameters(run: Run) -> Iterator[tuple[str, object]]:
                 yield f"{section}.{key}" if key else section, exact
 
 
-def _usage(loader: str, purpose: str | None) -> str:
+def _usage(loader: str, purpose: str | None, *, ours: bool) -> str:
     lines = [
         "## How to load it",
         "",
         "```python",
+        *(["import plmctl.modeling.elmo  # transformers has no ELMo"] if ours else []),
         f"from transformers import AutoTokenizer, {loader}",
         "",
         'folder = "."  # where this file is',

@@ -73,7 +73,8 @@ def _language_model(run: Run) -> Iterator[Figure]:
     results = run.results
     parts = [key.removeprefix("valid/loss/") for key in results if key.startswith("valid/loss/")]
     yield Figure("validation loss", number(results.get("valid/loss")), "low")
-    for part in parts[:1]:  # the others are classifications of a row
+    both = [part for part in parts if part in ("forward", "backward")]
+    for part in both or parts[:1]:  # the others are classifications of a row
         loss = number(results[f"valid/loss/{part}"])
         perplexity = math.exp(loss) if loss < 700 else math.nan
         yield Figure(f"perplexity ({part})", perplexity, "low")

@@ -49,6 +49,7 @@ class Plot:
         zero: The vertical axis begins at 0.
         marks: Steps at which something changed, with what.
         wide: Over the whole width of a page.
+        along: What the horizontal axis counts.
     """
 
     key: str
@@ -59,6 +60,7 @@ class Plot:
     zero: bool = False
     marks: tuple[tuple[float, str], ...] = ()
     wide: bool = False
+    along: str = "step"
 
 
 def plots_of(runs: Sequence[Run]) -> list[Plot]:

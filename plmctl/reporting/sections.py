@@ -257,7 +257,9 @@ def _guess(guess: Mapping[str, Any], answer: str) -> Html:
 def _generated(item: Mapping[str, Any]) -> Html:
     text = element("span", item.get("text", ""), class_="made")
     body = element("p", element("strong", item.get("prompt", "")), text, class_="going")
-    return element("div", body, class_="sample")
+    there = item.get("answer")
+    answer = element("p", "The text: ", there, class_="going") if there else Html()
+    return element("div", body, answer, class_="sample")
 
 
 def _fields(event: Mapping[str, Any]) -> str:

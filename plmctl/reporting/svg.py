@@ -28,7 +28,7 @@ def draw(plot: Plot) -> Html:
     height = top + _HEIGHT + _BOTTOM
     return element(
         "svg",
-        element("title", f"{plot.title} ({plot.unit}) by step"),
+        element("title", f"{plot.title} ({plot.unit}) by {plot.along}"),
         *_titles(plot),
         legend,
         *frame.grid(),
@@ -66,10 +66,10 @@ class _Frame:
             parts.append(_text(_LEFT - 7, y + 4, self._y.label(tick), "tick end"))
         for tick, x in zip(self._x.ticks, self.across(np.array(self._x.ticks)), strict=True):
             parts.append(_segment(x, bottom, x, bottom + 4, "axis"))
-            if x < right - 40:  # the name of the axis is there
+            if x < right - 8 * len(self._plot.along) - 8:  # the name of the axis is there
                 parts.append(_text(x, bottom + 18, self._x.label(tick), "tick middle"))
         parts.append(_segment(_LEFT, bottom, right, bottom, "axis"))
-        parts.append(_text(right, bottom + 18, "step", "tick end"))
+        parts.append(_text(right, bottom + 18, self._plot.along, "tick end"))
         return parts
 
     def marks(self) -> list[Html]:
@@ -87,7 +87,8 @@ class _Frame:
         if len(x) == 1 or (line.style == "dashed" and len(x) <= _DOTS):
             for step, value, cx, cy in zip(line.x, line.y, x, y, strict=True):
                 if math.isfinite(cy):
-                    told = element("title", f"{line.name} {value:.4g} at step {step:,.0f}".strip())
+                    at = f"at {self._plot.along} {step:,.0f}"
+                    told = element("title", f"{line.name} {value:.4g} {at}".strip())
                     place = {"cx": f"{cx:.1f}", "cy": f"{cy:.1f}", "r": "2.6"}
                     parts.append(
                         element("circle", told, class_=f"c{line.color % PALETTE}", **place)

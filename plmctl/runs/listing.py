@@ -81,8 +81,9 @@ def _table(title: str, rows: Mapping[str, str]) -> Table:
     table = Table(
         title=Text(title, style="bold"), title_justify="left", box=None, show_header=False
     )
-    table.add_column(no_wrap=True, style="cyan")
-    table.add_column()
+    longest = max(map(len, rows), default=0) + 2
+    table.add_column(no_wrap=True, style="cyan", min_width=longest)
+    table.add_column(no_wrap=True, overflow="ellipsis")  # a line each; --json has all of it
     for name, line in rows.items():
         table.add_row(Text(f"  {name}"), Text(line))
     return table

@@ -35,11 +35,19 @@ def fresh_model(config: PretrainConfig, vocab: Vocab) -> "PreTrainedModel":
     family = families.get(config.model.family)
     parts = objectives.get(config.objective.name).PARTS
     filler = vocab.pad if vocab.pad is not None else vocab.eos
-    model = family.build(config.model, vocab_size=vocab.size, pad_id=filler or 0, parts=parts)
+    model = family.build(
+        config.model, vocab_size=outputs(config, vocab), pad_id=filler or 0, parts=parts
+    )
     if getattr(model.config, "is_encoder_decoder", False):
         # Where generating stops; T5's own config says 1, whatever the tokenizer.
         model.config.eos_token_id = model.generation_config.eos_token_id = vocab.eos
     return model
+
+
+def outputs(config: PretrainConfig, vocab: Vocab) -> int:
+    """Ids that the network predicts: the tokenizer's, or fewer if the objective says so (bilm)."""
+    fewer: int | None = getattr(config.objective, "target_words", None)
+    return fewer or vocab.size
 
 
 def begin(config: PretrainConfig, model: "PreTrainedModel") -> None:

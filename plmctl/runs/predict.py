@@ -10,10 +10,15 @@ from plmctl.runs.say import show
 
 def run(model: str, texts: list[str], *, top: int, as_json: bool) -> None:
     """Fill the mask, name the class, or go on with the text."""
-    from transformers import AutoConfig
+    from plmctl.modeling.auto import config_of
 
     check_model(model)
-    made_for = (AutoConfig.from_pretrained(model).architectures or [""])[0]
+    made_for = (config_of(model).architectures or [""])[0]
+    if made_for.startswith("Elmo"):
+        raise ConfigError(
+            f"{model}: ELMo gives vectors of words, and says nothing to a text",
+            "measure it with `plmctl eval` and the measure bilm",
+        )
     if made_for.endswith("ForSequenceClassification"):
         answers = _classes(model, texts, top)
     elif made_for.endswith("LMHeadModel"):

@@ -114,7 +114,7 @@ def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
     """
     family, objective = config.model.family, config.objective.name
     member, heads = objectives.get(objective), families.get(family).HEADS
-    fitting = [name for name in registry.names("objectives") if _fits(name, family)]
+    fitting = [name for name in registry.names("objectives") if families.fits(family, name)]
     if objective not in fitting and set(member.PARTS) <= set(heads):
         stacks = "an encoder and a decoder", "one stack of layers"
         ours = getattr(member, "ENCODER_DECODER", False)
@@ -135,14 +135,9 @@ def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
         raise ConfigError(
             f"tokenizer: {config.tokenizer} has no {', '.join(missing)}, which the objective "
             f"{objective} needs",
-            f"train one with `algorithm: {families.get(family).TOKENIZER}`",
+            f"train one with `algorithm: {families.get(family).TOKENIZER}` and a `family` that has "
+            "it, such as the network's own",
         )
-
-
-def _fits(objective: str, family: str) -> bool:
-    member, network = objectives.get(objective), families.get(family)
-    both = (getattr(found, "ENCODER_DECODER", False) for found in (member, network))
-    return set(member.PARTS) <= set(network.HEADS) and len(set(both)) == 1
 
 
 def _build(data: DataConfig, encoder: Encoder, root: Path) -> Stores:

@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import families, objectives
-from plmctl.config.masking import MaskingConfig
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.corpus.mixed import Corpus, MixedStore, stores_of
 from plmctl.errors import ConfigError, DataError
 from plmctl.runs import launch
 from plmctl.runs.finetune import check_model
 from plmctl.runs.folder import check_run, open_run, write_environment, write_results
-from plmctl.runs.outline import begin, check_network, fresh_model
+from plmctl.runs.outline import begin, check_network, fresh_model, outputs
 from plmctl.runs.prepare import Prepared, prepare
 from plmctl.runs.say import say, show
-from plmctl.runs.word_starts import check_words
+from plmctl.runs.word_starts import check_text
 from plmctl.shaping.keys import fold, stream
 
 if TYPE_CHECKING:
@@ -63,21 +62,38 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
             "shorten the sequences, or raise the number of positions under `model`",
         )
     if config.model.init_from is not None:
-        from transformers import AutoConfig
+        from plmctl.modeling.auto import config_of
 
         check_model(config.model.init_from)
-        rows = AutoConfig.from_pretrained(config.model.init_from).vocab_size
-        if rows < prepared.vocab.size:
+        rows = config_of(config.model.init_from).vocab_size
+        if rows < (needed := outputs(config, prepared.vocab)):
             raise ConfigError(
-                f"{config.tokenizer} has {prepared.vocab.size:,} ids, but the vocabulary of "
+                f"{config.tokenizer} has {needed:,} ids, but the vocabulary of "
                 f"{config.model.init_from} has {rows:,}",
                 "use the tokenizer that the model was made with",
             )
     for phase in config.train.phases:
-        if isinstance(config.objective, MaskingConfig):
-            for store in stores_of(prepared.train):
-                check_words(config.objective, store, phase.seq_len)
-        make_step(config, prepared.train, prepared, phase.seq_len)
+        for store in stores_of(prepared.train):
+            check_text(config.objective, store, phase.seq_len)
+        step = make_step(config, prepared.train, prepared, phase.seq_len)
+        _check_rows(config, step)
+
+
+def _check_rows(config: PretrainConfig, step: "Step") -> None:
+    from plmctl.training.step import streamed
+
+    if streamed(step) and config.train.batch_ramp is not None:
+        raise ConfigError(
+            f"train.batch_ramp: the rows of {config.objective.name} are streams that go on from "
+            "step to step, so that their number stays the same",
+            "leave it out",
+        )
+    if streamed(step) and len(step) < config.train.batch_size:
+        raise DataError(
+            f"train.batch_size: {config.train.batch_size:,} streams, but the corpus has "
+            f"{len(step):,} windows",
+            "lower it, or use more text",
+        )
 
 
 def make_step(config: PretrainConfig, store: Corpus, prepared: Prepared, seq_len: int) -> "Step":
@@ -217,7 +233,7 @@ def _finish(
     model: Any = engine.trained().network
     saved = save_model(folder, model, config.tokenizer, model_card(folder, type(model).__name__))
     held_out = stores_of(prepared.valid or prepared.train)[0]
-    write_results(
-        folder, "samples", samples(str(saved), held_out, config.seed, config.objective.name)
-    )
+    if prepared.vocab.mask is not None or model.can_generate():
+        made = samples(str(saved), held_out, config.seed, config.objective.name)
+        write_results(folder, "samples", made)
     write([folder], folder / "report.html")

@@ -15,6 +15,7 @@ from plmctl.errors import ConfigError
 from plmctl.reporting.tables import figures_table
 from plmctl.runs.folder import check_run, open_run, write_results
 from plmctl.runs.say import say, show
+from plmctl.runs.tokenizers import HELD_OUT
 from plmctl.tokenization.check import check_saved
 from plmctl.tokenization.sums import NAME as SUMS
 from plmctl.tokenization.sums import check_sums, write_sums
@@ -49,6 +50,9 @@ def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
         "learnt from": f"{part.size / 1e6:,.1f} MB",
         "seconds": round(seconds, 1),
     }
+    held_out = "\n".join(line.replace("\n", " ") for line in text.held_out)
+    (folder / "eval").mkdir(exist_ok=True)
+    (folder / "eval" / HELD_OUT).write_text(held_out + "\n", encoding="utf-8")
     write_results(folder, "tokenizer", {"kind": "tokenizer", "results": figures})
     show(figures, [figures_table(f"tokenizer {folder}", figures)], as_json=as_json)
 

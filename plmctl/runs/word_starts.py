@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from plmctl.config.masking import MaskingConfig
 from plmctl.errors import ConfigError
 from plmctl.shaping.masking import count_exact
+from plmctl.shaping.spans import budget
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
@@ -18,6 +19,15 @@ _WINDOWS, _WINDOW = 64, 4096  # places that are looked at, and tokens of each
 # English has 0.86 (8,000 ids) to 0.96 (ids learnt from little text), Chinese characters 0.995.
 _ALL_START = 0.99
 _TOO_LONG = 0.2
+_SPANS_TOO_LONG = 0.5  # a span that is cut off still predicts something of a long word
+
+
+def check_text(objective: Any, store: TokenStore, seq_len: int) -> None:
+    """Refuse text whose words the objective cannot mask: ``check_words``, ``check_spans``."""
+    if isinstance(objective, MaskingConfig):
+        check_words(objective, store, seq_len)
+    elif objective.name == "mlm+sbo":
+        check_spans(objective.rate, store, seq_len)
 
 
 def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
@@ -53,6 +63,31 @@ def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
             "never be masked",
             "text without spaces is one long word to this tokenizer; use `unit: token`, a larger "
             "vocabulary or, if words are only a little longer, longer rows",
+        )
+
+
+def check_spans(rate: float, store: TokenStore, seq_len: int) -> None:
+    """Refuse word starts with which spans of words would be nothing but beginnings of words.
+
+    Args:
+        rate: Share of a row that is predicted.
+        store: Where words start.
+        seq_len: Length of a full row, two special tokens included.
+
+    Raises:
+        ConfigError: Most of the text stands in words that are longer than all that a row predicts.
+    """
+    if not store.num_tokens:
+        return
+    sizes = word_sizes(store)
+    most = int(budget(np.array([seq_len - 2]), rate)[0])
+    long = sizes[sizes > most].sum() / sizes.sum()
+    if long > _SPANS_TOO_LONG:
+        raise ConfigError(
+            f"objective.name: mlm+sbo masks whole words, but {long:.0%} of the tokens stand in "
+            f"words of more than {most} tokens, which is all that a row of {seq_len} predicts",
+            "text without spaces is one long word to this tokenizer; use the objective 'mlm', a "
+            "larger vocabulary, or longer rows",
         )
 
 

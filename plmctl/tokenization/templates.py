@@ -69,6 +69,14 @@ TEMPLATES: dict[str, Template] = {
     "bert": Template(
         "BertTokenizer", "bert", ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), (), _CLEANED
     ),
+    "elmo": Template(
+        "PreTrainedTokenizerFast",
+        "bert",
+        ("<S>", "</S>", "<UNK>"),
+        (),
+        Rules("none", lowercase=False, strip_accents=False, space_chinese=True),
+        max_length=2**31 - 1,
+    ),
     "gpt1": Template("OpenAIGPTTokenizer", "bert", ("<unk>",), (), _CLEANED),
     "gpt2": Template("GPT2Tokenizer", "bytes", (), (_END_OF_TEXT,), _AS_IS, max_length=1024),
     "roberta": Template(
@@ -112,6 +120,8 @@ def special_tokens(config: TokenizerConfig) -> tuple[list[str], list[str]]:
 def kind_of_units(config: TokenizerConfig) -> Kind:
     """Whose units the text is counted in."""
     kind = TEMPLATES[config.family].kind
+    if config.pretokenized:
+        return "spaces"
     # Chinese characters are units only where they are words.
     return "spaces" if kind == "bert" and not rules_of(config).space_chinese else kind
 
@@ -128,7 +138,7 @@ def rules_of(config: TokenizerConfig) -> Rules:
         config.normalization or published.normalization,
         lowercase,
         accents,
-        published.space_chinese if chinese is None else chinese,
+        published.space_chinese and not config.pretokenized if chinese is None else chinese,
     )
 
 
@@ -144,6 +154,8 @@ def make(config: TokenizerConfig, model: dict[str, Any]) -> "PreTrainedTokenizer
     from tokenizers import AddedToken
 
     template = TEMPLATES[config.family]
+    if config.family == "elmo":
+        return _words(config, model)
     options, general = _options(config)
     if config.family == "albert":  # whose class in transformers leaves the segments out
         options["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
@@ -157,6 +169,30 @@ def make(config: TokenizerConfig, model: dict[str, Any]) -> "PreTrainedTokenizer
         **_extra(config),
     )
     return _generalised(config, tokenizer) if general else tokenizer
+
+
+def _words(config: TokenizerConfig, model: dict[str, Any]) -> "PreTrainedTokenizerFast":
+    """ELMo's: transformers has no class for whole words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    begin, end, unknown = TEMPLATES["elmo"].first
+    backend = Tokenizer(models.WordLevel(model.get("vocab", {}), unk_token=unknown))
+    backend.normalizer = _normalizer(config)
+    backend.pre_tokenizer = (
+        pre_tokenizers.WhitespaceSplit()
+        if config.pretokenized
+        else pre_tokenizers.BertPreTokenizer()
+    )
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # theirs
+        tokenizer_object=backend,
+        bos_token=begin,
+        eos_token=end,
+        unk_token=unknown,
+        model_max_length=config.max_length or TEMPLATES["elmo"].max_length,
+        split_special_tokens=config.split_special_tokens,
+        **_extra(config),
+    )
 
 
 def _extra(config: TokenizerConfig) -> dict[str, Any]:
@@ -221,7 +257,7 @@ def _normalizer(config: TokenizerConfig) -> "Normalizer":
 
     rules, family = rules_of(config), config.family
     parts = _form(rules.normalization)
-    if family in ("bert", "gpt1"):
+    if family in ("bert", "gpt1") or (family == "elmo" and not config.pretokenized):
         parts.append(
             normalizers.BertNormalizer(
                 True, rules.space_chinese, rules.strip_accents, rules.lowercase

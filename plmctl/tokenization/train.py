@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import DataError
-from plmctl.tokenization import algorithms, templates
+from plmctl.tokenization import algorithms, extending, templates
 from plmctl.tokenization.counting import Counts, count
 
 if TYPE_CHECKING:
@@ -50,11 +50,16 @@ def train(config: TokenizerConfig, texts: Iterable[str], work: Work) -> Trained:
         DataError: No text.
     """
     first, last = templates.special_tokens(config)
-    rules = templates.make(config, {}).backend_tokenizer
+    old = extending.load(config) if config.extend else None
+    rules = (old or templates.make(config, {})).backend_tokenizer
     counts = count(texts, templates.kind_of_units(config), budget=_budget(config), seed=config.seed)
     words = _words(rules, counts)
     if not words:
         raise DataError(f"no text in {', '.join(config.data.train)}", "are the paths right?")
+    if old is not None:
+        with work("learning") as progress:
+            extended = extending.extend(old, words, config, progress)
+        return Trained(extended, len(extended), counts)
     task = algorithms.Task(words, config.vocab_size, first, last, config)
     with work("learning") as progress:
         learned = algorithms.get(config.algorithm).learn(task, progress)

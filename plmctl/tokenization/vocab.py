@@ -27,6 +27,7 @@ class Vocab:
     Attributes:
         size: Largest id + 1: the rows that an embedding table needs.
         sentinels: Ids of ``<extra_id_0>``, ``<extra_id_1>`` ... (T5), up to the first one missing.
+        words: The word of each id, of a tokenizer of whole words; else None.
     """
 
     size: int
@@ -38,6 +39,7 @@ class Vocab:
     bos: int | None = None
     eos: int | None = None
     sentinels: tuple[int, ...] = ()
+    words: tuple[str, ...] | None = None
 
     @classmethod
     def from_folder(cls, source: str) -> Vocab:
@@ -52,8 +54,11 @@ class Vocab:
         tokenizer = AutoTokenizer.from_pretrained(source)
         names = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
         ids = {name: getattr(tokenizer, f"{name}_token_id") for name in names}
-        vocab = tokenizer.get_vocab()
-        return cls(max(vocab.values()) + 1, **ids, sentinels=_sentinels(vocab))
+        vocab: dict[str, int] = tokenizer.get_vocab()
+        model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+        whole = type(model).__name__ == "WordLevel"
+        words = tuple(sorted(vocab, key=vocab.__getitem__)) if whole else None
+        return cls(max(vocab.values()) + 1, **ids, sentinels=_sentinels(vocab), words=words)
 
 
 def _sentinels(vocab: dict[str, int]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,25 @@ from torch import nn
 from torch.optim import Optimizer
 
 from plmctl.errors import PlmError
+from plmctl.modeling.carried import Carried
 
 MANIFEST = "manifest.json"
+_CARRIED = "carried.safetensors"
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a checkpoint holds: the unwrapped network, its optimizer, and the fp16 scaler if any."""
+    """What a checkpoint holds: the unwrapped network, its optimizer, and what else there may be.
+
+    Attributes:
+        scaler: Of fp16.
+        carried: The state of a recurrent network's rows between steps.
+    """
 
     network: nn.Module
     optimizer: Optimizer
     scaler: torch.amp.GradScaler | None = None
+    carried: Carried = field(default_factory=Carried)
 
 
 class Checkpoints:
@@ -108,6 +116,9 @@ def restore(folder: Path, trained: Trained) -> dict[str, float]:
         trained.optimizer.state[parameters[name]][field] = (
             value if field == "step" else value.to(parameters[name].device)
         )
+    if (folder / _CARRIED).is_file():
+        device = next(iter(parameters.values())).device
+        trained.carried.slots = load_file(folder / _CARRIED)["rows"].to(device)
     saved: dict[str, Any] = json.loads((folder / "state.json").read_text())
     if trained.scaler is not None and "scaler" in saved:
         trained.scaler.load_state_dict(saved["scaler"])
@@ -128,6 +139,8 @@ def _write(folder: Path, trained: Trained, telemetry: dict[str, float]) -> None:
         },
         folder / "optimizer.safetensors",
     )
+    if trained.carried.slots is not None:
+        save_file({"rows": trained.carried.slots.contiguous().cpu()}, folder / _CARRIED)
     state: dict[str, Any] = dict(telemetry)
     if trained.scaler is not None:
         state["scaler"] = trained.scaler.state_dict()

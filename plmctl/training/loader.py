@@ -6,23 +6,26 @@ each step's samples and cuts it into micro-batches; neither changes which exampl
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
-from plmctl.modeling.batch import Batch
+from plmctl.modeling.batch import Batch, Rows
 from plmctl.shaping.keys import fold, stream
 from plmctl.shaping.order import permute
 from plmctl.training.mixture import Mixture
 from plmctl.training.ramp import Sizes, constant
-from plmctl.training.step import Step
+from plmctl.training.step import Step, streamed
 
 Ints = NDArray[np.int64]
 
 # Tokens that a forward takes at once when `micro_batch_size` is auto: enough to fill the device.
 _AUTO_TOKENS = {"cpu": 8_192, "cuda": 65_536, "mps": 16_384}
+
+_SCORED_ROWS = 32
+"""Streams that a text is scored in, whatever the micro-batches, so that these change no figure."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,22 @@ def _collate(step: Step, pieces: list[Ints]) -> Iterator[Batch]:
             yield step.collate(*part)
 
 
+def windows_of(step: int, size: int, batch_size: int) -> Ints:
+    """The examples of a step whose rows are streams: row r reads the r-th part of the epoch.
+
+    Args:
+        step: Step number within the phase, from 0.
+        size: Windows in an epoch; those that give no whole step are left out.
+        batch_size: Rows, at most ``size``.
+
+    Returns:
+        [2, batch_size]: epochs and sample numbers.
+    """
+    each = size // batch_size
+    rows = np.arange(batch_size)
+    return np.stack([np.full_like(rows, step // each), rows * each + step % each])
+
+
 class StepBatches(Dataset[list[Batch]]):
     """Item k: this process's micro-batches of step k."""
 
@@ -96,6 +115,9 @@ class StepBatches(Dataset[list[Batch]]):
 
     def __getitem__(self, index: int) -> list[Batch]:
         """The micro-batches of step ``index`` of the phase."""
+        if streamed(self._step):
+            examples = windows_of(index, len(self._step), self._slicing.batch_size)
+            return list(_rows(self._step, self._slicing, examples, index))
         sizes = self._slicing.sizes
         numbers = sizes.first(index) + np.arange(sizes.of(index))
         examples = _examples(numbers, len(self._step), self._seed)
@@ -123,12 +145,28 @@ def training_batches(
 def scoring_batches(step: Step, slicing: Slicing, limit: int | None = None) -> Iterator[Batch]:
     """This process's part of the first ``limit`` samples of epoch 0, each once.
 
-    A process may get nothing when there are fewer samples than processes.
+    A process may get nothing when there are fewer samples than processes. Streams are cut into
+    equal rows, so that the last few samples may be left out.
     """
     samples = np.arange(len(step) if limit is None else min(limit, len(step)))
+    if streamed(step):
+        rows = min(_SCORED_ROWS, len(samples))
+        for window in range(len(samples) // rows):
+            yield from _rows(step, slicing, windows_of(window, len(samples), rows), window)
+        return
     for share in slicing.mine(np.stack([np.zeros_like(samples), samples])):
         if share.size:
             yield from _collate(step, [share])
+
+
+def _rows(step: Step, slicing: Slicing, examples: Ints, window: int) -> Iterator[Batch]:
+    """This process's micro-batches of a window of streams, each with the rows that it has."""
+    total = examples.shape[-1]
+    numbered = np.concatenate([examples, np.arange(total)[None]])
+    for epochs, samples, rows in slicing.mine(numbered):
+        if len(rows):
+            of = Rows(int(rows[0]), int(rows[-1]) + 1, total, window)
+            yield replace(step.collate(epochs, samples), rows=of)
 
 
 def auto_micro_batch(asked: int | str, rows: int, seq_len: int, device: str) -> int:

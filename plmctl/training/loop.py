@@ -21,7 +21,7 @@ from plmctl.shaping.keys import fold, stream
 from plmctl.training.checkpoint import Checkpoints, Trained, restore
 from plmctl.training.journal import Journal
 from plmctl.training.loader import Slicing, StepBatches, training_batches
-from plmctl.training.step import Step
+from plmctl.training.step import Step, weight
 from plmctl.training.stop import StopRequest
 from plmctl.training.telemetry import DataClock, Progress, Update, Window
 
@@ -42,6 +42,7 @@ class Engine:
             self.accelerator.unwrap_model(self.network).model,
             getattr(self.optimizer, "optimizer", self.optimizer),
             self.accelerator.scaler,
+            self.accelerator.unwrap_model(self.network).carried,
         )
 
 
@@ -163,6 +164,7 @@ def update(
     tally += [sum(b.tokens for b in batches), sum(b.cells for b in batches), int(stop)]
     *targets, tokens, cells, stops = _reduce(accelerator, torch.tensor(tally)).tolist()
     divisor = dict(zip(step.parts, (max(count, 1) for count in targets), strict=True))
+    weights = {part: weight(step, part) for part in step.parts}
 
     summed = torch.zeros(len(step.parts), device=accelerator.device)
     for micro, batch in enumerate(batches):
@@ -170,7 +172,7 @@ def update(
         last = micro == len(batches) - 1
         with nullcontext() if last else accelerator.no_sync(network):
             losses = step.loss(network, batch.to(accelerator.device))
-            total = sum(losses[part] / divisor[part] for part in step.parts)
+            total = sum(weights[part] * losses[part] / divisor[part] for part in step.parts)
             # Gradients are averaged over processes: undo that, the divisor is global already.
             accelerator.backward(accelerator.num_processes * total)
         summed += torch.stack([losses[part].detach().float() for part in step.parts])
@@ -180,7 +182,8 @@ def update(
     # The one point where the loop waits for the device.
     *sums, grad_norm = torch.cat([_reduce(accelerator, summed), norm.reshape(1)]).tolist()
     means = {part: total / divisor[part] for part, total in zip(step.parts, sums, strict=True)}
-    return Update(means, grad_norm, tokens, cells, stops > 0)
+    loss = sum(weights[part] * mean for part, mean in means.items())
+    return Update(means, grad_norm, tokens, cells, stops > 0, loss)
 
 
 def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progress:
@@ -200,6 +203,7 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
 
 def save(engine: Engine, checkpoints: Checkpoints, journal: Journal, progress: Progress) -> None:
     """Write a checkpoint from the main process; every process has the same state."""
+    engine.trained().carried.share(lambda rows: _reduce(engine.accelerator, rows))
     if engine.accelerator.is_main_process:
         folder = checkpoints.save(progress.step, engine.trained(), progress.saved())
         journal.event("saved", step=progress.step, checkpoint=folder.name)

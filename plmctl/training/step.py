@@ -1,5 +1,6 @@
 """All that the loop knows of an objective or a task."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -32,3 +33,17 @@ class Step(Protocol):
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """As ``loss``, with ``<part>/correct``: nan where right and wrong are not defined."""
+
+
+def streamed(step: Step) -> bool:
+    """Whether row r of a step goes on where row r of the step before ended (biLM).
+
+    A step says so by an attribute ``streamed``; others have none, and their order is shuffled.
+    """
+    return bool(getattr(step, "streamed", False))
+
+
+def weight(step: Step, part: str) -> float:
+    """What a part's mean counts for in the loss: 1 unless the step's ``weights`` say otherwise."""
+    weights: Mapping[str, float] = getattr(step, "weights", {})
+    return weights.get(part, 1.0)

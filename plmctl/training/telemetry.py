@@ -23,6 +23,7 @@ class Update:
         tokens: Input tokens that are no padding.
         cells: Input positions, padding included.
         stop: Some process was asked to stop.
+        loss: The weighted sum of the parts: what was descended.
     """
 
     losses: dict[str, float]
@@ -30,11 +31,7 @@ class Update:
     tokens: int
     cells: int
     stop: bool
-
-    @property
-    def loss(self) -> float:
-        """The sum of the parts: what was descended."""
-        return sum(self.losses.values())
+    loss: float
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
             "objective: mask_share and random_share are more than 1 together",
         ),
         ("pretrain", "objective=mlm", "objective: expected keys with values, as in {key: value}"),
-        ("pretrain", "objective={name: [1]}", "objective.name: unknown name [1]; one of: clm, "),
+        ("pretrain", "objective={name: [1]}", "objective.name: unknown name [1]; one of: "),
         ("pretrain", "objective={name: mlm, rat: 1}", "rat: unknown key; did you mean 'rate'?"),
         ("pretrain", "model.sizes=1", "model.sizes: unknown key; did you mean 'size'?"),
         ("finetune", "task={}", "task: needs `name:`; one of classification"),
@@ -109,7 +109,7 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         ("eval", "measures.0.rate=2", "measures.0.rate: expected less than 1, not 2"),
         ("eval", "measures.0.name=mlms", 'measures.0.name: unknown name "mlms"; did you mean'),
         ("eval", "measures.0.seqlen=1", "seqlen: unknown key; did you mean 'seq_len'?"),
-        ("eval", "measures=[{data: [a]}]", "measures.0: needs `name:`; one of classification, "),
+        ("eval", "measures=[{data: [a]}]", "measures.0: needs `name:`; one of "),
         ("tokenizer", "data.max_bytes=2G", "data.max_bytes: expected a size such as 500MB or 2GB"),
         ("tokenizer", "vocab_size=10", "vocab_size: expected 100 or more, not 10"),
     ],
@@ -150,3 +150,9 @@ def test_a_config_for_another_command(mistakes: Mistakes) -> None:
     assert mistakes("pretrain", LEAST["tokenizer"]) == [
         "c.yaml: this config is for another command"
     ]
+
+
+def test_an_unknown_key_that_is_called_as_its_branch(mistakes: Mistakes) -> None:
+    text = "run: r\nmodel: m\nmeasures:\n- {name: mlm, data: [a], mlm: {a: 1}}\n"
+    (line,) = mistakes("eval", text)
+    assert line.startswith("c.yaml:4:26: measures.0.mlm: unknown key; one of: name, data, ")

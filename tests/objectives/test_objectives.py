@@ -11,7 +11,10 @@ from plmctl.tokenization.vocab import Vocab
 from plmctl.training.step import Step
 
 SENTINELS = tuple(range(499, 439, -1))
-VOCAB = Vocab(size=500, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=SENTINELS)
+WORDS = tuple(f"w{number}" for number in range(500))
+VOCAB = Vocab(
+    size=500, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=SENTINELS, words=WORDS
+)
 NAMES = registry.names("objectives")
 REQUIRED = {"distillation": {"teacher": "not-asked-for-examples"}}
 

@@ -10,6 +10,7 @@ from plmctl import objectives
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError
 from plmctl.modeling.batch import Batch
+from plmctl.runs.word_starts import check_spans
 from plmctl.tokenization.vocab import Vocab
 from plmctl.training.step import Step
 from tests.objectives.reference import reference_store
@@ -202,6 +203,14 @@ def test_a_tokenizer_without_what_is_needed(mixed: TokenStore) -> None:
     bare = Vocab(size=2000, pad=1, eos=5)
     with pytest.raises(ConfigError, match=r"\[MASK\], \[CLS\], \[SEP\]"):
         member.make(member.Config(name="mlm+sbo"), mixed, bare, 64, 1)
+
+
+def test_text_that_is_one_long_word_is_refused() -> None:
+    text = [[list(range(10, 60))] * 20]
+    store = TokenStore.from_lists(text, 2000, ([True] + [False] * 49) * 20)
+    with pytest.raises(ConfigError, match="100% of the tokens stand in words of more than 10"):
+        check_spans(0.15, store, 64)
+    check_spans(0.15, store, 512)  # a row predicts more than a word has
 
 
 def test_shares_over_one_are_refused() -> None:

@@ -16,7 +16,6 @@ from plmctl.evaluation.scoring import score
 from plmctl.families import t5
 from plmctl.modeling.network import Network
 from plmctl.shaping.examples import means
-from plmctl.shaping.segments import concatenated, segments
 from plmctl.tokenization.vocab import Vocab
 from plmctl.training.engine import make_accelerator, make_engine
 from plmctl.training.loader import Slicing, StepBatches
@@ -63,15 +62,6 @@ def rows(step: Step, epoch: int, samples: np.ndarray) -> list[tuple[list[int], l
 def texts(store: TokenStore, step: Step) -> list[list[int]]:
     spans = zip(step.starts, step.ends, strict=True)
     return [store.tokens(np.arange(start, end)).tolist() for start, end in spans]
-
-
-def test_windows_are_cut_from_groups_of_documents() -> None:
-    documents = np.array([0, 10, 25, 27, 40])
-    assert concatenated(documents, 2).tolist() == [0, 25, 40]
-    assert concatenated(documents, 3).tolist() == [0, 27, 40]
-    assert concatenated(documents).tolist() == [0, 40]
-    starts, ends = segments(np.array([0, 25, 26, 40]), 10, 2)
-    assert list(zip(starts, ends, strict=True)) == [(0, 10), (10, 20), (20, 25), (26, 36), (36, 40)]
 
 
 def test_span_corruption_fills_its_lengths_exactly(store: TokenStore) -> None:
@@ -248,9 +238,9 @@ def test_training_learns() -> None:
     engine = cpu_engine(network())
     losses = [
         update(engine, step, StepBatches(step, Slicing(16, 16), 7)[n], 1.0, n, False).losses["lm"]
-        for n in range(120)
+        for n in range(60)
     ]
-    assert losses[-1] < losses[0] - 3
+    assert losses[-1] < losses[0] - 2
 
 
 def test_without_the_penalty_there_is_one_part(store: TokenStore) -> None:

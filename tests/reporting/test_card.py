@@ -78,3 +78,10 @@ def test_a_cell_keeps_a_table_whole(tmp_path):
     config = {"run": "x", "task": {"name": "classification", "text": "a|b\nc"}, "model": "m"}
     made.write(tmp_path / "run", config, [])
     assert "| task.text | a\\|b c |" in model_card(tmp_path / "run")
+
+
+def test_the_card_of_an_elmo_says_what_to_import(tmp_path):
+    card = model_card(made.pretrain(tmp_path / "elmo", steps=400), "ElmoForPreTraining")
+    assert "pipeline_tag" not in front_matter(card)
+    assert "import plmctl.modeling.elmo" in card
+    assert "AutoModelForPreTraining.from_pretrained(folder)" in card

@@ -145,7 +145,17 @@ def test_what_cannot_work_is_refused_before_any_text_is_read(
     cli: Cli, done: dict[str, Path], configs: dict[str, dict]
 ) -> None:
     teacher = configs["distilbert"]["objective"]["teacher"]
+    unpublished = {k: v for k, v in configs["distilbert"].items() if k != "objective"}
+    write("no-teacher.yaml", unpublished | {"run": "x"})
+    for part in ("weights", "tokenizer"):
+        shutil.copytree(teacher, f"no-{part}")
+        for path in Path(f"no-{part}").glob("*.safetensors" if part == "weights" else "tok*"):
+            path.unlink()
     cases = [
+        ("no-teacher", [], "objective: this key is needed"),
+        ("distilbert", ["objective.teacher=no-weights"], "no weights here"),
+        ("distilbert", ["objective.teacher=no-tokenizer"], "no tokenizer here"),
+        ("distilbert", ["objective.teacher=some/model"], "some/model cannot be had"),
         ("distilbert", ["objective.teacher=./nowhere"], "./nowhere", "no model here"),
         ("distilbert", ["objective.teacher=tok-bert"], "tok-bert", "no model here"),
         (

@@ -1,11 +1,13 @@
 """T5 through the commands, with a tokenizer made by hand: words, and sentinels as the last ids."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
@@ -107,6 +109,32 @@ def test_a_run_leaves_a_model_that_the_auto_class_loads(
     assert "AutoModelForSeq2SeqLM" in (run / "model" / "README.md").read_text()
 
 
+@pytest.mark.parametrize("version", ["v1.0", "v1.1"])
+def test_a_run_that_was_cut_short_is_the_whole_run(
+    cli: Cli, world: Path, tokenizer: Path, version: str
+) -> None:
+    """Dropout on; the same losses and weights, tied or not, after going on from step 2 of 6."""
+    model = {**CONFIG["model"], "version": version, "dropout_rate": 0.1}
+    run = world / f"t5-cut-{version}"
+    name = f"{run.name}.yaml"
+    write(name, {**CONFIG, "run": run.name, "model": model, "checkpoint": {"every": 2, "keep": 9}})
+    assert cli("pretrain", name)[0] == 0
+    whole = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    weights = load_file(run / "model" / "model.safetensors")
+    shutil.rmtree(run / "model")
+    for later in ("step-000004", "step-000006"):
+        shutil.rmtree(run / "checkpoints" / later)
+    assert cli("pretrain", name)[0] == 0
+    again = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    keys = ("step", "loss", "loss/lm", "loss/z_loss", "grad_norm", "valid/loss")
+    assert [{k: r.get(k) for k in keys} for r in again] == [
+        {k: r.get(k) for k in keys} for r in whole
+    ]
+    got = load_file(run / "model" / "model.safetensors")
+    assert weights.keys() == got.keys()
+    assert all(torch.equal(got[key], value) for key, value in weights.items())
+
+
 def test_a_model_is_continued_and_measured(
     cli: Cli, world: Path, finished: Callable[..., Path]
 ) -> None:
@@ -141,6 +169,11 @@ def test_a_model_is_continued_and_measured(
         assert result["perplexity/lm"] > 1
         assert result["sequences"] == 50
         assert result["loss"] == result["loss/lm"]
+    foreign = [{"name": "clm", "data": ["text.txt"], "seq_len": 32}]
+    write("t5-foreign.yaml", {"run": "t5-none", "model": "t5-adapt/model", "measures": foreign})
+    code, _, err = cli("eval", "t5-foreign.yaml")
+    assert code == 2
+    assert "a model of type 't5' cannot be measured by clm" in " ".join(err.split())
 
 
 def test_preview_shows_spans(cli: Cli, tokenizer: Path) -> None:

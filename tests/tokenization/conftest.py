@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from plmctl.config.tokenizer import TokenizerConfig
@@ -26,6 +27,15 @@ def config_of(algorithm: str, family: str, **settings: object) -> TokenizerConfi
     data = {"train": ["text.txt"]}
     values = {"run": "tok", "algorithm": algorithm, "family": family, "data": data}
     return TokenizerConfig.model_validate({"vocab_size": 400, **values, **settings})
+
+
+def made_up(lines: int) -> list[str]:
+    """Text of words of a few syllables each."""
+    draws = np.random.default_rng(3)
+    syllables = np.array([c + v for c in "bdfgklmnprst" for v in "aeiou"])
+    words = ["".join(draws.choice(syllables, size)) for size in draws.integers(1, 4, 400)]
+    rank = draws.zipf(1.3, (lines, 12)) % len(words)
+    return [" ".join(words[n] for n in row) for row in rank.tolist()]
 
 
 @pytest.fixture(scope="session")

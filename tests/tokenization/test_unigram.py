@@ -17,7 +17,7 @@ from plmctl.tokenization import templates
 from plmctl.tokenization.charsmap import nmt_nfkc, replacements
 from plmctl.tokenization.lattice import Lattice
 from plmctl.tokenization.train import train
-from tests.tokenization.conftest import TEXTS, config_of, quiet
+from tests.tokenization.conftest import TEXTS, config_of, made_up, quiet
 
 Saved = Callable[[str, str], str]
 
@@ -88,15 +88,6 @@ def test_pieces_that_are_dropped_leave_the_others() -> None:
 
 def test_characters_stay_whatever_the_limit() -> None:
     assert texts(Lattice({"abcabc": 2}, 3)) == ["a", "b", "c"]
-
-
-def made_up(lines: int) -> list[str]:
-    """Text of words of a few syllables each."""
-    draws = np.random.default_rng(3)
-    syllables = np.array([c + v for c in "bdfgklmnprst" for v in "aeiou"])
-    words = ["".join(draws.choice(syllables, size)) for size in draws.integers(1, 4, 400)]
-    rank = draws.zipf(1.3, (lines, 12)) % len(words)
-    return [" ".join(words[n] for n in row) for row in rank.tolist()]
 
 
 @pytest.mark.parametrize("family", ["t5", "albert"])

@@ -45,19 +45,30 @@ def learn(task: Task, progress: Progress) -> Learned:
     needed = sorted(alphabet.union(*special))
     size = task.size - len(special)
     check_fits(len(needed), task.size, len(special))
-    lattice = Lattice(_segments(task.words, alphabet), _SEEDS)
-    scores = _fit(lattice, size, progress)
-    pieces = {
-        text: score
-        for number, score in enumerate(scores.tolist())
-        if (text := lattice.text(number)) not in special
-    }
-    vocab = _vocabulary(pieces, needed, size)
+    pieces = fitted(task.words, alphabet, size, progress)
+    known = {text: score for text, score in pieces.items() if text not in special}
+    vocab = _vocabulary(known, needed, size)
     lowest = min(score for _, score in vocab)
     # Less probable than the characters of the longest, one by one.
     never = (max(map(len, special), default=0) + 1) * lowest
     first, last = ([(token, never) for token in tokens] for tokens in (task.first, task.last))
     return Learned({"vocab": [*first, *vocab, *last]}, len(vocab) + len(special))
+
+
+def fitted(
+    words: Mapping[str, int], alphabet: set[str], size: int, progress: Progress
+) -> dict[str, float]:
+    """Pieces and the logarithms of their probabilities, a few more than ``size``.
+
+    Args:
+        words: How often each was seen.
+        alphabet: Characters that pieces may have.
+        size: Pieces that are wanted.
+        progress: Told of what is done and of all.
+    """
+    lattice = Lattice(_segments(words, alphabet), _SEEDS)
+    scores = _fit(lattice, size, progress)
+    return {lattice.text(number): score for number, score in enumerate(scores.tolist())}
 
 
 def _segments(words: Mapping[str, int], alphabet: set[str]) -> Counter[str]:

@@ -1,0 +1,247 @@
+"""The bidirectional language model of ELMo (Peters et al., 2018, arXiv:1802.05365).
+
+Sentences stand one after the other in random order, each between <S> and </S>; a forward stream
+reads them as they are, a backward one reads another order of them, each from its end. Every row of
+a step is such a stream, cut into windows; the LSTM's state goes on from window to window and
+gradients stop at the cut. Loss = mean of the two directions' mean cross-entropies.
+
+Inputs are characters, targets are words. The words of the tokenizer are the words whose characters
+are known: one that it has no id for is read as "<UNK>". ``target_words`` below its size makes rare
+words unknown as targets only, as published. Source: allenai/bilm-tf, data.py and training.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from plmctl.config.members import ObjectiveConfig
+from plmctl.config.units import Count
+from plmctl.errors import ConfigError
+from plmctl.shaping.candidates import log_uniform
+from plmctl.shaping.keys import fold, stream
+from plmctl.shaping.order import permute
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from plmctl.corpus.store import TokenStore
+    from plmctl.modeling.batch import Batch
+    from plmctl.modeling.network import Network
+    from plmctl.tokenization.vocab import Vocab
+
+Ints = NDArray[np.int64]
+
+PARTS = ("forward", "backward")
+
+
+class Config(ObjectiveConfig):
+    """Predict the next word and the one before, from characters, with the state carried on."""
+
+    name: Literal["bilm"] = "bilm"
+    softmax: Literal["full", "sampled"] = "full"
+    """sampled: train on the true word and `samples` others (published); figures of validation and
+    evaluation are always those of the full softmax."""
+    samples: Count = Field(default=8192, ge=1)
+    """sampled only: other words a step and direction, frequent ones more often. With no fewer than
+    there are words, the softmax is full."""
+    target_words: Count | None = Field(default=None, ge=4)
+    """Predict only this many of the tokenizer's most frequent words, the rest as unknown; their
+    characters are read all the same. Empty: all."""
+    shuffle: bool = True
+    """Another order of the sentences every epoch and direction; false: the order of the text."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Sentences in the order of a stream.
+
+    Attributes:
+        sentences: [S] sentence numbers.
+        starts: [S+1] stream position where each starts; a sentence of n words has n + 1.
+    """
+
+    sentences: Ints
+    starts: Ints
+
+
+class Marks(NamedTuple):
+    """Ids of <S>, </S> and <UNK>."""
+
+    begin: int
+    end: int
+    unknown: int
+
+
+@dataclass(frozen=True)
+class BidirectionalLm:
+    """The streams of one store, cut into windows."""
+
+    store: TokenStore
+    config: Config
+    seq_len: int
+    marks: Marks
+    outputs: int
+    """Words that are predicted."""
+    order: Callable[[int, int], Order]
+    """The order of an epoch (argument 1) and direction (argument 2)."""
+    characters: NDArray[np.int16]
+    """[V, 50] of every word."""
+    key: int
+    """Of the candidates of the sampled softmax."""
+    parts: tuple[str, ...] = PARTS
+    streamed: bool = True
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The loss is the mean of both directions."""
+        return dict.fromkeys(PARTS, 0.5)
+
+    def __len__(self) -> int:
+        """Windows in an epoch."""
+        return (self.store.num_tokens + self.store.num_sentences) // self.seq_len
+
+    def collate(self, epochs: Ints, samples: Ints) -> Batch:
+        """The windows ``samples`` of both streams.
+
+        Args:
+            epochs: [B].
+            samples: [B], each below ``len(self)``.
+
+        Returns:
+            inputs: characters [U, 50] of the distinct words, words [2, B, T], rows of it;
+            targets: forward and backward, [B, T].
+        """
+        import torch
+
+        from plmctl.modeling.batch import Batch
+
+        pairs = [self._window(epochs, samples, direction) for direction in (0, 1)]
+        distinct, words = np.unique(np.stack([ids for ids, _ in pairs]), return_inverse=True)
+        size = len(samples) * self.seq_len
+        return Batch(
+            {
+                "characters": torch.from_numpy(self.characters[distinct]),
+                "words": torch.from_numpy(words.reshape(2, len(samples), self.seq_len)),
+            },
+            {part: torch.from_numpy(t) for part, (_, t) in zip(PARTS, pairs, strict=True)},
+            size,
+            size,
+        )
+
+    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """Summed cross-entropy of the next words of each stream, in nats."""
+        import torch
+
+        from plmctl.modeling.losses import cross_entropy_sums
+
+        if self.config.softmax == "full" or self.config.samples >= self.outputs:
+            return cross_entropy_sums(network(rows=batch.rows, **batch.inputs), batch.targets)
+        window = batch.rows.window if batch.rows else 0
+        drawn = [
+            log_uniform(fold(self.key, window, d), self.outputs, self.config.samples)
+            for d in (0, 1)
+        ]
+        targets = torch.stack([batch.targets[part] for part in PARTS])
+        logits = network(
+            rows=batch.rows,
+            **batch.inputs,
+            targets=targets,
+            candidates=torch.from_numpy(np.stack([ids for ids, _ in drawn])).to(targets.device),
+            tries=torch.tensor([tries for _, tries in drawn], device=targets.device),
+        )
+        first = {part: torch.zeros_like(target) for part, target in batch.targets.items()}
+        return cross_entropy_sums(logits, first)
+
+    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The loss of the full softmax, and the number of right first guesses."""
+        from plmctl.modeling.losses import score_sums
+
+        return score_sums(network(rows=batch.rows, **batch.inputs), batch.targets)
+
+    def _window(self, epochs: Ints, samples: Ints, direction: int) -> tuple[Ints, Ints]:
+        """Inputs and targets [B, T] of one direction."""
+        positions = samples[:, None] * self.seq_len + np.arange(self.seq_len)
+        inputs, targets = np.empty_like(positions), np.empty_like(positions)
+        for epoch in np.unique(epochs):
+            rows = epochs == epoch
+            inputs[rows], targets[rows] = self._read(
+                self.order(int(epoch), direction), positions[rows], backward=bool(direction)
+            )
+        targets[targets >= self.outputs] = self.marks.unknown
+        return inputs, targets
+
+    def _read(self, order: Order, positions: Ints, *, backward: bool) -> tuple[Ints, Ints]:
+        """The word at each stream position and the one after it, within its sentence."""
+        at = np.searchsorted(order.starts, positions, side="right") - 1
+        sentence, offset = order.sentences[at], positions - order.starts[at]
+        first, end = self.store.sentences[sentence], self.store.sentences[sentence + 1]
+        # Both of these and one place more: the mark before the sentence, or the one after it.
+        before, after = (end - offset, end - 1 - offset) if backward else (
+            first + offset - 1, first + offset
+        )  # fmt: skip
+        begin, close = self.marks.begin, self.marks.end
+        if backward:
+            begin, close = close, begin
+        inside = offset > 0
+        inputs = np.where(inside, self.store.tokens(np.where(inside, before, first)), begin)
+        inside = offset < end - first
+        targets = np.where(inside, self.store.tokens(np.where(inside, after, first)), close)
+        return inputs.astype(np.int64), targets.astype(np.int64)
+
+
+def make(
+    config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+) -> BidirectionalLm:
+    """The objective over a store; ``seq_len`` is the window (published: 20).
+
+    Raises:
+        ConfigError: A tokenizer without words or sentence marks, or with fewer words than are to
+            be predicted.
+    """
+    if vocab.words is None or vocab.bos is None or vocab.eos is None or vocab.unk is None:
+        raise ConfigError(
+            "the objective 'bilm' needs a tokenizer of words with <S>, </S> and <UNK>",
+            "train one with `algorithm: word` and `family: elmo`",
+        )
+    if config.target_words is not None and config.target_words > vocab.size:
+        raise ConfigError(
+            f"objective.target_words: {config.target_words:,}, but the tokenizer has "
+            f"{vocab.size:,} words",
+            "lower it, or train a larger tokenizer",
+        )
+    key = int(fold(seed, stream("sentences")))
+    counts = np.diff(store.sentences) + 1
+
+    @lru_cache(maxsize=4)  # two directions, and two epochs where a batch straddles them
+    def order(epoch: int, direction: int) -> Order:
+        sentences = np.arange(len(counts))
+        if config.shuffle:
+            sentences = permute(sentences, len(counts), fold(key, epoch, direction))
+        return Order(sentences, np.append(0, np.cumsum(counts[sentences])))
+
+    return BidirectionalLm(
+        store,
+        config,
+        seq_len,
+        Marks(vocab.bos, vocab.eos, vocab.unk),
+        config.target_words or vocab.size,
+        order,
+        _characters(vocab.words, vocab.bos, vocab.eos),
+        int(fold(seed, stream("candidates"), seq_len)),
+    )
+
+
+@lru_cache(maxsize=1)  # training and every validation have the same words
+def _characters(words: tuple[str, ...], bos: int, eos: int) -> NDArray[np.int16]:
+    from plmctl.modeling.elmo.characters import BEGIN_SENTENCE, END_SENTENCE, boundary, encode_words
+
+    table = encode_words(words)
+    table[bos], table[eos] = boundary(BEGIN_SENTENCE), boundary(END_SENTENCE)
+    return table

@@ -1,0 +1,209 @@
+"""New tokens for a tokenizer that there is already: all its ids stay what they are.
+
+Characters that it does not know come first, then pieces. Merges are learnt on top of the old ones,
+from words as the old tokenizer cuts them, so that they come after all old ones; WordPiece's pieces
+are learnt in the same way. Pieces of a Unigram model are fitted to the new text, and those that are
+not there yet are added with their probabilities there.
+
+Text that has none of the new tokens keeps its ids. Elsewhere a new token takes the place of the old
+ones that it is made of; WordPiece, which is greedy, and Unigram may then cut the rest of such a
+word in another way too.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from operator import add
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from plmctl.config.tokenizer import TokenizerConfig
+from plmctl.errors import ConfigError
+from plmctl.tokenization.algorithms import Progress
+from plmctl.tokenization.algorithms.unigram import fitted
+from plmctl.tokenization.merging import Words, learn
+from plmctl.tokenization.sums import check_sums
+from plmctl.tokenization.symbols import CONTINUES, ENDS, frequent_characters
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+Settings = dict[str, Any]
+
+
+def load(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
+    """The tokenizer that is to be extended.
+
+    Raises:
+        ConfigError: There is none, it is of another algorithm, or has as many ids already.
+    """
+    from transformers import AutoTokenizer
+
+    source = str(config.extend)
+    check_sums(source)
+    try:
+        tokenizer = cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(source))
+        found = _algorithm(json.loads(tokenizer.backend_tokenizer.to_str()))
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"extend: {source}: no tokenizer here", "name a folder that has tokenizer.json"
+        ) from error
+    if found != config.algorithm:
+        raise ConfigError(
+            f"extend: {source} is {found or 'of a kind that cannot be extended'}, "
+            f"not {config.algorithm}",
+            f"set algorithm to {found}" if found else None,
+        )
+    if config.vocab_size <= len(tokenizer):
+        raise ConfigError(
+            f"vocab_size: {source} has {len(tokenizer):,} ids already",
+            "vocab_size counts the old ids and the new ones: raise it",
+        )
+    return tokenizer
+
+
+def extend(
+    old: "PreTrainedTokenizerFast",
+    words: Mapping[str, int],
+    config: TokenizerConfig,
+    progress: Progress,
+) -> "PreTrainedTokenizerFast":
+    """The tokenizer with more tokens.
+
+    Args:
+        old: What is extended; it is not changed.
+        words: How often each word of its pre-tokenizer was seen.
+        config: Ids in the end, and the least frequency of a merge.
+        progress: Told of what is done and of all.
+    """
+    settings = _complete(json.loads(old.backend_tokenizer.to_str()))
+    alphabet = frequent_characters(words, config.limit_alphabet)
+    characters = sorted(set(map(chr, alphabet)))
+    if config.algorithm == "unigram":
+        _add_pieces(settings["model"], words, characters, config.vocab_size, progress)
+    else:
+        if config.algorithm != "byte_bpe":
+            _add_characters(settings["model"], characters, config)
+        _add_merged(settings, words, config, progress)
+    return _reloaded(old, settings)
+
+
+def _algorithm(settings: Settings) -> str | None:
+    model = settings["model"]
+    if model["type"] in ("WordPiece", "Unigram"):
+        plain = not model.get("byte_fallback")
+        return str(model["type"]).lower() if plain else None
+    cutter = settings["pre_tokenizer"] or {}
+    types = [part["type"] for part in cutter.get("pretokenizers", [cutter]) if part]
+    if "ByteLevel" in types:
+        return "byte_bpe"
+    return "bpe" if model.get("end_of_word_suffix") == ENDS else None
+
+
+def _complete(settings: Settings) -> Settings:
+    """The same with all added tokens in the model, where their ids do not depend on its size."""
+    model = settings["model"]
+    for token in sorted(settings["added_tokens"], key=lambda token: token["id"]):
+        text, number = token["content"], token["id"]
+        if isinstance(model["vocab"], dict):
+            model["vocab"].setdefault(text, number)
+        elif number >= len(model["vocab"]):
+            never = 20 * min(score for _, score in model["vocab"]) - 100
+            model["vocab"].append([text, never])
+    return settings
+
+
+def _add_characters(model: Settings, characters: list[str], config: TokenizerConfig) -> None:
+    """Characters that are not known yet, as far as there is room, in each of their two roles."""
+    vocab = model["vocab"]
+    marked = "{}" + ENDS if config.algorithm == "bpe" else CONTINUES + "{}"
+    for character in characters:
+        for token in (character, marked.format(character)):
+            if token not in vocab and _next(vocab) < config.vocab_size:
+                vocab[token] = _next(vocab)
+
+
+def _add_merged(
+    settings: Settings, words: Mapping[str, int], config: TokenizerConfig, progress: Progress
+) -> None:
+    from tokenizers import Tokenizer
+
+    model = settings["model"]
+    vocab: dict[str, int] = model["vocab"]
+    tokens = [f"\0{number}" for number in range(_next(vocab))]  # what no text gives
+    for token, number in vocab.items():
+        tokens[number] = token
+    cut = _cut(Tokenizer.from_str(json.dumps(settings)), words, tokens)
+    merges = learn(
+        cut,
+        config.vocab_size,
+        min_frequency=config.min_frequency,
+        join=_join if config.algorithm == "wordpiece" else add,
+        progress=progress,
+    )
+    for number in range(len(tokens), len(merges.tokens)):
+        vocab[merges.tokens[number]] = number
+    if "merges" in model:
+        pairs = ([merges.tokens[left], merges.tokens[right]] for left, right in merges.pairs)
+        model["merges"] = [*model["merges"], *pairs]
+
+
+def _cut(tokenizer: "Tokenizer", words: Mapping[str, int], tokens: list[str]) -> Words:
+    """The words as the tokenizer cuts them; without those that it does not know."""
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    rows, weights = [], []
+    for word, number in words.items():
+        row = [token.id for token in tokenizer.model.tokenize(word) if token.value != unknown]
+        if row:
+            rows.append(row)
+            weights.append(number)
+    sizes = [len(row) for row in rows]
+    starts = np.zeros(sum(sizes), dtype=bool)
+    starts[np.cumsum(sizes) - sizes] = True
+    symbols = np.array([symbol for row in rows for symbol in row], dtype=np.int32)
+    return Words(tokens, symbols, starts, np.repeat(np.array(weights, dtype=np.float64), sizes))
+
+
+def _add_pieces(
+    model: Settings,
+    words: Mapping[str, int],
+    characters: list[str],
+    size: int,
+    progress: Progress,
+) -> None:
+    rows = model["vocab"]
+    known = {piece for piece, _ in rows}
+    pieces = fitted(words, set(characters), size, progress)
+    lowest = min(pieces.values())
+    new = {c: pieces.get(c, lowest) for c in characters if c not in known}
+    for piece, score in sorted(pieces.items(), key=lambda item: (-item[1], item[0])):
+        if piece not in known:
+            new.setdefault(piece, score)
+    rows += [[piece, score] for piece, score in list(new.items())[: size - len(rows)]]
+
+
+def _reloaded(old: "PreTrainedTokenizerFast", settings: Settings) -> "PreTrainedTokenizerFast":
+    """The same class with other settings, as transformers makes it from a folder."""
+    from transformers import AutoTokenizer
+
+    folder = Path(tempfile.mkdtemp())
+    try:
+        old.save_pretrained(folder)
+        (folder / "tokenizer.json").write_text(json.dumps(settings), encoding="utf-8")
+        tokenizer = cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(folder))
+    finally:
+        shutil.rmtree(folder)
+    tokenizer.name_or_path = old.name_or_path
+    return tokenizer
+
+
+def _join(left: str, right: str) -> str:
+    return left + right.removeprefix(CONTINUES)
+
+
+def _next(vocab: Mapping[str, int]) -> int:
+    return max(vocab.values()) + 1

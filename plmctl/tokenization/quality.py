@@ -1,0 +1,256 @@
+"""How well a tokenizer fits a text: measures of one tokenizer, and of two side by side.
+
+A word here is a run of letters, marks and digits, whatever the tokenizer takes for one, so that the
+figures of different tokenizers compare; a character of a script that puts no spaces between words
+(Chinese, Japanese) is a word of its own.
+"""
+
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+Ints = NDArray[np.int64]
+
+_UNSPACED = {"cjk": "chinese", "hiragana": "japanese", "katakana": "japanese"}
+_LONGEST = 10  # tokens that are listed
+_SPACE = "\u2581"
+
+
+@dataclass(frozen=True)
+class Fertility:
+    """How the words of one script are cut.
+
+    Attributes:
+        words: Of the text.
+        tokens: Of these words.
+        whole: Words that are one token, and not the unknown one.
+    """
+
+    words: int
+    tokens: int
+    whole: int
+
+
+@dataclass(frozen=True)
+class Quality:
+    """A tokenizer on a text.
+
+    Attributes:
+        vocabulary: Ids.
+        bytes: Of the text in UTF-8.
+        characters: Of the text.
+        tokens: Without those that a template adds.
+        unknown: Characters in tokens that are the unknown one.
+        scripts: By script, the most frequent first.
+        unused: Ids that the text does not need, special tokens apart.
+        longest: Tokens of most characters, without marks.
+        surfaces: The text of each token, without marks.
+    """
+
+    vocabulary: int
+    bytes: int
+    characters: int
+    tokens: int
+    unknown: int
+    scripts: Mapping[str, Fertility]
+    unused: int
+    longest: Sequence[str]
+    surfaces: frozenset[str]
+
+    def figures(self) -> dict[str, float]:
+        """The key figures."""
+        words = sum(found.words for found in self.scripts.values())
+        inside = sum(found.tokens for found in self.scripts.values())
+        whole = sum(found.whole for found in self.scripts.values())
+        return {
+            "vocabulary": self.vocabulary,
+            "bytes per token": self.bytes / max(1, self.tokens),
+            "characters per token": self.characters / max(1, self.tokens),
+            "tokens per word": inside / max(1, words),
+            "words that are one token, %": 100 * whole / max(1, words),
+            "unknown characters, %": 100 * self.unknown / max(1, self.characters),
+            "ids not used here, %": 100 * self.unused / max(1, self.vocabulary),
+        }
+
+
+def measure(tokenizer: Tokenizer, texts: Sequence[str]) -> Quality:
+    """Measure a tokenizer on held-out lines.
+
+    Args:
+        tokenizer: Any.
+        texts: Lines; words do not go from one to the next.
+    """
+    plain = _plain(tokenizer)
+    encodings = plain.encode_batch(list(texts), add_special_tokens=False)
+    ids = np.array([n for found in encodings for n in found.ids], dtype=np.int64)
+    vocab = plain.get_vocab(with_added_tokens=True)
+    special = {n for n, token in plain.get_added_tokens_decoder().items() if token.special}
+    spans = np.array([span for found in encodings for span in found.offsets], dtype=np.int64)
+    spans = spans.reshape(-1, 2)
+    unknown = ids == (-1 if (number := _unknown(plain)) is None else number)
+    surfaces = {surface(token, plain) for token, n in vocab.items() if n not in special}
+    return Quality(
+        vocabulary=len(vocab),
+        bytes=sum(len(text.encode()) for text in texts),
+        characters=sum(map(len, texts)),
+        tokens=len(ids),
+        unknown=int((spans[:, 1] - spans[:, 0])[unknown].sum()),
+        scripts=_scripts(texts, [len(found) for found in encodings], spans, unknown),
+        unused=len(set(vocab.values()) - special - set(ids.tolist())),
+        longest=sorted(surfaces, key=lambda text: (-len(text), text))[:_LONGEST],
+        surfaces=frozenset(surfaces - {""}),
+    )
+
+
+def overlap(one: Quality, other: Quality) -> float:
+    """Share of the smaller vocabulary that the other has too, marks of word boundaries apart."""
+    smaller = min(len(one.surfaces), len(other.surfaces))
+    return len(one.surfaces & other.surfaces) / max(1, smaller)
+
+
+def by_size(tokenizer: Tokenizer, texts: Sequence[str], sizes: Sequence[int]) -> list[float]:
+    """Bytes per token if the vocabulary ended at so many ids: what more of them buy.
+
+    Of byte-pair encodings the first merges are kept, of a Unigram model the most probable pieces,
+    of WordPiece the first ids, which are the most frequent pieces in a vocabulary that was trained
+    here; single characters always.
+    """
+    settings = json.loads(_plain(tokenizer).to_str())
+    found = []
+    for size in sizes:
+        model = _cut(settings["model"], size)
+        smaller = Tokenizer.from_str(json.dumps({**settings, "model": model, "added_tokens": []}))
+        tokens = sum(map(len, smaller.encode_batch(list(texts), add_special_tokens=False)))
+        found.append(sum(len(text.encode()) for text in texts) / max(1, tokens))
+    return found
+
+
+def sizes_of(tokenizer: Tokenizer) -> list[int]:
+    """Sizes of the vocabulary to look at: powers of two above the single characters, and all."""
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    alphabet = sum(len(surface(token, tokenizer)) <= 1 for token in vocab)
+    powers = [2**power for power in range(7, 24)]
+    return [*(size for size in powers if 1.1 * alphabet < size < 0.95 * len(vocab)), len(vocab)]
+
+
+def segments(tokenizer: Tokenizer, text: str) -> list[str]:
+    """The text in parts, one a token, so that together they are the text.
+
+    Tokens that share a character, of which they have a few bytes each, are one part.
+    """
+    offsets = _plain(tokenizer).encode(text, add_special_tokens=False).offsets
+    edges = sorted({0, len(text), *(begin for begin, end in offsets if end > begin)})
+    return [text[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+
+
+def surface(token: str, tokenizer: Tokenizer) -> str:
+    """A token's text without the marks of its algorithm."""
+    kind = type(tokenizer.model).__name__
+    if kind == "WordPiece":
+        return token.removeprefix("##")
+    if kind == "Unigram":
+        return token.removeprefix(_SPACE)
+    if type(tokenizer.decoder).__name__ == "ByteLevel":
+        text: str = tokenizer.decoder.decode([token])
+        return text.strip() or text
+    return token.removesuffix("</w>")
+
+
+def _plain(tokenizer: Tokenizer) -> Tokenizer:
+    """The same, without padding and truncation; text like a special token is text."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_padding()
+    copy.no_truncation()
+    copy.encode_special_tokens = True
+    return copy
+
+
+def _unknown(tokenizer: Tokenizer) -> int | None:
+    settings = json.loads(tokenizer.to_str())["model"]
+    if settings.get("unk_id") is not None:
+        return int(settings["unk_id"])
+    token = settings.get("unk_token")
+    number: int | None = tokenizer.token_to_id(token) if token else None
+    return number
+
+
+def _cut(model: dict[str, Any], size: int) -> dict[str, Any]:
+    """A model's settings with the first tokens alone."""
+    vocab = model["vocab"]
+    if isinstance(vocab, list):  # Unigram: ids are places in it, so the rest is made improbable
+        order = sorted(range(len(vocab)), key=lambda n: -vocab[n][1])
+        kept = set(order[:size]) | {model.get("unk_id")}
+        never = min(score for _, score in vocab) * 100 - 100
+        rows = [
+            [token, score if n in kept or len(token) == 1 else never]
+            for n, (token, score) in enumerate(vocab)
+        ]
+        return {**model, "vocab": rows}
+    if "merges" in model:
+        made = max(0, size - (len(vocab) - len(model["merges"])))
+        return {**model, "merges": model["merges"][:made]}
+    left = {
+        token: n
+        for token, n in vocab.items()
+        if n < size or len(token.removeprefix("##")) == 1 or token == model["unk_token"]
+    }
+    return {**model, "vocab": left}
+
+
+def _scripts(
+    texts: Sequence[str], sizes: Sequence[int], spans: Ints, unknown: NDArray[np.bool_]
+) -> dict[str, Fertility]:
+    """How the words of each script are cut.
+
+    Args:
+        texts: What was encoded.
+        sizes: Tokens of each text.
+        spans: The characters of each token in its text, from and to, [tokens, 2].
+        unknown: Whether it is the unknown one, [tokens].
+    """
+    code = np.frombuffer("\n".join([*texts, ""]).encode("utf-32-le"), dtype="<u4")
+    word, script, names = _words(code)
+    begin = np.cumsum([0, *(len(text) + 1 for text in texts)])
+    # A token belongs to the word of its last character: the first may be the space before it.
+    of = word[np.repeat(begin[:-1], sizes) + np.maximum(spans[:, 1] - 1, spans[:, 0])]
+    tokens = np.bincount(of[of >= 0], minlength=len(script))
+    whole = tokens == 1
+    whole[of[(of >= 0) & unknown]] = False
+    result = {}
+    for number, name in enumerate(names):
+        mine = script == number
+        result[name] = Fertility(int(mine.sum()), int(tokens[mine].sum()), int(whole[mine].sum()))
+    return dict(sorted(result.items(), key=lambda item: (-item[1].words, item[0])))
+
+
+def _words(code: NDArray[np.uint32]) -> tuple[Ints, Ints, list[str]]:
+    """The word of each character, -1 for none; the script of each word; names of the scripts."""
+    distinct, place = np.unique(code, return_inverse=True)
+    scripts = [_script(chr(c)) for c in distinct.tolist()]
+    names = sorted(set(scripts) - {""})
+    number = np.array([names.index(name) if name else -1 for name in scripts])[place]
+    alone = np.array([name in _UNSPACED.values() for name in scripts])[place]
+    inside = number >= 0
+    first = inside.copy()
+    first[1:] &= ~inside[:-1] | alone[1:] | alone[:-1]
+    word = np.where(inside, np.cumsum(first) - 1, -1)
+    return word.astype(np.int64), number[first].astype(np.int64), names
+
+
+@cache
+def _script(character: str) -> str:
+    """The script of a letter, by its name in Unicode; "digits", or nothing for the rest."""
+    category = unicodedata.category(character)[0]
+    if category == "N":
+        return "digits"
+    if category not in "LM":
+        return ""
+    name = unicodedata.name(character, "other").lower().split(" ")[0].split("-")[0]
+    return _UNSPACED.get(name, name)

@@ -1,0 +1,42 @@
+"""Published ELMo weights (allenai/bilm-tf) to a folder for transformers' AutoModel.
+
+    python scripts/convert_elmo.py options.json weights.hdf5 FOLDER
+
+Then, in Python: `import plmctl.modeling.elmo`, and `AutoModel.from_pretrained("FOLDER")`.
+Needs h5py: pip install 'plmctl[elmo]'.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from plmctl.errors import PlmError
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("options", type=Path, help="options.json")
+    parser.add_argument("weights", type=Path, help="the HDF5 file published with it")
+    parser.add_argument("folder", type=Path, help="a new folder")
+    parser.add_argument(
+        "--words", type=int, help="words that further pretraining predicts, if other than published"
+    )
+    asked = parser.parse_args()
+    if asked.folder.exists():
+        sys.exit(f"{asked.folder}: this is there already; name a new folder")
+    from plmctl.modeling.elmo.convert import convert
+
+    try:
+        model = convert(asked.options, asked.weights)
+    except PlmError as error:
+        sys.exit(str(error))
+    if asked.words:
+        model.config.vocab_size = asked.words
+    model.save_pretrained(asked.folder)
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters in {asked.folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Peak memory of ``plmctl train-tokenizer`` on made-up corpora of growing size.
+
+    python scripts/tokenizer_memory.py --megabytes 50 300
+
+Two texts: English-like words with a tail that never ends, a tenth of them machine noise, and lines
+of Chinese characters without a space. Prints one line a run: the text, its size, the algorithm, the
+seconds that it took and the peak of the process's memory beside the config's max_memory.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+ALGORITHMS = {"wordpiece": "bert", "byte_bpe": "gpt2", "bpe": "gpt1", "unigram": "t5"}
+_CHUNK = 20_000  # words or characters made at once
+
+
+def english(seed: int) -> Iterator[str]:
+    """Zipf's law over words of letters, so that new ones keep coming, and hexadecimal noise."""
+    draws = np.random.default_rng(seed)
+    while True:
+        ranks = draws.zipf(1.25, _CHUNK) % 50_000_000
+        noise = draws.random(_CHUNK) < 0.1
+        words = [
+            f"{draws.integers(1 << 62):x}" if bad else spelled(int(rank))
+            for rank, bad in zip(ranks, noise, strict=True)
+        ]
+        yield from (" ".join(words[at : at + 15]) for at in range(0, _CHUNK, 15))
+
+
+def spelled(rank: int) -> str:
+    """A word for a number: the more frequent, the shorter."""
+    letters = []
+    while True:
+        rank, letter = divmod(rank, 20)
+        letters.append("etaoinshrdlcumwfgypb"[letter])
+        if not rank:
+            return "".join(letters)
+
+
+def chinese(seed: int) -> Iterator[str]:
+    """6,000 characters by Zipf's law, in lines of 400 without a space."""
+    draws = np.random.default_rng(seed)
+    while True:
+        codes = 0x4E00 + draws.zipf(1.2, _CHUNK) % 6000
+        text = codes.astype("<u4").tobytes().decode("utf-32-le")
+        yield from (text[at : at + 400] for at in range(0, _CHUNK, 400))
+
+
+def write(path: Path, lines: Iterator[str], size: int) -> None:
+    """Write lines until the file has so many bytes."""
+    written = 0
+    with path.open("w", encoding="utf-8") as file:
+        while written < size:
+            line = next(lines) + "\n"
+            written += len(line.encode())
+            file.write(line)
+
+
+def measure(folder: Path, text: Path, algorithm: str, arguments: list[str]) -> tuple[float, int]:
+    """Seconds and peak bytes of a training in a process of its own."""
+    config = folder / "tokenizer.yaml"
+    config.write_text(
+        f"run: {folder / 'tokenizer'}\nalgorithm: {algorithm}\nfamily: {ALGORITHMS[algorithm]}\n"
+        f"vocab_size: 32000\ndata: {{train: ['{text}'], max_bytes: 1TB}}\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "plmctl", "train-tokenizer", str(config), *arguments]
+    began = time.perf_counter()
+    child = subprocess.Popen([*command, "--fresh"], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(command)} failed")
+    return time.perf_counter() - began, usage.ru_maxrss * 1024
+
+
+def main() -> None:
+    """Measure each text at each size."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[50, 300])
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=[*ALGORITHMS])
+    parser.add_argument("overrides", nargs="*", help="of the config, after --")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for made in (english, chinese):
+            for megabytes in asked.megabytes:
+                text = folder / "text.txt"
+                write(text, made(megabytes), megabytes * 1_000_000)
+                for algorithm in asked.algorithms:
+                    seconds, peak = measure(folder, text, algorithm, asked.overrides)
+                    print(
+                        f"{made.__name__:8} {megabytes:5} MB  {algorithm:10}"
+                        f"{seconds:7.1f} s  peak {peak / 1e9:.2f} GB",
+                        flush=True,
+                    )
+
+
+if __name__ == "__main__":
+    main()

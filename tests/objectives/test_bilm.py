@@ -1,0 +1,228 @@
+"""ELMo's streams against plain loops over lists, and its two softmaxes against each other."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from plmctl import families, objectives
+from plmctl.corpus.store import TokenStore
+from plmctl.errors import ConfigError
+from plmctl.families.elmo import HEADS
+from plmctl.families.elmo import Config as ElmoFamily
+from plmctl.modeling.elmo.characters import boundary, encode_words
+from plmctl.modeling.network import Network
+from plmctl.modeling.sampled import sampled_logits
+from plmctl.objectives.bilm import BidirectionalLm
+from plmctl.shaping.candidates import log_uniform
+from plmctl.tokenization.vocab import Vocab
+
+BEGIN, END, UNKNOWN = 0, 1, 2
+WORDS = ("<S>", "</S>", "<UNK>", *(f"w{number}" for number in range(3, 60)))
+VOCAB = Vocab(size=60, unk=UNKNOWN, bos=BEGIN, eos=END, words=WORDS)
+
+
+@pytest.fixture(scope="module")
+def store() -> TokenStore:
+    rng = np.random.default_rng(5)
+    documents = [
+        [rng.integers(3, 60, rng.integers(1, 9)).tolist() for _ in range(rng.integers(1, 8))]
+        for _ in range(25)
+    ]
+    return TokenStore.from_lists(documents, vocab_size=60)
+
+
+def made(store: TokenStore, seq_len: int = 10, **fields: object) -> BidirectionalLm:
+    member = objectives.get("bilm")
+    return member.make(member.Config(name="bilm", **fields), store, VOCAB, seq_len, 3)
+
+
+def read(step: BidirectionalLm, epoch: int = 0) -> list[tuple[list[int], list[int]]]:
+    """The whole epoch of each direction as two flat lists: inputs and targets."""
+    samples = np.arange(len(step))
+    batch = step.collate(np.full(len(samples), epoch), samples)
+    by_row = {tuple(step.characters[number].tolist()): number for number in range(60)}
+    ids = [by_row[tuple(row)] for row in batch.inputs["characters"].tolist()]
+    both = []
+    for direction, part in enumerate(HEADS):
+        inputs = [ids[row] for row in batch.inputs["words"][direction].flatten().tolist()]
+        both.append((inputs, batch.targets[part].flatten().tolist()))
+    return both
+
+
+def test_streams_in_the_order_of_the_text(store: TokenStore) -> None:
+    """Against the definition: <S> words </S> forwards, </S> words reversed <S> backwards."""
+    step = made(store, shuffle=False)
+    text = store.tokens(np.arange(store.num_tokens)).tolist()
+    bounds = store.sentences.tolist()
+    sentences = [text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    forward = [[BEGIN, *s, END] for s in sentences]
+    backward = [[END, *s[::-1], BEGIN] for s in sentences]
+    size = len(step) * 10
+    assert size > store.num_tokens + store.num_sentences - 10
+    for (inputs, targets), marked in zip(read(step), (forward, backward), strict=True):
+        assert inputs == [word for s in marked for word in s[:-1]][:size]
+        assert targets == [word for s in marked for word in s[1:]][:size]
+
+
+def sentences_of(inputs: list[int], targets: list[int], mark: int) -> list[tuple[int, ...]]:
+    """Whole sentences of a stream; inside one every target is the next input."""
+    starts = [place for place, word in enumerate(inputs) if word == mark]
+    found = []
+    for start, end in zip(starts, starts[1:], strict=False):
+        assert targets[start : end - 1] == inputs[start + 1 : end]
+        found.append(tuple(inputs[start + 1 : end]))
+    return found
+
+
+def test_every_epoch_and_direction_has_an_order_of_its_own(store: TokenStore) -> None:
+    step = made(store)
+    orders = []
+    for epoch in (0, 1):
+        (inputs, targets), (back_inputs, back_targets) = read(step, epoch)
+        assert END not in inputs
+        assert BEGIN not in targets
+        assert BEGIN not in back_inputs
+        assert END not in back_targets
+        orders.append(sentences_of(inputs, targets, BEGIN))
+        orders.append([s[::-1] for s in sentences_of(back_inputs, back_targets, END)])
+    everything = {
+        tuple(store.tokens(np.arange(a, b)).tolist())
+        for a, b in zip(store.sentences, store.sentences[1:], strict=False)
+    }
+    for order in orders:
+        assert set(order) <= everything
+        assert len(order) > store.num_sentences - 12  # but those of the last, cut window
+    assert len({tuple(order) for order in orders}) == 4
+
+
+def test_a_batch_over_epochs_is_that_of_each(store: TokenStore) -> None:
+    step = made(store)
+    both = step.collate(np.array([0, 1]), np.array([4, 2]))
+    for row, (epoch, sample) in enumerate(((0, 4), (1, 2))):
+        alone = step.collate(np.array([epoch]), np.array([sample]))
+        words = both.inputs["characters"][both.inputs["words"][:, row]]
+        assert torch.equal(words, alone.inputs["characters"][alone.inputs["words"][:, 0]])
+        assert torch.equal(both.targets["backward"][row], alone.targets["backward"][0])
+
+
+def test_characters_of_words_and_marks(store: TokenStore) -> None:
+    step = made(store)
+    assert np.array_equal(step.characters[3:], encode_words(WORDS[3:]))
+    assert np.array_equal(step.characters[BEGIN], boundary(257))
+    assert np.array_equal(step.characters[END], boundary(258))
+
+
+def test_rare_words_are_read_but_not_predicted(store: TokenStore) -> None:
+    few, every = made(store, target_words=30), made(store)
+    for (inputs, targets), (all_inputs, all_targets) in zip(read(few), read(every), strict=True):
+        assert inputs == all_inputs
+        assert max(inputs) >= 30
+        assert targets == [word if word < 30 else UNKNOWN for word in all_targets]
+
+
+def network(dropout: float = 0.0, words: int = 60) -> Network:
+    torch.manual_seed(0)
+    config = ElmoFamily(size="tiny", projection_size=16, cell_size=24, dropout=dropout)
+    family = families.get("elmo")
+    return Network(family.build(config, vocab_size=words, pad_id=0, parts=HEADS), family.forward)
+
+
+def test_loss_starts_near_the_log_of_the_vocabulary(store: TokenStore) -> None:
+    step = made(store)
+    batch = step.collate(np.zeros(16, int), np.arange(16))
+    sums = step.loss(network(), batch)
+    for part, count in batch.counts().items():
+        assert sums[part].item() / count == pytest.approx(math.log(60), rel=0.05)
+    assert step.weights == {"forward": 0.5, "backward": 0.5}
+
+
+def test_candidates_are_log_uniform() -> None:
+    """Shares of the first draws, and distinct ids after as many draws as are told."""
+    size = 50
+    seen = np.zeros(size)
+    for key in range(4000):
+        seen[log_uniform(key, size, 1)[0]] += 1
+    k = np.arange(size)
+    expected = np.log((k + 2) / (k + 1)) / math.log(size + 1)
+    assert expected.sum() == pytest.approx(1)
+    assert np.abs(seen / 4000 - expected).max() < 4 * math.sqrt(0.17 * 0.83 / 4000)
+    ids, tries = log_uniform(7, size, 20)
+    assert len(np.unique(ids)) == 20
+    assert tries >= 20
+    assert np.array_equal(log_uniform(7, size, 20)[0], ids)
+    assert np.array_equal(log_uniform(7, size, 30)[0][:20], ids)  # the draws themselves are fixed
+
+
+def test_sampled_logits_by_hand() -> None:
+    head = torch.nn.Linear(2, 5)
+    hidden, targets, candidates = torch.randn(1, 2), torch.tensor([3]), torch.tensor([0, 3, 4])
+    got = sampled_logits(hidden, head, targets, candidates, torch.tensor(6))[0].tolist()
+    logits = head(hidden)[0].tolist()
+    chance = [math.log((k + 2) / (k + 1)) / math.log(6) for k in range(5)]
+    log_count = [math.log(1 - (1 - p) ** 6) for p in chance]
+    assert got[0] == pytest.approx(logits[3] - log_count[3], abs=1e-5)
+    assert got[1] == pytest.approx(logits[0] - log_count[0], abs=1e-5)
+    assert got[2] == -math.inf  # a candidate that is the true word
+    assert got[3] == pytest.approx(logits[4] - log_count[4], abs=1e-5)
+
+
+def test_with_every_word_a_candidate_it_is_the_full_softmax() -> None:
+    """After so many draws that each word is sure to come: no correction, the same loss."""
+    torch.manual_seed(2)
+    head, hidden, targets = torch.nn.Linear(8, 40), torch.randn(64, 8), torch.randint(0, 40, (64,))
+    every = sampled_logits(hidden, head, targets, torch.arange(40), torch.tensor(10**7))
+    got = cross_entropy(every, torch.zeros_like(targets))
+    assert got.item() == pytest.approx(cross_entropy(head(hidden), targets).item(), rel=1e-6)
+
+
+def test_sampled_softmax_learns_what_the_full_one_learns() -> None:
+    """TensorFlow's estimate is another number than the full loss, with the same minimum.
+
+    Biases alone, of words whose shares are known: their softmax has to become the shares, which it
+    does not without the correction by the expected counts: a distance of 0.22 instead of 0.03.
+    """
+    size, count = 30, 12
+    shares = torch.tensor([1.0 / (2 + (7 * k) % size) for k in range(size)])
+    shares /= shares.sum()
+    head = torch.nn.Linear(1, size)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.05)
+    targets, hidden = torch.arange(size), torch.zeros(size, 1)
+    learnt = torch.zeros(size)
+    for step in range(600):
+        ids, tries = log_uniform(step, size, count)
+        logits = sampled_logits(hidden, head, targets, torch.from_numpy(ids), torch.tensor(tries))
+        first = torch.zeros_like(targets)
+        (cross_entropy(logits, first, reduction="none") * shares).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        learnt += head.bias.detach() * (step >= 200) / 400
+    distance = (learnt.softmax(0) - shares).abs().sum().item() / 2
+    assert distance < 0.05
+
+
+def test_the_objective_trains_on_samples_and_scores_in_full(store: TokenStore) -> None:
+    batch = made(store).collate(np.zeros(8, int), np.arange(8))
+    full, sampled = made(store), made(store, softmax="sampled", samples=25)
+    net = network()
+    one, other = full.loss(net, batch), sampled.loss(net, batch)
+    for part in HEADS:
+        assert other[part].item() != one[part].item()
+        assert 0 < other[part].item() / batch.counts()[part] < math.log(61)
+        assert sampled.score(net, batch)[part].item() == pytest.approx(one[part].item(), rel=1e-6)
+    again = sampled.loss(net, batch)
+    assert again["forward"].item() == other["forward"].item()
+    every = made(store, softmax="sampled", samples=60).loss(net, batch)
+    assert every["forward"].item() == one["forward"].item()
+
+
+def test_a_tokenizer_that_does_not_fit(store: TokenStore) -> None:
+    member = objectives.get("bilm")
+    with pytest.raises(ConfigError, match="tokenizer of words"):
+        member.make(member.Config(), store, Vocab(size=60, unk=0, bos=1, eos=2), 10, 1)
+    with pytest.raises(ConfigError, match="target_words: 61"):
+        made(store, target_words=61)

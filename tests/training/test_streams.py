@@ -1,0 +1,215 @@
+"""Steps whose rows go on from step to step: the carried state under every cut, stop and process."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from plmctl import families, objectives
+from plmctl.corpus.store import TokenStore
+from plmctl.errors import Preempted
+from plmctl.evaluation.scoring import score
+from plmctl.families.elmo import HEADS, Config
+from plmctl.modeling.batch import Rows
+from plmctl.modeling.carried import Carried
+from plmctl.modeling.network import Network
+from plmctl.tokenization.vocab import Vocab
+from plmctl.training.loader import Slicing, StepBatches, scoring_batches, windows_of
+from plmctl.training.loop import Phase, Plan, update
+from tests.training.conftest import Train, tiny_engine, weights
+
+WORDS = tuple(f"w{number}" for number in range(120))
+VOCAB = Vocab(size=120, unk=2, bos=0, eos=1, words=WORDS)
+
+
+def network(seed: int = 0, dropout: float = 0.0) -> Network:
+    torch.manual_seed(seed)
+    family = families.get("elmo")
+    config = Config(size="tiny", projection_size=16, cell_size=24, dropout=dropout)
+    return Network(family.build(config, vocab_size=120, pad_id=0, parts=HEADS), family.forward)
+
+
+def plan_of(
+    store: TokenStore,
+    *,
+    steps: tuple[int, ...] = (6,),
+    batch: int = 8,
+    micro: int = 8,
+    **fields: object,
+) -> Plan:
+    member = objectives.get("bilm")
+    phases = []
+    for number, count in enumerate(steps):
+        step = member.make(member.Config(name="bilm", **fields), store, VOCAB, 10 + 5 * number, 7)
+        phases.append(Phase(step, count, Slicing(8, micro)))
+    return Plan(tuple(phases), 7, lambda step: 1e-2, 1.0, 1, None, 1000)
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_rows_read_on_where_they_stopped() -> None:
+    steps = [windows_of(step, 23, 4) for step in range(12)]
+    epochs, samples = np.stack(steps).transpose(1, 0, 2)
+    assert epochs[:, 0].tolist() == [0] * 5 + [1] * 5 + [2] * 2
+    assert samples[:5].T.tolist() == [[5 * r + k for k in range(5)] for r in range(4)]
+    assert np.array_equal(samples[5:10], samples[:5])
+    assert (epochs == epochs[:, :1]).all()
+
+
+@pytest.mark.parametrize("fields", [{}, {"softmax": "sampled", "samples": 30}])
+def test_loss_and_weights_do_not_depend_on_micro_batches(
+    fields: dict, store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """1x8 = 2x4 = 4x2 = 3 uneven pieces, over several windows of carried state."""
+    results = {}
+    for micro in (8, 4, 2, 3):
+        engine = tiny_engine(network())
+        run_plan(engine, plan_of(store, steps=(4,), micro=micro, **fields), tmp_path / f"{micro}")
+        results[micro] = metrics(tmp_path / f"{micro}"), weights(engine), engine.trained().carried
+    whole, reference, carried = results[8]
+    assert carried.slots.shape == (8, 2, 2, 16 + 24)
+    assert (carried.slots.abs().amax((1, 2, 3)) > 0.01).all()
+    for micro in (4, 2, 3):
+        records, got, slots = results[micro]
+        for record, expected in zip(records, whole, strict=True):
+            assert record["loss"] == pytest.approx(expected["loss"], rel=2e-6)
+        assert records[0]["grad_norm"] == pytest.approx(whole[0]["grad_norm"], rel=1e-5)
+        assert torch.allclose(slots.slots, carried.slots, atol=1e-4)
+        for name, expected in reference.items():
+            assert torch.allclose(got[name], expected, rtol=1e-3, atol=5e-5), name
+
+
+def test_two_processes_give_the_losses_of_one(store: TokenStore) -> None:
+    """Each takes its rows of the same step; what they sum to is the step of one process."""
+    step = plan_of(store).phases[0].step
+    alone, shared = network(), [network(), network()]
+    for number in range(3):
+        (whole,) = StepBatches(step, Slicing(8, 8), 7)[number]
+        expected = step.loss(alone, whole)
+        sums = dict.fromkeys(HEADS, 0.0)
+        for rank in (0, 1):
+            for batch in StepBatches(step, Slicing(8, 2, rank, 2), 7)[number]:
+                for part, value in step.loss(shared[rank], batch).items():
+                    sums[part] += value.item()
+        for part in HEADS:
+            assert sums[part] == pytest.approx(expected[part].item(), rel=1e-6)
+    gathered = sum(given(net.carried) for net in shared)
+    for net in shared:
+        net.carried.share(lambda mine: gathered)
+        assert torch.allclose(net.carried.slots, alone.carried.slots, atol=1e-6)
+
+
+def given(carried: Carried) -> torch.Tensor:
+    """What a process gives to the sum over processes."""
+    seen = []
+    carried.share(lambda mine: seen.append(mine) or mine)
+    return seen[0]
+
+
+def test_after_a_resume_only_a_process_own_rows_count() -> None:
+    """All rows were restored in every process; those of the others are old by now."""
+    carried = Carried(torch.full((4, 1), 9.0))
+    carried.put(Rows(1, 2, 4, 0), torch.tensor([[1.0]]))
+    carried.put(Rows(2, 3, 4, 0), torch.tensor([[2.0]]))
+    assert given(carried).flatten().tolist() == [0, 1, 2, 0]
+    untouched = Carried(torch.ones(4, 1))
+    untouched.share(lambda mine: pytest.fail("nothing was put, so nothing is summed"))
+
+
+@pytest.mark.parametrize("fields", [{}, {"softmax": "sampled", "samples": 30}])
+def test_an_interrupted_run_is_the_uninterrupted_one(
+    fields: dict, store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """Two phases, dropout on, state carried; stopped by a signal: same losses, weights, state."""
+    whole = tiny_engine(network(dropout=0.1))
+    run_plan(whole, plan_of(store, steps=(3, 4), micro=3, **fields), tmp_path / "whole")
+    plan = plan_of(store, steps=(3, 4), micro=3, **fields)
+
+    def stop_at(step: int) -> float:
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return 1e-2
+
+    with pytest.raises(Preempted):
+        run_plan(
+            tiny_engine(network(dropout=0.1)),
+            replace(plan, learning_rate=stop_at),
+            tmp_path / "cut",
+        )
+    assert 4 <= metrics(tmp_path / "cut")[-1]["step"] < 7
+    second = tiny_engine(network(seed=99, dropout=0.1))
+    assert run_plan(second, plan, tmp_path / "cut").step == 7
+    expected, got = metrics(tmp_path / "whole"), metrics(tmp_path / "cut")
+    exact = ("step", "loss", "loss/forward", "loss/backward", "grad_norm", "tokens")
+    assert [{k: r[k] for k in exact} for r in got] == [{k: r[k] for k in exact} for r in expected]
+    assert torch.equal(second.trained().carried.slots, whole.trained().carried.slots)
+    for name, value in weights(second).items():
+        assert torch.equal(value, weights(whole)[name]), name
+
+
+def test_the_loss_is_the_mean_of_both_directions_and_so_is_its_gradient(store: TokenStore) -> None:
+    step = plan_of(store).phases[0].step
+    (whole,) = StepBatches(step, Slicing(8, 8), 7)[0]
+    reference = network()
+    sums = step.loss(reference, whole)
+    loss = sum(0.5 * sums[part] / whole.counts()[part] for part in HEADS)
+    loss.backward()
+    norm = torch.stack([p.grad.norm() for p in reference.parameters() if p.grad is not None]).norm()
+    done = update(tiny_engine(network()), step, [whole], None, 1, False)
+    assert done.loss == pytest.approx(loss.item(), rel=1e-6)
+    assert done.loss == pytest.approx(sum(done.losses.values()) / 2, rel=1e-9)
+    assert done.grad_norm == pytest.approx(norm.item(), rel=1e-5)
+
+
+def test_gradients_stop_at_the_window(store: TokenStore) -> None:
+    step = plan_of(store).phases[0].step
+    net = network()
+    for number in (0, 1):
+        (batch,) = StepBatches(step, Slicing(8, 8), 7)[number]
+        step.loss(net, batch)["forward"].backward()  # would raise if it went back a second time
+        assert not net.carried.slots.requires_grad
+
+
+def test_carried_windows_are_one_long_window(store: TokenStore) -> None:
+    """Losses of four windows of 5 in a row = the loss of one of 20, in the order of the text."""
+    member = objectives.get("bilm")
+    config = member.Config(name="bilm", shuffle=False)
+    short = member.make(config, store, VOCAB, 5, 7)
+    long = member.make(config, store, VOCAB, 20, 7)
+    net = network().eval()
+    with torch.no_grad():
+        zero = np.zeros(1, int)
+        expected = long.loss(net, long.collate(zero, np.array([0])))
+        sums = dict.fromkeys(HEADS, 0.0)
+        for window in range(4):
+            batch = short.collate(zero, np.array([window]))
+            batch = replace(batch, rows=Rows(0, 1, 1, window))
+            for part, value in short.loss(net, batch).items():
+                sums[part] += value.item()
+    for part in HEADS:
+        assert sums[part] == pytest.approx(expected[part].item(), rel=1e-6)
+
+
+def test_scoring_depends_on_no_micro_batch_and_leaves_the_state(store: TokenStore) -> None:
+    engine = tiny_engine(network())
+    step = plan_of(store).phases[0].step
+    (batch,) = StepBatches(step, Slicing(8, 8), 7)[0]
+    step.loss(engine.network, batch)
+    before = engine.trained().carried.slots.clone()
+    figures = []
+    for micro in (3, 32):
+        batches = scoring_batches(step, Slicing(1, micro))
+        figures.append(score(engine.accelerator, engine.network, step, batches))
+    assert figures[0] == pytest.approx(figures[1], rel=1e-5)
+    mean = sum(figures[0][f"loss/{part}"] for part in HEADS) / 2
+    assert figures[0]["loss"] == pytest.approx(mean)
+    assert torch.equal(engine.trained().carried.slots, before)
+    scored = sum(len(b.targets["forward"]) for b in scoring_batches(step, Slicing(1, 5)))
+    assert len(step) - 32 < scored <= len(step)
