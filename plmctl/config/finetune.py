@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from plmctl.config.base import Model, Text
 from plmctl.config.data import TableConfig
@@ -49,6 +49,13 @@ class FinetuneScheduleConfig(ScheduleConfig):
 
     warmup: StepsOrShare = StepsOrShare(0.1)
     """Steps (1000) or share of all steps (6%) of linear rise."""
+
+    @field_validator("warmup", "decay")
+    @classmethod
+    def _no_tokens(cls, mark: StepsOrShare) -> StepsOrShare:
+        if mark.tokens is not None:
+            raise ValueError("expected steps such as 1000, or a share such as 6%")
+        return mark
 
 
 class FinetuneConfig(Model):

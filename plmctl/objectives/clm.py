@@ -44,7 +44,7 @@ class Config(ObjectiveConfig):
     attention: Literal["across", "within"] = "across"
     """What a token may look back at: all of its row, as in GPT-2 and GPT-3, or its own document
     only, whose positions begin again at 0. within: the first token of a document is not predicted,
-    and attention is slower, since a mask takes the place of the causal kernel."""
+    and attention needs a mask of seq_len squared bytes a row, and kernels that take one."""
 
 
 PARTS = ("lm",)

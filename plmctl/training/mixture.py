@@ -9,7 +9,7 @@ resuming cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from plmctl.modeling.network import Network
 from plmctl.shaping.examples import Example, Tallies, merge, tally
 from plmctl.shaping.keys import fold, stream
 from plmctl.shaping.order import permute
-from plmctl.training.step import Step
+from plmctl.training.step import Step, streamed, weight
 
 Ints = NDArray[np.int64]
 
@@ -71,6 +71,12 @@ class Mixture:
     def parts(self) -> tuple[str, ...]:
         """Names of the parts of the loss, the same for all corpora."""
         return self.steps[0].parts
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """What each part counts for in the loss, as its objective has it."""
+        first = self.steps[0]
+        return {part: weight(first, part) for part in first.parts}
 
     def __len__(self) -> int:
         """Samples in an epoch of the mixture."""
@@ -162,8 +168,14 @@ def mixture(
     """Steps of several corpora with their weights.
 
     Raises:
-        ConfigError: A weight so small that an epoch has no sample of its corpus.
+        ConfigError: A weight so small that an epoch has no sample of its corpus, or rows that go on
+            from step to step, which a change of corpus would cut off.
     """
+    if any(streamed(step) for step in steps):
+        raise ConfigError(
+            "data.mixture: the rows of this objective are streams that go on from step to step",
+            "use data.train",
+        )
     counts = exact_shares(weights, sum(len(step) for step in steps))
     for name, count in zip(names, counts, strict=True):
         if not count:

@@ -84,6 +84,17 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
             "375M tokens, not 2.5",
         ),
         (
+            "finetune",
+            "schedule.warmup=5k tokens",
+            "schedule.warmup: expected steps such as 1000, or a share such as 6%",
+        ),
+        ("pretrain", "train.schedule_until=0", "train.schedule_until: expected more than 0"),
+        (
+            "pretrain",
+            "train.batch_ramp={start: 300, tokens: 1k}",
+            "train.batch_ramp: expected a start of at most the batch size, 256",
+        ),
+        (
             "pretrain",
             "objective={name: mlm, mask_share: 0.9, random_share: 0.2}",
             "objective: mask_share and random_share are more than 1 together",

@@ -109,6 +109,11 @@ def test_what_cannot_train_is_refused(cli: Cli, run: Path) -> None:
     )
     assert code == 2
     assert "objective.target_words: 5,000, but the tokenizer has" in err
+    parts = ", ".join(f"{{name: {name}, train: [text.txt], weight: 1}}" for name in "ab")
+    mixed = f"data={{mixture: [{parts}], valid: 0.1}}"
+    code, _, err = cli("pretrain", "elmo.yaml", "run=x", "data.train=[]", mixed)
+    assert code == 2
+    assert "data.mixture: the rows of this objective are streams" in err
     assert not Path("x").exists()
 
 

@@ -1,5 +1,7 @@
 """Mixtures: exact shares, every sample once before any comes again, nothing carried on."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,8 +10,10 @@ from hypothesis import strategies as st
 from plmctl import objectives
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
+from plmctl.objectives.clm import CausalLm
 from plmctl.training.loader import Slicing, StepBatches, scoring_batches
 from plmctl.training.mixture import Mixture, exact_shares, mixture
+from plmctl.training.step import weight
 from tests.training.conftest import VOCAB
 
 NAMES = ("clm", "mlm", "mlm+nsp")
@@ -154,3 +158,16 @@ def test_statistics_show_the_shares(name: str) -> None:
         assert total / cases == pytest.approx(expected[f"share_{corpus}"])
         assert total / cases == pytest.approx(share, abs=0.03)
     assert made.example(0, 3).note.endswith(("[web]", "[books]", "[wiki]"))
+
+
+class Halved(CausalLm):
+    """A step whose part counts for half of the loss."""
+
+    weights: ClassVar = {"lm": 0.5}
+
+
+def test_parts_count_as_their_objective_says() -> None:
+    plain = mixed()
+    assert weight(plain, "lm") == 1.0
+    halved = [Halved(**vars(step)) for step in plain.steps]
+    assert weight(mixture(plain.names, halved, (1, 1, 1), 3), "lm") == 0.5
