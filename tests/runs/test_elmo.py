@@ -123,5 +123,9 @@ def test_fewer_words_are_predicted_than_read(cli: Cli, run: Path) -> None:
     )
     assert code == 0, err
     assert load_file("few/model/model.safetensors")["head.weight"].shape == (30, 16)
-    more = ["run=more", "model.init_from=few/model", "objective={name: bilm, target_words: 30}"]
+    more = [
+        "run=more-elmo",
+        "model.init_from=few/model",
+        "objective={name: bilm, target_words: 30}",
+    ]
     assert cli("pretrain", "elmo.yaml", *more)[0] == 0

@@ -119,9 +119,11 @@ def test_spanbert_goes_on_from_its_folder_with_its_head(
     folder = done["spanbert"] / "model"
     trained = families.get("spanbert").load(str(folder), ("mlm", "sbo"))
     assert trained.sbo.bias.abs().sum() > 0  # it was zero when it was fresh
-    code, _, err = cli("pretrain", "spanbert.yaml", "run=more", f"model.init_from={folder}")
+    code, _, err = cli(
+        "pretrain", "spanbert.yaml", "run=more-spanbert", f"model.init_from={folder}"
+    )
     assert code == 0, err
-    fresh, more = (losses(run)[0]["loss/sbo"] for run in (done["spanbert"], Path("more")))
+    fresh, more = (losses(run)[0]["loss/sbo"] for run in (done["spanbert"], Path("more-spanbert")))
     assert more < fresh
 
 
