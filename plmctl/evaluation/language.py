@@ -45,9 +45,10 @@ def family_of(model: str) -> str:
 
     kind = config_of(model).model_type
     known = registry.names("families")
-    if kind not in known:
-        raise ConfigError(f"{model}: a model of type {kind!r}; known are: {', '.join(known)}")
-    return str(kind)
+    called = {getattr(families.get(name), "MODEL_TYPE", name): name for name in known}
+    if kind not in called:
+        raise ConfigError(f"{model}: a model of type {kind!r}; known are: {', '.join(called)}")
+    return called[str(kind)]
 
 
 def score_text(

@@ -18,6 +18,8 @@ class Family(Protocol):
     """The objective of the family's paper."""
     TOKENIZER: str
     """The tokenizer algorithm of the family's paper."""
+    MODEL_TYPE: str
+    """What transformers calls its architecture, where that is not the family's name."""
     HEADS: tuple[str, ...]
     """Parts of a loss that it has heads for."""
     ENCODER_DECODER: bool

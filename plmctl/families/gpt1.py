@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 OBJECTIVE = "clm"
 TOKENIZER = "bpe"
 HEADS = ("lm",)
+MODEL_TYPE = "openai-gpt"
 
 DROPOUT = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 
