@@ -23,7 +23,7 @@ import numpy as np
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import ConfigError
 from plmctl.tokenization.algorithms import Progress
-from plmctl.tokenization.algorithms.unigram import fitted
+from plmctl.tokenization.algorithms.unigram import fitted, room
 from plmctl.tokenization.merging import Words, learn
 from plmctl.tokenization.sums import check_sums
 from plmctl.tokenization.symbols import CONTINUES, ENDS, frequent_characters
@@ -84,7 +84,7 @@ def extend(
     alphabet = frequent_characters(words, config.limit_alphabet)
     characters = sorted(set(map(chr, alphabet)))
     if config.algorithm == "unigram":
-        _add_pieces(settings["model"], words, characters, config.vocab_size, progress)
+        _add_pieces(settings["model"], words, characters, config, progress)
     else:
         if config.algorithm != "byte_bpe":
             _add_characters(settings["model"], characters, config)
@@ -172,12 +172,13 @@ def _add_pieces(
     model: Settings,
     words: Mapping[str, int],
     characters: list[str],
-    size: int,
+    config: TokenizerConfig,
     progress: Progress,
 ) -> None:
     rows = model["vocab"]
     known = {piece for piece, _ in rows}
-    pieces = fitted(words, set(characters), size, progress)
+    size = config.vocab_size
+    pieces = fitted(words, set(characters), size, room(config.max_memory), progress)
     lowest = min(pieces.values())
     new = {c: pieces.get(c, lowest) for c in characters if c not in known}
     for piece, score in sorted(pieces.items(), key=lambda item: (-item[1], item[0])):

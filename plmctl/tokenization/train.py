@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import DataError
 from plmctl.tokenization import algorithms, extending, templates
+from plmctl.tokenization.algorithms import unigram
 from plmctl.tokenization.counting import Counts, count
 
 if TYPE_CHECKING:
@@ -68,11 +69,17 @@ def train(config: TokenizerConfig, texts: Iterable[str], work: Work) -> Trained:
 
 def forecast(config: TokenizerConfig, text_bytes: int) -> int:
     """Bytes of memory that learning takes at most, from text of this size."""
-    return _BASE + _PER_SYMBOL * min(text_bytes, _budget(config))
+    table = _PER_SYMBOL * min(text_bytes, _budget(config))
+    return _BASE + table + min(unigram.BYTES * text_bytes, _lattice(config))
 
 
 def _budget(config: TokenizerConfig) -> int:
-    return max(1_000_000, (config.max_memory - _BASE) // _PER_SYMBOL)
+    return max(1_000_000, (config.max_memory - _BASE - _lattice(config)) // _PER_SYMBOL)
+
+
+def _lattice(config: TokenizerConfig) -> int:
+    """Bytes that Unigram takes besides the table of counts."""
+    return unigram.BYTES * unigram.room(config.max_memory) if config.algorithm == "unigram" else 0
 
 
 def _words(tokenizer: "Tokenizer", counts: Counts) -> dict[str, int]:

@@ -209,3 +209,13 @@ def test_a_vocabulary_that_is_too_small() -> None:
     with pytest.raises(ConfigError, match="single characters") as caught:
         train(config_of("unigram", "t5", vocab_size=150), TEXTS, quiet)
     assert "103 special tokens" in caught.value.message
+
+
+def test_the_rarest_words_are_left_out_of_a_full_lattice() -> None:
+    from plmctl.tokenization.algorithms.unigram import fitted, room
+
+    words = {"aaaa": 9, "bbbb": 5, "cccc": 2}
+    pieces = fitted(words, set("abc"), 3, 8, quiet("").__enter__())
+    assert set("".join(pieces)) == {"a", "b"}
+    assert room(10**12) == 4_000_000
+    assert room(700_000_000) * 350 < 700_000_000 / 3

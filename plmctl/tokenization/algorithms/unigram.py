@@ -27,7 +27,10 @@ _ROUNDS = 2  # of expectation maximisation between two prunings
 _KEPT = 0.75  # share of the pieces that a pruning leaves
 _SPARE = 1.1  # pruning ends with so many times the pieces that are wanted
 _RARE = 0.5  # pieces that are expected less often than this are dropped
-_MOST = 4_000_000  # characters of distinct words; the rarest are left out of a larger corpus
+_MOST = 4_000_000  # characters of distinct words, however much memory there is
+
+BYTES = 350
+"""Memory that learning takes for a character of distinct words."""
 
 _SPACE = "\u2581"  # the mark before a word
 
@@ -45,7 +48,7 @@ def learn(task: Task, progress: Progress) -> Learned:
     needed = sorted(alphabet.union(*special))
     size = task.size - len(special)
     check_fits(len(needed), task.size, len(special))
-    pieces = fitted(task.words, alphabet, size, progress)
+    pieces = fitted(task.words, alphabet, size, room(task.config.max_memory), progress)
     known = {text: score for text, score in pieces.items() if text not in special}
     vocab = _vocabulary(known, needed, size)
     lowest = min(score for _, score in vocab)
@@ -55,8 +58,13 @@ def learn(task: Task, progress: Progress) -> Learned:
     return Learned({"vocab": [*first, *vocab, *last]}, len(vocab) + len(special))
 
 
+def room(max_memory: int) -> int:
+    """Characters of distinct words to learn from, in a third of the memory; not below 100,000."""
+    return max(100_000, min(_MOST, max_memory // 3 // BYTES))
+
+
 def fitted(
-    words: Mapping[str, int], alphabet: set[str], size: int, progress: Progress
+    words: Mapping[str, int], alphabet: set[str], size: int, most: int, progress: Progress
 ) -> dict[str, float]:
     """Pieces and the logarithms of their probabilities, a few more than ``size``.
 
@@ -64,14 +72,15 @@ def fitted(
         words: How often each was seen.
         alphabet: Characters that pieces may have.
         size: Pieces that are wanted.
+        most: Characters of distinct words; the rarest are left out.
         progress: Told of what is done and of all.
     """
-    lattice = Lattice(_segments(words, alphabet), _SEEDS)
+    lattice = Lattice(_segments(words, alphabet, most), _SEEDS)
     scores = _fit(lattice, size, progress)
     return {lattice.text(number): score for number, score in enumerate(scores.tolist())}
 
 
-def _segments(words: Mapping[str, int], alphabet: set[str]) -> Counter[str]:
+def _segments(words: Mapping[str, int], alphabet: set[str], most: int) -> Counter[str]:
     """The parts of words that pieces may not go beyond."""
     find = _pattern().findall
     segments: Counter[str] = Counter()
@@ -84,10 +93,10 @@ def _segments(words: Mapping[str, int], alphabet: set[str]) -> Counter[str]:
         known = "".join(c if c in alphabet else "\0" for c in segment)
         for part in filter(None, known.split("\0")):
             segments[part] += number
-    room, kept = _MOST, Counter[str]()
+    left, kept = most, Counter[str]()
     for segment, number in sorted(segments.items(), key=lambda item: (-item[1], item[0])):
-        room -= len(segment)
-        if room < 0:
+        left -= len(segment)
+        if left < 0:
             break
         kept[segment] = number
     return kept
