@@ -168,3 +168,13 @@ def test_refused(overrides: list[str], message: str, configs: dict[str, dict], c
     assert code == 2
     assert message in err
     assert not Path("refused").exists()
+
+
+def test_a_gpt1_folder_is_measured(configs: dict[str, dict], cli: Cli) -> None:
+    write("measured.yaml", configs["gpt1"] | {"run": "measured"})
+    assert cli("pretrain", "measured.yaml")[0] == 0
+    measure = {"name": "clm", "data": ["text.txt"], "seq_len": 32, "separator": "none"}
+    write("ev-gpt1.yaml", {"run": "ev-gpt1", "model": "measured/model", "measures": [measure]})
+    code, out, err = cli("eval", "ev-gpt1.yaml", "--json")
+    assert code == 0, err
+    assert '"perplexity/lm"' in out
