@@ -19,13 +19,21 @@ class DecoderConfig(ModelConfig):
     """What both families let a user set."""
 
     n_layer: int | None = Field(default=None, ge=1)
+    """Layers."""
     n_embd: int | None = Field(default=None, ge=1)
+    """Width."""
     n_head: int | None = Field(default=None, ge=1)
+    """Heads of attention."""
     n_positions: int = Field(default=1024, ge=8)
+    """Rows of the position table: the longest input."""
     resid_pdrop: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout of sublayers."""
     embd_pdrop: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout of embeddings."""
     attn_pdrop: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout of attention weights."""
     initializer_range: float = Field(default=0.02, gt=0)
+    """Standard deviation of fresh weights."""
 
 
 def build(

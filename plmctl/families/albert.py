@@ -48,6 +48,7 @@ class Config(ModelConfig):
     num_hidden_groups: int = Field(default=1, ge=1)
     """Groups of layers with weights of their own; as many as layers: nothing is shared."""
     hidden_size: int | None = Field(default=None, ge=1)
+    """Width."""
     embedding_size: int = Field(default=128, ge=1)
     """Width of the embeddings, which a matrix brings to hidden_size."""
     num_attention_heads: int | None = Field(default=None, ge=1)
@@ -55,11 +56,13 @@ class Config(ModelConfig):
     intermediate_size: int | None = Field(default=None, ge=1)
     """Default: 4 * hidden_size."""
     max_position_embeddings: int = Field(default=512, ge=8)
+    """Rows of the position table: the longest input."""
     hidden_dropout_prob: float = Field(default=0.0, ge=0, lt=1)
     """0 as in the second version and in xxlarge; the first version of the others has 0.1."""
     attention_probs_dropout_prob: float = Field(default=0.0, ge=0, lt=1)
     """As hidden_dropout_prob."""
     initializer_range: float = Field(default=0.02, gt=0)
+    """Standard deviation of fresh weights."""
 
     @model_validator(mode="after")
     def _groups_are_used(self) -> Self:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
-
-from plmctl.config.members import ModelConfig
+from plmctl.families._encoder import DROPOUT as DROPOUT
+from plmctl.families._encoder import EncoderConfig, fields
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
 OBJECTIVE = "mlm+nsp"
 TOKENIZER = "wordpiece"
 HEADS = ("mlm", "nsp")
-
-DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 # Layers and width; heads are width / 64 and the feed-forward width is 4 times the width.
 SIZES: dict[str, tuple[int, int]] = {
@@ -29,22 +26,12 @@ SIZES: dict[str, tuple[int, int]] = {
 }
 
 
-class Config(ModelConfig):
+class Config(EncoderConfig):
     """BERT: a bidirectional encoder, masked tokens and next-sentence prediction."""
 
     family: Literal["bert"] = "bert"
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] = "base"
     """A published size; every field below overrides it."""
-    num_hidden_layers: int | None = Field(default=None, ge=1)
-    hidden_size: int | None = Field(default=None, ge=1)
-    num_attention_heads: int | None = Field(default=None, ge=1)
-    """Default: hidden_size / 64."""
-    intermediate_size: int | None = Field(default=None, ge=1)
-    """Default: 4 * hidden_size."""
-    max_position_embeddings: int = Field(default=512, ge=8)
-    hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
-    attention_probs_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
-    initializer_range: float = Field(default=0.02, gt=0)
 
 
 def build(
@@ -62,22 +49,11 @@ def build(
 
     from plmctl.modeling.initialization import truncated_normal_
 
-    layers, hidden = SIZES[config.size]
-    hidden = config.hidden_size or hidden
     network = BertConfig(
-        vocab_size=vocab_size,
-        hidden_size=hidden,
-        num_hidden_layers=config.num_hidden_layers or layers,
-        num_attention_heads=config.num_attention_heads or max(1, hidden // 64),
-        intermediate_size=config.intermediate_size or 4 * hidden,
+        **fields(config, SIZES[config.size], vocab_size=vocab_size, pad_id=pad_id),
         hidden_act="gelu_pytorch_tanh",  # what the published code computes
-        hidden_dropout_prob=config.hidden_dropout_prob,
-        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
-        max_position_embeddings=config.max_position_embeddings,
         type_vocab_size=2,
-        initializer_range=config.initializer_range,
         layer_norm_eps=1e-12,
-        pad_token_id=pad_id,
     )
     model = (BertForPreTraining if "nsp" in parts else BertForMaskedLM)(network)
     truncated_normal_(model, config.initializer_range)

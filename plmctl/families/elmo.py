@@ -40,12 +40,17 @@ class Config(ModelConfig):
     size: Literal["tiny", "small", "medium", "original", "5.5b"] = "original"
     """A published size (tiny is for a CPU); every field below overrides it."""
     cell_size: int | None = Field(default=None, ge=1)
+    """Cells of an LSTM layer."""
     projection_size: int | None = Field(default=None, ge=1)
     """Width of a layer's output in each direction."""
     num_hidden_layers: int = Field(default=2, ge=1)
+    """LSTM layers of each direction."""
     num_highway_layers: int | None = Field(default=None, ge=0)
+    """Highway layers over the character convolutions."""
     char_embedding_size: int = Field(default=16, ge=1)
+    """Width of the embeddings of characters."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout of the layers' inputs and of the top output."""
 
 
 def build(

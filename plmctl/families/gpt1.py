@@ -34,14 +34,21 @@ class Config(ModelConfig):
     size: Literal["tiny", "mini", "base"] = "base"
     """A size; base is the published one. Every field below overrides it."""
     n_layer: int | None = Field(default=None, ge=1)
+    """Layers."""
     n_embd: int | None = Field(default=None, ge=1)
+    """Width."""
     n_head: int | None = Field(default=None, ge=1)
     """Default: n_embd / 64."""
     n_positions: int = Field(default=512, ge=8)
+    """Rows of the position table: the longest input."""
     resid_pdrop: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout of sublayers."""
     embd_pdrop: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout of embeddings."""
     attn_pdrop: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout of attention weights."""
     initializer_range: float = Field(default=0.02, gt=0)
+    """Standard deviation of fresh weights."""
 
 
 def build(

@@ -54,10 +54,13 @@ class Config(_gpt.DecoderConfig):
     n_head: int | None = Field(default=None, ge=1)
     """Default: the size's; with another n_embd, n_embd / 64."""
     n_positions: int = Field(default=2048, ge=8)
+    """Rows of the position table: the longest input."""
     resid_pdrop: float = Field(default=0.0, ge=0, lt=1)
     """The paper names no dropout; nor do the next two."""
     embd_pdrop: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout of embeddings."""
     attn_pdrop: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout of attention weights."""
 
 
 def build(

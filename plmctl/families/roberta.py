@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from plmctl.config.members import ModelConfig
 from plmctl.errors import ConfigError
+from plmctl.families._encoder import DROPOUT as DROPOUT
+from plmctl.families._encoder import EncoderConfig, fields
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 OBJECTIVE = "mlm"
 TOKENIZER = "byte_bpe"
 HEADS = ("mlm",)
-
-DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 # Layers and width; heads are width / 64 and the feed-forward width is 4 times the width.
 SIZES: dict[str, tuple[int, int]] = {
@@ -36,28 +35,14 @@ SIZES: dict[str, tuple[int, int]] = {
 _UNUSED = 2
 
 
-class Config(ModelConfig):
+class Config(EncoderConfig):
     """RoBERTa: a bidirectional encoder, masked tokens. tiny and mini have BERT's small sizes."""
 
     family: Literal["roberta"] = "roberta"
     size: Literal["tiny", "mini", "base", "large"] = "base"
     """A size; every field below overrides it."""
-    num_hidden_layers: int | None = Field(default=None, ge=1)
-    """Layers."""
-    hidden_size: int | None = Field(default=None, ge=1)
-    """Width."""
-    num_attention_heads: int | None = Field(default=None, ge=1)
-    """Default: hidden_size / 64."""
-    intermediate_size: int | None = Field(default=None, ge=1)
-    """Default: 4 * hidden_size."""
     max_position_embeddings: int = Field(default=514, ge=10)
     """Rows of the position table; two of them are never used, so that 514 take 512 tokens."""
-    hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
-    """Dropout of embeddings and sublayers."""
-    attention_probs_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
-    """Dropout of attention weights."""
-    initializer_range: float = Field(default=0.02, gt=0)
-    """Standard deviation of fresh weights."""
 
 
 def build(
@@ -82,22 +67,11 @@ def build(
             "the id after it",
             "use a tokenizer with the padding token at 0 or 1, as `family: roberta` trains it",
         )
-    layers, hidden = SIZES[config.size]
-    hidden = config.hidden_size or hidden
     network = RobertaConfig(
-        vocab_size=vocab_size,
-        hidden_size=hidden,
-        num_hidden_layers=config.num_hidden_layers or layers,
-        num_attention_heads=config.num_attention_heads or max(1, hidden // 64),
-        intermediate_size=config.intermediate_size or 4 * hidden,
+        **fields(config, SIZES[config.size], vocab_size=vocab_size, pad_id=pad_id),
         hidden_act="gelu",
-        hidden_dropout_prob=config.hidden_dropout_prob,
-        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
-        max_position_embeddings=config.max_position_embeddings,
         type_vocab_size=1,
-        initializer_range=config.initializer_range,
         layer_norm_eps=1e-5,
-        pad_token_id=pad_id,
     )
     return RobertaForMaskedLM(network)  # whose own initial weights are the published ones
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
-
-from plmctl.config.members import ModelConfig
+from plmctl.families._encoder import DROPOUT as DROPOUT
+from plmctl.families._encoder import EncoderConfig, fields
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
 OBJECTIVE = "mlm+sbo"
 TOKENIZER = "wordpiece"
 HEADS = ("mlm", "sbo")
-
-DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 # Layers and width; heads are width / 64 and the feed-forward width is 4 times the width.
 SIZES: dict[str, tuple[int, int]] = {
@@ -30,7 +27,7 @@ PLACES = 15
 """Tokens of a span that the span-boundary head can tell apart, as published."""
 
 
-class Config(ModelConfig):
+class Config(EncoderConfig):
     """SpanBERT: BERT's encoder, spans of masked tokens and their boundaries.
 
     The published models are cased. tiny and mini have BERT's small sizes.
@@ -39,22 +36,6 @@ class Config(ModelConfig):
     family: Literal["spanbert"] = "spanbert"
     size: Literal["tiny", "mini", "base", "large"] = "base"
     """A size; every field below overrides it."""
-    num_hidden_layers: int | None = Field(default=None, ge=1)
-    """Layers."""
-    hidden_size: int | None = Field(default=None, ge=1)
-    """Width."""
-    num_attention_heads: int | None = Field(default=None, ge=1)
-    """Default: hidden_size / 64."""
-    intermediate_size: int | None = Field(default=None, ge=1)
-    """Default: 4 * hidden_size."""
-    max_position_embeddings: int = Field(default=512, ge=8)
-    """Rows of the position table: the longest input."""
-    hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
-    """Dropout of embeddings and sublayers."""
-    attention_probs_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
-    """Dropout of attention weights."""
-    initializer_range: float = Field(default=0.02, gt=0)
-    """Standard deviation of fresh weights."""
 
 
 def build(
@@ -70,22 +51,11 @@ def build(
     """
     from transformers import BertConfig, BertForMaskedLM
 
-    layers, hidden = SIZES[config.size]
-    hidden = config.hidden_size or hidden
     network = BertConfig(
-        vocab_size=vocab_size,
-        hidden_size=hidden,
-        num_hidden_layers=config.num_hidden_layers or layers,
-        num_attention_heads=config.num_attention_heads or max(1, hidden // 64),
-        intermediate_size=config.intermediate_size or 4 * hidden,
+        **fields(config, SIZES[config.size], vocab_size=vocab_size, pad_id=pad_id),
         hidden_act="gelu",  # SpanBERT is a PyTorch program: the exact function, not BERT's tanh
-        hidden_dropout_prob=config.hidden_dropout_prob,
-        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
-        max_position_embeddings=config.max_position_embeddings,
         type_vocab_size=2,
-        initializer_range=config.initializer_range,
         layer_norm_eps=1e-12,
-        pad_token_id=pad_id,
     )
     if "sbo" not in parts:
         return BertForMaskedLM(network)

@@ -57,10 +57,13 @@ class Config(ModelConfig):
     num_layers: int | None = Field(default=None, ge=1)
     """Of the encoder, and of the decoder."""
     d_model: int | None = Field(default=None, ge=1)
+    """Width."""
     num_heads: int | None = Field(default=None, ge=1)
+    """Heads of attention."""
     d_kv: int | None = Field(default=None, ge=1)
     """Width of a head; heads times it need not be d_model."""
     d_ff: int | None = Field(default=None, ge=1)
+    """Width of the feed-forward layers."""
     dropout_rate: float | None = Field(default=None, ge=0, lt=1)
     """Default: 0.1 for v1.0, 0 for v1.1."""
     vocab_multiple: int = Field(default=128, ge=1)
