@@ -15,6 +15,7 @@ ALLOWED = {
     "tokenization": {"config"},
     "modeling": {"config"},
     "families": {"config", "modeling"},
+    "optimizers": {"config", "training"},
     "objectives": {"config", "corpus", "shaping", "tokenization", "modeling"},
     "tasks": {"config", "corpus", "shaping", "tokenization", "modeling"},
     "training": {"config", "shaping", "modeling"},

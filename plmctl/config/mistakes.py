@@ -100,11 +100,11 @@ def _path(model: type[BaseModel], data: Any, error: ErrorDetails) -> Key:
 
 def _is_member(model: type[BaseModel], root: Any, path: Key, part: str | int) -> bool:
     members, _, at = _field(model, root, path)
-    return members is not None and isinstance(at, dict) and at.get(members.tag) == part
+    return members is not None and isinstance(at, dict) and members.named(at) == part
 
 
 def _tag(error: ErrorDetails) -> str:
-    return str(error["ctx"]["discriminator"]).strip("'")
+    return str(error["ctx"]["discriminator"]).strip("'()")
 
 
 def _what(model: type[BaseModel], data: Any, path: Key, errors: list[ErrorDetails]) -> str:
@@ -158,7 +158,7 @@ def _names(model: type[BaseModel], data: Any, path: Key) -> list[str]:
 def _keys(model: type[BaseModel], data: Any, path: Key) -> list[str]:
     """The keys that a mapping can have."""
     members, models, at = _field(model, data, path)
-    return list((members.models()[at[members.tag]] if members else models[0]).model_fields)
+    return list((members.model(at) if members else models[0]).model_fields)
 
 
 def _field(
@@ -169,7 +169,7 @@ def _field(
     models = [model]
     for part in path:
         if isinstance(part, str):
-            owner = members.models()[data[members.tag]] if members else models[0]
+            owner = members.model(data) if members else models[0]
             field = owner.model_fields[part]
             members = members_in(field.annotation, tuple(field.metadata))
             models = list(models_in(field.annotation, tuple(field.metadata)))

@@ -9,7 +9,7 @@ from plmctl import registry
 from plmctl.config.base import Model, Text
 from plmctl.config.data import DataConfig
 from plmctl.config.members import ModelConfig, ObjectiveConfig
-from plmctl.config.optim import OptimConfig, ScheduleConfig
+from plmctl.config.optim import OptimConfig, OptimizerConfig, ScheduleConfig
 from plmctl.config.run import (
     CheckpointConfig,
     ComputeConfig,
@@ -18,9 +18,10 @@ from plmctl.config.run import (
     PositiveOrAuto,
 )
 from plmctl.config.union import MembersOf
-from plmctl.config.units import Count, StepsOrShare
+from plmctl.config.units import Count
 
 AnyModel = Annotated[ModelConfig, MembersOf("families", "family")]
+AnyOptimizer = Annotated[OptimizerConfig, MembersOf("optimizers", "name", "adamw")]
 AnyObjective = Annotated[ObjectiveConfig, MembersOf("objectives", "name")]
 
 
@@ -66,10 +67,6 @@ class TrainConfig(Model):
     """Begin with a smaller batch; empty: every step has `batch_size`."""
     phases: tuple[Phase, ...] = Field(min_length=1)
     """One after the other, as BERT's 90 % of the steps at length 128, then 10 % at 512."""
-    schedule_until: StepsOrShare = StepsOrShare(1.0)
-    """Where the schedule of the learning rate ends: after this many steps, tokens (260B tokens) or
-    share of all steps. The rate then stays as it is there. If this or a mark of the schedule is in
-    tokens, the schedule goes by the tokens seen (sequences times their length), else by steps."""
 
     @field_validator("batch_ramp")
     @classmethod
@@ -78,13 +75,6 @@ class TrainConfig(Model):
         if ramp is not None and full is not None and ramp.start > full:
             raise ValueError(f"expected a start of at most the batch size, {full}")
         return ramp
-
-    @field_validator("schedule_until")
-    @classmethod
-    def _ends(cls, until: StepsOrShare) -> StepsOrShare:
-        if until.tokens == 0 or until.root == 0:
-            raise ValueError("expected more than 0")
-        return until
 
     @property
     def steps(self) -> int:
@@ -107,7 +97,8 @@ class PretrainConfig(Model):
     objective: AnyObjective = Field(default_factory=_published)
     """What it learns from; left out: the objective of the family's paper."""
     train: TrainConfig
-    optim: OptimConfig = OptimConfig()
+    optim: AnyOptimizer = OptimConfig()
+    """The optimizer; without a name AdamW."""
     schedule: ScheduleConfig = ScheduleConfig()
     compute: ComputeConfig = ComputeConfig()
     launch: LaunchConfig = LaunchConfig()

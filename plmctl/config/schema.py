@@ -27,6 +27,7 @@ def schema_of(model: Any) -> dict[str, Any]:
         reference.removeprefix("#/$defs/"): union["propertyName"]
         for union in _unions(schema)
         for reference in union["mapping"].values()
+        if reference != union.get("defaultMapping")
     }
     for name, tag in tags.items():
         # The models have it as a default, so that code may leave it out; a file may not.

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel, GetCoreSchemaHandler
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from plmctl import registry
@@ -15,15 +15,27 @@ class MembersOf:
     """Stands beside a base class in ``Annotated``: any member's ``Config`` fits, by its tag.
 
     The folder decides, so a new file is a new choice. A folder of one member asks for the tag too:
-    a config stays valid when the second one comes.
+    a config stays valid when the second one comes. Only a default makes it optional.
 
     Attributes:
         folder: A folder of the registry.
         tag: The key that names the member.
+        default: The member where the key is left out, if it may be.
     """
 
     folder: str
     tag: str
+    default: str | None = None
+
+    def named(self, value: Any) -> Any:
+        """The name in a mapping or a config."""
+        if isinstance(value, dict):
+            return value.get(self.tag, self.default)
+        return getattr(value, self.tag, self.default)
+
+    def model(self, value: Any) -> type[BaseModel]:
+        """The config model of the member that a mapping names."""
+        return self.models()[self.named(value)]
 
     def models(self) -> dict[str, type[BaseModel]]:
         """The config model of each member, by its name."""
@@ -35,7 +47,30 @@ class MembersOf:
         choices = {name: handler.generate_schema(m) for name, m in self.models().items()}
         if not choices:
             return handler(source)
-        return core_schema.tagged_union_schema(choices, discriminator=self.tag)
+        if self.default is None:
+            return core_schema.tagged_union_schema(choices, discriminator=self.tag)
+        return core_schema.tagged_union_schema(choices, discriminator=self._discriminator())
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        made: dict[str, Any] = handler(schema)
+        if self.default is not None:  # pydantic names no key where a function decides
+            names = dict(zip(self.models(), (part["$ref"] for part in made["oneOf"]), strict=True))
+            made["discriminator"] = {
+                "propertyName": self.tag,
+                "mapping": names,
+                "defaultMapping": names[self.default],
+            }
+        return made
+
+    def _discriminator(self) -> Any:
+        def named(value: Any) -> Any:
+            name = self.named(value)
+            return name if isinstance(name, str) else str(name)
+
+        named.__name__ = self.tag  # what pydantic calls it in its errors
+        return named
 
 
 def members_in(annotation: Any, metadata: tuple[Any, ...] = ()) -> MembersOf | None:

@@ -18,6 +18,7 @@ from plmctl.runs.say import show
 _FOLDERS = {
     "families": "model: {family: ...}",
     "objectives": "objective: {name: ...}",
+    "optimizers": "optim: {name: ...}",
     "tasks": "task: {name: ...}",
     "evaluation.measures": "measures: [{name: ...}]",
 }

@@ -157,7 +157,7 @@ def make_plan(config: PretrainConfig, prepared: Prepared, accelerator: "Accelera
         step = make_step(config, prepared.train, prepared, phase.seq_len)
         phases.append(Phase(step, phase.steps, slicing))
     workers = config.compute.workers
-    scale = factor(config.schedule, steps, config.train.schedule_until)
+    scale = factor(config.schedule, steps)
     return Plan(
         phases=tuple(phases),
         seed=config.seed,

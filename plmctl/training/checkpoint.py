@@ -133,7 +133,7 @@ def _write(folder: Path, trained: Trained, telemetry: dict[str, float]) -> None:
     )
     save_file(
         {
-            f"{field}/{name}": value.contiguous().cpu()
+            f"{field}/{name}": torch.as_tensor(value).contiguous().cpu()
             for name, parameter in parameters.items()
             for field, value in trained.optimizer.state.get(parameter, {}).items()
         },

@@ -18,20 +18,18 @@ if TYPE_CHECKING:
     from plmctl.training.ramp import Course
 
 
-def factor(schedule: ScheduleConfig, course: Course, until: StepsOrShare) -> Callable[[int], float]:
+def factor(schedule: ScheduleConfig, course: Course) -> Callable[[int], float]:
     """The factor on the peak learning rate, by the number of the update from 0.
 
     Args:
         schedule: Warm-up, decay, floor.
         course: The steps of the run.
-        until: Where the schedule ends; after it the factor stays as it is there.
     """
     fields = {name: getattr(schedule, name) for name in type(schedule).model_fields}
     marks = {name: mark for name, mark in fields.items() if isinstance(mark, StepsOrShare)}
-    if until.tokens is None and all(mark.tokens is None for mark in marks.values()):
-        end = until.of(course.steps)
-        return lambda step: rate(schedule, min(step, end), end)
-    total = _in_tokens(until, course, course.seen(course.steps))
+    if all(mark.tokens is None for mark in marks.values()):
+        return lambda step: rate(schedule, step, course.steps)
+    total = course.seen(course.steps)
     resolved = {name: StepsOrShare(_in_tokens(mark, course, total)) for name, mark in marks.items()}
     by_tokens = schedule.model_copy(update=resolved)
     warmup = resolved["warmup"].of(total)

@@ -7,7 +7,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
-from plmctl.config.optim import OptimConfig
+from plmctl.config.optim import OptimizerConfig
 from plmctl.config.run import ComputeConfig
 from plmctl.errors import ConfigError
 from plmctl.modeling.network import Network
@@ -41,7 +41,7 @@ def make_accelerator(compute: ComputeConfig) -> Accelerator:
 
 
 def make_engine(
-    accelerator: Accelerator, network: Network, optim: OptimConfig, compute: ComputeConfig
+    accelerator: Accelerator, network: Network, optim: OptimizerConfig, compute: ComputeConfig
 ) -> Engine:
     """The network and a new optimizer, prepared for the device and the processes.
 

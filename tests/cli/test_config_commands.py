@@ -63,7 +63,7 @@ def test_list_has_every_shipped_config_and_every_member(cli: Cli) -> None:
     files = sorted(str(path) for path in Path("configs").rglob("*.yaml"))
     assert sorted(file for kind in KINDS for file in listed["configs"][kind]) == files
     assert all(kind_of(file) == kind for kind in KINDS for file in listed["configs"][kind])
-    for folder in ("families", "objectives", "tasks", "evaluation.measures"):
+    for folder in ("families", "objectives", "optimizers", "tasks", "evaluation.measures"):
         assert tuple(listed["members"][folder]) == registry.names(folder)
         assert all(listed["members"][folder].values())
     assert "sotu" in listed["samples"]["text"]

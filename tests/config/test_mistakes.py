@@ -46,8 +46,8 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         "c.yaml:15:9: optim.lr: expected more than 0, not -1",
         "c.yaml:15:30: optim.betas.1: expected less than 1, not 1.5",
         "c.yaml:15:36: optim.clip: expected a finite number, not NaN",
-        "c.yaml:16:12: schedule.name: expected 'linear', 'cosine', 'constant', 'inverse_sqrt' or "
-        "'wsd', not \"lineer\"; did you mean 'linear'?",
+        "c.yaml:16:12: schedule.name: expected 'linear', 'cosine', 'constant', 'inverse_sqrt', "
+        "'wsd' or 'polynomial', not \"lineer\"; did you mean 'linear'?",
         "c.yaml:17:11: compute.compile: expected true or false, or 'auto', not \"maybe\"",
         "c.yaml:17:27: compute.workers: expected 0 or more, or 'auto', not -1",
         "c.yaml:18:1: sede: unknown key; did you mean 'seed'?",
@@ -88,7 +88,7 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
             "schedule.warmup=5k tokens",
             "schedule.warmup: expected steps such as 1000, or a share such as 6%",
         ),
-        ("pretrain", "train.schedule_until=0", "train.schedule_until: expected more than 0"),
+        ("pretrain", "schedule.decay_until=0", "schedule.decay_until: expected more than 0"),
         (
             "pretrain",
             "train.batch_ramp={start: 300, tokens: 1k}",

@@ -44,10 +44,14 @@ def configs(world: Path) -> dict[str, dict]:
         "train": {
             "batch_size": 12,
             "batch_ramp": {"start": 2, "tokens": 600},
-            "schedule_until": "1.2k tokens",
             **phases,
         },
-        "schedule": {"name": "cosine", "warmup": "300 tokens", "min_lr_ratio": 0.1},
+        "schedule": {
+            "name": "cosine",
+            "warmup": "300 tokens",
+            "min_lr_ratio": 0.1,
+            "decay_until": "1.2k tokens",
+        },
     }
     mixture = {
         "data": {

@@ -83,31 +83,29 @@ def test_without_a_ramp() -> None:
 @pytest.mark.parametrize("name", ["linear", "cosine", "constant", "wsd"])
 def test_tokens_are_steps_while_the_batch_is_constant(name: str) -> None:
     run = course(train((32, 50)))  # 2,048 tokens a step
-    whole = StepsOrShare(1.0)
     shape = {"name": name, "min_lr_ratio": 0.1}
-    steps = factor(ScheduleConfig(**shape, warmup=8, decay=10), run, whole)
-    tokens = factor(ScheduleConfig(**shape, warmup="16_384 tokens", decay=10), run, whole)
+    steps = factor(ScheduleConfig(**shape, warmup=8, decay=10), run)
+    tokens = factor(ScheduleConfig(**shape, warmup="16_384 tokens", decay=10), run)
     expected = [steps(step) for step in range(50)]
     assert [tokens(step) for step in range(50)] == pytest.approx(expected, rel=1e-12)
 
 
 def test_gpt3s_schedule_by_hand() -> None:
     """Up over 400 tokens, a cosine to 10 % at 2,600, flat to the end; 100 tokens a step."""
-    config = train((10, 40), batch_size=10, schedule_until="2600 tokens")
-    schedule = ScheduleConfig(name="cosine", warmup="400 tokens", min_lr_ratio=0.1)
-    of = factor(schedule, course(config), config.schedule_until)
+    config = train((10, 40), batch_size=10)
+    schedule = ScheduleConfig(
+        name="cosine", warmup="400 tokens", decay_until="2600 tokens", min_lr_ratio=0.1
+    )
+    of = factor(schedule, course(config))
     assert [of(step) for step in range(5)] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
     assert of(15) == pytest.approx(0.55)  # 1,500 tokens: halfway
     assert [of(26), of(39)] == pytest.approx([0.1, 0.1])
 
 
 def test_the_schedule_goes_by_tokens_while_the_batch_grows() -> None:
-    config = train(
-        (8, 400), batch_ramp={"start": 2, "tokens": 20_000}, schedule_until="100k tokens"
-    )
-    run = course(config)
-    schedule = ScheduleConfig(name="linear", warmup="5k tokens")
-    of = factor(schedule, run, config.schedule_until)
+    run = course(train((8, 400), batch_ramp={"start": 2, "tokens": 20_000}))
+    schedule = ScheduleConfig(name="linear", warmup="5k tokens", decay_until="100k tokens")
+    of = factor(schedule, run)
     for step in range(400):
         seen, following = run.seen(step), run.seen(step + 1)
         if following <= 5_000:
@@ -121,10 +119,10 @@ def test_the_schedule_goes_by_tokens_while_the_batch_grows() -> None:
 @given(st.integers(1, 30), st.integers(0, 29))
 def test_the_end_of_the_schedule_in_steps(until: int, warmup: int) -> None:
     run = course(train((32, 30)))
-    schedule = ScheduleConfig(name="cosine", warmup=min(warmup, until), min_lr_ratio=0.2)
-    of = factor(schedule, run, StepsOrShare(until))
+    shape = {"name": "cosine", "warmup": min(warmup, until), "min_lr_ratio": 0.2}
+    of = factor(ScheduleConfig(**shape, decay_until=until), run)
     for step in range(30):
-        expected = rate(schedule, step, until) if step < until else 0.2
+        expected = rate(ScheduleConfig(**shape), step, until) if step < until else 0.2
         assert of(step) == pytest.approx(expected)
 
 
@@ -148,14 +146,15 @@ def test_steps_and_shares_are_no_tokens() -> None:
             StepsOrShare.model_validate(wrong)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"batch_ramp": {"start": 65, "tokens": 100}}, {"schedule_until": 0}, {"schedule_until": "0%"}],
-    ids=str,
-)
-def test_refused(fields: dict) -> None:
+def test_a_ramp_that_falls_is_refused() -> None:
     with pytest.raises(ValidationError):
-        train((32, 5), **fields)
+        train((32, 5), batch_ramp={"start": 65, "tokens": 100})
+
+
+@pytest.mark.parametrize("until", [0, "0%", "0 tokens"])
+def test_a_schedule_that_ends_at_once_is_refused(until: object) -> None:
+    with pytest.raises(ValidationError):
+        ScheduleConfig(decay_until=until)
 
 
 GROWING = ramp(4, 16, 32 * 90, 32)

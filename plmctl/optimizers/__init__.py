@@ -1,0 +1,1 @@
+"""One file an optimizer: its ``Config`` and ``make(config, network, fused=...)``."""

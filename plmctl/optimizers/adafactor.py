@@ -1,0 +1,54 @@
+"""Adafactor (Shazeer and Stern, 2018, arXiv:1804.04235) as T5 uses it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from plmctl.config.optim import OptimizerConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class Config(OptimizerConfig):
+    """Adafactor: squares kept by rows and columns, no momentum, updates relative to the weights."""
+
+    name: Literal["adafactor"] = "adafactor"
+    """Adafactor (Shazeer and Stern, 2018, arXiv:1804.04235)."""
+    lr: float = Field(default=0.01, gt=0)
+    """Peak relative step; with schedule inverse_sqrt and plateau 10k that of T5."""
+    clip: float | None = Field(default=None, gt=0)
+    """Largest global norm of the gradient; T5 has none: clip_threshold bounds each update."""
+    eps: tuple[float, float] = (1e-30, 1e-3)
+    """Added to the squared gradient; smallest root mean square that scales a step."""
+    clip_threshold: float = Field(default=1.0, gt=0)
+    """Largest root mean square of a tensor's update, before the step size."""
+    decay_rate: float = Field(default=0.8, gt=0)
+    """The squares' mean decays by 1 - t^-decay_rate at update t."""
+    scale_parameter: bool = True
+    """Multiply the step by the root mean square of the tensor."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Of matrices and embeddings; T5 has none."""
+
+
+def make(config: Config, network: nn.Module, *, fused: bool) -> Optimizer:
+    """The Adafactor of transformers, its step size from our schedule.
+
+    PyTorch's own differs from the paper: the rate is capped at 1/sqrt(t), and the small constant
+    bounds the squares from below instead of being added.
+    """
+    from plmctl.training.factored import Adafactor
+    from plmctl.training.optim import decay_groups
+
+    return Adafactor(  # type: ignore[no-untyped-call]
+        decay_groups(network, config.weight_decay),
+        lr=config.lr,
+        eps=config.eps,
+        clip_threshold=config.clip_threshold,
+        decay_rate=-config.decay_rate,
+        scale_parameter=config.scale_parameter,
+        relative_step=False,
+    )

@@ -1,0 +1,234 @@
+"""Each optimizer against its published formula in float64; resumed bit for bit."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from plmctl import registry
+from plmctl.config.optim import OptimizerConfig
+from plmctl.config.run import ComputeConfig
+from plmctl.corpus.store import TokenStore
+from plmctl.errors import Preempted
+from plmctl.training.checkpoint import Checkpoints, Trained, restore
+from plmctl.training.engine import make_accelerator, make_engine
+from plmctl.training.muon import hidden_matrices
+from plmctl.training.optim import decay_groups, make_optimizer
+from tests.training.conftest import Train, tiny_network, tiny_plan, weights
+
+NAMES = registry.names("optimizers")
+VARIANTS = [(name, {}) for name in NAMES] + [
+    ("adamw", {"bias_correction": False}),
+    ("adamw", {"decay": "all"}),
+    ("lamb", {"bias_correction": True}),
+]
+LR = 0.05
+
+
+def config(name: str, **fields: object) -> OptimizerConfig:
+    made: OptimizerConfig = registry.load("optimizers", name).Config(name=name, **fields)
+    return made
+
+
+class Small(nn.Module):
+    """A matrix, a vector, and a matrix large enough for Adafactor to factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.matrix = nn.Parameter(torch.randn(5, 3))
+        self.bias = nn.Parameter(torch.randn(4))
+        self.large = nn.Parameter(torch.randn(128, 130) * 0.1)
+
+
+Rule = Callable[[np.ndarray, np.ndarray, dict, int], np.ndarray]
+
+
+def rms(x: np.ndarray) -> float:
+    return float(np.sqrt((x**2).mean()))
+
+
+def moments(p: np.ndarray, g: np.ndarray, s: dict, t: int, *, correct: bool, lamb: bool):
+    s["m"] = 0.9 * s.get("m", 0) + 0.1 * g
+    s["v"] = 0.999 * s.get("v", 0) + 0.001 * g * g
+    m, v = s["m"], s["v"]
+    if correct:
+        m, v = m / (1 - 0.9**t), v / (1 - 0.999**t)
+    u = m / (np.sqrt(v) + 1e-6) + (0.1 if p.ndim >= 2 else 0) * p
+    ratio = np.linalg.norm(p) / np.linalg.norm(u) if lamb and p.ndim >= 2 else 1
+    return p - LR * ratio * u
+
+
+def adagrad(p: np.ndarray, g: np.ndarray, s: dict, t: int) -> np.ndarray:
+    s["sum"] = s.get("sum", 1.0) + g * g
+    return p - LR * g / np.sqrt(s["sum"])
+
+
+def adafactor(p: np.ndarray, g: np.ndarray, s: dict, t: int) -> np.ndarray:
+    beta, square = 1 - t**-0.8, g * g + 1e-30
+    if p.ndim == 2 and min(p.shape) >= 128:
+        s["r"] = beta * s.get("r", 0) + (1 - beta) * square.mean(1)
+        s["c"] = beta * s.get("c", 0) + (1 - beta) * square.mean(0)
+        v = np.outer(s["r"], s["c"]) / s["r"].mean()
+    else:
+        v = s["v"] = beta * s.get("v", 0) + (1 - beta) * square
+    u = g / np.sqrt(v)
+    return p - LR * max(1e-3, rms(p)) * u / max(1.0, rms(u))
+
+
+CASES: dict[str, tuple[OptimizerConfig, Rule]] = {
+    "adamw": (
+        config("adamw", lr=LR, weight_decay=0.1),
+        lambda *a: moments(*a, correct=True, lamb=False),
+    ),
+    "bert": (
+        config("adamw", lr=LR, weight_decay=0.1, bias_correction=False),
+        lambda *a: moments(*a, correct=False, lamb=False),
+    ),
+    "lamb": (
+        config("lamb", lr=LR, weight_decay=0.1),
+        lambda *a: moments(*a, correct=False, lamb=True),
+    ),
+    "lamb-paper": (
+        config("lamb", lr=LR, weight_decay=0.1, bias_correction=True),
+        lambda *a: moments(*a, correct=True, lamb=True),
+    ),
+    "adagrad": (config("adagrad", lr=LR), adagrad),
+    "adafactor": (config("adafactor", lr=LR), adafactor),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_three_updates_are_those_of_the_formula(case: str) -> None:
+    settings, rule = CASES[case]
+    network, rng = Small(), np.random.default_rng(0)
+    optimizer = make_optimizer(settings, network, fused=False)
+    expected = {n: p.detach().double().numpy() for n, p in network.named_parameters()}
+    states: dict[str, dict] = {name: {} for name in expected}
+    for t in (1, 2, 3):
+        for name, parameter in network.named_parameters():
+            gradient = rng.normal(size=parameter.shape)
+            if name == "bias":
+                gradient *= 30  # what clips Adafactor's update at t > 1
+            parameter.grad = torch.tensor(gradient, dtype=torch.float32)
+            expected[name] = rule(expected[name], gradient, states[name], t)
+        optimizer.step()
+        for name, parameter in network.named_parameters():
+            np.testing.assert_allclose(
+                parameter.detach().numpy(), expected[name], rtol=2e-5, atol=2e-6
+            )
+
+
+def test_without_bias_correction_the_first_update_is_larger_by_the_known_factor() -> None:
+    """(1 - 0.9) / sqrt(1 - 0.999) = 3.16 times Adam's, which is the rate itself."""
+    network = nn.Linear(1, 1, bias=False)
+    before = network.weight.item()
+    settings = config("adamw", lr=1e-2, eps=1e-12, weight_decay=0, bias_correction=False)
+    optimizer = make_optimizer(settings, network, fused=False)
+    network.weight.grad = torch.tensor([[0.3]])
+    optimizer.step()
+    assert before - network.weight.item() == pytest.approx(0.0316228, rel=1e-4)
+
+
+def test_lamb_of_zero_weights_has_ratio_one() -> None:
+    network = nn.Linear(2, 2, bias=False)
+    nn.init.zeros_(network.weight)
+    optimizer = make_optimizer(config("lamb", lr=0.1, eps=1e-12), network, fused=False)
+    network.weight.grad = torch.ones(2, 2)
+    optimizer.step()
+    assert network.weight.tolist() == pytest.approx(np.full((2, 2), -0.316228), rel=1e-4)
+
+
+def test_muon_makes_the_update_orthogonal_with_the_size_of_adamw() -> None:
+    """Singular values near 0.2 * sqrt(max side) times the rate; the rest is plain AdamW."""
+    network = nn.Sequential(nn.Embedding(30, 16), nn.Linear(16, 24))
+    assert [id(p) for p in hidden_matrices(network)] == [id(network[1].weight)]
+    before = [p.detach().clone() for p in network.parameters()]
+    optimizer = make_optimizer(config("muon", lr=0.01, weight_decay=0), network, fused=False)
+    for p in network.parameters():
+        p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
+    optimizer.step()
+    table, matrix, bias = (
+        (b - p.detach()) / 0.01 for b, p in zip(before, network.parameters(), strict=True)
+    )
+    values = torch.linalg.svdvals(matrix) / (0.2 * 24**0.5)
+    assert 0.5 < values.min() <= values.max() < 1.5  # what five Newton-Schulz steps promise
+    assert torch.allclose(table.abs(), torch.ones(30, 16), atol=1e-3)  # Adam's first: the sign
+    assert torch.allclose(bias.abs(), torch.ones(24), atol=1e-3)
+
+
+@pytest.mark.parametrize("objective", ["mlm+nsp", "clm"])
+def test_muon_leaves_embeddings_and_heads_to_adamw(objective: str) -> None:
+    network = tiny_network(objective)
+    hidden = {id(p) for p in hidden_matrices(network)}
+    for name, p in network.named_parameters():
+        layer = (".layer." in name or ".h." in name or "pooler" in name) and p.ndim == 2
+        assert (id(p) in hidden) == layer, name
+
+
+def test_bert_exclusions_are_those_of_its_names() -> None:
+    network = tiny_network("mlm+nsp")
+    plain = {id(p) for p in decay_groups(network, 0.1)[1]["params"]}
+    for name, p in network.named_parameters():
+        assert (id(p) in plain) == any(w in name for w in ("LayerNorm", "bias")), name
+    whole = make_optimizer(config("adamw", decay="all"), network, fused=False).param_groups
+    assert [g["weight_decay"] for g in whole] == [0.01]
+
+
+@pytest.mark.parametrize(("name", "fields"), VARIANTS)
+def test_an_interrupted_run_is_the_uninterrupted_one(
+    name: str, fields: dict, store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    def engine(seed: int):
+        compute = ComputeConfig(device="cpu")
+        network = tiny_network("mlm", seed=seed, dropout=0.1)
+        return make_engine(make_accelerator(compute), network, config(name, **fields), compute)
+
+    whole, first, second = engine(0), engine(0), engine(99)
+    run_plan(whole, tiny_plan("mlm", store, steps=(6,), micro=8), tmp_path / "whole")
+    plan = tiny_plan("mlm", store, steps=(6,), micro=8)
+    rate = plan.learning_rate
+
+    def stop_at(step: int) -> float:
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return rate(step)
+
+    object.__setattr__(plan, "learning_rate", stop_at)
+    with pytest.raises(Preempted):
+        run_plan(first, plan, tmp_path / "cut")
+    object.__setattr__(plan, "learning_rate", rate)
+    assert run_plan(second, plan, tmp_path / "cut").step == 6
+    reference = weights(whole)
+    for key, value in weights(second).items():
+        assert torch.equal(value, reference[key]), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_state_comes_back(name: str, tmp_path: Path) -> None:
+    """What a parameter's state holds after a save and a restore is what it held before."""
+
+    def made(seed: int) -> Trained:
+        network = Small()
+        optimizer = make_optimizer(config(name), network, fused=False)
+        for t in range(2):
+            torch.manual_seed(seed + t)
+            for p in network.parameters():
+                p.grad = torch.randn_like(p)
+            optimizer.step()
+        return Trained(network, optimizer)
+
+    before, after = made(0), made(10)
+    restore(Checkpoints(tmp_path, 1).save(2, before, {}), after)
+    for a, b in zip(before.network.parameters(), after.network.parameters(), strict=True):
+        state = {k: v for k, v in before.optimizer.state[a].items() if v is not None}
+        assert state.keys() == after.optimizer.state[b].keys()
+        for field, value in state.items():
+            assert torch.equal(
+                torch.as_tensor(value), torch.as_tensor(after.optimizer.state[b][field])
+            )
