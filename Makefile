@@ -10,7 +10,7 @@ SEED ?= 1
 demo: .venv/samples  ## English: pretrain BERT and GPT-2, see what it buys (about 10 minutes)
 	.venv/bin/python scripts/demo.py configs/demo --seed $(SEED)
 
-demo-zh: .venv/samples-zh  ## The same in Chinese (about 5 minutes)
+demo-zh: .venv/samples-zh  ## The same in Chinese, GPT-2 (about 5 minutes)
 	.venv/bin/python scripts/demo.py configs/demo/zh --seed $(SEED)
 
 test: .venv/dev  ## All tests but the slow ones
