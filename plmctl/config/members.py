@@ -1,5 +1,7 @@
 """Bases of the configs that live beside their owners: objectives, families, tasks, measures."""
 
+from typing import Literal
+
 from plmctl.config.base import Model
 
 
@@ -15,6 +17,9 @@ class ModelConfig(Model):
     family: str
     init_from: str | None = None
     """Continue from this pretrained folder or Hub id instead of fresh weights."""
+    extend_vocab: Literal["mean", "subtokens"] | None = None
+    """init_from only: rows for the ids that its tokenizer does not have. subtokens: each the mean
+    of the tokens that its tokenizer cuts the new one into; mean: of all its tokens."""
 
 
 class TaskConfig(Model):

@@ -32,8 +32,8 @@ class Family(Protocol):
     ) -> "PreTrainedModel":
         """A network with fresh weights and the heads for ``parts``."""
 
-    def load(self, folder: str, parts: tuple[str, ...]) -> "PreTrainedModel":
-        """A pretrained network with the heads for ``parts``."""
+    def load(self, folder: str, parts: tuple[str, ...], **changes: Any) -> "PreTrainedModel":
+        """A pretrained network with the heads for ``parts``; ``changes`` are to its config."""
 
     def begin_as(self, model: "PreTrainedModel", teacher: str) -> None:
         """Give a student the weights of alternate layers of a teacher's folder; of students."""

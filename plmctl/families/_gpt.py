@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -77,12 +77,12 @@ def build(
     return model
 
 
-def load(folder: str, parts: tuple[str, ...]) -> PreTrainedModel:
-    """A pretrained model with its language-model head, in float32."""
+def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+    """A pretrained model with its language-model head, in float32, its config changed."""
     import torch
     from transformers import GPT2LMHeadModel
 
-    return GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32)
+    return GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, **changes)
 
 
 def positions(config: DecoderConfig) -> int:

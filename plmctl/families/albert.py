@@ -116,11 +116,11 @@ def build(
     return model
 
 
-def load(folder: str, parts: tuple[str, ...]) -> PreTrainedModel:
-    """A pretrained model with the heads that ``parts`` ask for, in float32."""
+def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+    """A pretrained model with the heads that ``parts`` ask for, in float32, its config changed."""
     import torch
 
-    return _class(parts).from_pretrained(folder, dtype=torch.float32)
+    return _class(parts).from_pretrained(folder, dtype=torch.float32, **changes)
 
 
 def _class(parts: tuple[str, ...]) -> type[AlbertForPreTraining] | type[AlbertForMaskedLM]:

@@ -60,13 +60,13 @@ def build(
     return model
 
 
-def load(folder: str, parts: tuple[str, ...]) -> PreTrainedModel:
-    """A pretrained model with the heads that ``parts`` ask for, in float32."""
+def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+    """A pretrained model with the heads that ``parts`` ask for, in float32, its config changed."""
     import torch
     from transformers import BertForMaskedLM, BertForPreTraining
 
     cls = BertForPreTraining if "nsp" in parts else BertForMaskedLM
-    return cls.from_pretrained(folder, dtype=torch.float32)
+    return cls.from_pretrained(folder, dtype=torch.float32, **changes)
 
 
 def positions(config: Config) -> int:

@@ -112,12 +112,12 @@ def begin_as(model: PreTrainedModel, teacher: str) -> None:
     begin_as(model, BertForMaskedLM.from_pretrained(teacher, dtype=torch.float32), _IN_BERT)
 
 
-def load(folder: str, parts: tuple[str, ...]) -> PreTrainedModel:
-    """A pretrained model with its masked-token head, in float32."""
+def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+    """A pretrained model with its masked-token head, in float32, its config changed."""
     import torch
     from transformers import DistilBertForMaskedLM
 
-    return DistilBertForMaskedLM.from_pretrained(folder, dtype=torch.float32)
+    return DistilBertForMaskedLM.from_pretrained(folder, dtype=torch.float32, **changes)
 
 
 def positions(config: Config) -> int:

@@ -83,13 +83,13 @@ def build(
     return ElmoForPreTraining(network)
 
 
-def load(folder: str, parts: tuple[str, ...]) -> PreTrainedModel:
-    """A pretrained model with its language-model head, in float32."""
+def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+    """A pretrained model with its language-model head, in float32, its config changed."""
     import torch
 
     from plmctl.modeling.elmo import ElmoForPreTraining
 
-    return ElmoForPreTraining.from_pretrained(folder, dtype=torch.float32)
+    return ElmoForPreTraining.from_pretrained(folder, dtype=torch.float32, **changes)
 
 
 def positions(config: Config) -> int:

@@ -92,14 +92,14 @@ def build(
     return fuse(model)
 
 
-def load(folder: str, parts: tuple[str, ...]) -> PreTrainedModel:
-    """A pretrained model with its language-model head, in float32."""
+def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+    """A pretrained model with its language-model head, in float32, its config changed."""
     import torch
     from transformers import OpenAIGPTLMHeadModel
 
     from plmctl.modeling.gpt1_attention import fuse
 
-    return fuse(OpenAIGPTLMHeadModel.from_pretrained(folder, dtype=torch.float32))
+    return fuse(OpenAIGPTLMHeadModel.from_pretrained(folder, dtype=torch.float32, **changes))
 
 
 def positions(config: Config) -> int:

@@ -76,12 +76,12 @@ def build(
     return RobertaForMaskedLM(network)  # whose own initial weights are the published ones
 
 
-def load(folder: str, parts: tuple[str, ...]) -> PreTrainedModel:
-    """A pretrained model with its masked-token head, in float32."""
+def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+    """A pretrained model with its masked-token head, in float32, its config changed."""
     import torch
     from transformers import RobertaForMaskedLM
 
-    return RobertaForMaskedLM.from_pretrained(folder, dtype=torch.float32)
+    return RobertaForMaskedLM.from_pretrained(folder, dtype=torch.float32, **changes)
 
 
 def positions(config: Config) -> int:

@@ -64,16 +64,16 @@ def build(
     return SpanBert(network, PLACES)
 
 
-def load(folder: str, parts: tuple[str, ...]) -> PreTrainedModel:
-    """A pretrained model with the heads that ``parts`` ask for, in float32."""
+def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+    """A pretrained model with the heads that ``parts`` ask for, in float32, its config changed."""
     import torch
     from transformers import BertForMaskedLM
 
     if "sbo" not in parts:
-        return BertForMaskedLM.from_pretrained(folder, dtype=torch.float32)
+        return BertForMaskedLM.from_pretrained(folder, dtype=torch.float32, **changes)
     from plmctl.modeling.span_boundary import SpanBert
 
-    return SpanBert.from_folder(folder, PLACES)
+    return SpanBert.from_folder(folder, PLACES, **changes)
 
 
 def positions(config: Config) -> int:

@@ -96,12 +96,12 @@ def build(
     return model
 
 
-def load(folder: str, parts: tuple[str, ...]) -> PreTrainedModel:
-    """A pretrained model with its head, in float32."""
+def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+    """A pretrained model with its head, in float32, its config changed."""
     import torch
     from transformers import T5ForConditionalGeneration
 
-    return T5ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+    return T5ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, **changes)
 
 
 def positions(config: Config) -> int:

@@ -82,9 +82,9 @@ class SpanBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # theirs
         save_file(head, Path(save_directory) / HEAD_FILE)
 
     @classmethod
-    def from_folder(cls, folder: str, places: int) -> SpanBert:
+    def from_folder(cls, folder: str, places: int, **changes: Any) -> SpanBert:
         """A BERT folder or Hub id, in float32; its head if it has one, else a fresh one."""
-        model: SpanBert = cls.from_pretrained(folder, places=places, dtype=torch.float32)
+        model: SpanBert = cls.from_pretrained(folder, places=places, dtype=torch.float32, **changes)
         head = cached_file(folder, HEAD_FILE, _raise_exceptions_for_missing_entries=False)
         if head is not None:
             model.sbo.load_state_dict(load_file(head))

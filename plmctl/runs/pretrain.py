@@ -9,6 +9,7 @@ from plmctl.config.pretrain import PretrainConfig
 from plmctl.corpus.mixed import Corpus, MixedStore, stores_of
 from plmctl.errors import ConfigError, DataError
 from plmctl.runs import launch
+from plmctl.runs.continuing import check_continued, dropout_of, new_ids
 from plmctl.runs.finetune import check_model
 from plmctl.runs.folder import check_run, open_run, write_environment, write_results
 from plmctl.runs.outline import begin, check_network, fresh_model, outputs
@@ -65,13 +66,8 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
         from plmctl.modeling.auto import config_of
 
         check_model(config.model.init_from)
-        rows = config_of(config.model.init_from).vocab_size
-        if rows < (needed := outputs(config, prepared.vocab)):
-            raise ConfigError(
-                f"{config.tokenizer} has {needed:,} ids, but the vocabulary of "
-                f"{config.model.init_from} has {rows:,}",
-                "use the tokenizer that the model was made with",
-            )
+        loaded = config_of(config.model.init_from)
+        check_continued(config, loaded, outputs(config, prepared.vocab))
     for phase in config.train.phases:
         for store in stores_of(prepared.train):
             check_text(config.objective, store, phase.seq_len)
@@ -121,14 +117,17 @@ def make_network(config: PretrainConfig, prepared: Prepared) -> "Network":
     """The family's network with fresh weights, or the pretrained one that ``init_from`` names."""
     import torch
 
+    from plmctl.modeling.extension import extend
     from plmctl.modeling.network import Network
 
     family = families.get(config.model.family)
     parts = objectives.get(config.objective.name).PARTS
-    if config.model.init_from is not None:
-        model = family.load(config.model.init_from, parts)
-        return Network(model, family.forward)
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)
+    if config.model.init_from is not None:
+        model = family.load(config.model.init_from, parts, **dropout_of(config))
+        if config.model.extend_vocab is not None:
+            extend(model, new_ids(config, model.config.vocab_size))
+        return Network(model, family.forward)
     model = fresh_model(config, prepared.vocab)
     begin(config, model)
     return Network(model, family.forward)

@@ -91,7 +91,11 @@ def test_an_interrupt_is_130(tmp_path: Path) -> None:
     pipe = tmp_path / "c.yaml"
     os.mkfifo(pipe)  # reading it waits for a writer
     running = subprocess.Popen(
-        [*PLMCTL, "config", "show", str(pipe)], stderr=subprocess.PIPE, text=True
+        [*PLMCTL, "config", "show", str(pipe)],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background job, as this test may be part of, ignores SIGINT, and hands that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     writer = os.open(pipe, os.O_WRONLY)  # opens once the command reads
     running.send_signal(signal.SIGINT)
