@@ -3,7 +3,6 @@
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -66,15 +65,6 @@ def test_the_probe_sees_what_is_imported() -> None:
     found = imported("config", "show", "configs/demo/pretrain.yaml")
     assert "yaml" in found
     assert not found & {"torch", "transformers", "datasets", "accelerate", "evaluate"}
-
-
-def test_help_answers_in_half_a_second() -> None:
-    def seconds() -> float:
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "plmctl", "--help"], check=True, capture_output=True)
-        return time.perf_counter() - began
-
-    assert min(seconds() for _ in range(5)) < 0.5  # the best: other programs may be running
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

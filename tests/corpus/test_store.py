@@ -1,7 +1,7 @@
 import json
 import pickle
+import shutil
 import tempfile
-import time
 from itertools import accumulate
 from pathlib import Path
 
@@ -141,13 +141,14 @@ def test_opening_maps_no_shard(tmp_path: Path) -> None:
         store.tokens(np.array([0]))
 
 
-def test_opening_thousands_of_shards_is_fast(tmp_path: Path) -> None:
+def test_of_thousands_of_shards_only_those_asked_for_are_read(tmp_path: Path) -> None:
     write(tmp_path / "store", [[[[n % 100, 1]], [[2, 3, 4]]] for n in range(2_000)])
-    began = time.perf_counter()
-    store = TokenStore.open(tmp_path / "store")
-    assert time.perf_counter() - began < 0.2
     index = np.array([9_999, 5 * 1_234, 5 * 77 + 1, 0])
-    assert store.tokens(index).tolist() == [4, 34, 1, 0]
+    wanted = {f"s{token // 5}" for token in index.tolist()}
+    for folder in (tmp_path / "store").glob("s*/"):
+        if folder.name not in wanted:
+            shutil.rmtree(folder)
+    assert TokenStore.open(tmp_path / "store").tokens(index).tolist() == [4, 34, 1, 0]
 
 
 def test_a_store_cut_short_is_found_out(tmp_path: Path) -> None:
