@@ -1,0 +1,90 @@
+"""What a model can do: figures, answers, a page to look at."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plmctl.cli.app import Fresh, Json, app, example
+
+
+@app.command("eval", epilog=example("plmctl eval configs/demo/eval.yaml model=runs/mine/model"))
+def evaluate(
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="A YAML file, or a tokenizer folder.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Overrides of the config, or more tokenizer folders.",
+            show_default=False,
+        ),
+    ] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Of tokenizers: text to measure on; if not given, what the first held out.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Of tokenizers: write an HTML page as well.")
+    ] = None,
+    fresh: Fresh = False,
+    as_json: Json = False,
+) -> None:
+    """Score a model, or compare tokenizers.
+
+    Scores a model on text or labelled rows: prints a table a measure, and writes the figures to
+    eval/ in the run folder. Of tokenizer folders it prints how well they fit a held-out text, side
+    by side.
+    """
+    if config.is_dir():
+        from plmctl.runs import tokenizers
+
+        folders = [str(config), *(overrides or ())]
+        tokenizers.run(folders, text=text or (), out=out, as_json=as_json)
+        return
+    from plmctl.config.load import load
+    from plmctl.runs import evaluate as command
+
+    command.run(load("eval", config, overrides or ()), fresh=fresh, as_json=as_json)
+
+
+@app.command(
+    epilog=example('plmctl predict runs/demo/bert/model "the congress of the united [MASK]"')
+)
+def predict(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or Hub id.")],
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="One text or several.")],
+    top: Annotated[int, typer.Option(min=1, help="Answers for each text.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Ask a model about a text.
+
+    What it is made for decides the question: a masked model fills [MASK], a causal model goes on,
+    a classifier names the class.
+    """
+    from plmctl.runs import predict as command
+
+    command.run(model, texts, top=top, as_json=as_json)
+
+
+@app.command(epilog=example("plmctl report runs/demo/bert runs/demo/gpt2 --out compare.html"))
+def report(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run folders.")],
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Where to; report.html of the first run if not given."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write an HTML page about runs.
+
+    One self-contained file with curves, results, samples and configs; several runs side by side.
+    """
+    from plmctl.runs import report as command
+
+    command.run(runs, out=out, as_json=as_json)

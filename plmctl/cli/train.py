@@ -1,0 +1,100 @@
+"""From raw text to a trained model: a config in, a folder out."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from plmctl.cli.app import ConfigFile, Fresh, Json, Overrides, app, example
+
+
+@app.command(
+    "train-tokenizer",
+    epilog=example("plmctl train-tokenizer configs/demo/tokenizer.yaml vocab_size=4096"),
+)
+def train_tokenizer(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    extend: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FOLDER", help="Extend this tokenizer, keeping its ids."),
+    ] = None,
+    fresh: Fresh = False,
+    as_json: Json = False,
+) -> None:
+    """Train a tokenizer on raw text.
+
+    Learns a vocabulary, writes a Hugging Face tokenizer folder, loads it again and checks that it
+    gives the same tokens.
+    """
+    from plmctl.config.load import load
+    from plmctl.runs import train_tokenizer as command
+
+    if extend is not None:
+        overrides = [*(overrides or ()), f"extend={json.dumps(extend)}"]
+    command.run(load("tokenizer", config, overrides or ()), fresh=fresh, as_json=as_json)
+
+
+@app.command(epilog=example("plmctl prepare configs/demo/pretrain.yaml"))
+def prepare(config: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
+    """Tokenize the text of a pretraining config.
+
+    Writes the token store that pretraining reads, once for a text and a tokenizer. `pretrain` does
+    it itself where it is missing.
+    """
+    from plmctl.config.load import load
+    from plmctl.runs import prepare as command
+
+    command.run(load("pretrain", config, overrides or ()), as_json=as_json)
+
+
+@app.command(epilog=example("plmctl preview configs/demo/pretrain.yaml objective.rate=0.15"))
+def preview(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    count: Annotated[int, typer.Option(min=1, help="Examples that are counted.")] = 10_000,
+    examples: Annotated[int, typer.Option(min=0, help="Examples that are shown.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """Show what a pretraining config trains on.
+
+    Prints real training examples, with what is masked, replaced, kept or asked for, and statistics
+    beside the values that they should have. Prepares the text where that is not done yet.
+    """
+    from plmctl.config.load import load
+    from plmctl.runs import preview as command
+
+    config_ = load("pretrain", config, overrides or ())
+    command.run(config_, count=count, examples=examples, as_json=as_json)
+
+
+@app.command(
+    epilog=example("plmctl pretrain configs/demo/pretrain.yaml optim.lr=1e-3 launch.processes=2")
+)
+def pretrain(
+    config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
+) -> None:
+    """Pretrain a model on raw text.
+
+    Fills the run folder: metrics.jsonl and checkpoints on the way, at the end model/, which
+    transformers loads, and report.html.
+    """
+    from plmctl.config.load import load
+    from plmctl.runs import pretrain as command
+
+    command.run(load("pretrain", config, overrides or ()), fresh=fresh, as_json=as_json)
+
+
+@app.command(epilog=example("plmctl finetune configs/demo/finetune.yaml data.max_rows=1000"))
+def finetune(
+    config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
+) -> None:
+    """Finetune a model on labelled rows.
+
+    Trains a pretrained model with the task's head and scores it on the validation rows. With
+    init=random the same network starts from random weights: what did pretraining buy?
+    """
+    from plmctl.config.load import load
+    from plmctl.runs import finetune as command
+
+    command.run(load("finetune", config, overrides or ()), fresh=fresh, as_json=as_json)
