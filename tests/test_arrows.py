@@ -17,20 +17,21 @@ ALLOWED = {
     "families": {"config", "modeling"},
     "optimizers": {"config", "training"},
     "objectives": {"config", "corpus", "shaping", "tokenization", "modeling"},
-    "tasks": {"config", "corpus", "shaping", "tokenization", "modeling"},
+    "metrics": set(),
+    "tasks": {"config", "corpus", "shaping", "tokenization", "modeling", "metrics"},
     "training": {"config", "shaping", "modeling"},
     "evaluation": {
-        "config", "corpus", "tokenization", "modeling", "families", "objectives", "tasks",
-        "training",
+        "config", "corpus", "tokenization", "modeling", "metrics", "families", "objectives",
+        "tasks", "training",
     },
     "reporting": {"config", "shaping"},
     "runs": {
         "config", "corpus", "shaping", "tokenization", "modeling", "families", "objectives",
-        "tasks", "training", "evaluation", "reporting",
+        "tasks", "training", "evaluation", "reporting", "metrics",
     },
 }  # fmt: skip
 SHARED = {"errors", "registry", "formatting", "__init__"}
-NO_TORCH = ("config", "corpus", "shaping", "tokenization", "reporting")
+NO_TORCH = ("config", "corpus", "shaping", "tokenization", "metrics", "reporting")
 FILES = sorted(ROOT.rglob("*.py"))
 
 

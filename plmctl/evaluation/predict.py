@@ -1,4 +1,4 @@
-"""Predictions of a network over all rows of a task, batched by length."""
+"""What a finetuned network says of every row."""
 
 from __future__ import annotations
 
@@ -11,33 +11,43 @@ if TYPE_CHECKING:
     import torch
 
     from plmctl.modeling.network import Network
+    from plmctl.tasks import Answer, Examples
 
 _CELLS = 16_384  # of a batch: rows times the longest of them
 
 
-def predict(network: Network, step: Any, device: torch.device) -> dict[str, NDArray[np.int64]]:
-    """The largest logit of each part for every row.
+def answers(network: Network, examples: Examples, device: torch.device) -> list[Answer]:
+    """One answer a row, in the order of the rows; batched by length, which changes no answer.
 
     Args:
         network: Not wrapped for several processes.
-        step: A task over rows, with ``lengths()`` and ``collate``.
+        examples: Of a task.
         device: Where the network is.
-
-    Returns:
-        Class numbers [N] a part, in the order of the rows.
     """
     import torch
 
     network.eval()
-    lengths = step.lengths()
+    lengths = examples.lengths()
     order = np.argsort(lengths, kind="stable")
-    rows = max(1, _CELLS // int(lengths.max()))
-    found: dict[str, NDArray[np.int64]] = {}
+    found: dict[str, list[Any]] = {}
     with torch.inference_mode():
-        for start in range(0, len(order), rows):
-            which = order[start : start + rows]
-            batch = step.collate(np.zeros_like(which), which).to(device)
-            for part, logits in network(**batch.inputs).items():
-                out = found.setdefault(part, np.zeros(len(order), dtype=np.int64))
-                out[which] = logits.argmax(-1).cpu().numpy()
-    return found
+        for which in _batches(order, lengths):
+            batch = examples.collate(np.zeros_like(which), which).to(device)
+            for name, output in examples.outputs(network, batch).items():
+                rows = found.setdefault(name, [None] * len(order))
+                for place, row in zip(which, output.cpu().numpy(), strict=True):
+                    rows[place] = row
+    return examples.answers(found)
+
+
+def _batches(order: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """``order`` (by length) cut into pieces of at most ``_CELLS`` cells, longest first.
+
+    The largest comes first, so that a device too small for it says so at once.
+    """
+    pieces, end = [], len(order)
+    while end:
+        rows = max(1, _CELLS // max(1, int(lengths[order[end - 1]])))
+        pieces.append(order[max(0, end - rows) : end])
+        end = max(0, end - rows)
+    return pieces

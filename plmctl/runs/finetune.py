@@ -15,7 +15,6 @@ from plmctl.runs import launch
 from plmctl.runs.folder import check_run, open_run, write_environment, write_results
 from plmctl.runs.say import say, show
 from plmctl.shaping.keys import fold, stream
-from plmctl.tokenization.load import load_tokenizer
 
 if TYPE_CHECKING:
     from plmctl.training.loop import Engine, Plan
@@ -45,9 +44,10 @@ def run(config: FinetuneConfig, *, fresh: bool, as_json: bool) -> None:
 class Examples:
     """Labelled rows as a task has them."""
 
+    tokenizer: Any
     labels: tuple[str, ...]
-    train: Any
-    valid: Any
+    train: tasks.Examples
+    valid: tasks.Examples
 
 
 def read_examples(config: FinetuneConfig) -> Examples:
@@ -56,13 +56,18 @@ def read_examples(config: FinetuneConfig) -> Examples:
     Raises:
         DataError: A missing file or column, or a label that is not among the training rows'.
     """
-    task, tokenizer = tasks.get(config.task.name), load_tokenizer(config.model)
-    rows = split_rows(config.data, config.seed, task.text_columns(config.task))
-    labels = task.labels_of(config.task, rows[0])
-    train, valid = (
-        task.make(config.task, side, tokenizer, labels, config.train.max_length) for side in rows
+    task = tasks.get(config.task.name)
+    tokenizer = task.tokenizer(config.task, config.model)
+    train, valid = split_rows(config.data, config.seed, task.text_columns(config.task))
+    labels = task.labels_of(config.task, train)
+    make = partial(task.make, config.task, tokenizer=tokenizer, labels=labels)
+    longest = config.train.max_length
+    return Examples(
+        tokenizer,
+        labels,
+        make(train, max_length=longest, use="train"),
+        make(valid, max_length=longest, use="score"),
     )
-    return Examples(labels, train, valid)
 
 
 def check_model(model: str) -> None:
@@ -83,8 +88,7 @@ def check_model(model: str) -> None:
 def _train(config: FinetuneConfig, folder: Path, examples: Examples) -> dict[str, Any]:
     import torch
 
-    from plmctl.evaluation import metrics
-    from plmctl.evaluation.predict import predict
+    from plmctl.evaluation.predict import answers
     from plmctl.modeling.network import Network
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints
@@ -96,6 +100,7 @@ def _train(config: FinetuneConfig, folder: Path, examples: Examples) -> dict[str
     task = tasks.get(config.task.name)
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
     model = task.load(
+        config.task,
         config.model,
         examples.labels,
         pretrained=config.init == "pretrained",
@@ -120,15 +125,14 @@ def _train(config: FinetuneConfig, folder: Path, examples: Examples) -> dict[str
     if not accelerator.is_main_process:
         return {}
     bare = accelerator.unwrap_model(engine.network)
-    predictions = predict(bare, examples.valid, accelerator.device)["label"]
-    measure = getattr(metrics, task.METRICS)
-    results: dict[str, Any] = measure(predictions, examples.valid.targets, examples.labels)
+    found = answers(bare, examples.valid, accelerator.device)
+    results = examples.valid.figures(found)
     results |= {
         "rows": len(examples.train),
         "valid_rows": len(examples.valid),
         "init": config.init,
     }
-    _finish(config, folder, engine, results)
+    _finish(config, folder, engine, examples, results)
     return results
 
 
@@ -173,7 +177,11 @@ def _validate(engine: "Engine", step: Any, plan: "Plan") -> dict[str, float]:
 
 
 def _finish(
-    config: FinetuneConfig, folder: Path, engine: "Engine", results: dict[str, Any]
+    config: FinetuneConfig,
+    folder: Path,
+    engine: "Engine",
+    examples: Examples,
+    results: dict[str, Any],
 ) -> None:
     from plmctl.reporting.card import model_card
     from plmctl.reporting.report import write
@@ -182,5 +190,7 @@ def _finish(
     document = {"kind": "finetune", "model": config.model, "results": results}
     write_results(folder, "valid", document)
     model: Any = engine.trained().network
-    save_model(folder, model, config.model, model_card(folder, type(model).__name__))
+    made = tasks.Finetuned(config.task, examples.labels, config.train.max_length)
+    card = model_card(folder, type(model).__name__)
+    save_model(folder, model, examples.tokenizer, card, made)
     write([folder], folder / "report.html")

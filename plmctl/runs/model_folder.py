@@ -5,24 +5,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from plmctl.tasks import Finetuned
 
 
-def save_model(folder: Path, model: "PreTrainedModel", tokenizer: str, card: str) -> Path:
+def save_model(
+    folder: Path,
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    card: str,
+    made: "Finetuned | None" = None,
+) -> Path:
     """Write weights (safetensors), config, tokenizer and model card to ``<folder>/model``.
 
     Args:
         folder: The run folder.
         model: The unwrapped model.
-        tokenizer: The folder or Hub id of its tokenizer.
+        tokenizer: Its tokenizer.
         card: The text of README.md.
+        made: The task that it is finetuned for.
     """
-    from transformers import AutoTokenizer
-
     beside, target = folder / ".model.writing", folder / "model"
     shutil.rmtree(beside, ignore_errors=True)
     model.save_pretrained(beside)
-    AutoTokenizer.from_pretrained(tokenizer).save_pretrained(beside)
+    tokenizer.save_pretrained(beside)
     (beside / "README.md").write_text(card, encoding="utf-8")
+    if made is not None:
+        made.write(beside)
     beside.rename(target)
     return target

@@ -20,7 +20,7 @@ def run(model: str, texts: list[str], *, top: int, as_json: bool) -> None:
             "measure it with `plmctl eval` and the measure bilm",
         )
     if made_for.endswith("ForSequenceClassification"):
-        answers = _classes(model, texts, top)
+        answers = _answers(model, texts, top)
     elif made_for.endswith("LMHeadModel"):
         answers = _continuations(model, texts)
     else:
@@ -57,21 +57,27 @@ def _continuations(model: str, texts: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _classes(model: str, texts: list[str], top: int) -> list[dict[str, Any]]:
+def _answers(model: str, texts: list[str], top: int) -> list[dict[str, Any]]:
     import torch
-    from transformers import AutoModelForSequenceClassification
 
-    from plmctl.tokenization.load import load_tokenizer
+    from plmctl import tasks
+    from plmctl.corpus.tables import Row
+    from plmctl.evaluation.predict import answers
+    from plmctl.modeling.network import Network
 
-    network = AutoModelForSequenceClassification.from_pretrained(model, dtype=torch.float32).eval()
-    batch = load_tokenizer(model)(texts, return_tensors="pt", padding=True, truncation=True)
-    with torch.inference_mode():
-        probabilities = network(**batch).logits.softmax(-1)
-    names = network.config.id2label
+    made = tasks.finetuned(model)
+    task = tasks.get(made.config.name)
+    columns = task.text_columns(made.config)
+    if len(columns) != 1:
+        raise ConfigError(f"{model}: asks for {' and '.join(columns)}, not for one text")
+    rows = [Row({columns[0]: text}, f"text {n}") for n, text in enumerate(texts, 1)]
+    tokenizer = task.tokenizer(made.config, model)
+    examples = task.make(made.config, rows, tokenizer, made.labels, made.max_length, "predict")
+    loaded = task.load(made.config, model, made.labels, pretrained=True, changes={})
+    network = Network(loaded, task.forward)
     found = []
-    for text, row in zip(texts, probabilities, strict=True):
-        best = row.topk(min(top, len(row)))
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        answers = [{"token": names[k], "score": round(p, 4)} for k, p in pairs]
-        found.append({"text": text, "answers": answers})
+    for text, said in zip(texts, answers(network, examples, torch.device("cpu")), strict=True):
+        ranked = sorted(said["probabilities"].items(), key=lambda pair: -pair[1])[:top]
+        best = [{"token": name, "score": round(p, 4)} for name, p in ranked]
+        found.append({"text": text, "answers": best})
     return found

@@ -223,6 +223,8 @@ def _finish(
     figures: dict[str, Any],
 ) -> None:
     """Results, the model folder, samples and the report of a finished run."""
+    from transformers import AutoTokenizer
+
     from plmctl.reporting.card import model_card
     from plmctl.reporting.report import write
     from plmctl.runs.model_folder import save_model
@@ -230,7 +232,8 @@ def _finish(
 
     write_results(folder, "valid", {"kind": "pretrain", "model": str(folder), "results": figures})
     model: Any = engine.trained().network
-    saved = save_model(folder, model, config.tokenizer, model_card(folder, type(model).__name__))
+    tokenizer = AutoTokenizer.from_pretrained(config.tokenizer)
+    saved = save_model(folder, model, tokenizer, model_card(folder, type(model).__name__))
     held_out = stores_of(prepared.valid or prepared.train)[0]
     if prepared.vocab.mask is not None or model.can_generate():
         made = samples(str(saved), held_out, config.seed, config.objective.name)

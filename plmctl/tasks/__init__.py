@@ -1,8 +1,36 @@
-"""One file a finetuning task: rows to examples, the loss, and what a prediction is worth."""
+"""One file a finetuning task: rows to examples, the network's head, the loss, and the answers."""
 
-from typing import Any, Protocol, cast
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from plmctl import registry
+from plmctl.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from plmctl.corpus.tables import Row
+    from plmctl.modeling.batch import Batch
+    from plmctl.modeling.network import Network
+
+Use = Literal["train", "score", "predict"]
+"""What rows are for: to learn from (a row that cannot be learnt from is dropped), to be scored
+(none is dropped), or to be answered (they need no labels)."""
+
+Answer = dict[str, Any]
+"""What is said of one row, in plain types: ``prediction``, and what the task has beside it."""
+
+_FILE = "task.json"
+_HEADS = {"ForSequenceClassification": "classification"}
+"""Tasks of finetuned folders that are not plmctl's own, by the end of the network's class."""
 
 
 class Task(Protocol):
@@ -10,26 +38,119 @@ class Task(Protocol):
 
     Config: Any
     """Its config model, a ``TaskConfig``."""
-    PARTS: tuple[str, ...]
-    METRICS: str
-    """The function of ``evaluation.metrics`` that says what predictions are worth."""
 
     def text_columns(self, config: Any) -> tuple[str, ...]:
         """The columns that are read: rows that are equal in them never stand on both sides."""
 
-    def labels_of(self, config: Any, rows: Any) -> tuple[str, ...]:
-        """The labels of the training rows, sorted: they are fixed in the model's config."""
+    def labels_of(self, config: Any, rows: Sequence[Row]) -> tuple[str, ...]:
+        """The labels of the training rows, sorted: they are fixed in the finetuned folder.
+
+        Empty where the task has none.
+        """
+
+    def tokenizer(self, config: Any, model: str) -> PreTrainedTokenizerBase:
+        """The tokenizer of a model folder, with what the task adds to it."""
 
     def load(
-        self, model: str, labels: tuple[str, ...], *, pretrained: bool, changes: dict[str, Any]
-    ) -> Any:
-        """The network with the task's head, from pretrained or from random weights."""
+        self, config: Any, model: str, labels: tuple[str, ...], *, pretrained: bool, changes: Any
+    ) -> PreTrainedModel:
+        """The network with the task's head, from pretrained or from random weights.
 
-    def make(self, config: Any, rows: Any, tokenizer: Any, labels: Any, max_length: int) -> Any:
-        """The task over rows: a ``training.step.Step`` with ``targets`` and ``lengths()``."""
+        Args:
+            config: The task's.
+            model: A model folder or Hub id; a finetuned one comes with its own head.
+            labels: Their order gives the ids.
+            pretrained: False keeps the architecture and draws every weight anew.
+            changes: Fields of the model's config to set, such as dropout.
 
-    def forward(self, model: Any, **inputs: Any) -> dict[str, Any]:
-        """Logits of each part."""
+        Raises:
+            ConfigError: The family has no such head.
+        """
+
+    def make(
+        self,
+        config: Any,
+        rows: Sequence[Row],
+        tokenizer: PreTrainedTokenizerBase,
+        labels: tuple[str, ...],
+        max_length: int,
+        use: Use,
+    ) -> Examples:
+        """The rows as examples.
+
+        Raises:
+            DataError: A missing column, or a label that the training rows do not have: file, row,
+                column, and what was expected.
+        """
+
+    def forward(self, model: Any, **inputs: Tensor) -> dict[str, Tensor]:
+        """Logits of each part of the loss."""
+
+
+class Examples(Protocol):
+    """Rows as a network takes them: a ``training.step.Step`` that can also say what was answered.
+
+    A row may give several examples (the windows of a long text).
+    """
+
+    parts: tuple[str, ...]
+    cut: int
+    """Rows that lost text to ``max_length``."""
+    dropped: tuple[str, ...]
+    """Rows that cannot be learnt from, and why, one line each; only where ``use`` is train."""
+
+    def __len__(self) -> int:
+        """Examples."""
+
+    def lengths(self) -> NDArray[np.int64]:
+        """[N] tokens of each example: batches of one length waste no padding."""
+
+    def collate(self, epochs: NDArray[np.int64], samples: NDArray[np.int64]) -> Batch:
+        """The examples named by epochs [B] and samples [B], padded to the longest of them."""
+
+    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The loss of each part, summed over the batch's targets."""
+
+    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """As ``loss``, with ``<part>/correct``: nan where right and wrong are not defined."""
+
+    def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """What the answers are made from, each [B, ...]: logits, or generated ids."""
+
+    def answers(self, outputs: Mapping[str, Sequence[NDArray[Any]]]) -> list[Answer]:
+        """One answer a row, in the order of the rows.
+
+        Args:
+            outputs: As ``outputs`` gives them, of all examples in order, one array each.
+        """
+
+    def figures(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """What the answers are worth against the rows' own labels (``plmctl.metrics``)."""
+
+
+@dataclass(frozen=True)
+class Finetuned:
+    """What a finetuned folder remembers of its task.
+
+    Attributes:
+        config: The task's.
+        labels: By id.
+        max_length: In tokens.
+    """
+
+    config: Any
+    labels: tuple[str, ...]
+    max_length: int
+
+    def write(self, folder: Path) -> None:
+        """Put it into a model folder."""
+        document = {
+            "task": self.config.model_dump(mode="json"),
+            "labels": list(self.labels),
+            "max_length": self.max_length,
+        }
+        text = json.dumps(document, ensure_ascii=False, indent=2)
+        (folder / _FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def get(name: str) -> Task:
@@ -39,3 +160,41 @@ def get(name: str) -> Task:
         ConfigError: There is none; the message has the nearest.
     """
     return cast(Task, registry.load("tasks", name))
+
+
+def finetuned(model: str) -> Finetuned:
+    """The task of a finetuned folder or Hub id: its own note of it, else what its class is for.
+
+    Raises:
+        ConfigError: The model is not finetuned for any task.
+    """
+    path = Path(model) / _FILE
+    if path.is_file():
+        document = json.loads(path.read_text("utf-8"))
+        config = get(document["task"]["name"]).Config.model_validate(document["task"])
+        return Finetuned(config, tuple(document["labels"]), document["max_length"])
+    from plmctl.modeling.auto import config_of
+
+    network: Any = config_of(model)
+    made_for = (network.architectures or ["model without a head"])[0]
+    for head, name in _HEADS.items():
+        if made_for.endswith(head):
+            labels = tuple(network.id2label[number] for number in range(network.num_labels))
+            longest = getattr(network, "max_position_embeddings", None) or 512
+            return Finetuned(get(name).Config(name=name), labels, min(longest, 512))
+    raise ConfigError(f"{model}: not finetuned for a task, but a {made_for}", "finetune it first")
+
+
+def with_columns(config: Any, columns: Mapping[str, Any]) -> Any:
+    """A task's config that reads other columns.
+
+    Raises:
+        ConfigError: A field that the task does not have.
+    """
+    for field in columns:
+        if field == "name" or field not in type(config).model_fields:
+            known = [name for name in type(config).model_fields if name != "name"]
+            raise ConfigError(
+                f"the task {config.name!r} has no field {field!r}{registry.nearest(field, known)}"
+            )
+    return type(config).model_validate({**config.model_dump(), **columns})

@@ -6,7 +6,7 @@ linear layer, GPT-2's linear layer on the last token that is no padding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from plmctl.config.members import TaskConfig
 from plmctl.errors import DataError
+from plmctl.tasks._padded import padded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,12 +24,11 @@ if TYPE_CHECKING:
     from plmctl.corpus.tables import Row
     from plmctl.modeling.batch import Batch
     from plmctl.modeling.network import Network
+    from plmctl.tasks import Use
 
 Ints = NDArray[np.int64]
 
 PARTS = ("label",)
-METRICS = "classification"
-"""The function of ``evaluation.metrics`` that says what predictions are worth."""
 
 
 class Config(TaskConfig):
@@ -62,17 +62,17 @@ def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(sorted(found, key=int if numeric else str))
 
 
-def load(
-    model: str, labels: tuple[str, ...], *, pretrained: bool, changes: dict[str, Any]
-) -> PreTrainedModel:
-    """The network with a classification head whose config names the labels.
+def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
+    """The model's own."""
+    from plmctl.tokenization.load import load_tokenizer
 
-    Args:
-        model: A model folder or Hub id.
-        labels: Their order gives the ids.
-        pretrained: False keeps the architecture and draws every weight anew.
-        changes: Fields of the model's config to set, such as dropout.
-    """
+    return load_tokenizer(model)
+
+
+def load(
+    config: Config, model: str, labels: tuple[str, ...], *, pretrained: bool, changes: Any
+) -> PreTrainedModel:
+    """The network with a classification head whose config names the labels; see ``tasks.Task``."""
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -97,18 +97,21 @@ def load(
 
 @dataclass(frozen=True)
 class Classification:
-    """Rows as token ids, with their labels."""
+    """Rows as token ids, with their labels; see ``tasks.Examples``."""
 
     ids: tuple[tuple[int, ...], ...]
     segments: tuple[tuple[int, ...], ...] | None
-    targets: Ints
-    """[N] label ids."""
+    targets: Ints | None
+    """[N] label ids; None for rows that are to be answered."""
+    labels: tuple[str, ...]
     pad_id: int
+    cut: int = 0
+    dropped: tuple[str, ...] = ()
     parts: tuple[str, ...] = PARTS
 
     def __len__(self) -> int:
         """Rows."""
-        return len(self.targets)
+        return len(self.ids)
 
     def lengths(self) -> Ints:
         """[N] tokens of each row."""
@@ -129,18 +132,15 @@ class Classification:
 
         from plmctl.modeling.batch import Batch
 
-        rows = [self.ids[sample] for sample in samples]
-        lengths = np.array([len(row) for row in rows])
-        width = int(lengths.max())
-        real = np.arange(width) < lengths[:, None]
-        inputs = {"input_ids": _padded(rows, real, self.pad_id), "attention_mask": real.astype(int)}
+        ids, real = padded([self.ids[sample] for sample in samples], self.pad_id)
+        inputs = {"input_ids": ids, "attention_mask": real.astype(int)}
         if self.segments is not None:
-            segments = [self.segments[sample] for sample in samples]
-            inputs["token_type_ids"] = _padded(segments, real, 0)
+            inputs["token_type_ids"], _ = padded([self.segments[k] for k in samples], 0)
+        targets = {} if self.targets is None else {"label": self.targets[samples]}
         return Batch(
             {name: torch.from_numpy(array) for name, array in inputs.items()},
-            {"label": torch.from_numpy(self.targets[samples])},
-            int(lengths.sum()),
+            {name: torch.from_numpy(array) for name, array in targets.items()},
+            int(real.sum()),
             real.size,
         )
 
@@ -156,6 +156,30 @@ class Classification:
 
         return score_sums(network(**batch.inputs), batch.targets)
 
+    def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """Probabilities of the labels, [B, labels]."""
+        return {"label": network(**batch.inputs)["label"].float().softmax(-1)}
+
+    def answers(self, outputs: Mapping[str, Sequence[NDArray[Any]]]) -> list[dict[str, Any]]:
+        """The most probable label, with the probabilities of all."""
+        return [
+            {
+                "prediction": self.labels[int(row.argmax())],
+                "probabilities": dict(zip(self.labels, row.tolist(), strict=True)),
+            }
+            for row in outputs["label"]
+        ]
+
+    def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """See ``metrics.classification.classification``."""
+        from plmctl.metrics import classification
+
+        if self.targets is None:
+            raise DataError("these rows have no labels to score the answers against")
+        numbers = {name: number for number, name in enumerate(self.labels)}
+        predicted = [numbers[answer["prediction"]] for answer in answers]
+        return classification.classification(predicted, self.targets, self.labels)
+
 
 def make(
     config: Config,
@@ -163,23 +187,21 @@ def make(
     tokenizer: PreTrainedTokenizerBase,
     labels: tuple[str, ...],
     max_length: int,
+    use: Use,
 ) -> Classification:
-    """The task over rows.
-
-    Raises:
-        DataError: A missing column, or a label that the training rows do not have.
-    """
+    """The rows as examples; see ``tasks.Task``."""
     texts = [[_text(row, column) for row in rows] for column in text_columns(config)]
     encoded = tokenizer(*texts, truncation=True, max_length=max_length)
     ids = {name: number for number, name in enumerate(labels)}
-    targets = [_target(config, row, ids) for row in rows]
     segments = encoded.get("token_type_ids")
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     return Classification(
         tuple(tuple(row) for row in encoded["input_ids"]),
         tuple(tuple(row) for row in segments) if segments is not None else None,
-        np.array(targets, dtype=np.int64),
+        None if use == "predict" else np.array([_target(config, row, ids) for row in rows]),
+        labels,
         int(pad or 0),
+        cut=sum(bool(encoding.overflowing) for encoding in encoded.encodings or ()),
     )
 
 
@@ -203,9 +225,3 @@ def _target(config: Config, row: Row, ids: dict[str, int]) -> int:
             f"{row.origin}: label {name!r} is not among the training labels: {', '.join(ids)}"
         )
     return ids[name]
-
-
-def _padded(rows: Sequence[Sequence[int]], real: NDArray[np.bool_], pad: int) -> Ints:
-    out = np.full(real.shape, pad, dtype=np.int64)
-    out[real] = np.concatenate(rows)
-    return out

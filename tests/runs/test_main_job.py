@@ -160,13 +160,13 @@ def test_finetune_evaluate_predict_report(name: str, cli: Cli, pretrained: dict[
         {
             "run": f"ev-{name}",
             "model": model,
-            "measures": [{"name": "classification", "data": ["rows.tsv"], "max_length": 32}],
+            "measures": [{"name": "task", "data": ["rows.tsv"], "max_length": 32}],
             "compute": {"device": "cpu"},
         },
     )
     code, out, _ = cli("eval", "ev.yaml", "--json")
     assert code == 0
-    assert json.loads(out)["results"]["classification"]["rows"] == 200
+    assert json.loads(out)["results"]["task"]["rows"] == 200
 
     code, out, _ = cli("predict", model, "Anna sees Bela.", "Carl paints Ida.", "--json")
     assert code == 0

@@ -2,7 +2,7 @@
 
 The arithmetic is scikit-learn's and SciPy's. What they leave undefined is settled the same way
 everywhere: a class that was never predicted has precision 0, a constant side has correlation 0,
-and nothing to score is a DataError. ``plmctl.evaluation.modules`` wraps each of these as an
+and nothing to score is a DataError. ``plmctl.metrics.modules`` wraps each of these as an
 ``evaluate`` module.
 """
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plmctl.errors import DataError
-from plmctl.evaluation import metrics
+from plmctl.metrics import classification as metrics
 
 # Ten entries of three classes, counted by hand:
 #            predicted a b c

@@ -1,6 +1,6 @@
 """The metrics as ``evaluate`` modules that need no network.
 
-``evaluate.load("accuracy")`` fetches a script from the Hub; ``plmctl.evaluation.modules.load``
+``evaluate.load("accuracy")`` fetches a script from the Hub; ``plmctl.metrics.modules.load``
 gives a module of the same use (``add_batch``, ``compute``, ``evaluate.combine``) whose code is
 here.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plmctl.errors import ConfigError
-from plmctl.evaluation import metrics
+from plmctl.metrics import classification as metrics
 from plmctl.registry import nearest
 
 _FUNCTIONS: dict[str, tuple[Callable[..., float], str]] = {

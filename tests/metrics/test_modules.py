@@ -1,7 +1,8 @@
 import pytest
 
 from plmctl.errors import ConfigError
-from plmctl.evaluation import metrics, modules
+from plmctl.metrics import classification as metrics
+from plmctl.metrics import modules
 
 GUESS, TRUTH = [0, 0, 0, 1, 0, 1, 1, 0, 0, 2], [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
 

@@ -1,0 +1,44 @@
+"""A finetuned model on labelled rows, by the metrics of its task."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from plmctl.config.members import MeasureConfig
+from plmctl.evaluation.measures import Subject
+
+
+class Config(MeasureConfig):
+    """What a finetuned model gets right in labelled rows, by the metrics of its task."""
+
+    name: Literal["task"] = "task"
+    data: tuple[str, ...] = Field(min_length=1)
+    """Labelled rows, as `data.train` of finetuning."""
+    columns: dict[str, str | tuple[str, ...]] = {}
+    """Fields of the task that name other columns here than in finetuning, as in `text: review`."""
+    max_length: int | None = Field(default=None, ge=8)
+    """Tokens a row, special ones included; empty: as in finetuning."""
+
+
+def measure(config: Config, subject: Subject) -> dict[str, Any]:
+    """The figures of the task, and the number of rows.
+
+    Raises:
+        ConfigError: The model is not finetuned, or its task has no such column field.
+    """
+    from plmctl import tasks
+    from plmctl.corpus.tables import read_rows
+    from plmctl.evaluation.predict import answers
+    from plmctl.modeling.network import Network
+
+    made = tasks.finetuned(subject.model)
+    asked = tasks.with_columns(made.config, config.columns)
+    task = tasks.get(asked.name)
+    rows = read_rows(config.data)
+    longest = config.max_length or made.max_length
+    tokenizer = task.tokenizer(asked, subject.model)
+    examples = task.make(asked, rows, tokenizer, made.labels, longest, "score")
+    model = task.load(asked, subject.model, made.labels, pretrained=True, changes={})
+    network = Network(model, task.forward).to(subject.accelerator.device)
+    found = answers(network, examples, subject.accelerator.device)
+    return {**examples.figures(found), "rows": len(rows), "cut": examples.cut}
