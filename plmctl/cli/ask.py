@@ -32,6 +32,9 @@ def evaluate(
     out: Annotated[
         str | None, typer.Option(metavar="FILE", help="Of tokenizers: write an HTML page as well.")
     ] = None,
+    at_checkpoints: Annotated[
+        bool, typer.Option("--at-checkpoints", help="Score every checkpoint of the model's run.")
+    ] = False,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
@@ -50,7 +53,27 @@ def evaluate(
     from plmctl.config.load import load
     from plmctl.runs import evaluate as command
 
-    command.run(load("eval", config, overrides or ()), fresh=fresh, as_json=as_json)
+    resolved = load("eval", config, overrides or ())
+    command.run(resolved, at_checkpoints=at_checkpoints, fresh=fresh, as_json=as_json)
+
+
+@app.command(epilog=example("plmctl export runs/demo/bert runs/demo/bert-early --step 1000"))
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run folder of a pretraining.")],
+    out: Annotated[str, typer.Argument(metavar="FOLDER", help="Where to; a new folder.")],
+    step: Annotated[
+        int | None, typer.Option(help="Of which checkpoint; the newest if not given.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a checkpoint as a model folder.
+
+    Gives what `pretrain` leaves in model/ at its end, of any checkpoint that is kept: to try a
+    model while it trains, or to finetune from the middle of a run.
+    """
+    from plmctl.runs import export as command
+
+    command.run(run, out, step=step, as_json=as_json)
 
 
 @app.command(

@@ -17,6 +17,7 @@ from plmctl.runs.prepare import Prepared, prepare
 from plmctl.runs.say import say, show
 from plmctl.runs.word_starts import check_text
 from plmctl.shaping.keys import fold, stream
+from plmctl.tokenization.vocab import Vocab
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -113,7 +114,7 @@ def make_step(config: PretrainConfig, store: Corpus, prepared: Prepared, seq_len
     return step
 
 
-def make_network(config: PretrainConfig, prepared: Prepared) -> "Network":
+def make_network(config: PretrainConfig, vocab: Vocab) -> "Network":
     """The family's network with fresh weights, or the pretrained one that ``init_from`` names."""
     import torch
 
@@ -128,7 +129,7 @@ def make_network(config: PretrainConfig, prepared: Prepared) -> "Network":
         if config.model.extend_vocab is not None:
             extend(model, new_ids(config, model.config.vocab_size))
         return Network(model, family.forward)
-    model = fresh_model(config, prepared.vocab)
+    model = fresh_model(config, vocab)
     begin(config, model)
     return Network(model, family.forward)
 
@@ -178,7 +179,9 @@ def _train(config: PretrainConfig, folder: Path, prepared: Prepared) -> dict[str
     accelerator = make_accelerator(config.compute)
     accelerator.wait_for_everyone()  # until the main process has the run folder ready
     plan = make_plan(config, prepared, accelerator)
-    engine = make_engine(accelerator, make_network(config, prepared), config.optim, config.compute)
+    engine = make_engine(
+        accelerator, make_network(config, prepared.vocab), config.optim, config.compute
+    )
     if accelerator.is_main_process:
         write_environment(folder, prepared.hashes)
     with Journal(

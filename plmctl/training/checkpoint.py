@@ -74,22 +74,19 @@ class Checkpoints:
                 f"{target}: the checkpoint could not be written: {error.strerror or error}",
                 "free some space and run the same command again: it goes on from the last one",
             ) from error
-        for old in self._all()[: -self._keep]:
+        for old in _all(self._folder)[: -self._keep]:
             shutil.rmtree(old)
         return target
 
     def newest(self) -> tuple[Path | None, list[str]]:
         """The newest valid checkpoint, and what is wrong with newer ones, which are left alone."""
         damaged: list[str] = []
-        for folder in reversed(self._all()):
+        for folder in reversed(_all(self._folder)):
             fault = _fault(folder)
             if fault is None:
                 return folder, damaged
             damaged.append(f"{folder}: {fault}")
         return None, damaged
-
-    def _all(self) -> list[Path]:
-        return sorted(self._folder.glob("step-*"), key=lambda p: int(p.name.removeprefix("step-")))
 
 
 def restore(folder: Path, trained: Trained) -> dict[str, float]:
@@ -101,15 +98,9 @@ def restore(folder: Path, trained: Trained) -> dict[str, float]:
     Raises:
         PlmError: The checkpoint is of another network.
     """
-    weights = load_file(folder / "model.safetensors")
+    load_weights(folder, trained.network)
     states = load_file(folder / "optimizer.safetensors")
     parameters = dict(trained.network.named_parameters())  # tied ones once
-    if weights.keys() != parameters.keys():
-        odd = sorted(weights.keys() ^ parameters.keys())[0]
-        raise PlmError(f"{folder}: made by another network: {odd!r} is on one side only")
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
     for key, value in states.items():
         field, _, name = key.partition("/")
         # "step" stays where the optimizer keeps it, on the CPU unless it is fused.
@@ -123,6 +114,27 @@ def restore(folder: Path, trained: Trained) -> dict[str, float]:
     if trained.scaler is not None and "scaler" in saved:
         trained.scaler.load_state_dict(saved["scaler"])
     return {key: value for key, value in saved.items() if key != "scaler"}
+
+
+def load_weights(folder: Path, network: nn.Module) -> None:
+    """Put a checkpoint's weights into a network, in place.
+
+    Raises:
+        PlmError: The checkpoint is of another network.
+    """
+    weights = load_file(folder / "model.safetensors")
+    parameters = dict(network.named_parameters())  # tied ones once
+    if weights.keys() != parameters.keys():
+        odd = sorted(weights.keys() ^ parameters.keys())[0]
+        raise PlmError(f"{folder}: made by another network: {odd!r} is on one side only")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name])
+
+
+def valid(folder: Path) -> list[Path]:
+    """The checkpoints in a folder that are whole, oldest first."""
+    return [path for path in _all(folder) if _fault(path) is None]
 
 
 def _write(folder: Path, trained: Trained, telemetry: dict[str, float]) -> None:
@@ -152,6 +164,10 @@ def _write(folder: Path, trained: Trained, telemetry: dict[str, float]) -> None:
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
     _sync(folder / MANIFEST)
     _sync(folder)
+
+
+def _all(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def _fault(folder: Path) -> str | None:

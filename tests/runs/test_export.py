@@ -1,0 +1,53 @@
+"""Checkpoints as models: exported, and measured one after the other."""
+
+import json
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from tests.runs.conftest import Cli, write
+from tests.runs.test_bad_input import refused
+
+SAVING = ["run=kept", "checkpoint.every=2", "checkpoint.keep=5"]
+
+
+def test_a_checkpoint_is_a_model(cli: Cli, pretrained: dict[str, Path]) -> None:
+    assert cli("pretrain", "bert.yaml", *SAVING)[0] == 0
+    code, out, err = cli("export", "kept", "last", "--json")
+    assert code == 0, err
+    assert json.loads(out) == {"model": "last", "step": 6}
+    whole = load_file("kept/model/model.safetensors")
+    exported = load_file("last/model.safetensors")
+    assert whole.keys() == exported.keys()
+    assert all(whole[name].equal(exported[name]) for name in whole)
+    assert cli("predict", "last", "Anna sees [MASK].")[0] == 0
+
+    assert cli("export", "kept", "early", "--step", "2")[0] == 0
+    early = load_file("early/model.safetensors")
+    assert any(not whole[name].equal(early[name]) for name in whole)
+
+    refused(cli("export", "kept", "never", "--step", "3"), 2, "no checkpoint of step 3", "2, 4, 6")
+    refused(cli("export", "kept", "early"), 2, "early: this is there already")
+    refused(cli("export", "tok-bert", "never"), 2, "no run of `plmctl pretrain`")
+    assert not Path("never").exists()
+
+    # Measured at every step, and the last step is measured as the model is.
+    measures = [{"name": "mlm", "data": ["text.txt"], "seq_len": 32}]
+    base = {"model": "kept", "measures": measures, "compute": {"device": "cpu"}}
+    write("over.yaml", {"run": "over", **base})
+    code, out, err = cli("eval", "over.yaml", "--at-checkpoints", "--json")
+    assert code == 0, err
+    steps = json.loads(out)["steps"]
+    assert list(steps) == ["2", "4", "6"]
+    code, out, _ = cli("eval", "over.yaml", "run=whole", "model=kept/model", "--json")
+    assert json.loads(out)["results"]["mlm"] == steps["6"]["mlm"]
+    assert steps["2"]["mlm"]["loss"] != steps["6"]["mlm"]["loss"]
+    again = cli("eval", "over.yaml", "--at-checkpoints")
+    assert "measuring" not in again[2]  # what has been measured is kept
+    # A damaged checkpoint is no model.
+    Path("kept/checkpoints/step-000006/model.safetensors").write_bytes(b"")
+    assert cli("export", "kept", "sound", "--json")[1].count('"step": 4')
+    refused(
+        cli("eval", "over.yaml", "run=none", "model=tok-bert", "--at-checkpoints"), 2, "no check"
+    )
+    assert not Path("none").exists()
