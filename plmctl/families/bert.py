@@ -93,10 +93,17 @@ def forward(
     Returns:
         mlm: [K, V]; nsp: [B, 2] if the model has that head.
     """
+    from plmctl.modeling.top_layer import encode
+
     whole: Any = model  # transformers types its submodules as tensors or modules
-    encoded = whole.bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
-    hidden_KH = encoded.last_hidden_state.flatten(0, 1)[positions]
+    hidden_KH, pooled_BH = encode(
+        whole.bert,
+        positions,
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        token_type_ids=token_type_ids,
+    )
     logits = {"mlm": whole.cls.predictions(hidden_KH)}
-    if encoded.pooler_output is not None:  # BertForMaskedLM has no pooler
-        logits["nsp"] = whole.cls.seq_relationship(encoded.pooler_output)
+    if pooled_BH is not None:  # BertForMaskedLM has no pooler
+        logits["nsp"] = whole.cls.seq_relationship(pooled_BH)
     return logits

@@ -108,8 +108,16 @@ def forward(
     Returns:
         mlm: [K, V].
     """
+    from plmctl.modeling.top_layer import encode
+
     whole: Any = model  # transformers types its submodules as tensors or modules
     # As transformers counts them, but from the mask: a random token may be the padding token.
     places = whole.config.pad_token_id + attention_mask.cumsum(1) * attention_mask
-    encoded = whole.roberta(input_ids, attention_mask=attention_mask, position_ids=places)
-    return {"mlm": whole.lm_head(encoded.last_hidden_state.flatten(0, 1)[positions])}
+    hidden_KH, _ = encode(
+        whole.roberta,
+        positions,
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        position_ids=places,
+    )
+    return {"mlm": whole.lm_head(hidden_KH)}

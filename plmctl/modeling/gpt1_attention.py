@@ -12,6 +12,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import OpenAIGPTLMHeadModel
 from transformers.models.openai.modeling_openai import Attention
 
+from plmctl.modeling.attention import attend, causal
+
 
 class FusedAttention(Attention):
     """Causal attention in one kernel: no matrix of [B, heads, T, T] is kept for the backward."""
@@ -40,6 +42,11 @@ class FusedAttention(Attention):
             attended: list[Tensor] = theirs(q, k, v, attention_mask, output_attentions)
             return attended
         dropout = self.attn_dropout.p if self.training else 0.0
+        if dropout and q.device.type == "cpu":
+            seen = causal(q.shape[-2], k.shape[-1]) if attention_mask is None else attention_mask
+            scale = q.shape[-1] ** -0.5
+            keys = k.transpose(-1, -2)
+            return [attend(q, keys, v, seen, dropout=dropout, scale=scale)]
         return [
             scaled_dot_product_attention(
                 q,

@@ -10,7 +10,10 @@ from accelerate.state import AcceleratorState
 from plmctl.config.optim import OptimizerConfig
 from plmctl.config.run import ComputeConfig
 from plmctl.errors import ConfigError
+from plmctl.modeling import attention
+from plmctl.modeling.dropout import quicken
 from plmctl.modeling.network import Network
+from plmctl.modeling.top_layer import narrow
 from plmctl.training.loop import Engine
 from plmctl.training.optim import make_optimizer
 
@@ -49,6 +52,11 @@ def make_engine(
     """
     if compute.attention != "auto":
         network.model.set_attn_implementation(compute.attention)
+    elif accelerator.device.type == "cpu":
+        attention.use(network.model)
+    if accelerator.device.type == "cpu":
+        quicken(network.model)
+        narrow(network.model)
     network.to(accelerator.device)
     if compute.compile is True:
         network.compile(dynamic=True)
