@@ -45,10 +45,7 @@ _COUNTED, _STRETCHES = 4_000_000, 1000  # tokens that are counted, and places th
 
 
 class Config(MaskingConfig):
-    """Learn what a teacher says of every token, and masked tokens.
-
-    The parts of the loss are logged with their weights.
-    """
+    """Learn what a teacher says of every token, and masked tokens."""
 
     name: Literal["distillation"] = "distillation"
     teacher: Text
@@ -118,6 +115,13 @@ class Distillation:
     ends: Ints
     parts: tuple[str, ...] = PARTS
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """What each part counts for."""
+        config = self.config
+        kl = config.kl_weight * config.temperature**2
+        return {"mlm": config.mlm_weight, "kl": kl, "cosine": config.cosine_weight}
+
     def __len__(self) -> int:
         """Rows in an epoch."""
         return len(self.starts)
@@ -163,7 +167,7 @@ class Distillation:
         )
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The three weighted losses, summed over their tokens."""
+        """The three losses, summed over their tokens."""
         return self._sums(network(**batch.inputs), batch)
 
     def _sums(self, said: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
@@ -188,10 +192,10 @@ class Distillation:
             log_target=True,
             reduction="sum",
         )
-        sums = {"mlm": config.mlm_weight * mlm, "kl": config.kl_weight * config.temperature**2 * kl}
+        sums = {"mlm": mlm, "kl": kl}
         if config.cosine_weight:
             distance = 1 - cosine_similarity(student_NH, hidden_NH, dim=-1)
-            return sums | {"cosine": config.cosine_weight * distance.sum()}
+            return sums | {"cosine": distance.sum()}
         return sums | {"cosine": 0 * kl}
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
