@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from plmctl.config.evaluate import EvalConfig
+from plmctl.corpus.source import content_hash, resolve
 from plmctl.evaluation import measures
 from plmctl.reporting.tables import classification_tables
 from plmctl.runs.finetune import check_model
-from plmctl.runs.folder import open_run, write_environment, write_results
+from plmctl.runs.folder import open_run, versions, write_environment, write_results
 from plmctl.runs.say import say, show
 
 
@@ -30,7 +31,14 @@ def run(config: EvalConfig, *, fresh: bool, as_json: bool) -> None:
         if not path.is_file():
             say(f"measuring {asked.name} of {config.model}")
             figures = measures.get(asked.name).measure(asked, subject)
-            document = {"kind": "eval", "measure": asked.model_dump(), "model": config.model}
+            document = {
+                "kind": "eval",
+                "measure": asked.model_dump(),
+                "model": config.model,
+                "seed": config.seed,
+                "data_sha256": content_hash(resolve(getattr(asked, "data", ()))),
+                "versions": versions(),
+            }
             write_results(folder, name, {**document, "results": figures})
         results[name] = json.loads(Path(path).read_text(encoding="utf-8"))["results"]
         tables += classification_tables(f"{asked.name} of {config.model}", results[name])
