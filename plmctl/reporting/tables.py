@@ -56,7 +56,8 @@ def classification_tables(title: str, results: Mapping[str, object]) -> list[Tab
         results: As ``evaluation.metrics.classification`` gives them, with any further figures.
     """
     apart = ("per_class", "confusion", "paradigms")
-    tables = [figures_table(title, {k: v for k, v in results.items() if k not in apart})]
+    figures = {k: v for k, v in results.items() if k not in apart and v is not None}
+    tables = [figures_table(title, figures)]
     paradigms = results.get("paradigms")
     if isinstance(paradigms, list) and paradigms:
         columns = list(paradigms[0])

@@ -78,16 +78,14 @@ def _read(config: Config) -> dict[str, list[tuple[str, str]]]:
 
     found: dict[str, list[tuple[str, str]]] = {}
     for source in resolve(config.data):
-        pairs = [
-            (
-                _sentence(Row(values, origin), config.good),
-                _sentence(Row(values, origin), config.bad),
-            )
-            for values, origin in rows(source)
-        ]
+        pairs = []
+        for values, origin in rows(source):
+            row = Row(values, origin)
+            pairs.append((_sentence(row, config.good), _sentence(row, config.bad)))
         if not pairs:
             raise DataError(f"{source.name}: no pairs in it", "one JSON object a line")
-        found.setdefault(_paradigm(source), []).extend(pairs)
+        name = Path(source.name).name.split(".")[0]
+        found[source.name if name in found else name] = pairs
     return found
 
 
