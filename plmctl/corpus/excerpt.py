@@ -88,7 +88,7 @@ def shortened(document: Document, size: int) -> Document:
         return document
     if not text[len(kept)].isspace():
         cut = max((at for at, character in enumerate(kept) if character.isspace()), default=0)
-        if 0 < len(kept) - cut < _WORD:  # text without spaces is cut between any two characters
+        if cut and len(kept) - cut < _WORD:  # text without spaces is cut between any two characters
             kept = kept[:cut]
     return Document(kept.rstrip(), document.origin)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from plmctl.errors import DataError
 from plmctl.evaluation.likelihood import uncertainty
-from plmctl.evaluation.likelihood.reader import Tokens
+from plmctl.evaluation.likelihood.reader import Reader, Tokens
 from plmctl.evaluation.likelihood.rows import Ints
 from plmctl.evaluation.likelihood.scores import Floats, Scores
 from plmctl.evaluation.likelihood.texts import Corpus
@@ -34,6 +34,24 @@ def ratio_figures(
         value = float(function(np.array([numerator.sum() / below.sum()]))[0])
         error = uncertainty.of_ratio(numerator, below, seed, function)
     return {name: value, f"{name}_se": error}
+
+
+def bits_of(reader: Reader, tokens: Sequence[Tokens], scores: Scores) -> tuple[Floats, Floats]:
+    """What each text costs in bits, and how much of that is for the bytes of unknown text.
+
+    Two things cost what a softmax over a closed vocabulary gets for nothing, so that no model gains
+    by them: a token that stands for unknown text has 8 bits for each of its bytes besides its own
+    likelihood, and a first token that a model cannot predict log2 of the vocabulary.
+    """
+    spelt = 8.0 * np.array([text.unknown_bytes for text in tokens])
+    return scores.nll / np.log(2) + scores.first * np.log2(reader.outputs) + spelt, spelt
+
+
+BITS = (
+    "8 bits a byte of unknown text, log2(vocabulary) for a first token without a prediction; "
+    "document separators are not scored"
+)
+"""What else ``bits_of`` counts, for definitions."""
 
 
 def counts(corpus: Corpus, tokens: Sequence[Tokens], scores: Scores) -> dict[str, Any]:

@@ -37,6 +37,12 @@ _HEADS = (
     "MaskedLM", "PreTraining", "LMHead", "DoubleHeads", "CausalLM", "ConditionalGeneration",
     "SpanBert",
 )  # fmt: skip
+_MEASURES: dict[Kind, str] = {
+    "causal": "`perplexity` or `bits_per_byte`",
+    "masked": "`pseudo_perplexity` or `bits_per_byte`",
+    "encoder_decoder": "`bits_per_byte` or `span_corruption`",
+    "bidirectional": "`bits_per_byte` or `bilm`",
+}
 _ROW = 512  # tokens of the row that `batch_size` counts; of shorter ones as many more fit
 _LOGITS = 1 << 26  # at once: 256 MB
 
@@ -202,7 +208,7 @@ def open_reader(subject: Subject, kinds: Sequence[Kind] = tuple(_PARTS)) -> Read
         raise ConfigError(
             f"{subject.model}: a {kind.replace('_', '-')} model ({family}), and this measure is "
             f"for {known} ones",
-            "bits_per_byte is for every family",
+            f"ask for {_MEASURES[kind]}",
         )
     outline: Any = config_of(subject.model)
     classes = outline.architectures or []

@@ -1,10 +1,8 @@
 """Bits per byte of raw text, for every family: the figure that goes into one table.
 
 The text's negative log-likelihood in bits over its UTF-8 bytes, whatever the tokens are. What the
-likelihood is depends on the family (``likelihood``); two things are paid for that a softmax over a
-closed vocabulary gets for nothing, so that no model gains by them: a token that stands for unknown
-text costs 8 bits for each of its bytes besides its own likelihood, and a first token that a model
-cannot predict costs log2 of the vocabulary.
+likelihood is depends on the family (``likelihood``), and no model gains by text that it does not
+know (``likelihood.figures.bits_of``).
 """
 
 from typing import Any, Literal
@@ -35,7 +33,7 @@ class Config(RawTextConfig):
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:
     """Figures with their standard errors over documents."""
-    from plmctl.evaluation.likelihood.figures import counts, ratio_figures
+    from plmctl.evaluation.likelihood.figures import BITS, bits_of, counts, ratio_figures
     from plmctl.evaluation.likelihood.reader import open_reader
     from plmctl.evaluation.likelihood.texts import Way, definition, read_corpus, score_texts
 
@@ -46,17 +44,12 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     tokens = reader.tokens(corpus.texts)
     scores = score_texts(reader, tokens, way)
     size, characters, _ = corpus.sizes.astype(np.float64)
-    spelt = 8.0 * np.array([text.unknown_bytes for text in tokens])
-    bits = scores.nll / np.log(2) + scores.first * np.log2(reader.outputs) + spelt
+    bits, spelt = bits_of(reader, tokens, scores)
     return {
         **ratio_figures("bits_per_byte", bits, size, subject.seed),
         **ratio_figures("bits_per_character", bits, characters, subject.seed),
         "unknown_share_of_bits": float(spelt.sum() / bits.sum()),
         **counts(corpus, tokens, scores),
         "kind": reader.kind,
-        "definition": (
-            f"bits / UTF-8 bytes of the raw text, bits = -log2 {line}; 8 bits a byte of unknown "
-            "text, log2(vocabulary) for a first token without a prediction; document separators "
-            "are not scored"
-        ),
+        "definition": (f"bits / UTF-8 bytes of the raw text, bits = -log2 {line}; {BITS}"),
     }

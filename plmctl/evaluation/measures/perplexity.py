@@ -27,7 +27,7 @@ class Config(RawTextConfig):
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:
     """Figures with their standard errors; sums over all tokens, never means of windows."""
-    from plmctl.evaluation.likelihood.figures import counts, ratio_figures
+    from plmctl.evaluation.likelihood.figures import BITS, bits_of, counts, ratio_figures
     from plmctl.evaluation.likelihood.reader import open_reader
     from plmctl.evaluation.likelihood.texts import Way, definition, read_corpus, score_texts
 
@@ -38,7 +38,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     tokens = reader.tokens(corpus.texts)
     scores = score_texts(reader, tokens, way)
     size, characters, words = corpus.sizes.astype(np.float64)
-    bits = scores.nll / np.log(2)
+    bits, _ = bits_of(reader, tokens, scores)
     seed = subject.seed
     return {
         **ratio_figures("perplexity", scores.nll, scores.scored, seed, np.exp),
@@ -48,7 +48,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
         **counts(corpus, tokens, scores),
         "definition": (
             f"{line}; perplexity: exp(nll / scored tokens); word_perplexity: exp(nll / words), "
-            "words between white space and one a line end; bits: nll / ln 2 over the UTF-8 bytes "
-            "or characters of the raw text; document separators are not scored"
+            "words between white space and one a line end; bits: -log2 p over the UTF-8 bytes or "
+            f"characters of the raw text, {BITS}"
         ),
     }
