@@ -244,3 +244,14 @@ def test_numbers_are_finite(folder_of: Folders, text: str) -> None:
     found = take("bits_per_byte", folder_of("t5"), data=[text], max_bytes=500, span=1)
     assert np.isfinite(found["bits_per_byte"])
     assert "spans of 1" in found["definition"]
+
+
+def test_text_of_which_nothing_is_left(folder_of: Folders, tmp_path: Path) -> None:
+    """Control characters, which BERT's tokenizer drops: not a text of probability 1."""
+    path = tmp_path / "empty.jsonl"
+    row = {"sentence_good": "\u200d", "sentence_bad": "Anna.", "text": "\u200d"}
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match="leaves nothing"):
+        take("minimal_pairs", folder_of("bert"), data=[str(path)])
+    with pytest.raises(DataError, match="leaves no token"):
+        take("bits_per_byte", folder_of("bert"), data=[str(path)])

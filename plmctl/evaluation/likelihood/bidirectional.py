@@ -43,7 +43,7 @@ def score(reader: Reader, texts: Sequence[Tokens]) -> Scores:
     table, scores = _characters(reader, bos, eos), Scores.empty(len(texts))
     lengths = np.array([stream.shape[-1] for stream in streams], dtype=np.int64)
     with torch.inference_mode():
-        for which in batches(lengths, min(reader.cells, reader.predictions // 2), _WINDOW):
+        for which in batches(lengths, min(reader.cells, reader.predictions // 2), window=_WINDOW):
             chosen = [streams[number] for number in which]
             inputs, targets = (
                 np.stack([padded([stream[side, d] for stream in chosen], fill) for d in (0, 1)])

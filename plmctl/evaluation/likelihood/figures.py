@@ -42,7 +42,12 @@ def bits_of(reader: Reader, tokens: Sequence[Tokens], scores: Scores) -> tuple[F
     Two things cost what a softmax over a closed vocabulary gets for nothing, so that no model gains
     by them: a token that stands for unknown text has 8 bits for each of its bytes besides its own
     likelihood, and a first token that a model cannot predict log2 of the vocabulary.
+
+    Raises:
+        DataError: The tokenizer leaves nothing of all the texts.
     """
+    if not any(len(text.ids) for text in tokens):
+        raise DataError(f"nothing to score: the tokenizer of {reader.name} leaves no token")
     spelt = 8.0 * np.array([text.unknown_bytes for text in tokens])
     return scores.nll / np.log(2) + scores.first * np.log2(reader.outputs) + spelt, spelt
 

@@ -49,7 +49,7 @@ def score(reader: Reader, texts: Sequence[Tokens], size: int, variant: Variant) 
     scores, lengths = Scores.empty(len(texts)), sizes(rows)
     row, place, until, of = np.concatenate([np.zeros((4, 0), np.int64), *copies], axis=1)
     with torch.inference_mode():
-        for which in batches(lengths[row], min(reader.cells, _rows_at_once(reader, lengths))):
+        for which in batches(lengths[row], reader.cells, most=reader.predictions):
             ids = padded([rows[number] for number in row[which]], fill)
             column = np.arange(ids.shape[1])
             there = column < lengths[row[which], None]
@@ -81,8 +81,3 @@ def masked_until(starts: NDArray[np.bool_], variant: Variant) -> Ints:
         return after
     cuts = np.append(np.flatnonzero(starts), len(starts))
     return cuts[np.searchsorted(cuts, after)]
-
-
-def _rows_at_once(reader: Reader, lengths: Ints) -> int:
-    """Cells of a batch whose logits, one row of them a copy, still fit."""
-    return reader.predictions * int(lengths.min(initial=reader.context))

@@ -56,19 +56,22 @@ def pieces(count: int, size: int) -> list[tuple[int, int]]:
     return list(zip(cuts, cuts[1:], strict=False))
 
 
-def batches(lengths: Ints, cells: int, window: int | None = None) -> Iterator[Ints]:
+def batches(
+    lengths: Ints, cells: int, *, window: int | None = None, most: int | None = None
+) -> Iterator[Ints]:
     """The numbers of the rows in batches by length, so that there is little padding.
 
     Args:
         lengths: [N] tokens of each row.
         cells: Rows times the longest of them, at most; a longer row is a batch of its own.
         window: Tokens of a row that are computed at once, where that is not the row.
+        most: Rows, at most.
     """
     order = np.argsort(lengths, kind="stable")[::-1]
     start = 0
     while start < len(order):
         longest = max(1, int(lengths[order[start]]))
-        rows = max(1, cells // min(longest, window or longest))
+        rows = max(1, min(cells // min(longest, window or longest), most or len(order)))
         yield order[start : start + rows]
         start += rows
 

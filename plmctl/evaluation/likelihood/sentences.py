@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from plmctl.errors import DataError
 from plmctl.evaluation.likelihood import bidirectional, causal, encoder_decoder, masked
 from plmctl.evaluation.likelihood.masked import Variant
 from plmctl.evaluation.likelihood.reader import Kind, Reader, Tokens
@@ -57,8 +58,17 @@ def sentences(
     Returns:
         Sums of logarithms. The first token of a model without a begin token counts as a guess
         among all tokens alike, the same for every sentence.
+
+    Raises:
+        DataError: A sentence of which the tokenizer leaves nothing, and which would so be certain.
     """
     read = reader.tokens([[text] for text in texts])
+    for text, tokens in zip(texts, read, strict=True):
+        if not len(tokens.ids):
+            raise DataError(
+                f"{text!r}: the tokenizer of {reader.name} leaves nothing of this sentence",
+                "leave it out, or mend its characters",
+            )
     room = _room(reader)
     kept = [trimmed(tokens, room) for tokens in read]
     scores = _score(reader, kept, variant, span)

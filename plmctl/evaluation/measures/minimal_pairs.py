@@ -18,7 +18,7 @@ from plmctl.evaluation.measures import Subject
 
 
 class Config(MeasureConfig):
-    """Accuracy on minimal pairs of sentences, for causal, masked and encoder-decoder models."""
+    """Accuracy on minimal pairs of sentences (BLiMP), for every family."""
 
     name: Literal["minimal_pairs"] = "minimal_pairs"
     data: tuple[Text, ...] = Field(min_length=1)

@@ -7,6 +7,7 @@ low for text whose words are many tokens, since the others give each away.
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from plmctl.config.units import Bytes
 from plmctl.evaluation.likelihood.texts import RawTextConfig
@@ -20,7 +21,9 @@ class Config(RawTextConfig):
     max_bytes: Bytes | None = 50_000
     """UTF-8 bytes to score at most, a seeded sample of documents; empty: all. Each token costs a
     row."""
-    variants: tuple[Literal["original", "word_l2r"], ...] = ("original", "word_l2r")
+    variants: tuple[Literal["original", "word_l2r"], ...] = Field(
+        default=("original", "word_l2r"), min_length=1
+    )
     """original: one token masked; word_l2r: and the later tokens of its word."""
 
 
