@@ -236,7 +236,10 @@ def test_missing_data_is_told_and_nothing_is_scored(
     config = {"run": str(run), "model": str(folder_of("gpt2")), "measures": [measure]}
     (tmp_path / "no.yaml").write_text(yaml.safe_dump(config))
     assert run_main("eval", str(tmp_path / "no.yaml")) == 3
-    assert "no file matches" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "no file matches" in said
+    assert "nothing was scored" in said
+    assert "alexwarstadt/blimp" in said
     assert not list(run.glob("eval/*"))
 
 

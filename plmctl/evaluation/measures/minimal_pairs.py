@@ -76,8 +76,16 @@ def _read(config: Config) -> dict[str, list[tuple[str, str]]]:
     """The pairs of each file, by its name."""
     from plmctl.corpus.reading import resolve, rows
 
+    try:
+        sources = resolve(config.data)
+    except DataError as error:
+        raise DataError(
+            f"{error.message}; nothing was scored",
+            "BLiMP's files are in the folder data of github.com/alexwarstadt/blimp: copy them "
+            "here, and name them by `data` of this measure",
+        ) from error
     found: dict[str, list[tuple[str, str]]] = {}
-    for source in resolve(config.data):
+    for source in sources:
         pairs = []
         for values, origin in rows(source):
             row = Row(values, origin)
