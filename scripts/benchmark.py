@@ -5,6 +5,9 @@ The stock way is transformers' Trainer with ``BertForMaskedLM`` and
 batch, same number of steps; each round runs both in processes of their own, in turns, and the order
 changes from round to round.
 
+``pll`` is the pseudo-log-likelihood of sentences of 6 to 14 tokens, against transformers' model on
+one sentence at a time, its masked copies as a batch; ``--steps`` is hundreds of sentences.
+
     python scripts/benchmark.py mlm --vocab-size 8192 --rounds 5
 """
 
@@ -24,13 +27,16 @@ BATCH, LENGTH = 32, 128
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("work", choices=("mlm", "clm"))
+    parser.add_argument("work", choices=("mlm", "clm", "pll"))
     parser.add_argument("--vocab-size", type=int, default=8192)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--side", choices=("plmctl", "stock"), help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.side and given.work == "pll":
+        print(json.dumps(pll_side(given.side, given.vocab_size, 100 * given.steps)))
+        return
     if given.side:
         side = plmctl_side if given.side == "plmctl" else stock_side
         print(json.dumps(side(given.work, given.vocab_size, given.steps)))
@@ -82,9 +88,9 @@ def model_of(work: str, vocab_size: int) -> tuple[Any, Any, tuple[str, ...]]:
     """The mini network of the work with its family and parts; dropout on, as published."""
     from plmctl import families, objectives, registry
 
-    name = "bert" if work == "mlm" else "gpt2"
+    name = "gpt2" if work == "clm" else "bert"
     config = registry.load("families", name).Config(family=name, size="mini")
-    parts = objectives.get(work).PARTS
+    parts = ("mlm",) if work == "pll" else objectives.get(work).PARTS
     family = families.get(name)
     return family.build(config, vocab_size=vocab_size, pad_id=0, parts=parts), family, parts
 
@@ -163,6 +169,55 @@ def stock_side(work: str, vocab_size: int, steps: int) -> dict[str, float]:
             model, arguments, train_dataset=rows, data_collator=collator, callbacks=[Clock()]
         ).train()
     return figures(times[1:], BATCH * LENGTH)
+
+
+def pll_side(side: str, vocab_size: int, sentences: int) -> dict[str, float]:
+    """Scored tokens a second; both sides sum the same log-probabilities."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(10, vocab_size, size) for size in rng.integers(6, 15, sentences)]
+    model, family, _ = model_of("pll", vocab_size)
+    score = pll_of_plmctl if side == "plmctl" else pll_of_transformers
+    score(model.eval(), family, texts[:10])
+    begun = time.perf_counter()
+    score(model, family, texts)
+    seconds = time.perf_counter() - begun
+    return figures([0.0, seconds], sum(map(len, texts)))
+
+
+def pll_of_plmctl(model: Any, family: Any, texts: list[Any]) -> None:
+    import numpy as np
+
+    from plmctl.config.run import ComputeConfig
+    from plmctl.evaluation.likelihood import masked
+    from plmctl.evaluation.likelihood.reader import Reader, Tokens
+    from plmctl.evaluation.measures import Subject
+    from plmctl.modeling.network import Network
+    from plmctl.tokenization.vocab import Vocab
+    from plmctl.training.engine import make_accelerator
+
+    subject = Subject("", 0, 32, make_accelerator(ComputeConfig(device="cpu")))
+    size = model.config.vocab_size
+    vocab = Vocab(size, pad=0, unk=1, cls=2, sep=3, mask=4)
+    network = Network(model, family.forward)
+    reader = Reader("", "masked", network, 512, size, vocab, None, subject)  # ids are given
+    given = [Tokens(ids, np.ones(len(ids), bool), np.array([len(ids)])) for ids in texts]
+    masked.score(reader, given, 512, "original")
+
+
+def pll_of_transformers(model: Any, family: Any, texts: list[Any]) -> None:
+    import torch
+
+    with torch.no_grad():
+        for ids in texts:
+            row = torch.tensor([2, *ids.tolist(), 3])
+            rows, places = torch.arange(len(ids)), torch.arange(1, len(ids) + 1)
+            copies = row.repeat(len(ids), 1)
+            copies[rows, places] = 4
+            logits = model(copies).logits[rows, places]
+            logits.log_softmax(-1)[rows, row[1:-1]].sum().item()
 
 
 if __name__ == "__main__":

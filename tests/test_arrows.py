@@ -21,8 +21,8 @@ ALLOWED = {
     "tasks": {"config", "corpus", "shaping", "tokenization", "modeling", "metrics"},
     "training": {"config", "shaping", "modeling"},
     "evaluation": {
-        "config", "corpus", "tokenization", "modeling", "metrics", "families", "objectives",
-        "tasks", "training",
+        "config", "corpus", "shaping", "tokenization", "modeling", "metrics", "families",
+        "objectives", "tasks", "training",
     },
     "reporting": {"config", "shaping"},
     "runs": {

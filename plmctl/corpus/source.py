@@ -2,7 +2,9 @@
 
 import difflib
 import glob
+import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -73,6 +75,25 @@ def resolve(names: tuple[str, ...]) -> list[Source]:
 def size_of(source: Source) -> int:
     """Bytes on disk; 0 for the Hub."""
     return sum(path.stat().st_size for path in source.files)
+
+
+def content_hash(sources: Sequence[Source]) -> str | None:
+    """SHA-256 of what the files of the sources hold, in their order; None where one has no file.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    whole = hashlib.sha256()
+    for source in sources:
+        if not source.files:
+            return None
+        for path in source.files:
+            try:
+                with path.open("rb") as file:
+                    whole.update(hashlib.file_digest(file, "sha256").digest())
+            except OSError as error:
+                raise DataError(f"{path}: {error.strerror}") from error
+    return whole.hexdigest()
 
 
 def _resolve(name: str) -> list[Source]:

@@ -49,14 +49,20 @@ def confusion_table(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> T
 
 
 def classification_tables(title: str, results: Mapping[str, object]) -> list[Table]:
-    """Key figures, a row a class, and the confusion matrix of a classifier.
+    """Key figures, a row a class or paradigm, and the confusion matrix of a classifier.
 
     Args:
         title: Above the first table.
         results: As ``evaluation.metrics.classification`` gives them, with any further figures.
     """
-    figures = {k: v for k, v in results.items() if k not in ("per_class", "confusion")}
+    apart = ("per_class", "confusion", "paradigms")
+    figures = {k: v for k, v in results.items() if k not in apart and v is not None}
     tables = [figures_table(title, figures)]
+    paradigms = results.get("paradigms")
+    if isinstance(paradigms, list) and paradigms:
+        columns = list(paradigms[0])
+        rows = [[row[column] for column in columns] for row in paradigms]
+        tables.append(rows_table("by paradigm", columns, rows))
     per_class, confusion = results.get("per_class"), results.get("confusion")
     if isinstance(per_class, list):
         columns = ["label", "precision", "recall", "f1", "support"]

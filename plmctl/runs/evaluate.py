@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.config.evaluate import EvalConfig
+from plmctl.corpus.source import content_hash, resolve
 from plmctl.errors import ConfigError
 from plmctl.evaluation import measures
 from plmctl.reporting.tables import classification_tables, rows_table
 from plmctl.runs.finetune import check_model
-from plmctl.runs.folder import open_run, write_environment, write_results
+from plmctl.runs.folder import open_run, versions, write_environment, write_results
 from plmctl.runs.say import say, show
 
 if TYPE_CHECKING:
@@ -93,7 +94,14 @@ def _measured(
         if not path.is_file():
             say(f"measuring {asked.name} of {of}")
             figures = measures.get(asked.name).measure(asked, subject)
-            document = {"kind": "eval", "measure": asked.model_dump(), "model": of}
+            document = {
+                "kind": "eval",
+                "measure": asked.model_dump(),
+                "model": of,
+                "seed": config.seed,
+                "data_sha256": content_hash(resolve(getattr(asked, "data", ()))),
+                "versions": versions(),
+            }
             write_results(folder, file, {**document, "results": figures})
         results[name] = json.loads(path.read_text(encoding="utf-8"))["results"]
     return results

@@ -107,7 +107,7 @@ def write_environment(folder: Path, hashes: Mapping[str, str]) -> None:
     cuda = torch.cuda.is_available()
     facts = {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "versions": {name: version(name) for name in _PACKAGES},
+        "versions": versions(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
@@ -119,6 +119,11 @@ def write_environment(folder: Path, hashes: Mapping[str, str]) -> None:
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     write_atomically(folder / "environment.json", json.dumps(facts, indent=1))
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that decide what a figure comes to."""
+    return {name: version(name) for name in _PACKAGES}
 
 
 def write_results(folder: Path, name: str, document: Mapping[str, object]) -> Path:

@@ -1,0 +1,54 @@
+"""Perplexity of a causal model with a sliding window, every token scored once.
+
+Unlike ``clm``, which scores disjoint windows as training sees them, each token has context of its
+own document alone, and as much as the stride leaves it.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from plmctl.evaluation.likelihood.texts import RawTextConfig
+from plmctl.evaluation.measures import Subject
+
+
+class Config(RawTextConfig):
+    """Perplexity of causal models, a token and a word, and bits per byte and character."""
+
+    name: Literal["perplexity"] = "perplexity"
+    stride: int | None = Field(default=None, ge=1)
+    """How far a window begins after the one before. 1: every token has all the context that fits,
+    and costs a window; seq_len: disjoint windows, an upper bound. Empty: half of seq_len."""
+    begin: Literal["auto", "none"] = "auto"
+    """auto: the begin or end-of-text token stands before a document where the tokenizer has one, so
+    that the first token is scored too; none: it is not."""
+
+
+def measure(config: Config, subject: Subject) -> dict[str, Any]:
+    """Figures with their standard errors; sums over all tokens, never means of windows."""
+    from plmctl.evaluation.likelihood.figures import BITS, bits_of, counts, ratio_figures
+    from plmctl.evaluation.likelihood.reader import open_reader
+    from plmctl.evaluation.likelihood.texts import Way, definition, read_corpus, score_texts
+
+    reader = open_reader(subject, ("causal",))
+    way = Way(config.seq_len, config.stride, config.begin == "auto")
+    line = definition(reader, way)  # refuses a wrong window before any text is read
+    corpus = read_corpus(config, subject.seed)
+    tokens = reader.tokens(corpus.texts)
+    scores = score_texts(reader, tokens, way)
+    size, characters, words = corpus.sizes.astype(np.float64)
+    bits, _ = bits_of(reader, tokens, scores)
+    seed = subject.seed
+    return {
+        **ratio_figures("perplexity", scores.nll, scores.scored, seed, np.exp),
+        **ratio_figures("word_perplexity", scores.nll, words, seed, np.exp),
+        **ratio_figures("bits_per_byte", bits, size, seed),
+        **ratio_figures("bits_per_character", bits, characters, seed),
+        **counts(corpus, tokens, scores),
+        "definition": (
+            f"{line}; perplexity: exp(nll / scored tokens); word_perplexity: exp(nll / words), "
+            "words between white space and one a line end; bits: -log2 p over the UTF-8 bytes or "
+            f"characters of the raw text, {BITS}"
+        ),
+    }

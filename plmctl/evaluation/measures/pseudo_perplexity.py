@@ -1,0 +1,55 @@
+"""Pseudo-perplexity of a masked model (Salazar et al., 2020): exp(-sum PLL / sum tokens).
+
+Plain, and with the later tokens of a word masked too (Kauf and Ivanova, 2023): the plain one is
+low for text whose words are many tokens, since the others give each away.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from plmctl.config.units import Bytes
+from plmctl.evaluation.likelihood.texts import RawTextConfig
+from plmctl.evaluation.measures import Subject
+
+
+class Config(RawTextConfig):
+    """Pseudo-perplexity of masked models, one masked copy of the text a token."""
+
+    name: Literal["pseudo_perplexity"] = "pseudo_perplexity"
+    max_bytes: Bytes | None = 50_000
+    """UTF-8 bytes to score at most, a seeded sample of documents; empty: all. Each token costs a
+    row."""
+    variants: tuple[Literal["original", "word_l2r"], ...] = Field(
+        default=("original", "word_l2r"), min_length=1
+    )
+    """original: one token masked; word_l2r: and the later tokens of its word."""
+
+
+def measure(config: Config, subject: Subject) -> dict[str, Any]:
+    """Figures with their standard errors; sums over all tokens, special ones left out."""
+    from plmctl.evaluation.likelihood.figures import counts, ratio_figures
+    from plmctl.evaluation.likelihood.reader import open_reader
+    from plmctl.evaluation.likelihood.texts import (
+        Way,
+        definition,
+        read_corpus,
+        score_texts,
+        window_of,
+    )
+
+    reader = open_reader(subject, ("masked",))
+    ways = {variant: Way(config.seq_len, variant=variant) for variant in config.variants}
+    for way in ways.values():
+        window_of(reader, way)  # refuses a wrong length before any text is read
+    corpus = read_corpus(config, subject.seed)
+    tokens = reader.tokens(corpus.texts)
+    found: dict[str, Any] = {}
+    for variant, way in ways.items():
+        scores = score_texts(reader, tokens, way)
+        name = "pseudo_perplexity" if variant == "original" else f"pseudo_perplexity_{variant}"
+        found |= ratio_figures(name, scores.nll, scores.scored, subject.seed, np.exp)
+        found |= counts(corpus, tokens, scores)
+    lines = "; ".join(f"{variant}: {definition(reader, way)}" for variant, way in ways.items())
+    return {**found, "definition": f"exp(nll / tokens); {lines}; special tokens are not scored"}

@@ -1,0 +1,258 @@
+"""Likelihoods against transformers' own losses, one text and one mask at a time."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+)
+
+from plmctl.evaluation.likelihood import bidirectional, causal, encoder_decoder, masked
+from plmctl.evaluation.likelihood import reader as reader_module
+from plmctl.evaluation.likelihood.reader import Reader, Tokens, open_reader
+from plmctl.evaluation.likelihood.sentences import sentences
+from plmctl.evaluation.likelihood.texts import Way, score_texts
+from plmctl.modeling.elmo import ElmoForPreTraining
+from plmctl.modeling.elmo.characters import encode_sentences
+from tests.evaluation.models import FAMILIES, subject
+from tests.runs.conftest import sentence
+
+Folders = Callable[[str], Path]
+
+MASKED = ["bert", "distilbert", "roberta", "albert"]
+TEXTS = [
+    [sentence(n) for n in range(3)],
+    [sentence(5)],
+    ["Ida paints the unforgettable lighthouse.", sentence(8)],
+    [sentence(n) for n in range(20, 28)],
+]
+
+
+def opened(folder: Path, batch_size: int = 32) -> tuple[Reader, list[Tokens]]:
+    reader = open_reader(subject(folder, batch_size))
+    return reader, reader.tokens(TEXTS)
+
+
+def hf_nll(model: torch.nn.Module, ids: list[int], labels: list[int], **inputs: object) -> float:
+    """The loss that transformers gives, times the number of labels that it averages over."""
+    with torch.no_grad():
+        loss = model(input_ids=torch.tensor([ids]), labels=torch.tensor([labels]), **inputs).loss
+    return float(loss) * sum(label != -100 for label in labels)
+
+
+@pytest.mark.parametrize("family", ["gpt1", "gpt2"])
+def test_one_window_is_transformers_loss(family: str, folder_of: Folders) -> None:
+    reader, texts = opened(folder_of(family))
+    model = AutoModelForCausalLM.from_pretrained(folder_of(family)).eval()
+    short = [text for text in texts if len(text.ids) < 48]
+    scores = causal.score(reader, short, reader.context, reader.context, None)
+    assert short
+    for text, nll, scored in zip(short, scores.nll, scores.scored, strict=True):
+        ids = text.ids.tolist()
+        expected = hf_nll(model, ids, [-100, *ids[1:]])  # shifted there, so that n - 1 are scored
+        assert nll == pytest.approx(expected, rel=1e-5)
+        assert scored == len(ids) - 1
+    assert scores.first.tolist() == [1] * len(short)
+
+
+@pytest.mark.parametrize(("size", "stride"), [(16, 16), (16, 5), (7, 1), (48, 24)])
+def test_sliding_windows_against_one_token_at_a_time(
+    size: int, stride: int, folder_of: Folders
+) -> None:
+    reader, texts = opened(folder_of("gpt2"))
+    model = AutoModelForCausalLM.from_pretrained(folder_of("gpt2")).eval()
+    assert reader.begin == AutoTokenizer.from_pretrained(folder_of("gpt2")).eos_token_id
+    scores = causal.score(reader, texts, size, stride, reader.begin)
+    assert scores.scored.tolist() == [len(text.ids) for text in texts]
+    assert not scores.first.any()
+    ids = [reader.begin, *texts[3].ids.tolist()]
+    assert len(ids) > 2 * size or size == 48
+    expected = 0.0
+    for target in range(1, len(ids)):
+        # The first window, begun at a multiple of the stride, that reaches this far.
+        begin = max(0, math.ceil((target - size) / stride) * stride)
+        with torch.no_grad():
+            logits = model(torch.tensor([ids[begin:target]])).logits[0, -1]
+        expected -= float(logits.log_softmax(-1)[ids[target]])
+    assert scores.nll[3] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("family", MASKED)
+def test_pseudo_likelihood_against_a_plain_loop(family: str, folder_of: Folders) -> None:
+    reader, texts = opened(folder_of(family))
+    model = AutoModelForMaskedLM.from_pretrained(folder_of(family)).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder_of(family))
+    scores = masked.score(reader, texts, 60, "original")
+    assert scores.scored.tolist() == [len(text.ids) for text in texts]
+    for number in (1, 2):
+        ids = [tokenizer.cls_token_id, *texts[number].ids.tolist(), tokenizer.sep_token_id]
+        assert number == 2 or ids == tokenizer(TEXTS[number][0]).input_ids
+        assert len(ids) <= 60
+        expected = 0.0
+        for place in range(1, len(ids) - 1):
+            copy, labels = list(ids), [-100] * len(ids)
+            copy[place], labels[place] = tokenizer.mask_token_id, ids[place]
+            expected += hf_nll(model, copy, labels)
+        assert scores.nll[number] == pytest.approx(expected, rel=1e-5)
+
+
+def test_whole_words_from_left_to_right(folder_of: Folders) -> None:
+    """The later tokens of a word are masked with it, the earlier ones are seen."""
+    reader, texts = opened(folder_of("bert"))
+    model = AutoModelForMaskedLM.from_pretrained(folder_of("bert")).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder_of("bert"))
+    scores = masked.score(reader, texts, 40, "word_l2r")
+    read = tokenizer(TEXTS[2][0])
+    words, ids = read.word_ids(), read.input_ids
+    assert len(set(words)) < len(words) - 5  # the long word is several tokens
+    expected = 0.0
+    for place in range(1, len(ids) - 1):
+        labels = [-100] * len(ids)
+        labels[place] = ids[place]
+        copy = [
+            tokenizer.mask_token_id if n >= place and words[n] == words[place] else id_
+            for n, id_ in enumerate(ids)
+        ]
+        expected += hf_nll(model, copy, labels)
+    alone = masked.score(reader, reader.tokens([TEXTS[2][:1]]), 40, "word_l2r")
+    assert alone.nll[0] == pytest.approx(expected, rel=1e-5)
+    plain = masked.score(reader, texts, 40, "original")
+    assert abs(plain.nll[2] - scores.nll[2]) > 0.1
+
+
+def test_masked_until() -> None:
+    starts = np.array([True, False, False, True, True, False])
+    assert masked.masked_until(starts, "word_l2r").tolist() == [3, 3, 3, 4, 6, 6]
+    assert masked.masked_until(starts, "original").tolist() == [1, 2, 3, 4, 5, 6]
+    inside = np.array([False, False, True])  # a piece that begins within a word
+    assert masked.masked_until(inside, "word_l2r").tolist() == [2, 2, 3]
+
+
+def test_spans_are_transformers_loss(folder_of: Folders) -> None:
+    reader, texts = opened(folder_of("t5"))
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder_of("t5")).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder_of("t5"))
+    sentinel = tokenizer.convert_tokens_to_ids("<extra_id_0>")
+    scores = encoder_decoder.score(reader, texts, 500, 3)
+    assert scores.scored.tolist() == [len(text.ids) for text in texts]
+    ids = texts[2].ids.tolist()
+    expected = 0.0
+    for first in range(0, len(ids), 3):
+        source = [*ids[:first], sentinel, *ids[first + 3 :], tokenizer.eos_token_id]
+        # What is not scored is still what the decoder reads.
+        labels = [sentinel, *ids[first : first + 3]]
+        begun = torch.tensor([[model.config.decoder_start_token_id, *labels[:-1]]])
+        expected += hf_nll(model, source, [-100, *labels[1:]], decoder_input_ids=begun)
+    assert scores.nll[2] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_sentence_hidden_as_a_whole(folder_of: Folders) -> None:
+    reader, _ = opened(folder_of("t5"))
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder_of("t5")).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder_of("t5"))
+    sentinel = tokenizer.convert_tokens_to_ids("<extra_id_0>")
+    ids = tokenizer(sentence(5), add_special_tokens=False).input_ids
+    begun = torch.tensor([[model.config.decoder_start_token_id, sentinel, *ids[:-1]]])
+    source = [sentinel, tokenizer.eos_token_id]
+    expected = -hf_nll(model, source, [-100, *ids], decoder_input_ids=begun)
+    found = sentences(reader, [sentence(5), sentence(6)])
+    assert found.log_probability[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_both_directions_of_one_sentence(folder_of: Folders) -> None:
+    """Against the encoder for finetuning, which puts the marks around a sentence by itself."""
+    reader, _ = opened(folder_of("elmo"))
+    model = ElmoForPreTraining.from_pretrained(folder_of("elmo")).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder_of("elmo"))
+    text = sentence(5)
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    words = [tokenizer.convert_ids_to_tokens(id_) for id_ in ids]
+    with torch.no_grad():
+        characters = torch.from_numpy(encode_sentences([words]))
+        inner = model.elmo._with_boundaries(characters.long(), torch.tensor([len(words)]))
+        vectors = model.elmo.characters(inner.flatten(0, 1)).view(1, len(words) + 2, -1)
+        layers, _ = model.elmo.run(torch.stack([vectors, vectors.flip(1)]))
+        forward, backward = model.head(layers[-1]).log_softmax(-1)[:, 0]
+    expected = sum(float(forward[n, id_]) for n, id_ in enumerate(ids))
+    expected += sum(float(backward[n, id_]) for n, id_ in enumerate(reversed(ids)))
+    scores = bidirectional.score(reader, reader.tokens([[text]]))
+    assert scores.nll[0] == pytest.approx(-expected / 2, rel=1e-5)
+    assert scores.scored[0] == len(ids)
+
+
+def test_the_state_goes_on_through_a_text(folder_of: Folders) -> None:
+    """More words than a window, sentence by sentence with the state given on by hand."""
+    reader, texts = opened(folder_of("elmo"))
+    model = ElmoForPreTraining.from_pretrained(folder_of("elmo")).eval()
+    text = texts[3]
+    assert len(text.ids) > 70
+    table = torch.from_numpy(bidirectional._characters(reader, 0, 1))
+    parts = np.split(text.ids, np.cumsum(text.sentences)[:-1])
+    expected, state = 0.0, None
+    with torch.no_grad():
+        for forward, backward in zip(parts, reversed(parts), strict=True):
+            if len(forward) != len(backward):
+                pytest.fail("choose sentences of one length: both directions are fed together")
+            rows = [np.append(0, forward), np.append(1, backward[::-1])]
+            words = torch.from_numpy(np.stack(rows))[:, None]
+            out = model(table, words, state)
+            state = out.state
+            for logits, row in zip((out.forward_logits, out.backward_logits), rows, strict=True):
+                said = logits[0].log_softmax(-1)
+                expected -= sum(float(said[n, id_]) for n, id_ in enumerate(row[1:]))
+    scores = bidirectional.score(reader, texts)
+    assert scores.nll[3] == pytest.approx(expected / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_neither_batch_size_nor_order_changes_anything(
+    family: str, folder_of: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "_ROW", 30)  # one row a batch where batch_size is 1
+    found = []
+    for batch_size, order in ((32, [0, 1, 2, 3]), (1, [2, 3, 1, 0])):
+        reader = open_reader(subject(folder_of(family), batch_size))
+        texts = [TEXTS[number] for number in order]
+        scores = score_texts(reader, reader.tokens(texts), Way(24, 10, variant="word_l2r"))
+        single = sentences(reader, [text[0] for text in texts])
+        back = np.argsort(order)
+        found.append((scores.nll[back], single.log_probability[back]))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_token_is_scored_once(family: str, folder_of: Folders) -> None:
+    reader, texts = opened(folder_of(family))
+    for way in (Way(24, 24), Way(24, 1), Way(9, 4)):
+        scores = score_texts(reader, texts, way)
+        assert (scores.scored + scores.first).tolist() == [len(text.ids) for text in texts]
+
+
+def test_a_long_sentence_is_cut_from_the_left_and_counted(folder_of: Folders) -> None:
+    reader, _ = opened(folder_of("bert"))
+    long = " ".join(sentence(n) for n in range(9))
+    ids = reader.tokens([[long]])[0].ids
+    assert len(ids) > reader.context
+    found = sentences(reader, [long, sentence(1)])
+    assert found.cut == 1
+    kept = Tokens(ids[-58:], np.ones(58, bool), np.array([58]))
+    expected = masked.score(reader, [kept], 60, "original").nll[0]
+    assert found.log_probability[0] == pytest.approx(-expected, rel=1e-5)
+
+
+def test_unknown_text_is_counted_in_bytes(folder_of: Folders) -> None:
+    reader, _ = opened(folder_of("bert"))
+    text = reader.tokens([["Anna sees 龍 and ☃☃.", "A bridge."], ["Anna."]])
+    assert (text[0].unknown, text[0].unknown_bytes) == (2, 3 + 6)
+    assert (text[1].unknown, text[1].unknown_bytes) == (0, 0)
+    elmo, _ = opened(folder_of("elmo"))
+    words = elmo.tokens([["Anna sees Überraschung ."]])[0]
+    assert (words.unknown, words.unknown_bytes) == (1, len("Überraschung".encode()))

@@ -1,0 +1,46 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plmctl.evaluation.likelihood.rows import batches, padded, pieces, windows
+
+
+@given(st.integers(0, 200), st.integers(1, 40), st.data())
+def test_windows_score_every_prediction_once(count: int, size: int, data: st.DataObject) -> None:
+    stride = data.draw(st.integers(1, size))
+    scored = []
+    for number, window in enumerate(windows(count, size, stride)):
+        assert window.begin == number * stride
+        assert window.begin <= window.first < window.end <= count
+        assert window.end - window.begin <= size
+        scored += range(window.first, window.end)
+    assert scored == list(range(count))
+
+
+def test_windows_by_hand() -> None:
+    assert list(windows(7, 4, 4)) == [(0, 0, 4), (4, 4, 7)]
+    assert list(windows(7, 4, 2)) == [(0, 0, 4), (2, 4, 6), (4, 6, 7)]
+    assert list(windows(3, 4, 1)) == [(0, 0, 3)]
+    assert list(windows(0, 4, 1)) == []
+
+
+@given(st.integers(0, 300), st.integers(1, 50))
+def test_pieces_are_whole_and_even(count: int, size: int) -> None:
+    found = pieces(count, size)
+    assert [place for start, end in found for place in range(start, end)] == list(range(count))
+    lengths = [end - start for start, end in found]
+    assert max(lengths, default=0) <= size
+    assert max(lengths, default=0) - min(lengths, default=0) <= 1
+
+
+@given(st.lists(st.integers(1, 30), max_size=60), st.integers(1, 100))
+def test_batches_hold_every_row_once(lengths: list[int], cells: int) -> None:
+    found = list(batches(np.array(lengths, dtype=np.int64), cells))
+    assert sorted(n for batch in found for n in batch) == list(range(len(lengths)))
+    for batch in found:
+        assert len(batch) == 1 or len(batch) * max(lengths[n] for n in batch) <= cells
+
+
+def test_padded() -> None:
+    assert padded([np.array([1, 2]), np.array([3])], 9).tolist() == [[1, 2], [3, 9]]
+    assert padded([], 9).shape == (0, 0)

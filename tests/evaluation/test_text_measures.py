@@ -1,0 +1,260 @@
+"""Perplexity, pseudo-perplexity, bits per byte and minimal pairs, as measures and as a command."""
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from plmctl.errors import ConfigError, DataError
+from plmctl.evaluation import measures
+from plmctl.evaluation.likelihood.reader import open_reader
+from plmctl.evaluation.likelihood.sentences import sentences
+from tests.evaluation.models import FAMILIES, subject
+from tests.runs.conftest import corpus_text, run_main, sentence
+
+Folders = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(corpus_text(8, 4), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files: 30 pairs and 10."""
+    folder = tmp_path_factory.mktemp("pairs")
+    for name, count in (("order", 30), ("swap", 10)):
+        rows = [
+            {"sentence_good": sentence(n), "sentence_bad": " ".join(sentence(n).split()[::-1])}
+            for n in range(count)
+        ]
+        lines = "\n".join(json.dumps(row) for row in rows)
+        (folder / f"{name}.jsonl").write_text(lines + "\n", encoding="utf-8")
+    return folder
+
+
+def take(name: str, folder: Path, **fields: Any) -> dict[str, Any]:
+    measure = measures.get(name)
+    config = measure.Config.model_validate({"name": name, **fields})
+    return measure.measure(config, subject(folder))
+
+
+def uniform(folder: Path, to: Path) -> Path:
+    """The same model with a head of zeros."""
+    shutil.copytree(folder, to)
+    weights = load_file(to / "model.safetensors")
+    heads = [name for name in weights if any(part in name for part in _HEADS)]
+    for name in heads:
+        weights[name] = torch.zeros_like(weights[name])
+    assert heads
+    save_file(weights, to / "model.safetensors", {"format": "pt"})
+    return to
+
+
+# The output matrix, which is the word embeddings where they are tied; and its bias.
+_HEADS = (
+    "word_embeddings", "predictions.bias", "predictions.decoder", "vocab_projector", "lm_head",
+    "wte", "tokens_embed", "shared", "head.",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_uniform_model_has_log2_of_the_vocabulary(
+    family: str, folder_of: Folders, text: str, tmp_path: Path
+) -> None:
+    folder = uniform(folder_of(family), tmp_path / family)
+    found = take("bits_per_byte", folder, data=[text])
+    outputs = open_reader(subject(folder)).outputs
+    assert found["unknown"] == 0
+    # Blank lines between documents are no text; a document keeps its last line's end.
+    assert found["bytes"] == Path(text).stat().st_size - 7
+    bits = found["bits_per_byte"] * found["bytes"]
+    assert bits == pytest.approx(found["tokens"] * math.log2(outputs), rel=1e-6)
+    ties = tmp_path / "ties.tsv"
+    rows = [f"{sentence(n)}\t{sentence(n)}" for n in range(5)]
+    ties.write_text("\n".join(["sentence_good\tsentence_bad", *rows]) + "\n", encoding="utf-8")
+    found = take("minimal_pairs", folder, data=[str(ties)])
+    assert (found["accuracy"], found["ties"], found["pairs"]) == (0.0, 5, 5)
+
+
+def test_figures_of_perplexity_agree(folder_of: Folders, text: str) -> None:
+    found = take("perplexity", folder_of("gpt2"), data=[text], seq_len=32, stride=8)
+    nll = math.log(found["perplexity"]) * found["scored"]
+    assert found["scored"] == found["tokens"]
+    assert found["documents"] == 8
+    words = sum(len(part.split()) + 4 for part in corpus_text(8, 4).split("\n\n"))
+    assert found["words"] == words  # four lines a document
+    assert found["word_perplexity"] == pytest.approx(math.exp(nll / words), rel=1e-9)
+    assert found["bits_per_byte"] == pytest.approx(nll / math.log(2) / found["bytes"], rel=1e-9)
+    assert found["bits_per_character"] == found["bits_per_byte"]  # ASCII
+    assert 0 < found["perplexity_se"] < found["perplexity"]
+    assert "stride 8" in found["definition"]
+    other = take("bits_per_byte", folder_of("gpt2"), data=[text], seq_len=32, stride=8)
+    assert other["bits_per_byte"] == pytest.approx(found["bits_per_byte"], rel=1e-9)
+
+
+def test_one_text_from_end_to_end(folder_of: Folders, text: str) -> None:
+    """As WikiText is read: n - 1 tokens without a begin token."""
+    options = {"data": [text], "documents": "file", "begin": "none"}
+    found = take("perplexity", folder_of("gpt2"), **options)
+    assert found["documents"] == 1
+    assert found["scored"] == found["tokens"] - 1
+    assert found["perplexity_se"] is None
+
+
+def test_pseudo_perplexities(folder_of: Folders, text: str) -> None:
+    found = take("pseudo_perplexity", folder_of("bert"), data=[text], max_bytes=400, seq_len=20)
+    assert found["scored"] == found["tokens"]
+    assert found["bytes"] <= 400
+    bits = take("bits_per_byte", folder_of("bert"), data=[text], max_bytes=400, seq_len=20)
+    nll = math.log(found["pseudo_perplexity_word_l2r"]) * found["scored"]
+    assert bits["bits_per_byte"] == pytest.approx(nll / math.log(2) / bits["bytes"], rel=1e-9)
+    assert found["pseudo_perplexity"] != found["pseudo_perplexity_word_l2r"]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert", "t5", "elmo"])
+def test_minimal_pairs_compare_sums(family: str, folder_of: Folders, pairs: Path) -> None:
+    found = take("minimal_pairs", folder_of(family), data=[str(pairs / "*.jsonl")])
+    reader = open_reader(subject(folder_of(family)))
+    numbers = [*range(30), *range(10)]
+    good = sentences(reader, [sentence(n) for n in numbers]).log_probability
+    bad = sentences(reader, [" ".join(sentence(n).split()[::-1]) for n in numbers])
+    right = (good > bad.log_probability).astype(float)
+    assert found["accuracy"] == right.mean()
+    assert found["pairs"] == 40
+    assert [row["paradigm"] for row in found["paradigms"]] == ["order", "swap"]
+    assert [row["accuracy"] for row in found["paradigms"]] == [right[:30].mean(), right[30:].mean()]
+    share = right.mean()
+    assert found["accuracy_se"] == pytest.approx(math.sqrt(share * (1 - share) / 39))
+
+
+def test_unknown_words_are_paid_for(folder_of: Folders, tmp_path: Path) -> None:
+    """A text of unknown words is not a cheap one."""
+    path = tmp_path / "unknown.txt"
+    path.write_text("Überraschung Vogelbeerbaum\n", encoding="utf-8")
+    found = take("bits_per_byte", folder_of("elmo"), data=[str(path)])
+    assert found["unknown"] == 2
+    assert found["bits_per_byte"] > 8 * 26 / 28
+    assert found["unknown_share_of_bits"] == pytest.approx(
+        8 * 26 / (found["bits_per_byte"] * found["bytes"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "fields", "message"),
+    [
+        ("perplexity", "bert", {}, "pseudo_perplexity"),
+        ("pseudo_perplexity", "gpt2", {}, "`perplexity`"),
+        ("perplexity", "gpt2", {"stride": 50}, "stride"),
+        ("perplexity", "gpt2", {"seq_len": 500}, "48"),
+        ("pseudo_perplexity", "bert", {"seq_len": 61}, "60"),
+        ("bits_per_byte", "t5", {"seq_len": 16, "stride": 17}, "stride"),
+    ],
+)
+def test_refused_before_text_is_read(
+    name: str, family: str, fields: dict[str, Any], message: str, folder_of: Folders
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        take(name, folder_of(family), data=["nowhere.txt"], **fields)
+    assert message in str(refused.value)
+
+
+def test_a_finetuned_model_is_refused(
+    folder_of: Folders, text: str, pairs: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folder_of("bert"), tmp_path / "finetuned")
+    config = json.loads((folder / "config.json").read_text())
+    config["architectures"] = ["BertForSequenceClassification"]
+    (folder / "config.json").write_text(json.dumps(config))
+    for name in ("bits_per_byte", "minimal_pairs", "pseudo_perplexity"):
+        with pytest.raises(ConfigError, match="pretrained model"):
+            take(
+                name, folder, data=[str(pairs / "swap.jsonl") if name == "minimal_pairs" else text]
+            )
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"good": "a", "sentence_bad": "b"}', "no column 'sentence_good'"),
+        ('{"sentence_good": "", "sentence_bad": "b"}', "no text"),
+        ('{"sentence_good": 3, "sentence_bad": "b"}', "no text"),
+        ("", "no pairs"),
+    ],
+)
+def test_bad_pairs(row: str, message: str, folder_of: Folders, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(row + "\n")
+    with pytest.raises(DataError) as refused:
+        take("minimal_pairs", folder_of("gpt2"), data=[str(path)])
+    assert message in str(refused.value)
+    assert "bad.jsonl" in str(refused.value)
+
+
+def test_the_command(
+    folder_of: Folders, text: str, pairs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = [
+        {"name": "perplexity", "data": [text]},
+        {"name": "bits_per_byte", "data": [text], "max_documents": 3},
+        {"name": "minimal_pairs", "data": [str(pairs / "swap.jsonl")]},
+    ]
+    run = tmp_path / "ev"
+    config = {"run": str(run), "model": str(folder_of("gpt2")), "measures": asked}
+    (tmp_path / "ev.yaml").write_text(yaml.safe_dump(config))
+    capfd.readouterr()
+    assert run_main("eval", str(tmp_path / "ev.yaml")) == 0
+    shown = capfd.readouterr().out
+    assert "by paradigm" in shown
+    assert "swap" in shown
+    hashes = []
+    for measure in asked:
+        document = json.loads((run / "eval" / f"{measure['name']}.json").read_text())
+        assert document["versions"]["torch"] == torch.__version__
+        assert document["results"]["definition"]
+        hashes.append(document["data_sha256"])
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert len(hashes[2]) == 64
+
+
+def test_missing_data_is_told_and_nothing_is_scored(
+    folder_of: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    measure = {"name": "minimal_pairs", "data": [str(tmp_path / "blimp/*.jsonl")]}
+    run = tmp_path / "nothing"
+    config = {"run": str(run), "model": str(folder_of("gpt2")), "measures": [measure]}
+    (tmp_path / "no.yaml").write_text(yaml.safe_dump(config))
+    assert run_main("eval", str(tmp_path / "no.yaml")) == 3
+    said = capfd.readouterr().err
+    assert "no file matches" in said
+    assert "nothing was scored" in said
+    assert "alexwarstadt/blimp" in said
+    assert not list(run.glob("eval/*"))
+
+
+def test_numbers_are_finite(folder_of: Folders, text: str) -> None:
+    found = take("bits_per_byte", folder_of("t5"), data=[text], max_bytes=500, span=1)
+    assert np.isfinite(found["bits_per_byte"])
+    assert "spans of 1" in found["definition"]
+
+
+def test_text_of_which_nothing_is_left(folder_of: Folders, tmp_path: Path) -> None:
+    """Control characters, which BERT's tokenizer drops: not a text of probability 1."""
+    path = tmp_path / "empty.jsonl"
+    row = {"sentence_good": "\u200d", "sentence_bad": "Anna.", "text": "\u200d"}
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match="leaves nothing"):
+        take("minimal_pairs", folder_of("bert"), data=[str(path)])
+    with pytest.raises(DataError, match="leaves no token"):
+        take("bits_per_byte", folder_of("bert"), data=[str(path)])
