@@ -20,8 +20,8 @@ ALLOWED = {
     "tasks": {"config", "corpus", "shaping", "tokenization", "modeling"},
     "training": {"config", "shaping", "modeling"},
     "evaluation": {
-        "config", "corpus", "tokenization", "modeling", "families", "objectives", "tasks",
-        "training",
+        "config", "corpus", "shaping", "tokenization", "modeling", "families", "objectives",
+        "tasks", "training",
     },
     "reporting": {"config", "shaping"},
     "runs": {
