@@ -44,9 +44,6 @@ class Config(PromptedConfig):
     """The column of the right option: its text, its number or its letter."""
     first: Literal[0, 1] = 0
     """The number of the first option, where the answer is a number."""
-    between: str = " "
-    """What stands between prompt and option, where the option does not begin with a space; it
-    counts as the option's. Empty for Chinese."""
     unconditional: str | None = Field(default="Answer:", min_length=1)
     """The prompt that says nothing, of the score `unconditional`; empty: leave that score out."""
 

@@ -26,6 +26,9 @@ class PromptedConfig(MeasureConfig):
     """Rows: jsonl, csv, tsv, parquet, folders saved by `datasets`, `hf:NAME`."""
     shots: ShotsConfig = ShotsConfig()
     """Examples before each item: `{count: 5, train: [FILE]}`."""
+    between: str = " "
+    """What stands between a prompt and what follows it, where that does not begin with a space; it
+    counts as a part of the latter. Empty for Chinese."""
     max_items: int | None = Field(default=None, ge=1)
     """Score the first of the items only; empty: all."""
     seq_len: int | None = Field(default=None, ge=8)
@@ -49,6 +52,11 @@ def open_model(config: PromptedConfig, subject: Subject) -> Generative:
 def item_rows(config: PromptedConfig) -> list[Row]:
     """The rows to score."""
     return read_rows(config.data)[: config.max_items]
+
+
+def spaced(config: PromptedConfig, text: str) -> str:
+    """A completion with what stands before it."""
+    return text if text[:1].isspace() else config.between + text
 
 
 def hash_of(rows: Sequence[Row]) -> str:
