@@ -51,7 +51,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     model = open_model(config, subject)
     pool = _rows(config.shots.train) if config.shots.count and config.shots.train else []
     few_shot = FewShot(config.shots, [_item(config, row) for row in pool], model, subject.seed)
-    prompts = [few_shot(item.prompt, item.completion) for item in items]
+    prompts = [few_shot(item.prompt, model.count(item.completion)) for item in items]
     pairs = [(p.text, item.completion) for p, item in zip(prompts, items, strict=True)]
     found = score(model, pairs, subject.batch_size, sentinel=config.sentinel)
     accuracy, error = mean_and_error([float(one.greedy) for one in found])

@@ -111,4 +111,4 @@ def _prompts(
     pool = _questions(config, read_rows(shots.train)) if shots.count and shots.train else []
     examples = [Example(question.prompt, question.options[question.answer]) for question in pool]
     few_shot = FewShot(shots, examples, model, seed)
-    return [few_shot(q.prompt, max(q.options, key=len)) for q in questions]
+    return [few_shot(q.prompt, max(map(model.count, q.options))) for q in questions]

@@ -32,6 +32,8 @@ class Decoding:
         top_p: Draw from the fewest most probable tokens with this probability together.
         no_repeat_ngram: Never write so many tokens in a row twice; 0: whatever comes.
         seed: Decides the draws, with the number of the prompt and the place of the token.
+        ends: Ids that end the text, besides the tokenizer's.
+        sentinel: Whether T5's answer begins with ``<extra_id_0>``, and ends before the next.
     """
 
     max_new_tokens: int = 64
@@ -42,6 +44,8 @@ class Decoding:
     top_p: float | None = None
     no_repeat_ngram: int = 0
     seed: int = 42
+    ends: tuple[int, ...] = ()
+    sentinel: bool = False
 
     @property
     def sampled(self) -> bool:
@@ -117,9 +121,6 @@ def write(
     prompts: Sequence[Prompted],
     decoding: Decoding,
     batch_size: int = 16,
-    *,
-    ends: Sequence[int] = (),
-    sentinel: bool = False,
     streamer: BaseStreamer | None = None,
 ) -> list[Written]:
     """What the model writes to each prompt.
@@ -134,15 +135,15 @@ def write(
         prompts: See ``prompted``.
         decoding: How the next token is chosen.
         batch_size: Rows at once.
-        ends: Further ids that end the text.
-        sentinel: Whether T5's answer begins with ``<extra_id_0>``, and ends before the next.
         streamer: Gets the tokens of a single prompt as they come.
     """
     import torch
 
-    begin = model.start + (sentinel_of(model) if sentinel else ())
-    last = {id_ for id_ in (model.tokenizer.eos_token_id, *ends) if id_ is not None}
-    if sentinel:
+    begin, last = model.start, {*decoding.ends}
+    if model.tokenizer.eos_token_id is not None:
+        last.add(int(model.tokenizer.eos_token_id))
+    if decoding.sentinel:
+        begin += sentinel_of(model)
         last |= set(model.sentinels[1:])
     found: dict[int, Written] = {}
     network: Any = model.network

@@ -80,6 +80,17 @@ class Generative:
         tokenizer.no_truncation()
         return tokenizer
 
+    def count(self, text: str) -> int:
+        """Tokens of a text, none of them special."""
+        return len(self.plain.encode(text, add_special_tokens=False).ids)
+
+    def ids_with(self, text: str) -> tuple[int, ...]:
+        """Ids of the tokens that have a text within them: of a line end, those that end a line."""
+        backend = self.plain
+        ids = sorted(set(backend.get_vocab(with_added_tokens=True).values()))
+        pieces = backend.decode_batch([[id_] for id_ in ids], skip_special_tokens=False)
+        return tuple(id_ for id_, piece in zip(ids, pieces, strict=True) if text in piece)
+
 
 def load(name: str, accelerator: Accelerator, window: int | None = None) -> Generative:
     """A model with its language-model head, in float32.

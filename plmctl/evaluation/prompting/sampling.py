@@ -37,7 +37,7 @@ class KeyedGumbel(LogitsProcessor):
         self._keys = fold(seed, stream("generate"), np.array(numbers))
         self._width = width
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # theirs
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Scores [B, V] with their variables."""
         step = input_ids.shape[1] - self._width
         keys = fold(self._keys[:, None], step, np.arange(scores.shape[1]))

@@ -16,6 +16,8 @@ from plmctl.shaping.keys import below, fold, stream
 if TYPE_CHECKING:
     from plmctl.evaluation.prompting.model import Generative
 
+_MARKS = 2  # T5's end token and sentinel
+
 
 class ShotsConfig(Model):
     """Examples before each item."""
@@ -73,30 +75,25 @@ class FewShot:
         self._config, self._pool, self._model, self._seed = config, pool, model, seed
         self._sizes: dict[int, int] = {}
 
-    def __call__(self, prompt: str, longest: str) -> Prompt:
-        """The prompt after as many examples as fit with its longest completion.
+    def __call__(self, prompt: str, room: int) -> Prompt:
+        """The prompt after as many examples as fit.
 
         Args:
             prompt: The item's own.
-            longest: The longest text that is to fit after it.
+            room: Tokens to leave for what comes after it.
         """
         drawn = [
             number
             for number in draw(self._seed, prompt, len(self._pool), self._config.count + 1)
             if self._pool[number].prompt != prompt  # the item itself, where it is of the rows too
         ][: self._config.count]
-        bare = self._joined([], prompt)
-        room = self._model.window - self._tokens(bare + longest) - 2  # the end token, a sentinel
+        limit = self._model.window - room - _MARKS
+        left = limit - self._model.count(self._joined([], prompt))
         kept = 0
-        for number in drawn:
-            room -= self._size(number)
-            if room < 0:
-                break
+        while kept < len(drawn) and (left := left - self._size(drawn[kept])) >= 0:
             kept += 1
-        # Tokens of pieces are nearly those of the whole: what is left to see is small.
-        while kept and self._tokens(self._joined(drawn[:kept], prompt) + longest) > (
-            self._model.window - 2
-        ):
+        # Tokens of the parts are nearly those of the whole: what is left to see is small.
+        while kept and self._model.count(self._joined(drawn[:kept], prompt)) > limit:
             kept -= 1
         return Prompt(self._joined(drawn[:kept], prompt), kept)
 
@@ -107,11 +104,10 @@ class FewShot:
 
     def _size(self, number: int) -> int:
         if number not in self._sizes:
-            self._sizes[number] = self._tokens(str(self._pool[number]) + self._config.separator)
+            self._sizes[number] = self._model.count(
+                str(self._pool[number]) + self._config.separator
+            )
         return self._sizes[number]
-
-    def _tokens(self, text: str) -> int:
-        return len(self._model.plain.encode(text, add_special_tokens=False).ids)
 
 
 def draw(seed: int, item: str, population: int, count: int) -> list[int]:
