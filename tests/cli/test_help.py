@@ -50,6 +50,8 @@ def test_all_commands_are_there() -> None:
         "finetune",
         "eval",
         "predict",
+        "generate",
+        "neighbours",
         "report",
         "config",
     }

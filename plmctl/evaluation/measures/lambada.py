@@ -9,7 +9,6 @@ is no stop word, of a text detokenized in its own way.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from plmctl.corpus.tables import Row
@@ -17,6 +16,7 @@ from plmctl.evaluation.measures import Subject
 from plmctl.evaluation.prompting.measuring import (
     PromptedConfig,
     hash_of,
+    line_rows,
     mean_and_error,
     open_model,
     spaced,
@@ -46,10 +46,10 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     from plmctl.evaluation.prompting.continuations import score
     from plmctl.evaluation.prompting.shots import FewShot
 
-    rows = _rows(config.data)[: config.max_items]
+    rows = line_rows(config.data)[: config.max_items]
     items = [_item(config, row) for row in rows]
     model = open_model(config, subject)
-    pool = _rows(config.shots.train) if config.shots.count and config.shots.train else []
+    pool = line_rows(config.shots.train) if config.shots.count and config.shots.train else []
     few_shot = FewShot(config.shots, [_item(config, row) for row in pool], model, subject.seed)
     prompts = [few_shot(item.prompt, model.count(item.completion)) for item in items]
     pairs = [(p.text, item.completion) for p, item in zip(prompts, items, strict=True)]
@@ -68,23 +68,6 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
         "cut": sum(one.cut for one in found),
         "data_hash": hash_of(rows),
     }
-
-
-def _rows(names: Sequence[str]) -> list[Row]:
-    from plmctl.config.data import TextConfig
-    from plmctl.corpus.reading import documents, resolve, rows
-    from plmctl.errors import DataError
-
-    by_line = TextConfig(train=tuple(names), documents="line")
-    found = []
-    for source in resolve(tuple(names)):
-        if source.kind == "text":
-            found += [Row({"text": d.text}, d.origin) for d in documents(source, by_line)]
-        else:
-            found += [Row(values, origin) for values, origin in rows(source)]
-    if not found:
-        raise DataError(f"no passages in {', '.join(names)}", "are the paths right?")
-    return found
 
 
 def _item(config: Config, row: Row) -> Example:

@@ -47,6 +47,17 @@ class Decoding:
     ends: tuple[int, ...] = ()
     sentinel: bool = False
 
+    def __post_init__(self) -> None:
+        if self.temperature is not None and not self.temperature > 0:
+            raise ConfigError(
+                f"a temperature of {self.temperature}", "leave it out for the most probable token"
+            )
+        if self.sampled and self.beams > 1:
+            raise ConfigError(
+                "beam search draws no tokens: it goes with no temperature, top-k or top-p",
+                "ask for either of them",
+            )
+
     @property
     def sampled(self) -> bool:
         """Whether tokens are drawn."""

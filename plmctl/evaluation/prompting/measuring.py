@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from plmctl.config.data import TextConfig
 from plmctl.config.members import MeasureConfig
+from plmctl.corpus.reading import documents, resolve, rows
 from plmctl.corpus.tables import Row, read_rows
+from plmctl.errors import DataError
 from plmctl.evaluation.prompting.shots import ShotsConfig
 
 if TYPE_CHECKING:
@@ -54,14 +57,33 @@ def item_rows(config: PromptedConfig) -> list[Row]:
     return read_rows(config.data)[: config.max_items]
 
 
+def line_rows(names: Sequence[str]) -> list[Row]:
+    """Rows, each line of a txt file being one with the column `text`; empty lines are left out.
+
+    Raises:
+        DataError: Nothing is there, or a malformed row.
+    """
+    by_line = TextConfig(train=tuple(names), documents="line")
+    found = []
+    for source in resolve(tuple(names)):
+        if source.kind in ("text", "sample"):
+            lines = documents(source, by_line)
+            found += [Row({"text": line.text.rstrip("\r\n")}, line.origin) for line in lines]
+        else:
+            found += [Row(values, origin) for values, origin in rows(source)]
+    if not found:
+        raise DataError(f"no rows in {', '.join(names)}", "are the paths right?")
+    return found
+
+
 def spaced(config: PromptedConfig, text: str) -> str:
     """A completion with what stands before it."""
     return text if text[:1].isspace() else config.between + text
 
 
-def hash_of(rows: Sequence[Row]) -> str:
+def hash_of(scored: Sequence[Row]) -> str:
     """Of what the rows hold, to know the data again."""
-    values = [dict(row.values) for row in rows]
+    values = [dict(row.values) for row in scored]
     text = json.dumps(values, ensure_ascii=False, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
