@@ -66,8 +66,9 @@ def encode(model: Generative, pairs: Sequence[Pair], *, sentinel: bool = False) 
         ConfigError: A sentinel for a model that has none.
     """
     pairs = [joined(*pair) for pair in pairs]
+    mark = sentinel_of(model) if sentinel else ()
     if model.text_to_text:
-        return _text_to_text(model, pairs, sentinel=sentinel)
+        return _text_to_text(model, pairs, mark)
     both = model.plain.encode_batch(["".join(pair) for pair in pairs], add_special_tokens=False)
     return [_causal(model, pair, found) for pair, found in zip(pairs, both, strict=True)]
 
@@ -97,8 +98,7 @@ def _causal(model: Generative, pair: Pair, found: Encoding) -> Encoded:
     return Encoded(ids[over:], first - over, cut=over > 0)
 
 
-def _text_to_text(model: Generative, pairs: list[Pair], *, sentinel: bool) -> list[Encoded]:
-    mark = sentinel_of(model) if sentinel else ()
+def _text_to_text(model: Generative, pairs: list[Pair], mark: tuple[int, ...]) -> list[Encoded]:
     sources, targets = (
         model.plain.encode_batch(list(texts), add_special_tokens=False)
         for texts in zip(*pairs, strict=True)
