@@ -86,3 +86,34 @@ def generate(
     prompts = command.read_prompts(prompt or [], input, column)
     asked = command.Asked(model, prompts, batch_size, device.value)
     command.run(asked, decoding, out=output, as_json=as_json)
+
+
+@app.command(epilog=example("plmctl neighbours runs/demo/bert/model speeches.txt --word state"))
+def neighbours(
+    model: Model,
+    text: Annotated[
+        list[str], typer.Argument(metavar="FILE", help="Text to look in: files and samples.")
+    ],
+    word: Annotated[str, typer.Option(help="The word that is asked about.")],
+    sentence: Annotated[
+        str | None,
+        typer.Option(
+            help="The sentence that it stands in; if not given, the first of the text that has it."
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Neighbours to show.")] = 10,
+    layer: Annotated[int, typer.Option(help="Of the network: 0 to its layers; -1: the last.")] = -1,
+    max_sentences: Annotated[int, typer.Option(min=1, help="Look in so many at most.")] = 10_000,
+    batch_size: BatchSize = 32,
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
+    as_json: Json = False,
+) -> None:
+    """Show the uses of words nearest to a use of a word.
+
+    By the cosine of the vectors that ELMo or an encoder gives words in their sentences: the same
+    word in another sense is another vector.
+    """
+    from plmctl.runs import neighbours as command
+
+    asked = command.Asked(model, word, sentence, layer, device.value)
+    command.run(asked, text, command.Limits(top, max_sentences, batch_size), as_json=as_json)
