@@ -206,15 +206,15 @@ def _encoder(
     network: Any, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], layer: int
 ) -> list[Vectors]:
     """Special tokens and padding have empty spans, so that no word is of them."""
-    config = network.config
-    unused = config.pad_token_id + 1 if config.model_type == "roberta" else 0  # counted from there
+    from plmctl.modeling.auto import longest_input
+
     batch = tokenizer(
         list(sentences),
         return_tensors="pt",
         return_offsets_mapping=True,
         padding=True,
         truncation=True,
-        max_length=config.max_position_embeddings - unused,
+        max_length=longest_input(network.config),
     )
     places = batch.pop("offset_mapping").numpy()
     states = network(**batch.to(network.device), output_hidden_states=True).hidden_states[layer]
