@@ -57,7 +57,7 @@ def question_of(columns: Columns, row: Row) -> Question:
         DataError: A column is missing, there are fewer than two options, an option is empty, or
             the answer is none of them.
     """
-    names = _options(columns, row)
+    names, labels = _options(columns, row)
     written = [columns.choices.get(name, name) for name in names]
     if len(names) < 2:
         raise DataError(f"{row.origin}: {len(names)} options", "a choice needs two or more")
@@ -67,24 +67,27 @@ def question_of(columns: Columns, row: Row) -> Question:
     spaced = tuple(
         option if option[0].isspace() else columns.between + option for option in written
     )
-    answer = _answer(cell(row.values, columns.answer, row.origin), names, columns, row.origin)
+    value = cell(row.values, columns.answer, row.origin)
+    answer = labels.index(value) if value in labels else _answer(value, names, columns, row.origin)
     return Question(prompt, spaced, answer, row.origin)
 
 
-def _options(columns: Columns, row: Row) -> list[str]:
+def _options(columns: Columns, row: Row) -> tuple[list[str], list[Any]]:
+    """The options, and what the row calls them if it does: in ARC letters or numbers from 1."""
     if columns.choices:
-        return list(columns.choices)
+        return list(columns.choices), []
     if not isinstance(columns.options, str):
-        return [text_in(row.values, name, row.origin) for name in columns.options]
+        return [text_in(row.values, name, row.origin) for name in columns.options], []
     found = cell(row.values, columns.options, row.origin)
-    if isinstance(found, Mapping) and isinstance(found.get("text"), Sequence):  # ARC's form
-        found = found["text"]
+    labels: list[Any] = []
+    if isinstance(found, Mapping) and isinstance(found.get("text"), Sequence):
+        labels, found = list(found.get("label") or []), found["text"]
     if isinstance(found, (str, Mapping)) or not isinstance(found, Sequence):
         raise DataError(
             f"{row.origin}: column {columns.options!r} holds a {type(found).__name__}, not a list",
             "name a column of a list of options, or one column for each option",
         )
-    return [str(option) for option in found]
+    return [str(option) for option in found], labels if len(labels) == len(found) else []
 
 
 def _answer(value: Any, names: Sequence[str], columns: Columns, origin: str) -> int:

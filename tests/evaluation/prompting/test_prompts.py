@@ -67,9 +67,10 @@ def test_options_may_be_columns_labels_or_arcs() -> None:
     columns = Columns("{q} It was", "x", {"true": "good", "false": "bad"}, "label", 0, " ")
     found = question_of(columns, Row({"q": "A film.", "label": False}, "f:1"))
     assert (found.options, found.answer) == ((" good", " bad"), 1)
-    arc = {"q": "x", "choices": {"text": ["y", "z"], "label": ["A", "B"]}, "key": "B"}
-    found = question_of(Columns("{q}", "choices", {}, "key", 0, " "), Row(arc, "f:1"))
-    assert (found.options, found.answer) == ((" y", " z"), 1)
+    for labels, key in ((["A", "B"], "B"), (["1", "2"], "2")):
+        arc = {"q": "x", "choices": {"text": ["y", "z"], "label": labels}, "key": key}
+        found = question_of(Columns("{q}", "choices", {}, "key", 0, " "), Row(arc, "f:1"))
+        assert (found.options, found.answer) == ((" y", " z"), 1)
 
 
 @pytest.mark.parametrize("options", [["one"], ["a", " "], "text", 4, {"a": 1}])
