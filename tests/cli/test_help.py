@@ -51,6 +51,8 @@ def test_all_commands_are_there() -> None:
         "eval",
         "export",
         "predict",
+        "generate",
+        "neighbours",
         "report",
         "config",
     }

@@ -1,0 +1,114 @@
+"""Multiple choice without finetuning: the option that the model finds most probable.
+
+As GPT-3 was measured: log p(option | prompt) of each option, the prompt after examples if asked for
+(few-shot). The likelihood is not enough to compare options of different length and frequency, so
+that the accuracy is given by four scores; see ``prompting.choices.preferred``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from plmctl.corpus.tables import Row, read_rows
+from plmctl.evaluation.measures import Subject
+from plmctl.evaluation.prompting.measuring import (
+    PromptedConfig,
+    hash_of,
+    item_rows,
+    mean_and_error,
+    open_model,
+)
+from plmctl.evaluation.prompting.templates import Template
+
+if TYPE_CHECKING:
+    from plmctl.evaluation.prompting.choices import Question
+    from plmctl.evaluation.prompting.continuations import Continuation
+    from plmctl.evaluation.prompting.model import Generative
+    from plmctl.evaluation.prompting.shots import Prompt
+
+
+class Config(PromptedConfig):
+    """Accuracy of choosing the most probable option, by four scores; zero- or few-shot."""
+
+    name: Literal["multiple_choice"] = "multiple_choice"
+    template: Template
+    """The prompt, with {column} for a row's values; each option is written after it."""
+    options: str | tuple[str, ...] = "options"
+    """The column of a list of options; several columns: an option each."""
+    choices: dict[str, str] = {}
+    """Instead of `options`: the labels of a column, each with the words for it."""
+    answer: str = "answer"
+    """The column of the right option: its text, its number or its letter."""
+    first: Literal[0, 1] = 0
+    """The number of the first option, where the answer is a number."""
+    unconditional: str | None = Field(default="Answer:", min_length=1)
+    """The prompt that says nothing, of the score `unconditional`; empty: leave that score out."""
+
+
+def measure(config: Config, subject: Subject) -> dict[str, Any]:
+    """Accuracies with their standard errors, beside chance and always naming one place."""
+    from plmctl.evaluation import metrics
+    from plmctl.evaluation.prompting.choices import preferred
+    from plmctl.evaluation.prompting.continuations import score
+
+    rows = item_rows(config)
+    questions = _questions(config, rows)
+    model = open_model(config, subject)
+    prompts = _prompts(config, questions, model, subject.seed)
+    pairs = [(p.text, o) for p, q in zip(prompts, questions, strict=True) for o in q.options]
+    found = score(model, pairs, subject.batch_size, sentinel=config.sentinel)
+    bare: dict[str, Continuation] = {}
+    if config.unconditional is not None:
+        options = list(dict.fromkeys(option for _, option in pairs))
+        alone = [(config.unconditional, option) for option in options]
+        scored = score(model, alone, subject.batch_size, sentinel=config.sentinel)
+        bare = dict(zip(options, scored, strict=True))
+    right: dict[str, list[float]] = {}
+    at = 0
+    for question in questions:
+        conditional = found[at : at + len(question.options)]
+        at += len(question.options)
+        alone_scores = [bare[option] for option in question.options] if bare else None
+        for name, taken in preferred(question.options, conditional, alone_scores).items():
+            right.setdefault(name, []).append(float(taken == question.answer))
+    figures: dict[str, Any] = {}
+    for name, hits in right.items():
+        figures[f"accuracy/{name}"], figures[f"stderr/{name}"] = mean_and_error(hits)
+    return {
+        **figures,
+        "chance": mean_and_error([1 / len(question.options) for question in questions])[0],
+        "majority": metrics.majority([question.answer for question in questions]),
+        "items": len(questions),
+        "shots": mean_and_error([prompt.shots for prompt in prompts])[0],
+        "cut": sum(continuation.cut for continuation in found),
+        "data_hash": hash_of(rows),
+    }
+
+
+def _questions(config: Config, rows: Sequence[Row]) -> list[Question]:
+    from plmctl.evaluation.prompting.choices import Columns, question_of
+
+    columns = Columns(
+        config.template,
+        config.options,
+        config.choices,
+        config.answer,
+        config.first,
+        config.between,
+    )
+    return [question_of(columns, row) for row in rows]
+
+
+def _prompts(
+    config: Config, questions: Sequence[Question], model: Generative, seed: int
+) -> list[Prompt]:
+    from plmctl.evaluation.prompting.shots import Example, FewShot
+
+    shots = config.shots
+    pool = _questions(config, read_rows(shots.train)) if shots.count and shots.train else []
+    examples = [Example(question.prompt, question.options[question.answer]) for question in pool]
+    few_shot = FewShot(shots, examples, model, seed)
+    return [few_shot(q.prompt, max(map(model.count, q.options))) for q in questions]

@@ -1,0 +1,145 @@
+"""What is written: as transformers writes it, alone or in a batch, and drawn as often as asked."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+)
+
+from plmctl.errors import ConfigError, DataError
+from plmctl.evaluation.prompting.generation import Decoding, Prompted, prompted, write
+from plmctl.evaluation.prompting.model import Generative, check_writes
+from plmctl.evaluation.prompting.sampling import processors
+from tests.evaluation.prompting.conftest import KINDS
+
+TEXTS = ["Anna sees", "the king went to the city and", "Carl", "who paints the old tower"]
+WAYS = {
+    "greedy": Decoding(8),
+    "beams": Decoding(8, beams=3, length_penalty=0.6),
+    "draws": Decoding(8, temperature=0.9, top_k=40, top_p=0.95),
+    "no repeats": Decoding(8, no_repeat_ngram=1),
+}
+
+
+def inputs(model: Generative, decoding: Decoding) -> list[Prompted]:
+    return [
+        prompted(model, model.plain.encode(text, add_special_tokens=False).ids, 8) for text in TEXTS
+    ]
+
+
+@pytest.mark.parametrize("way", ["greedy", "beams"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_what_transformers_writes_to_each_alone(
+    kind: str, way: str, folders: dict, subjects: dict
+) -> None:
+    auto = AutoModelForSeq2SeqLM if kind == "t5" else AutoModelForCausalLM
+    model = auto.from_pretrained(folders[kind]).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folders[kind])
+    decoding = WAYS[way]
+    found = write(subjects[kind], inputs(subjects[kind], decoding), decoding, batch_size=4)
+    for text, one in zip(TEXTS, found, strict=True):
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        asked = {"num_beams": 3, "length_penalty": 0.6} if way == "beams" else {}
+        config = GenerationConfig(
+            max_new_tokens=8,
+            do_sample=False,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=0,
+            decoder_start_token_id=0 if kind == "t5" else None,
+            use_cache=kind != "gpt1",
+            **asked,
+        )
+        said = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+        new = said[0, 1 if kind == "t5" else ids.shape[1] :]
+        assert one.text == tokenizer.decode(new, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_changes_nothing(kind: str, way: str, subjects: dict) -> None:
+    asked = inputs(subjects[kind], WAYS[way])
+    together = write(subjects[kind], asked, WAYS[way], batch_size=4)
+    assert together == write(subjects[kind], asked, WAYS[way], batch_size=1)
+    assert together == write(subjects[kind], asked, WAYS[way], batch_size=3)
+
+
+def test_draws_depend_on_the_seed_and_the_prompts_number(subjects: dict) -> None:
+    asked = inputs(subjects["gpt2"], WAYS["draws"])[:1] * 3
+    found = write(subjects["gpt2"], asked, Decoding(8, temperature=1.0))
+    assert len({one.text for one in found}) > 1
+    other = write(subjects["gpt2"], asked, Decoding(8, temperature=1.0, seed=1))
+    assert [one.text for one in found] != [one.text for one in other]
+
+
+def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
+    """4,000 draws of four tokens at temperature 0.5, the least likely one cut off by top-k."""
+    logits = torch.tensor([1.0, 0.5, 0.0, -1.0])
+    rows = 4000
+    scores = logits.expand(rows, 4)
+    for processor in processors(Decoding(temperature=0.5, top_k=3), tuple(range(rows)), 2):
+        scores = processor(torch.zeros(rows, 2, dtype=torch.long), scores)
+    counts = np.bincount(scores.argmax(-1).numpy(), minlength=4)
+    expected = rows * (logits[:3] / 0.5).softmax(-1).numpy()
+    assert counts[3] == 0
+    assert ((counts[:3] - expected) ** 2 / expected).sum() < 15  # chi-square, 2 degrees: p < 0.001
+
+
+def test_the_first_tokens_are_cut_and_room_is_left(subjects: dict) -> None:
+    model: Generative = subjects["gpt2"]
+    ids = list(range(5, 105))
+    found = prompted(model, ids, 14)
+    assert (list(found.ids), found.cut) == (ids[-50:], True)
+    assert len(write(model, [found], Decoding(14))) == 1
+    with pytest.raises(ConfigError, match="64 positions"):
+        prompted(model, ids, 64)
+
+
+def test_an_empty_prompt_begins_a_text(subjects: dict) -> None:
+    model: Generative = subjects["gpt2"]
+    assert prompted(model, [], 8).ids == (model.tokenizer.eos_token_id,)
+    with pytest.raises(DataError, match="empty prompt"):
+        prompted(subjects["gpt1"], [], 8)
+
+
+def test_a_text_ends_before_what_ends_it(subjects: dict) -> None:
+    """The third token of the greedy text as an end: two are left."""
+    model: Generative = subjects["gpt2"]
+    asked = inputs(model, WAYS["greedy"])[:1]
+    ids = model.network.generate(
+        torch.tensor([asked[0].ids]), max_new_tokens=8, do_sample=False, pad_token_id=0
+    )[0, len(asked[0].ids) :].tolist()
+    at = next(n for n in range(1, 8) if ids[n] not in ids[:n])
+    (found,) = write(model, asked, Decoding(8, ends=(ids[at],)))
+    assert (found.tokens, found.ended) == (at, True)
+    assert not write(model, asked, Decoding(8))[0].ended or model.tokenizer.eos_token_id in ids
+
+
+def test_tokens_with_a_line_end_are_known(subjects: dict) -> None:
+    model: Generative = subjects["gpt2"]
+    found = model.ids_with("\n")
+    assert model.plain.encode("\n", add_special_tokens=False).ids[0] in found
+    assert model.plain.encode("a", add_special_tokens=False).ids[0] not in found
+
+
+def test_beams_and_draws_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="beam search draws no tokens"):
+        Decoding(beams=2, top_k=3)
+    with pytest.raises(ConfigError, match="temperature"):
+        Decoding(temperature=0.0)
+
+
+def test_models_that_write_no_text_are_refused(tmp_path) -> None:
+    from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2ForSequenceClassification
+
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20}
+    BertForMaskedLM(BertConfig(**small)).save_pretrained(tmp_path / "bert")
+    with pytest.raises(ConfigError, match="writes no text"):
+        check_writes(str(tmp_path / "bert"))
+    classifier = GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=20)
+    GPT2ForSequenceClassification(classifier).save_pretrained(tmp_path / "gpt2")
+    with pytest.raises(ConfigError, match="no language-model head"):
+        check_writes(str(tmp_path / "gpt2"))

@@ -1,0 +1,161 @@
+"""The lm-evaluation-harness: its own models' figures, and pseudo-likelihoods by hand."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
+
+from plmctl.errors import ConfigError
+from tests.evaluation.prompting.test_continuations import PAIRS
+from tests.evaluation.test_neighbours import pieces
+
+pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: plmctl[harness]")
+
+TEXT = "the king went to the city, and the people of the city saw the king. " * 6
+
+
+def requests(*arguments: tuple) -> list[SimpleNamespace]:
+    return [SimpleNamespace(args=one) for one in arguments]
+
+
+def plmctl_model(folder: str, **fields: object):
+    from plmctl.evaluation.harness import PlmctlModel
+
+    return PlmctlModel(folder, device="cpu", **fields)
+
+
+@pytest.fixture
+def theirs(folders: dict):
+    """The harness' own model on the same folder."""
+    from lm_eval.models.huggingface import HFLM
+
+    return lambda kind, **fields: HFLM(
+        pretrained=folders[kind], device="cpu", dtype="float32", batch_size=1, **fields
+    )
+
+
+PAIRS_OF_TASKS = [*PAIRS, ("Answer: ", "yes"), ("Answer:\n", "yes"), ("the king", "\n\nand")]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "t5"])
+def test_it_scores_as_the_harness_own_model(kind: str, folders: dict, theirs) -> None:
+    expected = theirs(kind).loglikelihood(requests(*PAIRS_OF_TASKS), disable_tqdm=True)
+    found = plmctl_model(folders[kind]).loglikelihood(requests(*PAIRS_OF_TASKS))
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+    assert [p for p, _ in found] == pytest.approx([p for p, _ in expected], rel=1e-4)
+
+
+def test_a_rolled_text_is_scored_as_by_the_harness(folders: dict, theirs) -> None:
+    texts = requests((TEXT,), ("the king",))
+    expected = theirs("gpt2", max_length=64).loglikelihood_rolling(texts, disable_tqdm=True)
+    found = plmctl_model(folders["gpt2"]).loglikelihood_rolling(texts)
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_every_token_is_scored_once(folders: dict) -> None:
+    """Of a network that gives every token the same, the sum says how many were scored."""
+    for kind, first in (("gpt1", 1), ("gpt2", 0), ("t5", 0)):
+        subject = plmctl_model(folders[kind], seq_len=16)
+        with torch.no_grad():
+            for parameter in subject._model.network.parameters():
+                parameter.zero_()
+        (found,) = subject.loglikelihood_rolling(requests((TEXT,)))
+        count = subject._model.count(TEXT) - first
+        size = subject._model.network.config.vocab_size
+        assert found == pytest.approx(-count * torch.tensor(float(size)).log().item(), rel=1e-5)
+
+
+def test_it_writes_as_the_harness_own_model(folders: dict, theirs) -> None:
+    asked = {"until": ["\n\n", "the"], "max_gen_toks": 6, "do_sample": False}
+    contexts = [("Anna sees", asked), ("Carl paints", asked), ("Bela", {**asked, "until": []})]
+    expected = theirs("gpt2").generate_until(requests(*contexts), disable_tqdm=True)
+    assert plmctl_model(folders["gpt2"]).generate_until(requests(*contexts)) == expected
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("harness") / "bert"
+    tokenizer = pieces(folder)
+    torch.manual_seed(2)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=24,
+    )
+    BertForMaskedLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+def test_an_encoder_is_scored_by_pseudo_likelihood(encoder: str) -> None:
+    """Copy by copy: the token and the later pieces of its word masked, all else seen."""
+    model = AutoModelForMaskedLM.from_pretrained(encoder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    context, completion = "Anna sees", " the banks lend"
+    batch = tokenizer(context + completion)
+    ids, words = batch["input_ids"], batch.word_ids()
+    first = len(tokenizer(context)["input_ids"]) - 1
+    assert len(set(words)) < len(words) - 1  # some word has several pieces
+    expected = 0.0
+    for place in range(first, len(ids) - 1):
+        row = list(ids)
+        for other in range(place, len(ids)):
+            if words[other] == words[place]:
+                row[other] = tokenizer.mask_token_id
+        with torch.no_grad():
+            logits = model(torch.tensor([row])).logits[0, place]
+        expected += logits.log_softmax(-1)[ids[place]].item()
+    pairs = requests((context, completion), ("The bank", " lends"), (context, completion))
+    for size in (1, 7):
+        found = plmctl_model(encoder, batch_size=size).loglikelihood(pairs)
+        assert found[0][0] == pytest.approx(expected, rel=1e-4)
+        assert found[2] == found[0]
+    subject = plmctl_model(encoder)
+    (whole,) = subject.loglikelihood_rolling(requests(("the bank lends money",)))
+    assert whole == pytest.approx(
+        subject.loglikelihood(requests(("", "the bank lends money")))[0][0], rel=1e-4
+    )
+    with pytest.raises(ConfigError, match="writes no text"):
+        subject.generate_until(requests(("a", {})))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+def test_a_task_of_the_harness_runs(
+    kind: str, folders: dict, encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its own evaluator, on rows of a file, by the registered name."""
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    import plmctl.evaluation.harness  # noqa: F401  # registers the model
+
+    rows = [{"q": "Anna sees", "options": ["the river", "money"], "right": n % 2} for n in range(4)]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    task = {
+        "task": "rivers",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(data)}},
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{q}}",
+        "doc_to_choice": "{{options}}",
+        "doc_to_target": "{{right}}",
+        "metric_list": [{"metric": "acc"}],
+    }
+    (tmp_path / "rivers.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    found = lm_eval.simple_evaluate(
+        model="plmctl",
+        model_args={"pretrained": encoder if kind == "bert" else folders["gpt2"], "device": "cpu"},
+        tasks=["rivers"],
+        task_manager=TaskManager(include_path=str(tmp_path), include_defaults=False),
+        bootstrap_iters=0,
+    )
+    assert found["results"]["rivers"]["acc,none"] == 0.5

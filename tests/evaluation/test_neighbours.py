@@ -1,0 +1,141 @@
+"""Nearest words in context: by hand over all pairs, for an encoder and ELMo."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+)
+
+from plmctl.errors import ConfigError, DataError
+from plmctl.evaluation.neighbours import Use, find_use, nearest, reader, spans_of
+from plmctl.modeling.elmo import ElmoConfig, ElmoForPreTraining
+
+SENTENCES = [
+    "Anna sees the old river bank.",
+    "The bank lends money, and the Bank takes it.",
+    "他在银行工作。",
+    "don't look; the well-known bank",
+    "河的岸",
+]
+
+
+def pieces(path: Path) -> PreTrainedTokenizerFast:
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    made.train_from_iterator(
+        SENTENCES,
+        trainers.WordPieceTrainer(vocab_size=90, special_tokens=special, show_progress=False),
+    )
+    made.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", [("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made, **dict(zip(names, special, strict=True))
+    )
+    tokenizer.save_pretrained(path)
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("near") / "bert"
+    tokenizer = pieces(folder)
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=40,
+    )
+    BertForMaskedLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def elmo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("near") / "elmo"
+    pieces(folder)
+    torch.manual_seed(1)
+    filters = [[1, 8], [2, 8]]
+    config = ElmoConfig(vocab_size=20, filters=filters, projection_size=8, cell_size=16)
+    ElmoForPreTraining(config).save_pretrained(folder)
+    return folder
+
+
+def test_words_of_a_sentence() -> None:
+    def words(sentence: str, asked: str = "x") -> list[str]:
+        return [sentence[start:end] for start, end in spans_of(sentence, asked)]
+
+    assert words(SENTENCES[3]) == ["don't", "look", "the", "well", "known", "bank"]
+    assert words(SENTENCES[3], "Well-Known")[-1] == "well-known"
+    assert words(SENTENCES[2]) == list("他在银行工作")
+    assert words(SENTENCES[2], "银行")[-1] == "银行"
+
+
+def test_the_first_use_is_found() -> None:
+    assert find_use("BANK", SENTENCES) == Use(SENTENCES[0], (24, 28))
+    assert find_use("银行", SENTENCES).word == "银行"
+    with pytest.raises(DataError, match="in none of 5 sentences"):
+        find_use("ban", SENTENCES)
+
+
+@pytest.mark.parametrize("word", ["bank", "银行"])
+@pytest.mark.parametrize("kind", ["bert", "elmo"])
+def test_neighbours_are_those_of_all_pairs(
+    kind: str, word: str, request: pytest.FixtureRequest
+) -> None:
+    """Every word's vector from its sentence alone; the order by cosine, the use itself left out."""
+    read = reader(str(request.getfixturevalue(kind)), -1, "cpu")
+    use = find_use(word, SENTENCES)
+    everything = []
+    for sentence in SENTENCES:
+        ((places, states),) = read([sentence])
+        for start, end in spans_of(sentence, word):
+            inside = [n for n, (s, e) in enumerate(places) if s < end and e > start]
+            everything.append((sentence, (start, end), states[inside].mean(0)))
+    asked = next(v for s, span, v in everything if (s, span) == (use.sentence, use.span))
+
+    def cosine(vector: np.ndarray) -> float:
+        return float(vector @ asked / np.linalg.norm(vector) / np.linalg.norm(asked))
+
+    others = [(s, span, cosine(v)) for s, span, v in everything]
+    others = [one for one in others if one[:2] != (use.sentence, use.span)]
+    expected = sorted(others, key=lambda one: -one[2])[:6]
+    for batch_size in (1, 3):
+        found, unseen = nearest(read, use, SENTENCES, 6, batch_size)
+        assert unseen == 0
+        assert [(u.sentence, u.span) for u in found] == [one[:2] for one in expected]
+        assert [u.similarity for u in found] == pytest.approx([o[2] for o in expected], abs=1e-4)
+
+
+def test_words_behind_the_last_position_are_counted(bert: Path) -> None:
+    read = reader(str(bert), -1, "cpu")
+    use = find_use("bank", SENTENCES)
+    long = "the bank " * 30
+    found, unseen = nearest(read, use, [long], 100, 2)
+    assert unseen > 0
+    assert len(found) + unseen == 60
+    with pytest.raises(DataError, match="behind the last position"):
+        nearest(read, Use(long, (261, 265)), [long], 1, 1)
+
+
+def test_models_without_such_vectors_are_refused(bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no layer 3"):
+        reader(str(bert), 3, "cpu")
+    config = GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=20)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="plmctl generate"):
+        reader(str(tmp_path), -1, "cpu")
