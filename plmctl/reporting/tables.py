@@ -53,7 +53,7 @@ def classification_tables(title: str, results: Mapping[str, object]) -> list[Tab
 
     Args:
         title: Above the first table.
-        results: As ``evaluation.metrics.classification`` gives them, with any further figures.
+        results: As ``metrics.classification`` gives them, with any further figures.
     """
     apart = ("per_class", "confusion", "paradigms")
     figures = {k: v for k, v in results.items() if k not in apart and v is not None}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoTokenizer
 
 from plmctl import families, registry
 from plmctl.config.run import ComputeConfig
@@ -57,7 +58,7 @@ def make_folder(root: Path, family: str) -> Path:
             weight.add_(torch.randn_like(weight) * 0.2)
     folder = root / f"run-{family}"
     folder.mkdir()
-    return save_model(folder, model, str(tokenizer), "")
+    return save_model(folder, model, AutoTokenizer.from_pretrained(tokenizer), "")
 
 
 def subject(folder: Path | str, batch_size: int = 32) -> Subject:

@@ -50,9 +50,9 @@ class Config(PromptedConfig):
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:
     """Accuracies with their standard errors, beside chance and always naming one place."""
-    from plmctl.evaluation import metrics
     from plmctl.evaluation.prompting.choices import preferred
     from plmctl.evaluation.prompting.continuations import score
+    from plmctl.metrics import classification as metrics
 
     rows = item_rows(config)
     questions = _questions(config, rows)
