@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from plmctl.cli.app import ConfigFile, Fresh, Json, Overrides, app, example
+from plmctl.cli.app import ConfigFile, Fresh, Json, Overrides, Until, app, example
 
 
 @app.command(
@@ -44,8 +44,10 @@ def prepare(config: ConfigFile, overrides: Overrides = None, as_json: Json = Fal
     """
     from plmctl.config.load import load
     from plmctl.runs import prepare as command
+    from plmctl.training.stop import stopping_at_once
 
-    command.run(load("pretrain", config, overrides or ()), as_json=as_json)
+    with stopping_at_once():
+        command.run(load("pretrain", config, overrides or ()), as_json=as_json)
 
 
 @app.command(epilog=example("plmctl preview configs/demo/pretrain.yaml objective.rate=0.15"))
@@ -72,7 +74,11 @@ def preview(
     epilog=example("plmctl pretrain configs/demo/pretrain.yaml optim.lr=1e-3 launch.processes=2")
 )
 def pretrain(
-    config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
+    config: ConfigFile,
+    overrides: Overrides = None,
+    until: Until = None,
+    fresh: Fresh = False,
+    as_json: Json = False,
 ) -> None:
     """Pretrain a model on raw text.
 
@@ -81,13 +87,20 @@ def pretrain(
     """
     from plmctl.config.load import load
     from plmctl.runs import pretrain as command
+    from plmctl.training.stop import stopping_at_once
 
-    command.run(load("pretrain", config, overrides or ()), fresh=fresh, as_json=as_json)
+    with stopping_at_once():
+        config_ = load("pretrain", config, overrides or ())
+        command.run(config_, fresh=fresh, as_json=as_json, until=until)
 
 
 @app.command(epilog=example("plmctl finetune configs/demo/finetune.yaml data.max_rows=1000"))
 def finetune(
-    config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
+    config: ConfigFile,
+    overrides: Overrides = None,
+    until: Until = None,
+    fresh: Fresh = False,
+    as_json: Json = False,
 ) -> None:
     """Finetune a model on labelled rows.
 
@@ -96,5 +109,8 @@ def finetune(
     """
     from plmctl.config.load import load
     from plmctl.runs import finetune as command
+    from plmctl.training.stop import stopping_at_once
 
-    command.run(load("finetune", config, overrides or ()), fresh=fresh, as_json=as_json)
+    with stopping_at_once():
+        config_ = load("finetune", config, overrides or ())
+        command.run(config_, fresh=fresh, as_json=as_json, until=until)

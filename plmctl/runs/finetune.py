@@ -1,26 +1,36 @@
 """``plmctl finetune``: a pretrained folder and labelled rows in, a finetuned folder out."""
 
 import math
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import families, tasks
 from plmctl.config.finetune import FinetuneConfig
-from plmctl.corpus.tables import split_rows
+from plmctl.corpus.tables import rows_digest, split_rows
 from plmctl.errors import ConfigError
 from plmctl.evaluation.language import family_of
 from plmctl.runs import launch
-from plmctl.runs.folder import check_run, open_run, write_environment, write_results
+from plmctl.runs.folder import (
+    check_inputs,
+    check_run,
+    locked,
+    open_run,
+    write_environment,
+    write_results,
+)
+from plmctl.runs.safety import retention, safety
 from plmctl.runs.say import say, show
 from plmctl.shaping.keys import fold, stream
 
 if TYPE_CHECKING:
     from plmctl.training.loop import Engine, Plan
+    from plmctl.training.stop import StopRequest
 
 
-def run(config: FinetuneConfig, *, fresh: bool, as_json: bool) -> None:
+def run(config: FinetuneConfig, *, fresh: bool, as_json: bool, until: int | None = None) -> None:
     """Finetune, or go on with a run that was cut short; a finished run is left alone."""
     folder = Path(config.run)
     check_run(config, config.run, fresh=fresh)
@@ -29,12 +39,15 @@ def run(config: FinetuneConfig, *, fresh: bool, as_json: bool) -> None:
         return
     check_model(config.model)
     examples = read_examples(config)
+    if not fresh:
+        check_inputs(folder, examples.hashes)
     if launch.is_main():
         open_run(config, config.run, fresh=fresh)
     processes = launch.process_count(config.launch, config.compute.device)
     if processes > 1 and not launch.is_worker():
-        raise SystemExit(launch.start("finetune", folder / "config.yaml", processes))
-    results = _train(config, folder, examples)
+        raise SystemExit(launch.start("finetune", folder / "config.yaml", processes, until))
+    with locked(folder) if launch.is_main() else nullcontext():
+        results = _train(config, folder, examples, until)
     from plmctl.reporting.tables import classification_tables
 
     show(results, classification_tables(f"finetuned {folder}", results), as_json=as_json)
@@ -48,6 +61,8 @@ class Examples:
     labels: tuple[str, ...]
     train: tasks.Examples
     valid: tasks.Examples
+    hashes: dict[str, str]
+    """Of the rows, for ``environment.json``."""
 
 
 def read_examples(config: FinetuneConfig) -> Examples:
@@ -67,6 +82,7 @@ def read_examples(config: FinetuneConfig) -> Examples:
         labels,
         make(train, max_length=longest, use="train"),
         make(valid, max_length=longest, use="score"),
+        {"data": rows_digest([*train, *valid])},
     )
 
 
@@ -85,7 +101,9 @@ def check_model(model: str) -> None:
         raise ConfigError(f"{model}: no such folder", "pretrain a model first, or give a Hub id")
 
 
-def _train(config: FinetuneConfig, folder: Path, examples: Examples) -> dict[str, Any]:
+def _train(
+    config: FinetuneConfig, folder: Path, examples: Examples, until: int | None
+) -> dict[str, Any]:
     import torch
 
     from plmctl.evaluation.predict import answers
@@ -108,9 +126,9 @@ def _train(config: FinetuneConfig, folder: Path, examples: Examples) -> dict[str
     )
     network = Network(model, task.forward)
     engine = make_engine(accelerator, network, config.optim, config.compute)
-    plan = _plan(config, examples.train, engine)
+    plan = replace(_plan(config, examples.train, engine), until=until, **safety(config))
     if accelerator.is_main_process:
-        write_environment(folder, {})
+        write_environment(folder, examples.hashes)
     with Journal(
         folder,
         title=f"finetuning {config.model} ({config.task.name})",
@@ -118,7 +136,7 @@ def _train(config: FinetuneConfig, folder: Path, examples: Examples) -> dict[str
         trackers=config.log.trackers,
         quiet=not accelerator.is_main_process,
     ) as journal:
-        checkpoints = Checkpoints(folder / "checkpoints", config.checkpoint.keep)
+        checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
         validate = partial(_validate, engine, examples.valid, plan)
         loop.train(engine, plan, checkpoints, journal, validate)
         journal.event("finished", step=plan.steps)
@@ -166,13 +184,15 @@ def _plan(config: FinetuneConfig, step: Any, engine: "Engine") -> "Plan":
     )
 
 
-def _validate(engine: "Engine", step: Any, plan: "Plan") -> dict[str, float]:
+def _validate(
+    engine: "Engine", step: Any, plan: "Plan", *, stop: "StopRequest | None" = None
+) -> dict[str, float]:
     from plmctl.evaluation.scoring import score
     from plmctl.training.loader import scoring_batches
 
     batches = scoring_batches(step, plan.phases[0].slicing)
     bare = engine.accelerator.unwrap_model(engine.network)
-    scores = score(engine.accelerator, bare, step, batches)
+    scores = score(engine.accelerator, bare, step, batches, stop)
     return {f"valid/{name}": value for name, value in scores.items()}
 
 
