@@ -9,4 +9,7 @@ from plmctl.cli import train as train
 from plmctl.cli import ask as ask
 
 # isort: split
+from plmctl.cli import exact as exact
+
+# isort: split
 from plmctl.cli import config as config

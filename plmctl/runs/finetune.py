@@ -26,6 +26,8 @@ from plmctl.runs.say import say, show
 from plmctl.shaping.keys import fold, stream
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from plmctl.training.loop import Engine, Plan
     from plmctl.training.stop import StopRequest
 
@@ -126,7 +128,7 @@ def _train(
     )
     network = Network(model, task.forward)
     engine = make_engine(accelerator, network, config.optim, config.compute)
-    plan = replace(_plan(config, examples.train, engine), until=until, **safety(config))
+    plan = replace(make_plan(config, examples.train, accelerator), until=until, **safety(config))
     if accelerator.is_main_process:
         write_environment(folder, examples.hashes)
     with Journal(
@@ -162,12 +164,13 @@ def _dropout(config: FinetuneConfig) -> dict[str, float]:
     return dict.fromkeys(families.get(family_of(config.model)).DROPOUT, asked)
 
 
-def _plan(config: FinetuneConfig, step: Any, engine: "Engine") -> "Plan":
+def make_plan(config: FinetuneConfig, step: Any, accelerator: "Accelerator") -> "Plan":
+    """The steps of a config, cut up for these processes."""
     from plmctl.training.loader import Slicing, auto_micro_batch
     from plmctl.training.loop import Phase, Plan
     from plmctl.training.schedule import rate
 
-    accelerator, batch = engine.accelerator, config.train.batch_size
+    batch = config.train.batch_size
     rows = -(-batch // accelerator.num_processes)
     device, length = accelerator.device.type, config.train.max_length
     micro = auto_micro_batch(config.train.micro_batch_size, rows, length, device)

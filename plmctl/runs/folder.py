@@ -77,7 +77,7 @@ def open_run(config: Model, run: str, *, fresh: bool) -> Path:
     folder = Path(run)
     try:
         if fresh and folder.exists():
-            folder.rename(_free(f"{folder}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
+            folder.rename(free(f"{folder}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "config.yaml", dump(config))
     except OSError as error:
@@ -146,7 +146,7 @@ def check_inputs(folder: Path, hashes: Mapping[str, str]) -> None:
             )
 
 
-def _free(name: str) -> Path:
+def free(name: str) -> Path:
     """A name that is not taken, whatever the clock says: it may have been set back."""
     number, path = 1, Path(name)
     while path.exists():

@@ -108,6 +108,12 @@ def _passing_signals_on() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def descendants(parent: int) -> list[int]:
+    """The processes that a process has started, and theirs."""
+    found = _children(parent)
+    return found + [pid for child in found for pid in descendants(child)]
+
+
 def _children(parent: int) -> list[int]:
     """The processes that a process has started and that are not over."""
     found = []

@@ -51,6 +51,7 @@ def test_all_commands_are_there() -> None:
         "eval",
         "predict",
         "report",
+        "verify-resume",
         "config",
     }
 

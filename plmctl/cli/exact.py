@@ -1,0 +1,36 @@
+"""Is a run what it should be? Proofs that a user can run."""
+
+from typing import Annotated
+
+import typer
+
+from plmctl.cli.app import ConfigFile, Json, Overrides, app, example
+
+
+@app.command(
+    "verify-resume",
+    epilog=example("plmctl verify-resume configs/demo/pretrain.yaml --kills 10 --steps 60"),
+)
+def verify_resume(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    kills: Annotated[int, typer.Option(min=0, help="How often the run is killed.")] = 10,
+    steps: Annotated[int, typer.Option(min=2, help="Steps of both runs, at most.")] = 60,
+    seed: Annotated[int, typer.Option(help="Decides the moments.")] = 1,
+    processes: Annotated[
+        int, typer.Option(min=2, help="Another number of processes, to hash the examples under.")
+    ] = 2,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the folders of both runs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Kill a run again and again, and compare it with one that nobody disturbed.
+
+    Runs a pretraining or finetuning config for some steps, then once more with SIGKILL at random
+    moments: while text is prepared, in steps, in the middle of a save. Every logged figure and the
+    final state must be equal bit for bit, and the examples of every step the same for another
+    number of processes. Exits with 1 if anything differs.
+    """
+    from plmctl.runs import verify_resume as command
+
+    wanted = command.Wanted(kills, steps, seed, processes, keep)
+    command.run(config, overrides or (), wanted, as_json=as_json)
