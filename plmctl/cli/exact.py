@@ -1,5 +1,6 @@
 """Is a run what it should be? Proofs that a user can run."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ from plmctl.cli.app import ConfigFile, Json, Overrides, app, example
 
 @app.command(
     "verify-resume",
-    epilog=example("plmctl verify-resume configs/demo/pretrain.yaml --kills 10 --steps 60"),
+    epilog=example("plmctl verify-resume configs/demo/pretrain.yaml train.batch_size=16"),
 )
 def verify_resume(
     config: ConfigFile,
@@ -23,7 +24,7 @@ def verify_resume(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the folders of both runs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Kill a run again and again, and compare it with one that nobody disturbed.
+    """Kill a run again and again, and compare it with a whole one.
 
     Runs a pretraining or finetuning config for some steps, then once more with SIGKILL at random
     moments: while text is prepared, in steps, in the middle of a save. Every logged figure and the
@@ -34,3 +35,20 @@ def verify_resume(
 
     wanted = command.Wanted(kills, steps, seed, processes, keep)
     command.run(config, overrides or (), wanted, as_json=as_json)
+
+
+@app.command(epilog=example("plmctl reproduce runs/demo/bert"))
+def reproduce(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    lines: Annotated[int, typer.Option(min=1, help="Logged losses that are compared.")] = 20,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the repetition's folder.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Repeat the beginning of a run, and compare.
+
+    Takes the config from the run folder, says which versions and inputs are others now, and
+    compares every figure of the first logged losses. Exits with 1 at a difference.
+    """
+    from plmctl.runs import reproduce as command
+
+    command.run(run, lines=lines, keep=keep, as_json=as_json)

@@ -56,17 +56,27 @@ def preview(
     overrides: Overrides = None,
     count: Annotated[int, typer.Option(min=1, help="Examples that are counted.")] = 10_000,
     examples: Annotated[int, typer.Option(min=0, help="Examples that are shown.")] = 3,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="STEP", help="Show the examples of this step.", show_default=False
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what a pretraining config trains on.
 
     Prints real training examples, with what is masked, replaced, kept or asked for, and statistics
     beside the values that they should have. Prepares the text where that is not done yet.
+    With --batch: the examples that a step of the run has, those that a step which diverged had.
     """
     from plmctl.config.load import load
     from plmctl.runs import preview as command
 
     config_ = load("pretrain", config, overrides or ())
+    if batch is not None:
+        command.run_batch(config_, batch=batch, examples=examples, as_json=as_json)
+        return
     command.run(config_, count=count, examples=examples, as_json=as_json)
 
 

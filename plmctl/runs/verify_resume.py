@@ -54,7 +54,7 @@ def run(path: Path, overrides: Sequence[str], wanted: Wanted, *, as_json: bool) 
     if kind not in ("pretrain", "finetune"):
         raise ConfigError(f"{path}: a config of {kind}", "verify-resume takes a training's config")
     config: Any = load(kind, path, overrides)
-    _import(config)
+    import_all(config)
     base = free(f"{config.run}.verify")
     base.mkdir(parents=True)
     checks, kills = _prove(config, wanted, base)
@@ -77,14 +77,14 @@ def run(path: Path, overrides: Sequence[str], wanted: Wanted, *, as_json: bool) 
 def _prove(config: AnyConfig, wanted: Wanted, base: Path) -> tuple[list[Check], list[Kill]]:
     whole = _changed(config, base / "whole", wanted)
     say(f"the uninterrupted run: {wanted.steps} steps at most")
-    pace = run_whole(_body(whole, wanted.steps), base / "whole", base / "whole.log")
+    pace = run_whole(body_of(whole, wanted.steps), base / "whole", base / "whole.log")
     todo, kills, checks = moments(wanted.kills, wanted.seed), list[Kill](), list[Check]()
     for number in range(_ROUNDS):
         folder = base / f"killed-{number + 1}"
         killed = _changed(config, folder, wanted)
         say(f"the same, to be killed {len(todo)} times")
         log, seed = folder.with_suffix(".log"), wanted.seed + number
-        made = run_killed(_body(killed, wanted.steps), folder, log, todo, seed, pace)
+        made = run_killed(body_of(killed, wanted.steps), folder, log, todo, seed, pace)
         kills += made
         checks += _compared(base / "whole", folder)
         todo = todo[len(made) :]
@@ -168,7 +168,8 @@ def _changed(config: AnyConfig, folder: Path, wanted: Wanted) -> AnyConfig:
     return config.model_copy(update=changes)
 
 
-def _body(config: AnyConfig, steps: int) -> Callable[[], None]:
+def body_of(config: AnyConfig, steps: int) -> Callable[[], None]:
+    """What a config's command does, up to a step."""
     from plmctl.runs import finetune, pretrain
 
     if isinstance(config, PretrainConfig):
@@ -176,7 +177,7 @@ def _body(config: AnyConfig, steps: int) -> Callable[[], None]:
     return partial(finetune.run, config, fresh=False, as_json=True, until=steps)
 
 
-def _import(config: AnyConfig) -> None:
+def import_all(config: AnyConfig) -> None:
     """Import all that a run needs, and start nothing: no threads, no device.
 
     Asking CUDA how many devices there are would make it useless in forked processes; NVML is asked.

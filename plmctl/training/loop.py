@@ -194,10 +194,11 @@ def _write_down(run: _Run, progress: Progress, done: Update, verdict: Verdict, r
     if verdict == "stop":
         save(run.engine, run.checkpoints, run.journal, progress)
         run.engine.accelerator.wait_for_everyone()
+        key = "nonfinite" if "finite" in reason else "on_spike"
         raise PlmError(
             f"step {number}: {reason}; the state before it is saved",
             f"see its examples with `plmctl preview CONFIG --batch {number}`; go on without them "
-            "by the same command with divergence.nonfinite=skip, or begin anew with a lower "
+            f"by the same command with divergence.{key}=skip, or begin anew with a lower "
             "optim.lr or a longer schedule.warmup",
         )
 

@@ -52,6 +52,7 @@ def test_all_commands_are_there() -> None:
         "predict",
         "report",
         "verify-resume",
+        "reproduce",
         "config",
     }
 
