@@ -1,7 +1,8 @@
 """The micro-batches of any step, made ahead where steps follow each other."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 from plmctl.errors import PlmError
@@ -27,34 +28,41 @@ class Feed:
 
     def __init__(self, plan: Plan, *, pin: bool) -> None:
         self._plan, self._pin = plan, pin
-        self._steps: Iterator[Taken] = iter(())
+        self._steps = self._from(Progress(step=plan.steps))
         self._at: tuple[int, int] | None = None
         self._most: int | None = None
         self.seconds = 0.0
 
     def take(self, progress: Progress) -> Taken:
-        """The number of the phase, the phase, and this process's micro-batches of the next step.
-
-        Raises:
-            PlmError: A process that makes batches died.
-        """
+        """The number of the phase, the phase, and this process's micro-batches of the next step."""
         began, at = time.perf_counter(), (progress.step, progress.shift)
         if self._at != at:  # the first step, or after a rollback or a change of micro-batches
+            self._steps.close()
             self._steps = self._from(progress)
+        taken = next(self._steps)
+        self._at = progress.step + 1, progress.shift
+        self.seconds += time.perf_counter() - began
+        return taken
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """End the processes that make batches with the block, and say so if one of them died.
+
+        Raises:
+            PlmError: One died; PyTorch tells of it by an error wherever this process is just then.
+        """
         try:
-            taken = next(self._steps)
+            yield
         except RuntimeError as error:
             if "DataLoader worker" not in str(error):
                 raise
             raise PlmError(
-                f"step {progress.step + 1}: a process that makes batches died, perhaps for want of "
-                "memory",
+                "a process that makes batches died, perhaps for want of memory",
                 "run the same command again: it goes on from the last checkpoint; "
                 "compute.workers=0 does without such processes",
             ) from error
-        self._at = progress.step + 1, progress.shift
-        self.seconds += time.perf_counter() - began
-        return taken
+        finally:
+            self._steps.close()
 
     def examples(self, progress: Progress) -> Ints:
         """The examples of the next step over all processes, [2, N]: epochs and samples."""
@@ -76,14 +84,14 @@ class Feed:
         self._most, self._at = largest // 2, None
         return self._most
 
-    def _from(self, progress: Progress) -> Iterator[Taken]:
+    def _from(self, progress: Progress) -> Generator[Taken, None, None]:
         for number, phase, first in self._plan.remaining(progress.step):
             source = self._source(number, phase, progress)
             workers = self._plan.workers
-            for batches in training_batches(
-                source, first, phase.steps, workers=workers, pin=self._pin
-            ):
-                yield number, phase, batches
+            made = training_batches(source, first, phase.steps, workers=workers, pin=self._pin)
+            with closing(made):
+                for batches in made:
+                    yield number, phase, batches
 
     def _source(self, number: int, phase: Phase, progress: Progress) -> StepBatches:
         slicing = phase.slicing

@@ -6,7 +6,7 @@ each step's samples and cuts it into micro-batches; neither changes which exampl
 """
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -144,9 +144,9 @@ class StepBatches(Dataset[list[Batch]]):
 
 def training_batches(
     batches: StepBatches, first: int, last: int, *, workers: int, pin: bool
-) -> Iterator[list[Batch]]:
+) -> Generator[list[Batch], None, None]:
     """The steps [first, last) in order, made ahead by worker processes when there are any."""
-    return iter(
+    made = iter(
         DataLoader(
             batches,
             sampler=range(first, last),
@@ -157,6 +157,12 @@ def training_batches(
             worker_init_fn=_ignore_signals,
         )
     )
+    try:
+        yield from made
+    finally:
+        # By name: at the program's end they would be sent SIGTERM, which they ignore.
+        if workers:
+            made._shutdown_workers()  # type: ignore[attr-defined]  # of DataLoader's iterator
 
 
 def _ignore_signals(worker: int) -> None:

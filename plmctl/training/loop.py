@@ -66,7 +66,7 @@ def train(
     run = _Run(engine, plan, checkpoints, journal, validate, feed)
     window = Window(progress, feed)
     engine.network.train()
-    with StopRequest() as stop:
+    with StopRequest() as stop, feed.watched():
         if _owes_validation(plan, progress):  # it was stopped in the middle of one
             progress = _validated(run, progress, stop)
         while progress.step < plan.last:
