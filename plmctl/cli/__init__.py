@@ -12,4 +12,7 @@ from plmctl.cli import ask as ask
 from plmctl.cli import generate as generate
 
 # isort: split
+from plmctl.cli import exact as exact
+
+# isort: split
 from plmctl.cli import config as config

@@ -62,6 +62,15 @@ Overrides = Annotated[
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Move the run folder aside, if it is there, and start anew.")
 ]
+Until = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="STEP",
+        help="Save and stop after this step, with exit code 75; the same command goes on.",
+        show_default=False,
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON document on stdout.")
 ]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from plmctl.cli.app import ConfigFile, Fresh, Json, Overrides, app, example
+from plmctl.cli.app import ConfigFile, Fresh, Json, Overrides, Until, app, example
 
 
 @app.command(
@@ -44,8 +44,10 @@ def prepare(config: ConfigFile, overrides: Overrides = None, as_json: Json = Fal
     """
     from plmctl.config.load import load
     from plmctl.runs import prepare as command
+    from plmctl.training.stop import stopping_at_once
 
-    command.run(load("pretrain", config, overrides or ()), as_json=as_json)
+    with stopping_at_once():
+        command.run(load("pretrain", config, overrides or ()), as_json=as_json)
 
 
 @app.command(epilog=example("plmctl preview configs/demo/pretrain.yaml objective.rate=0.15"))
@@ -54,17 +56,27 @@ def preview(
     overrides: Overrides = None,
     count: Annotated[int, typer.Option(min=1, help="Examples that are counted.")] = 10_000,
     examples: Annotated[int, typer.Option(min=0, help="Examples that are shown.")] = 3,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="STEP", help="Show the examples of this step.", show_default=False
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what a pretraining config trains on.
 
     Prints real training examples, with what is masked, replaced, kept or asked for, and statistics
     beside the values that they should have. Prepares the text where that is not done yet.
+    With --batch: the examples that a step of the run has, those that a step which diverged had.
     """
     from plmctl.config.load import load
     from plmctl.runs import preview as command
 
     config_ = load("pretrain", config, overrides or ())
+    if batch is not None:
+        command.run_batch(config_, batch=batch, examples=examples, as_json=as_json)
+        return
     command.run(config_, count=count, examples=examples, as_json=as_json)
 
 
@@ -72,7 +84,11 @@ def preview(
     epilog=example("plmctl pretrain configs/demo/pretrain.yaml optim.lr=1e-3 launch.processes=2")
 )
 def pretrain(
-    config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
+    config: ConfigFile,
+    overrides: Overrides = None,
+    until: Until = None,
+    fresh: Fresh = False,
+    as_json: Json = False,
 ) -> None:
     """Pretrain a model on raw text.
 
@@ -81,13 +97,20 @@ def pretrain(
     """
     from plmctl.config.load import load
     from plmctl.runs import pretrain as command
+    from plmctl.training.stop import stopping_at_once
 
-    command.run(load("pretrain", config, overrides or ()), fresh=fresh, as_json=as_json)
+    with stopping_at_once():
+        config_ = load("pretrain", config, overrides or ())
+        command.run(config_, fresh=fresh, as_json=as_json, until=until)
 
 
 @app.command(epilog=example("plmctl finetune configs/demo/finetune.yaml data.max_rows=1000"))
 def finetune(
-    config: ConfigFile, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
+    config: ConfigFile,
+    overrides: Overrides = None,
+    until: Until = None,
+    fresh: Fresh = False,
+    as_json: Json = False,
 ) -> None:
     """Finetune a model on labelled rows.
 
@@ -96,5 +119,8 @@ def finetune(
     """
     from plmctl.config.load import load
     from plmctl.runs import finetune as command
+    from plmctl.training.stop import stopping_at_once
 
-    command.run(load("finetune", config, overrides or ()), fresh=fresh, as_json=as_json)
+    with stopping_at_once():
+        config_ = load("finetune", config, overrides or ())
+        command.run(config_, fresh=fresh, as_json=as_json, until=until)

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator
 
 from plmctl.config.base import Model, Text
 from plmctl.config.data import TableConfig
+from plmctl.config.divergence import DivergenceConfig
 from plmctl.config.members import TaskConfig
 from plmctl.config.optim import OptimConfig, ScheduleConfig
 from plmctl.config.run import (
@@ -79,3 +80,4 @@ class FinetuneConfig(Model):
     launch: LaunchConfig = LaunchConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+    divergence: DivergenceConfig = DivergenceConfig()

@@ -8,6 +8,7 @@ from pydantic_core import InitErrorDetails
 from plmctl import registry
 from plmctl.config.base import Model, Text
 from plmctl.config.data import DataConfig
+from plmctl.config.divergence import DivergenceConfig
 from plmctl.config.members import ModelConfig, ObjectiveConfig
 from plmctl.config.optim import OptimConfig, OptimizerConfig, ScheduleConfig
 from plmctl.config.run import (
@@ -104,3 +105,4 @@ class PretrainConfig(Model):
     launch: LaunchConfig = LaunchConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+    divergence: DivergenceConfig = DivergenceConfig()

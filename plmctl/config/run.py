@@ -42,6 +42,10 @@ class CheckpointConfig(Model):
     """Steps between checkpoints."""
     keep: int = Field(default=3, ge=1)
     """How many of the newest to keep."""
+    keep_every: int | None = Field(default=None, ge=1)
+    """Keep those of steps that this divides as well; empty: no others."""
+    keep_best: bool = False
+    """Save where the validation loss is the lowest so far, and keep that one as well."""
 
 
 class LogConfig(Model):

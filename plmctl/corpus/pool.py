@@ -72,8 +72,10 @@ def _cores() -> int:
 def _start_worker(encoder: TextEncoder) -> None:
     # One thread a process: the processes are the parallelism.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    # On Ctrl-C the parent ends the pool; on the parent's death nobody would.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The parent ends the pool when it is asked to stop, which a terminal or a scheduler may ask of
+    # all processes; on the parent's death nobody would.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _in_worker.append(encoder)
 

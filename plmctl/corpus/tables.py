@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,14 @@ def split_rows(
         generator = np.random.Generator(np.random.Philox(seed))
         train = [train[index] for index in generator.permutation(len(train))[: config.max_rows]]
     return train, valid
+
+
+def rows_digest(rows: Sequence[Row]) -> str:
+    """Hash of what stands in rows, and of their order."""
+    found = hashlib.blake2b(digest_size=16)
+    for row in rows:
+        found.update(repr(sorted(row.values.items(), key=lambda item: item[0])).encode())
+    return found.hexdigest()
 
 
 def _content(row: Row, columns: Sequence[str]) -> str:

@@ -38,6 +38,14 @@ class Carried:
         first, stop = self._mine or (rows.first, rows.stop)
         self._mine = min(first, rows.first), max(stop, rows.stop)
 
+    def marked(self) -> Tensor | None:
+        """A copy of all that is here, for ``rewind``."""
+        return None if self.slots is None else self.slots.clone()
+
+    def rewind(self, mark: Tensor | None) -> None:
+        """Go back to a ``marked`` state: a step that was not applied leaves nothing behind."""
+        self.slots = mark
+
     def share(self, reduce: Callable[[Tensor], Tensor]) -> None:
         """Give every process all rows.
 

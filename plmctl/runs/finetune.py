@@ -1,26 +1,38 @@
 """``plmctl finetune``: a pretrained folder and labelled rows in, a finetuned folder out."""
 
 import math
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import families, tasks
 from plmctl.config.finetune import FinetuneConfig
-from plmctl.corpus.tables import split_rows
+from plmctl.corpus.tables import rows_digest, split_rows
 from plmctl.errors import ConfigError
 from plmctl.evaluation.language import family_of
 from plmctl.runs import launch
-from plmctl.runs.folder import check_run, open_run, write_environment, write_results
+from plmctl.runs.folder import (
+    check_inputs,
+    check_run,
+    locked,
+    open_run,
+    write_environment,
+    write_results,
+)
+from plmctl.runs.safety import retention, safety
 from plmctl.runs.say import say, show
 from plmctl.shaping.keys import fold, stream
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from plmctl.training.loop import Engine, Plan
+    from plmctl.training.stop import StopRequest
 
 
-def run(config: FinetuneConfig, *, fresh: bool, as_json: bool) -> None:
+def run(config: FinetuneConfig, *, fresh: bool, as_json: bool, until: int | None = None) -> None:
     """Finetune, or go on with a run that was cut short; a finished run is left alone."""
     folder = Path(config.run)
     check_run(config, config.run, fresh=fresh)
@@ -29,12 +41,15 @@ def run(config: FinetuneConfig, *, fresh: bool, as_json: bool) -> None:
         return
     check_model(config.model)
     examples = read_examples(config)
+    if not fresh:
+        check_inputs(folder, examples.hashes)
     if launch.is_main():
         open_run(config, config.run, fresh=fresh)
     processes = launch.process_count(config.launch, config.compute.device)
     if processes > 1 and not launch.is_worker():
-        raise SystemExit(launch.start("finetune", folder / "config.yaml", processes))
-    results = _train(config, folder, examples)
+        raise SystemExit(launch.start("finetune", folder / "config.yaml", processes, until))
+    with locked(folder) if launch.is_main() else nullcontext():
+        results = _train(config, folder, examples, until)
     from plmctl.reporting.tables import classification_tables
 
     show(results, classification_tables(f"finetuned {folder}", results), as_json=as_json)
@@ -48,6 +63,8 @@ class Examples:
     labels: tuple[str, ...]
     train: tasks.Examples
     valid: tasks.Examples
+    hashes: dict[str, str]
+    """Of the rows, for ``environment.json``."""
 
 
 def read_examples(config: FinetuneConfig) -> Examples:
@@ -67,6 +84,7 @@ def read_examples(config: FinetuneConfig) -> Examples:
         labels,
         make(train, max_length=longest, use="train"),
         make(valid, max_length=longest, use="score"),
+        {"data": rows_digest([*train, *valid])},
     )
 
 
@@ -85,7 +103,9 @@ def check_model(model: str) -> None:
         raise ConfigError(f"{model}: no such folder", "pretrain a model first, or give a Hub id")
 
 
-def _train(config: FinetuneConfig, folder: Path, examples: Examples) -> dict[str, Any]:
+def _train(
+    config: FinetuneConfig, folder: Path, examples: Examples, until: int | None
+) -> dict[str, Any]:
     import torch
 
     from plmctl.evaluation.predict import answers
@@ -108,9 +128,9 @@ def _train(config: FinetuneConfig, folder: Path, examples: Examples) -> dict[str
     )
     network = Network(model, task.forward)
     engine = make_engine(accelerator, network, config.optim, config.compute)
-    plan = _plan(config, examples.train, engine)
+    plan = replace(make_plan(config, examples.train, accelerator), until=until, **safety(config))
     if accelerator.is_main_process:
-        write_environment(folder, {})
+        write_environment(folder, examples.hashes)
     with Journal(
         folder,
         title=f"finetuning {config.model} ({config.task.name})",
@@ -118,7 +138,7 @@ def _train(config: FinetuneConfig, folder: Path, examples: Examples) -> dict[str
         trackers=config.log.trackers,
         quiet=not accelerator.is_main_process,
     ) as journal:
-        checkpoints = Checkpoints(folder / "checkpoints", config.checkpoint.keep)
+        checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
         validate = partial(_validate, engine, examples.valid, plan)
         loop.train(engine, plan, checkpoints, journal, validate)
         journal.event("finished", step=plan.steps)
@@ -144,12 +164,13 @@ def _dropout(config: FinetuneConfig) -> dict[str, float]:
     return dict.fromkeys(families.get(family_of(config.model)).DROPOUT, asked)
 
 
-def _plan(config: FinetuneConfig, step: Any, engine: "Engine") -> "Plan":
+def make_plan(config: FinetuneConfig, step: Any, accelerator: "Accelerator") -> "Plan":
+    """The steps of a config, cut up for these processes."""
     from plmctl.training.loader import Slicing, auto_micro_batch
     from plmctl.training.loop import Phase, Plan
     from plmctl.training.schedule import rate
 
-    accelerator, batch = engine.accelerator, config.train.batch_size
+    batch = config.train.batch_size
     rows = -(-batch // accelerator.num_processes)
     device, length = accelerator.device.type, config.train.max_length
     micro = auto_micro_batch(config.train.micro_batch_size, rows, length, device)
@@ -166,13 +187,15 @@ def _plan(config: FinetuneConfig, step: Any, engine: "Engine") -> "Plan":
     )
 
 
-def _validate(engine: "Engine", step: Any, plan: "Plan") -> dict[str, float]:
+def _validate(
+    engine: "Engine", step: Any, plan: "Plan", *, stop: "StopRequest | None" = None
+) -> dict[str, float]:
     from plmctl.evaluation.scoring import score
     from plmctl.training.loader import scoring_batches
 
     batches = scoring_batches(step, plan.phases[0].slicing)
     bare = engine.accelerator.unwrap_model(engine.network)
-    scores = score(engine.accelerator, bare, step, batches)
+    scores = score(engine.accelerator, bare, step, batches, stop)
     return {f"valid/{name}": value for name, value in scores.items()}
 
 

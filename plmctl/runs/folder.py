@@ -1,18 +1,23 @@
 """The run folder: made once, continued by the same command, never overwritten by another."""
 
+import errno
+import fcntl
 import json
 import os
 import platform
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import IO
 
 from plmctl.config.base import Model
 from plmctl.config.load import difference, dump, parse
-from plmctl.errors import ConfigError, PlmError
+from plmctl.errors import ConfigError, DataError, PlmError
+from plmctl.runs import launch
 
 # What a run computes does not depend on these, so they may change between two starts of a run.
 FREE = (
@@ -24,8 +29,10 @@ FREE = (
     "compute.workers",
     "compute.attention",
     "train.micro_batch_size",
+    "divergence.",  # decides only where the run would stop: how it goes on may be chosen then
 )
 
+_LOCK = ".lock"
 _PACKAGES = ("plmctl", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 
 
@@ -34,8 +41,12 @@ def check_run(config: Model, run: str, *, fresh: bool) -> None:
 
     Raises:
         ConfigError: The folder is another config's, or something else's; nothing was touched.
+        PlmError: A process is at work in it.
     """
     folder = Path(run)
+    if (folder / _LOCK).exists() and launch.is_main():
+        with (folder / _LOCK).open(encoding="utf-8") as file:
+            _lock(file, fcntl.LOCK_SH)  # refused while somebody writes here; gone with the file
     if fresh or not folder.exists():
         return
     kept = folder / "config.yaml"
@@ -66,12 +77,82 @@ def open_run(config: Model, run: str, *, fresh: bool) -> Path:
     folder = Path(run)
     try:
         if fresh and folder.exists():
-            folder.rename(folder.with_name(f"{folder.name}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
+            folder.rename(free(f"{folder}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "config.yaml", dump(config))
     except OSError as error:
         raise PlmError(f"{folder}: cannot be written: {error.strerror}") from error
     return folder
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Work in a run folder alone.
+
+    The lock is the kernel's and this process's own: it goes with the process, however that ends,
+    and processes that it has forked to make batches do not hold it on.
+
+    Raises:
+        PlmError: Another process has it, or the folder cannot be written.
+    """
+    try:
+        file = (folder / _LOCK).open("a+", encoding="utf-8")
+    except OSError as error:
+        raise PlmError(
+            f"{folder}: cannot be written: {error.strerror}",
+            "see that the folder is yours and the disk is not read-only",
+        ) from error
+    with file:
+        _lock(file, fcntl.LOCK_EX)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}")
+        file.flush()
+        yield
+
+
+def _lock(file: IO[str], kind: int) -> None:
+    try:
+        fcntl.lockf(file, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            return  # a file system without locks: better a run without one than none
+        file.seek(0)
+        raise PlmError(
+            f"{Path(file.name).parent}: another process is at work here ({file.read().strip()})",
+            "wait for its end, or stop it; or name another folder with `run=...`",
+        ) from error
+
+
+def check_inputs(folder: Path, hashes: Mapping[str, str]) -> None:
+    """Refuse to go on with other data, or another tokenizer, than a run began with.
+
+    Args:
+        folder: The run folder.
+        hashes: Of what is there now, as ``write_environment`` takes them.
+
+    Raises:
+        DataError: They are not those of the run's checkpoints.
+    """
+    path = folder / "environment.json"
+    if not path.is_file() or not any(folder.glob("checkpoints/step-*")):
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))["hashes"]
+    for name, now in hashes.items():
+        if before.get(name, now) != now:
+            raise DataError(
+                f"{folder}: the {name} changed since this run began (hash {before[name]}, "
+                f"now {now})",
+                "bring back what it was, or begin anew with --fresh, which moves this run aside",
+            )
+
+
+def free(name: str) -> Path:
+    """A name that is not taken, whatever the clock says: it may have been set back."""
+    number, path = 1, Path(name)
+    while path.exists():
+        number += 1
+        path = Path(f"{name}-{number}")
+    return path
 
 
 def _refuse_another(config: Model, kept: Path) -> None:

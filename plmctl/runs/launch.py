@@ -1,11 +1,17 @@
 """One command, several processes: plmctl starts them itself, and runs under other launchers too."""
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from plmctl.config.run import LaunchConfig
 from plmctl.errors import ConfigError
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 def is_worker() -> bool:
@@ -37,11 +43,17 @@ def process_count(config: LaunchConfig, device: str) -> int:
     return config.processes
 
 
-def start(command: str, config: Path, processes: int) -> int:
+def start(command: str, config: Path, processes: int, until: int | None = None) -> int:
     """Run ``plmctl <command> <config>`` in several processes of this machine; wait for their end.
 
     Both torchrun and Accelerate's multi-GPU launcher are this function of PyTorch; Accelerate's own
     entry is not used because it starts a single process on CPU, whatever it is asked for.
+
+    Args:
+        command: The command.
+        config: Its file.
+        processes: How many.
+        until: As the command's ``--until``.
 
     Returns:
         The exit code of the process that failed first, or 0.
@@ -53,11 +65,63 @@ def start(command: str, config: Path, processes: int) -> int:
     threads = max(1, (os.cpu_count() or 1) // processes)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     arguments = ["--standalone", "--nproc-per-node", str(processes), "-m", "plmctl"]
+    limit = [] if until is None else [f"--until={until}"]
     sys.stderr.flush()
     try:
-        main([*arguments, command, str(config)])
+        with _passing_signals_on():
+            main([*arguments, command, str(config), *limit])
     except ChildFailedError as error:
-        _, first = error.get_first_failure()
+        rank, first = error.get_first_failure()
         code = int(first.exitcode)
-        return code if code > 0 else 128 - code  # a signal's number comes negative
+        if code < 0:  # a signal's number comes negative
+            print(
+                f"plmctl: process {rank} of {processes} was ended by {signal.Signals(-code).name}"
+                "\n  run the same command again: it goes on from the last checkpoint",
+                file=sys.stderr,
+            )
+        return code if code > 0 else 128 - code
     return 0
+
+
+@contextmanager
+def _passing_signals_on() -> Iterator[None]:
+    """While it is open, the processes get what this one gets, and are waited for.
+
+    PyTorch's launcher would do it too, but kills a process that takes more than 30 seconds to save.
+    It starts each process in a session of its own, so that Ctrl-C does not reach them by itself.
+    """
+    if not Path("/proc/self/stat").exists():
+        yield
+        return
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        for child in _children(os.getpid()):
+            os.kill(child, number)
+
+    before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
+    # The launcher puts its own handlers over those that it is told to handle.
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def descendants(parent: int) -> list[int]:
+    """The processes that a process has started, and theirs."""
+    found = _children(parent)
+    return found + [pid for child in found for pid in descendants(child)]
+
+
+def _children(parent: int) -> list[int]:
+    """The processes that a process has started and that are not over."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended since
+            continue
+        if int(fields[1]) == parent and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found

@@ -1,5 +1,7 @@
 """``plmctl pretrain``: corpus and tokenizer in, a Hugging Face model folder out."""
 
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +13,17 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.runs import launch
 from plmctl.runs.continuing import check_continued, dropout_of, new_ids
 from plmctl.runs.finetune import check_model
-from plmctl.runs.folder import check_run, open_run, write_environment, write_results
+from plmctl.runs.folder import (
+    check_inputs,
+    check_run,
+    locked,
+    open_run,
+    write_environment,
+    write_results,
+)
 from plmctl.runs.outline import begin, check_network, fresh_model, outputs
 from plmctl.runs.prepare import Prepared, prepare
+from plmctl.runs.safety import retention, safety
 from plmctl.runs.say import say, show
 from plmctl.runs.word_starts import check_text
 from plmctl.shaping.keys import fold, stream
@@ -25,10 +35,18 @@ if TYPE_CHECKING:
     from plmctl.modeling.network import Network
     from plmctl.training.loop import Engine, Plan
     from plmctl.training.step import Step
+    from plmctl.training.stop import StopRequest
 
 
-def run(config: PretrainConfig, *, fresh: bool, as_json: bool) -> None:
-    """Pretrain, or go on with a run that was cut short; a finished run is left alone."""
+def run(config: PretrainConfig, *, fresh: bool, as_json: bool, until: int | None = None) -> None:
+    """Pretrain, or go on with a run that was cut short; a finished run is left alone.
+
+    Args:
+        config: What is trained.
+        fresh: Move a run folder that is there aside.
+        as_json: Print the result as JSON.
+        until: Save and stop after this step.
+    """
     folder = Path(config.run)
     check_run(config, config.run, fresh=fresh)
     if (folder / "model").is_dir() and not fresh:
@@ -37,12 +55,15 @@ def run(config: PretrainConfig, *, fresh: bool, as_json: bool) -> None:
     check_network(config)
     prepared = prepare(config)
     check(config, prepared)
+    if not fresh:
+        check_inputs(folder, prepared.hashes)
     if launch.is_main():
         open_run(config, config.run, fresh=fresh)
     processes = launch.process_count(config.launch, config.compute.device)
     if processes > 1 and not launch.is_worker():
-        raise SystemExit(launch.start("pretrain", folder / "config.yaml", processes))
-    figures = _train(config, folder, prepared)
+        raise SystemExit(launch.start("pretrain", folder / "config.yaml", processes, until))
+    with locked(folder) if launch.is_main() else nullcontext():
+        figures = _train(config, folder, prepared, until)
     from plmctl.reporting.tables import figures_table
 
     show(figures, [figures_table(f"pretrained {folder}", figures)], as_json=as_json)
@@ -165,12 +186,14 @@ def make_plan(config: PretrainConfig, prepared: Prepared, accelerator: "Accelera
         clip=config.optim.clip,
         log_every=config.log.every,
         validate_every=config.log.validate_every,
-        save_every=config.checkpoint.every,
         workers=workers if isinstance(workers, int) else (2 if device == "cuda" else 0),
+        **safety(config),
     )
 
 
-def _train(config: PretrainConfig, folder: Path, prepared: Prepared) -> dict[str, Any]:
+def _train(
+    config: PretrainConfig, folder: Path, prepared: Prepared, until: int | None
+) -> dict[str, Any]:
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints
     from plmctl.training.engine import make_accelerator, make_engine
@@ -178,7 +201,7 @@ def _train(config: PretrainConfig, folder: Path, prepared: Prepared) -> dict[str
 
     accelerator = make_accelerator(config.compute)
     accelerator.wait_for_everyone()  # until the main process has the run folder ready
-    plan = make_plan(config, prepared, accelerator)
+    plan = replace(make_plan(config, prepared, accelerator), until=until)
     engine = make_engine(
         accelerator, make_network(config, prepared.vocab), config.optim, config.compute
     )
@@ -191,7 +214,7 @@ def _train(config: PretrainConfig, folder: Path, prepared: Prepared) -> dict[str
         trackers=config.log.trackers,
         quiet=not accelerator.is_main_process,
     ) as journal:
-        checkpoints = Checkpoints(folder / "checkpoints", config.checkpoint.keep)
+        checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
         validate = partial(_validate, engine, config, prepared, plan)
         progress = loop.train(engine, plan, checkpoints, journal, validate)
         figures = {"steps": progress.step, "tokens": progress.tokens, **validate()}
@@ -202,7 +225,12 @@ def _train(config: PretrainConfig, folder: Path, prepared: Prepared) -> dict[str
 
 
 def _validate(
-    engine: "Engine", config: PretrainConfig, prepared: Prepared, plan: "Plan"
+    engine: "Engine",
+    config: PretrainConfig,
+    prepared: Prepared,
+    plan: "Plan",
+    *,
+    stop: "StopRequest | None" = None,
 ) -> dict[str, float]:
     """The held-out text under the first epoch's masks, the same at every validation."""
     from plmctl.evaluation.scoring import score
@@ -214,7 +242,7 @@ def _validate(
     step = make_step(config, prepared.valid, prepared, config.train.phases[-1].seq_len)
     batches = scoring_batches(step, phase.slicing, config.log.validate_samples)
     bare = engine.accelerator.unwrap_model(engine.network)
-    scores = score(engine.accelerator, bare, step, batches)
+    scores = score(engine.accelerator, bare, step, batches, stop)
     return {f"valid/{name}": value for name, value in scores.items()}
 
 

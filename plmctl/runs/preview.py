@@ -1,11 +1,16 @@
 """``plmctl preview``: what a network will be trained on, before it is."""
 
+import json
 import sys
+from bisect import bisect_right
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 from rich.console import Console
 
 from plmctl.config.pretrain import PretrainConfig
+from plmctl.errors import ConfigError
 from plmctl.reporting.examples import example_text, legend, statistics_table
 from plmctl.runs.prepare import prepare
 from plmctl.runs.pretrain import check, make_step
@@ -16,6 +21,7 @@ from plmctl.tokenization.pieces import token_text
 
 if TYPE_CHECKING:
     from plmctl.objectives import Inspectable
+    from plmctl.training.loader import Ints
 
 _BATCH = 64  # examples at once
 
@@ -41,6 +47,49 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
     show(figures, [table], as_json=as_json)
 
 
+def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: bool) -> None:
+    """Show the examples of a step, and their statistics.
+
+    Args:
+        config: Of a pretraining.
+        batch: Number of the step, from 1, as the log has it.
+        examples: How many are shown; the statistics are of all.
+        as_json: Print their epochs and sample numbers too, and no example.
+
+    Raises:
+        ConfigError: The run has fewer steps.
+    """
+    from plmctl.shaping.keys import fold
+    from plmctl.training.loader import Slicing, StepBatches
+    from plmctl.training.ramp import course
+
+    if batch > config.train.steps:
+        raise ConfigError(f"--batch {batch}: the run has {config.train.steps:,} steps")
+    prepared, steps = prepare(config), course(config.train)
+    check(config, prepared)
+    number = bisect_right(steps.begins, batch - 1) - 1
+    seq_len, size = steps.seq_lens[number], config.train.batch_size
+    made = make_step(config, prepared.train, prepared, seq_len)
+    step = cast("Inspectable", made)
+    noted = Path(config.run) / "divergence" / f"step-{batch:06d}.json"
+    if noted.is_file():  # the examples that it had, rollbacks before it counted
+        document = json.loads(noted.read_text(encoding="utf-8"))
+        found = np.array([document["epochs"], document["samples"]])
+    else:
+        slicing = Slicing(size, size, growth=steps.sizes[number])
+        source = StepBatches(made, slicing, int(fold(config.seed, number)))
+        found = source.examples(batch - 1 - steps.begins[number])
+    figures = {"step": batch, "phase": number, "examples": found.shape[1]}
+    statistics = means(step.tally(*found))
+    table = statistics_table(
+        f"{config.objective.name}: step {batch:,}", {**figures, **statistics}, step.expected()
+    )
+    ids = dict(zip(("epochs", "samples"), found.tolist(), strict=True))
+    if not as_json:
+        _print(config, step, found[:, :examples])
+    show({**figures, **statistics, **ids}, [table], as_json=as_json)
+
+
 def _statistics(step: "Inspectable", count: int, seed: int) -> dict[str, float]:
     from plmctl.training.loader import examples_of
 
@@ -56,11 +105,13 @@ def _statistics(step: "Inspectable", count: int, seed: int) -> dict[str, float]:
 def _print_examples(config: PretrainConfig, step: "Inspectable", count: int) -> None:
     from plmctl.training.loader import examples_of
 
-    epochs, samples = examples_of(0, len(step), max(count, 1), config.seed)
-    made = [
-        step.example(int(epoch), int(sample))
-        for epoch, sample in zip(epochs[:count], samples[:count], strict=True)
-    ]
+    examples = examples_of(0, len(step), max(count, 1), config.seed)
+    _print(config, step, examples[:, :count])
+
+
+def _print(config: PretrainConfig, step: "Inspectable", examples: "Ints") -> None:
+    """Print examples [2, N], epochs and sample numbers."""
+    made = [step.example(int(epoch), int(sample)) for epoch, sample in examples.T]
     shown, gap = token_text(load_tokenizer(config.tokenizer))
     console = Console()
     colour = sys.stdout.isatty() and console.color_system is not None

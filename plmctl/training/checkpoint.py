@@ -10,11 +10,13 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import Optimizer
@@ -41,19 +43,48 @@ class Trained:
     carried: Carried = field(default_factory=Carried)
 
 
+@dataclass(frozen=True)
+class Retention:
+    """Which checkpoints stay.
+
+    Attributes:
+        newest: How many of the newest.
+        every: Those of steps that this divides; None: no others.
+        best: The one with the lowest validation loss.
+    """
+
+    newest: int
+    every: int | None = None
+    best: bool = False
+
+    def keeps(self, step: int, steps: list[int], best: int | None) -> bool:
+        """Whether a checkpoint stays.
+
+        Args:
+            step: Its step.
+            steps: Of all checkpoints, ascending.
+            best: The step with the lowest validation loss.
+        """
+        if step in steps[-self.newest :] or (self.best and step == best):
+            return True
+        return self.every is not None and step % self.every == 0
+
+
 class Checkpoints:
     """The checkpoints of a run.
 
     Args:
         folder: ``<run>/checkpoints``.
-        keep: How many of the newest to keep.
+        retention: Which to keep; a number: so many of the newest.
     """
 
-    def __init__(self, folder: Path, keep: int) -> None:
-        self._folder, self._keep = folder, keep
+    def __init__(self, folder: Path, retention: Retention | int) -> None:
+        self._folder = folder
+        self._retention = Retention(retention) if isinstance(retention, int) else retention
+        self._faults: dict[Path, str | None] = {}  # what is known: a gigabyte is hashed once
 
-    def save(self, step: int, trained: Trained, telemetry: dict[str, float]) -> Path:
-        """Write the state after ``step`` updates; then drop the oldest checkpoints over ``keep``.
+    def save(self, step: int, trained: Trained, telemetry: Mapping[str, Any]) -> Path:
+        """Write the state after ``step`` updates; then drop checkpoints that need not be kept.
 
         Raises:
             PlmError: The disk refused; no earlier checkpoint was touched.
@@ -64,32 +95,82 @@ class Checkpoints:
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir(parents=True)
             _write(beside, trained, {"step": step, **telemetry})
-            if target.exists():  # a damaged one of the same step: keep it for whoever looks into it
-                target.rename(target.with_name(f".{target.name}.damaged"))
+            replaced = self._make_room(target)
             beside.rename(target)
             _sync(self._folder)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:  # safetensors has errors of its own
             shutil.rmtree(beside, ignore_errors=True)
+            reason = getattr(error, "strerror", None) or error
             raise PlmError(
-                f"{target}: the checkpoint could not be written: {error.strerror or error}",
+                f"{target}: the checkpoint could not be written: {reason}",
                 "free some space and run the same command again: it goes on from the last one",
             ) from error
-        for old in _all(self._folder)[: -self._keep]:
-            shutil.rmtree(old)
+        if replaced is not None:
+            shutil.rmtree(replaced)
+        self._faults[target] = None
+        self._drop(step, telemetry.get("best"))
         return target
 
-    def newest(self) -> tuple[Path | None, list[str]]:
-        """The newest valid checkpoint, and what is wrong with newer ones, which are left alone."""
+    def newest(
+        self, wanted: Callable[[int], bool] = lambda step: True
+    ) -> tuple[Path | None, list[str]]:
+        """The newest valid checkpoint, and what is wrong with newer ones, which are left alone.
+
+        Args:
+            wanted: Of steps; others are passed over.
+        """
         damaged: list[str] = []
-        for folder in reversed(_all(self._folder)):
-            fault = _fault(folder)
+        for folder in reversed(self._all()):
+            if not wanted(_step(folder)):
+                continue
+            fault = self._faults[folder] = _fault(folder)
             if fault is None:
                 return folder, damaged
             damaged.append(f"{folder}: {fault}")
         return None, damaged
 
+    def abandon(self, after: int) -> None:
+        """Delete the valid checkpoints of steps after ``after``: the run goes another way there."""
+        for folder in self._all():
+            if _step(folder) > after and self._fault_of(folder) is None:
+                shutil.rmtree(folder)
 
-def restore(folder: Path, trained: Trained) -> dict[str, float]:
+    def _all(self) -> list[Path]:
+        return sorted(self._folder.glob("step-*"), key=_step)
+
+    def _fault_of(self, folder: Path) -> str | None:
+        if folder not in self._faults:
+            self._faults[folder] = _fault(folder)
+        return self._faults[folder]
+
+    def _make_room(self, target: Path) -> Path | None:
+        """Move away what is there of the same step; where to, if it need not be kept.
+
+        A damaged one stays: somebody may look into it.
+        """
+        if not target.exists():
+            return None
+        damaged = self._fault_of(target) is not None
+        number, ending = 1, "damaged" if damaged else "replaced"
+        while (aside := target.with_name(f".{target.name}.{ending}-{number}")).exists():
+            number += 1
+        target.rename(aside)
+        return None if damaged else aside
+
+    def _drop(self, saved: int, best: tuple[float, int] | None) -> None:
+        """Delete what need not be kept of the valid ones up to the one just saved."""
+        folders = [folder for folder in self._all() if _step(folder) <= saved]
+        valid = {_step(folder): folder for folder in folders if self._fault_of(folder) is None}
+        for step, folder in valid.items():
+            if not self._retention.keeps(step, list(valid), best[1] if best else None):
+                shutil.rmtree(folder)
+
+
+def _step(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
+
+
+def restore(folder: Path, trained: Trained) -> dict[str, Any]:
     """Put a checkpoint's state into ``trained``, in place.
 
     Returns:
@@ -101,6 +182,7 @@ def restore(folder: Path, trained: Trained) -> dict[str, float]:
     load_weights(folder, trained.network)
     states = load_file(folder / "optimizer.safetensors")
     parameters = dict(trained.network.named_parameters())  # tied ones once
+    trained.optimizer.state.clear()  # a rollback finds a later state here
     for key, value in states.items():
         field, _, name = key.partition("/")
         # "step" stays where the optimizer keeps it, on the CPU unless it is fused.
@@ -134,10 +216,10 @@ def load_weights(folder: Path, network: nn.Module) -> None:
 
 def valid(folder: Path) -> list[Path]:
     """The checkpoints in a folder that are whole, oldest first."""
-    return [path for path in _all(folder) if _fault(path) is None]
+    return [path for path in sorted(folder.glob("step-*"), key=_step) if _fault(path) is None]
 
 
-def _write(folder: Path, trained: Trained, telemetry: dict[str, float]) -> None:
+def _write(folder: Path, trained: Trained, telemetry: Mapping[str, Any]) -> None:
     parameters = dict(trained.network.named_parameters())  # tied ones once
     save_file(
         {n: p.detach().contiguous().cpu() for n, p in parameters.items()},
@@ -164,10 +246,6 @@ def _write(folder: Path, trained: Trained, telemetry: dict[str, float]) -> None:
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
     _sync(folder / MANIFEST)
     _sync(folder)
-
-
-def _all(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def _fault(folder: Path) -> str | None:

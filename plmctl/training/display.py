@@ -117,6 +117,11 @@ class Display:
         elif not self._bar and "loss" in record:
             self._plain(record)
 
+    def say(self, line: str) -> None:
+        """A line of its own, whether or not there is a bar."""
+        if not self._quiet:
+            self._print(line)
+
     def _plain(self, record: Mapping[str, Value]) -> None:
         step, now = int(record["step"]), time.monotonic()
         if now < self._next_line and step < self._total:

@@ -2,10 +2,12 @@
 
 import ctypes
 import sys
+from dataclasses import dataclass
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from torch.optim import Optimizer
 
 from plmctl.config.optim import OptimizerConfig
 from plmctl.config.run import ComputeConfig
@@ -14,12 +16,30 @@ from plmctl.modeling import attention
 from plmctl.modeling.dropout import quicken
 from plmctl.modeling.network import Network
 from plmctl.modeling.top_layer import narrow
-from plmctl.training.loop import Engine
+from plmctl.training.checkpoint import Trained
 from plmctl.training.optim import make_optimizer
 
 # glibc's mallopt parameters (malloc.h)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What computes: Accelerate, and the network and optimizer that it has prepared."""
+
+    accelerator: Accelerator
+    network: Network
+    optimizer: Optimizer
+
+    def trained(self) -> Trained:
+        """What a checkpoint is about: the same objects without their wrappers."""
+        return Trained(
+            self.accelerator.unwrap_model(self.network).model,
+            getattr(self.optimizer, "optimizer", self.optimizer),
+            self.accelerator.scaler,
+            self.accelerator.unwrap_model(self.network).carried,
+        )
 
 
 def make_accelerator(compute: ComputeConfig) -> Accelerator:

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -94,16 +95,39 @@ class Journal:
         """A step is done."""
         self._display.tick(step, loss)
 
+    def warn(self, message: str) -> None:
+        """A line for whoever is watching."""
+        if not self._quiet:
+            self._display.say(message)
+
+    def keep(self, name: str, document: Mapping[str, object]) -> None:
+        """A JSON file of the run folder, whole or not at all."""
+        if not self._quiet:
+            with _writing(self._run / name) as path:
+                path.parent.mkdir(exist_ok=True)
+                beside = path.with_name(f".{path.name}.writing")
+                beside.write_text(json.dumps(_plain(document)), encoding="utf-8")
+                beside.replace(path)
+
+    def flush(self) -> None:
+        """Bring what was logged to the disk, as a checkpoint that follows it will be."""
+        path = self._run / "metrics.jsonl"
+        if not self._quiet and path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
     def _append(self, name: str, record: Mapping[str, Value]) -> None:
-        # JSON has no nan: a reader in another language would refuse the line.
-        plain = {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in record.items()
-        }
-        line = json.dumps(plain, ensure_ascii=False, allow_nan=False) + "\n"
+        line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n"
         # Opened anew for every line: 30 microseconds, and a folder that was moved away is noticed.
         with _writing(self._run / name) as path, path.open("a", encoding="utf-8") as file:
             file.write(line)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it, which knows no nan: a reader in another language would refuse it."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager

@@ -5,7 +5,8 @@ to epoch n // size; within an epoch the order is a keyed permutation. A process 
 each step's samples and cuts it into micro-batches; neither changes which examples a step has.
 """
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -108,29 +109,44 @@ def windows_of(step: int, size: int, batch_size: int) -> Ints:
 
 
 class StepBatches(Dataset[list[Batch]]):
-    """Item k: this process's micro-batches of step k."""
+    """Item k: this process's micro-batches of step k.
 
-    def __init__(self, step: Step, slicing: Slicing, seed: int) -> None:
-        self._step, self._slicing, self._seed = step, slicing, seed
+    Args:
+        step: Makes the batches.
+        slicing: How a step is cut up.
+        seed: Decides the order of every epoch.
+        shift: Samples that are passed over, because of a rollback: the data begins after them.
+    """
+
+    def __init__(self, step: Step, slicing: Slicing, seed: int, shift: int = 0) -> None:
+        self._step, self._slicing, self._seed, self._shift = step, slicing, seed, shift
 
     def __getitem__(self, index: int) -> list[Batch]:
         """The micro-batches of step ``index`` of the phase."""
         if streamed(self._step):
-            examples = windows_of(index, len(self._step), self._slicing.batch_size)
-            return list(_rows(self._step, self._slicing, examples, index))
-        sizes = self._slicing.sizes
-        numbers = sizes.first(index) + np.arange(sizes.of(index))
-        examples = _examples(numbers, len(self._step), self._seed)
-        if isinstance(self._step, Mixture):
-            examples = self._step.sorted(examples)
-        return list(_collate(self._step, self._slicing.mine(examples)))
+            return list(_rows(self._step, self._slicing, self.examples(index), index))
+        return list(_collate(self._step, self.pieces(index)))
+
+    def examples(self, index: int) -> Ints:
+        """The examples of a step over all processes, [2, N]: epochs and sample numbers."""
+        size, sizes = len(self._step), self._slicing.sizes
+        if streamed(self._step):
+            batch = self._slicing.batch_size
+            return windows_of(index + self._shift // batch, size, batch)
+        numbers = self._shift + sizes.first(index) + np.arange(sizes.of(index))
+        examples = _examples(numbers, size, self._seed)
+        return self._step.sorted(examples) if isinstance(self._step, Mixture) else examples
+
+    def pieces(self, index: int) -> list[Ints]:
+        """The examples of this process's micro-batches, each [2, B]."""
+        return self._slicing.mine(self.examples(index))
 
 
 def training_batches(
     batches: StepBatches, first: int, last: int, *, workers: int, pin: bool
-) -> Iterator[list[Batch]]:
+) -> Generator[list[Batch], None, None]:
     """The steps [first, last) in order, made ahead by worker processes when there are any."""
-    return iter(
+    made = iter(
         DataLoader(
             batches,
             sampler=range(first, last),
@@ -138,8 +154,21 @@ def training_batches(
             num_workers=workers,
             prefetch_factor=4 if workers else None,
             pin_memory=pin,
+            worker_init_fn=_ignore_signals,
         )
     )
+    try:
+        yield from made
+    finally:
+        # By name: at the program's end they would be sent SIGTERM, which they ignore.
+        if workers:
+            made._shutdown_workers()  # type: ignore[attr-defined]  # of DataLoader's iterator
+
+
+def _ignore_signals(worker: int) -> None:
+    """In a process that makes batches: the loop decides when to stop, and Ctrl-C reaches all."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def scoring_batches(step: Step, slicing: Slicing, limit: int | None = None) -> Iterator[Batch]:

@@ -1,105 +1,55 @@
-"""The loop: one for pretraining and finetuning, any objective, any number of processes.
+"""The loop: one for pretraining and finetuning, any objective, any number of processes."""
 
-The loss of a step is, for each part, the sum over its targets divided by the count of its targets
-over the whole step: all processes and all micro-batches. How the step was cut up cannot change it.
-"""
-
-import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-import torch
-from accelerate import Accelerator
-from torch import Tensor
 from torch.optim import Optimizer
 
 from plmctl.errors import PlmError, Preempted
 from plmctl.modeling.batch import Batch
-from plmctl.modeling.network import Network
 from plmctl.shaping.keys import fold, stream
-from plmctl.training.checkpoint import Checkpoints, Trained, restore
+from plmctl.training.checkpoint import Checkpoints, restore
+from plmctl.training.engine import Engine as Engine
+from plmctl.training.feed import Feed
+from plmctl.training.guard import Verdict
 from plmctl.training.journal import Journal
-from plmctl.training.loader import Slicing, StepBatches, training_batches
-from plmctl.training.step import Step, weight
-from plmctl.training.stop import StopRequest
-from plmctl.training.telemetry import DataClock, Progress, Update, Window
+from plmctl.training.plan import Phase as Phase
+from plmctl.training.plan import Plan as Plan
+from plmctl.training.step import Step
+from plmctl.training.stop import StopAsked, StopRequest
+from plmctl.training.telemetry import Progress, Update, Window
+from plmctl.training.update import apply, gradient, is_out_of_memory, reduce, release_memory
+from plmctl.training.update import update as update
 
-Validate = Callable[[], Mapping[str, float]]
-
-
-@dataclass(frozen=True)
-class Engine:
-    """What computes: Accelerate, and the network and optimizer that it has prepared."""
-
-    accelerator: Accelerator
-    network: Network
-    optimizer: Optimizer
-
-    def trained(self) -> Trained:
-        """What a checkpoint is about: the same objects without their wrappers."""
-        return Trained(
-            self.accelerator.unwrap_model(self.network).model,
-            getattr(self.optimizer, "optimizer", self.optimizer),
-            self.accelerator.scaler,
-            self.accelerator.unwrap_model(self.network).carried,
-        )
+_SAID: dict[Verdict, tuple[str, str]] = {
+    "stop": ("diverged", "stopping before it"),
+    "skip": ("skipped", "the update is left out"),
+    "rollback": ("rolled_back", "back to the last checkpoint, and on with the data after it"),
+}
 
 
-@dataclass(frozen=True)
-class Phase:
-    """Steps that share a sequence length."""
+class Validate(Protocol):
+    """Scores the held-out examples; of all processes, or of none."""
 
-    step: Step
-    steps: int
-    slicing: Slicing
+    def __call__(self, *, stop: StopRequest | None = None) -> Mapping[str, float]:
+        """The log keys of a validation, empty where there is nothing to validate on.
+
+        Raises:
+            StopAsked: Some process was asked to stop meanwhile.
+        """
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be done.
+class _Run:
+    """What a run consists of."""
 
-    Attributes:
-        phases: In order.
-        seed: Decides the order of the examples and every draw of dropout.
-        learning_rate: The rate of an update, by its number from 0.
-        clip: Largest global norm of the gradient, or None.
-        log_every: In steps, as the next two; the last step always does all three.
-        validate_every: None: at the end only.
-        save_every: Between checkpoints.
-        workers: Processes that make batches ahead; with 0 the loop makes them itself.
-    """
-
-    phases: tuple[Phase, ...]
-    seed: int
-    learning_rate: Callable[[int], float]
-    clip: float | None
-    log_every: int
-    validate_every: int | None
-    save_every: int
-    workers: int = 0
-
-    @property
-    def steps(self) -> int:
-        """Updates in the whole run."""
-        return sum(phase.steps for phase in self.phases)
-
-    def due(self, every: int | None, done: int) -> bool:
-        """Whether something is due after ``done`` updates."""
-        return done == self.steps or (every is not None and done % every == 0)
-
-    def samples(self, step: int) -> int:
-        """Samples of an update, by its number from 0."""
-        _, phase, within = next(self.remaining(step))
-        return phase.slicing.sizes.of(within)
-
-    def remaining(self, done: int) -> Iterator[tuple[int, Phase, int]]:
-        """Each phase that is not over: its number, itself, and the step within it to begin with."""
-        before = 0
-        for number, phase in enumerate(self.phases):
-            if done < before + phase.steps:
-                yield number, phase, max(0, done - before)
-            before += phase.steps
+    engine: Engine
+    plan: Plan
+    checkpoints: Checkpoints
+    journal: Journal
+    validate: Validate
+    feed: Feed
 
 
 def train(
@@ -108,82 +58,37 @@ def train(
     """Run a plan to its end, from the newest checkpoint if there is one.
 
     Raises:
-        Preempted: A signal asked to stop; a checkpoint was saved.
-        PlmError: The gradient is not finite.
+        Preempted: A signal, or ``plan.until``, asked to stop; a checkpoint was saved.
+        PlmError: A loss or gradient that is not finite; the state before it was saved.
     """
     progress = resume(engine, checkpoints, journal)
-    window = Window(progress, data := DataClock())
+    feed = Feed(plan, pin=engine.accelerator.device.type == "cuda")
+    run = _Run(engine, plan, checkpoints, journal, validate, feed)
+    window = Window(progress, feed)
     engine.network.train()
-    with StopRequest() as stop:
-        for number, phase, batches in data.timed(_steps(engine, plan, progress.step)):
+    with StopRequest() as stop, feed.watched():
+        if _owes_validation(plan, progress):  # it was stopped in the middle of one
+            progress = _validated(run, progress, stop)
+        while progress.step < plan.last:
+            number, phase, batches = feed.take(progress)
             _set_rate(engine.optimizer, rate := plan.learning_rate(progress.step))
-            rank = engine.accelerator.process_index
-            key = int(fold(plan.seed, stream("dropout"), progress.step, rank))
-            done = update(engine, phase.step, batches, plan.clip, key, stop.received is not None)
-            progress = progress.after(done, plan.samples(progress.step), len(phase.step))
+            progress, done = _attempt(run, phase.step, batches, progress, stop)
+            if done is None:  # it did not fit in memory and is tried again, or the run went back
+                window = Window(progress, feed)
+                continue
             journal.tick(progress.step, done.loss)
-            if not _finite(done, engine.accelerator):
-                raise _diverged(progress.step, done)
             if plan.due(plan.log_every, progress.step):
                 figures = window.figures(progress)
                 journal.log(_record(progress, number, done, rate) | figures)
                 progress = replace(progress, seconds=figures["time"])
-                window = Window(progress, data)
-            if plan.due(plan.validate_every, progress.step):
-                with window.paused():
-                    if scores := validate():
-                        journal.log({"step": progress.step, **scores})
-                engine.network.train()
-            if done.stop or plan.due(plan.save_every, progress.step):
-                with window.paused():
-                    save(engine, checkpoints, journal, progress)
+                window = Window(progress, feed)
+            with window.paused():
+                progress = _secure(run, progress, done, stop)
             if done.stop:
-                raise Preempted(
-                    f"stopped after step {progress.step:,} of {plan.steps:,}, checkpoint saved",
-                    "run the same command again to go on",
-                )
+                raise _stopped(run, progress)
+    if progress.step < plan.steps:
+        raise _stopped(run, progress)
     return progress
-
-
-def update(
-    engine: Engine, step: Step, batches: list[Batch], clip: float | None, key: int, stop: bool
-) -> Update:
-    """One update of the weights from the micro-batches of this process.
-
-    Args:
-        engine: Network and optimizer.
-        step: Gives the summed losses.
-        batches: Micro-batches; a process may have another number of them than its neighbours.
-        clip: Largest global norm of the gradient.
-        key: Seeds the draws of dropout, so that a resumed run needs no generator's history.
-        stop: Whether this process was asked to stop; all learn of it in the same reduction.
-    """
-    accelerator, network = engine.accelerator, engine.network
-    counts = [batch.counts() for batch in batches]
-    tally = [sum(count[part] for count in counts) for part in step.parts]
-    tally += [sum(b.tokens for b in batches), sum(b.cells for b in batches), int(stop)]
-    *targets, tokens, cells, stops = _reduce(accelerator, torch.tensor(tally)).tolist()
-    divisor = dict(zip(step.parts, (max(count, 1) for count in targets), strict=True))
-    weights = {part: weight(step, part) for part in step.parts}
-
-    summed = torch.zeros(len(step.parts), device=accelerator.device)
-    for micro, batch in enumerate(batches):
-        torch.manual_seed(int(fold(key, micro)) >> 1)  # PyTorch takes 63 bits on every device
-        last = micro == len(batches) - 1
-        with nullcontext() if last else accelerator.no_sync(network):
-            losses = step.loss(network, batch.to(accelerator.device))
-            total = sum(weights[part] * losses[part] / divisor[part] for part in step.parts)
-            # Gradients are averaged over processes: undo that, the divisor is global already.
-            accelerator.backward(accelerator.num_processes * total)
-        summed += torch.stack([losses[part].detach().float() for part in step.parts])
-    norm = accelerator.clip_grad_norm_(network.parameters(), math.inf if clip is None else clip)
-    engine.optimizer.step()
-    engine.optimizer.zero_grad()
-    # The one point where the loop waits for the device.
-    *sums, grad_norm = torch.cat([_reduce(accelerator, summed), norm.reshape(1)]).tolist()
-    means = {part: total / divisor[part] for part, total in zip(step.parts, sums, strict=True)}
-    loss = sum(weights[part] * mean for part, mean in means.items())
-    return Update(means, grad_norm, tokens, cells, stops > 0, loss)
 
 
 def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progress:
@@ -191,6 +96,7 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
     newest, damaged = checkpoints.newest()
     for fault in damaged:
         journal.event("damaged", checkpoint=fault)
+        journal.warn(f"{fault}: passed over, and left where it is")
     if newest is None:
         journal.begin(0)
         journal.event("started")
@@ -203,32 +109,156 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
 
 def save(engine: Engine, checkpoints: Checkpoints, journal: Journal, progress: Progress) -> None:
     """Write a checkpoint from the main process; every process has the same state."""
-    engine.trained().carried.share(lambda rows: _reduce(engine.accelerator, rows))
+    engine.trained().carried.share(lambda rows: reduce(engine.accelerator, rows))
     if engine.accelerator.is_main_process:
+        journal.flush()  # a checkpoint that outlives a power cut must not outlive its log
         folder = checkpoints.save(progress.step, engine.trained(), progress.saved())
         journal.event("saved", step=progress.step, checkpoint=folder.name)
 
 
-def _steps(engine: Engine, plan: Plan, done: int) -> Iterator[tuple[int, Phase, list[Batch]]]:
-    """The micro-batches of every step that is left, with the phase and its number."""
-    for number, phase, first in plan.remaining(done):
-        source = StepBatches(phase.step, phase.slicing, int(fold(plan.seed, number)))
-        pin = engine.accelerator.device.type == "cuda"
-        for batches in training_batches(source, first, phase.steps, workers=plan.workers, pin=pin):
-            yield number, phase, batches
+def _attempt(
+    run: _Run, step: Step, batches: list[Batch], progress: Progress, stop: StopRequest
+) -> tuple[Progress, Update | None]:
+    """The progress after a step, and what it did; None where it is to be done again."""
+    engine, plan = run.engine, run.plan
+    mark = engine.trained().carried.marked()
+    rank = engine.accelerator.process_index
+    key = int(fold(plan.seed, stream("dropout"), progress.step, rank))
+    try:
+        done = gradient(engine, step, batches, plan.clip, key, stop.received is not None)
+        verdict, reason = plan.guard.verdict(done, progress, scaled=_scaled(engine))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        done, verdict, reason = None, "skip", "out of memory"
+    if done is not None and verdict == "good":
+        apply(engine)
+        return progress.after(done, plan.samples(progress.step), len(step)), done
+    engine.optimizer.zero_grad()
+    engine.trained().carried.rewind(mark)
+    if done is None:
+        _make_smaller(run, batches, progress)
+        return progress, None
+    _write_down(run, progress, done, verdict, reason)
+    if verdict == "rollback":
+        return _rolled_back(run, progress), None
+    return progress.without(done, plan.samples(progress.step), len(step)), done
 
 
-def _reduce(accelerator: Accelerator, values: Tensor) -> Tensor:
-    """The sum over processes; nothing to do, and no copy, with one."""
-    if accelerator.num_processes == 1:
-        return values
-    reduced: Tensor = accelerator.reduce(values.to(accelerator.device), reduction="sum")
-    return reduced
+def _secure(run: _Run, progress: Progress, done: Update, stop: StopRequest) -> Progress:
+    """Validate and save where it is due."""
+    plan = run.plan
+    if plan.due(plan.validate_every, progress.step):
+        progress = _validated(run, progress, stop)
+    if done.stop or plan.save_due(progress.step, progress.best):
+        save(run.engine, run.checkpoints, run.journal, progress)
+    return progress
+
+
+def _make_smaller(run: _Run, batches: list[Batch], progress: Progress) -> None:
+    """Go on with smaller micro-batches after a step that did not fit in memory.
+
+    Raises:
+        PlmError: Nothing smaller is allowed, or possible.
+    """
+    release_memory()
+    message, smaller = f"step {progress.step + 1}: out of memory", run.feed.smaller(batches)
+    if smaller is None:
+        raise PlmError(
+            f"{message}, with one example at a time",
+            "use shorter sequences, a smaller network, or a device with more memory",
+        )
+    # With several processes the others wait for this one's gradient: they cannot try again.
+    if not run.plan.elastic or run.engine.accelerator.num_processes > 1:
+        hint = f"run the same command again with train.micro_batch_size={smaller}"
+        raise PlmError(message, f"{hint}: it goes on from the last checkpoint")
+    run.journal.event("smaller", step=progress.step, micro_batch_size=smaller)
+    run.journal.warn(f"{message}; going on with micro-batches of {smaller}")
+
+
+def _write_down(run: _Run, progress: Progress, done: Update, verdict: Verdict, reason: str) -> None:
+    """Say what went wrong in a step, and which examples it had.
+
+    Raises:
+        PlmError: The verdict is to stop; the state before the step was saved.
+    """
+    number = progress.step + 1
+    file = f"divergence/step-{number:06d}.json"
+    epochs, samples = run.feed.examples(progress).tolist()
+    facts = {"step": number, "verdict": verdict, "reason": reason}
+    figures = {"loss": done.loss, "losses": done.losses, "grad_norm": done.grad_norm}
+    run.journal.keep(file, {**facts, **figures, "epochs": epochs, "samples": samples})
+    event, said = _SAID[verdict]
+    run.journal.event(event, step=number, reason=reason, loss=done.loss, batch=file)
+    run.journal.warn(f"step {number:,}: {reason}; {said}")
+    if verdict == "stop":
+        save(run.engine, run.checkpoints, run.journal, progress)
+        run.engine.accelerator.wait_for_everyone()
+        key = "nonfinite" if "finite" in reason else "on_spike"
+        raise PlmError(
+            f"step {number}: {reason}; the state before it is saved",
+            f"see its examples with `plmctl preview CONFIG --batch {number}`; go on without them "
+            f"by the same command with divergence.{key}=skip, or begin anew with a lower "
+            "optim.lr or a longer schedule.warmup",
+        )
+
+
+def _rolled_back(run: _Run, progress: Progress) -> Progress:
+    """The last checkpoint that was due, with the data between it and this step passed over."""
+    every = run.plan.save_every
+    folder, _ = run.checkpoints.newest(lambda step: step <= progress.step and not step % every)
+    if folder is None:
+        raise PlmError(
+            f"step {progress.step + 1}: no checkpoint to go back to",
+            "lower checkpoint.every, or set divergence.on_spike=skip",
+        )
+    before = Progress.restored(restore(folder, run.engine.trained()))
+    passed = sum(map(run.plan.samples, range(before.step, progress.step + 1)))
+    if run.engine.accelerator.is_main_process:
+        run.checkpoints.abandon(before.step)
+    run.journal.begin(before.step)
+    return replace(before, shift=progress.shift + passed, rollbacks=progress.rollbacks + 1)
+
+
+def _owes_validation(plan: Plan, progress: Progress) -> bool:
+    step = progress.step
+    return 0 < step != progress.validated and plan.due(plan.validate_every, step)
+
+
+def _validated(run: _Run, progress: Progress, stop: StopRequest) -> Progress:
+    """The progress after a validation.
+
+    Raises:
+        Preempted: A process was asked to stop meanwhile; a checkpoint was saved.
+    """
+    try:
+        scores = run.validate(stop=stop)
+    except StopAsked:
+        save(run.engine, run.checkpoints, run.journal, progress)
+        raise _stopped(run, progress) from None
+    finally:
+        run.engine.network.train()
+    if scores:
+        run.journal.log({"step": progress.step, **scores})
+    return progress.scored(scores.get("valid/loss"))
+
+
+def _stopped(run: _Run, progress: Progress) -> Preempted:
+    """Where the run stands; said when every process is done, since a launcher ends the others."""
+    run.engine.accelerator.wait_for_everyone()
+    return Preempted(
+        f"stopped after step {progress.step:,} of {run.plan.steps:,}, checkpoint saved",
+        "run the same command again to go on",
+    )
 
 
 def _set_rate(optimizer: Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate
+
+
+def _scaled(engine: Engine) -> bool:
+    return engine.accelerator.scaler is not None
 
 
 def _record(progress: Progress, phase: int, done: Update, rate: float) -> dict[str, float]:
@@ -244,17 +274,3 @@ def _record(progress: Progress, phase: int, done: Update, rate: float) -> dict[s
         "lr": rate,
         "grad_norm": done.grad_norm,
     }
-
-
-def _finite(done: Update, accelerator: Accelerator) -> bool:
-    """fp16 may overflow a gradient: its scaler skips that update and halves the scale."""
-    return math.isfinite(done.loss) and (
-        math.isfinite(done.grad_norm) or accelerator.scaler is not None
-    )
-
-
-def _diverged(step: int, done: Update) -> PlmError:
-    return PlmError(
-        f"step {step}: the gradient is not finite (loss {done.loss:.4g})",
-        "lower optim.lr or lengthen schedule.warmup; the last checkpoint is kept",
-    )

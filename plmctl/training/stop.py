@@ -1,13 +1,21 @@
-"""Being asked to stop: a signal sets a flag, and the loop looks at it after each step."""
+"""Being asked to stop: by SIGTERM, by SIGUSR1 (which schedulers send ahead), by Ctrl-C."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
+
+from plmctl.errors import Preempted
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
+class StopAsked(Exception):  # noqa: N818  # no error: somebody's wish
+    """Some process was asked to stop; raised by all of them at the same place."""
+
+
 class StopRequest:
-    """While it is open, SIGTERM, SIGUSR1 and the first Ctrl-C ask for a save and a stop.
+    """While it is open, the signals set a flag, and the loop saves and stops after its step.
 
     A second Ctrl-C stops at once, as Ctrl-C does elsewhere.
     """
@@ -32,3 +40,29 @@ class StopRequest:
         if number == signal.SIGINT and self.received == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
+
+
+@contextmanager
+def stopping_at_once() -> Iterator[None]:
+    """While it is open, the signals raise ``Preempted`` where the program is.
+
+    For work whose finished pieces are on disk (preparing text), and for what is quick to do again
+    (reading rows, building a network). A second Ctrl-C is an ordinary one.
+    """
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if signal.SIGINT in received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(number)
+        raise Preempted(
+            f"stopped by {signal.Signals(number).name}; what was finished is kept",
+            "run the same command again to go on",
+        )
+
+    before = {number: signal.signal(number, stop) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,16 +1,17 @@
 """Where a run stands, and how fast it goes."""
 
+import math
 import resource
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
-from typing import TypeVar
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Protocol
 
 import torch
 
-T = TypeVar("T")
+_RECENT = 64  # losses that a spike is measured against
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,22 @@ class Update:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a run has done so far; saved with every checkpoint."""
+    """What a run has done so far; saved with every checkpoint.
+
+    Attributes:
+        step: Updates, those that were left out included.
+        epoch: Passes over the corpora.
+        tokens: Input tokens that are no padding.
+        cells: Input positions, padding included.
+        samples: Examples.
+        seconds: Training time, validation and saving not counted.
+        validated: The last step that was validated.
+        best: The lowest validation loss, and its step.
+        recent: The last losses of updates that were made.
+        skipped: Steps left out in a row.
+        rollbacks: How often the run went back to a checkpoint.
+        shift: Samples that rollbacks have passed over: the data goes on after them.
+    """
 
     step: int = 0
     epoch: float = 0.0
@@ -44,27 +60,53 @@ class Progress:
     cells: int = 0
     samples: int = 0
     seconds: float = 0.0
-    """Training time, validation and saving not counted."""
+    validated: int = 0
+    best: tuple[float, int] | None = None
+    recent: tuple[float, ...] = ()
+    skipped: int = 0
+    rollbacks: int = 0
+    shift: int = 0
 
     def after(self, update: Update, samples: int, epoch_size: int) -> "Progress":
         """The progress after one more update of ``samples`` of an epoch's ``epoch_size``."""
-        return Progress(
-            self.step + 1,
-            self.epoch + samples / epoch_size,
-            self.tokens + update.tokens,
-            self.cells + update.cells,
-            self.samples + samples,
-            self.seconds,
+        return replace(
+            self,
+            step=self.step + 1,
+            epoch=self.epoch + samples / epoch_size,
+            tokens=self.tokens + update.tokens,
+            cells=self.cells + update.cells,
+            samples=self.samples + samples,
+            recent=(*self.recent, update.loss)[-_RECENT:],
+            skipped=0,
         )
 
-    def saved(self) -> dict[str, float]:
+    def without(self, update: Update, samples: int, epoch_size: int) -> "Progress":
+        """The same, where the update was left out."""
+        skipped = self.skipped + 1
+        return replace(self.after(update, samples, epoch_size), recent=self.recent, skipped=skipped)
+
+    def scored(self, loss: float | None) -> "Progress":
+        """The progress after a validation; None: there was nothing to score."""
+        if loss is None or math.isnan(loss) or (self.best is not None and loss >= self.best[0]):
+            return replace(self, validated=self.step)
+        return replace(self, validated=self.step, best=(loss, self.step))
+
+    def saved(self) -> dict[str, Any]:
         """As a checkpoint keeps it."""
         return asdict(self)
 
     @classmethod
-    def restored(cls, saved: Mapping[str, float]) -> "Progress":
+    def restored(cls, saved: Mapping[str, Any]) -> "Progress":
         """From what a checkpoint kept."""
-        return cls(**{field.name: saved[field.name] for field in fields(cls)})  # type: ignore[arg-type]  # JSON keeps ints ints
+        kept = {field.name: saved[field.name] for field in fields(cls) if field.name in saved}
+        plain: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in kept.items()}
+        return cls(**plain)
+
+
+class Waits(Protocol):
+    """What counts the seconds that the loop waits for data (``feed.Feed``)."""
+
+    seconds: float
 
 
 class Window:
@@ -72,10 +114,10 @@ class Window:
 
     Args:
         progress: Where the window opens.
-        data: The clock of the loader.
+        data: What counts the seconds that the loop waits for data.
     """
 
-    def __init__(self, progress: Progress, data: "DataClock") -> None:
+    def __init__(self, progress: Progress, data: "Waits") -> None:
         self._start, self._data = progress, data
         self._opened, self._waited_before, self._paused = time.perf_counter(), data.seconds, 0.0
 
@@ -99,23 +141,6 @@ class Window:
             "padding": round(1 - tokens / max(cells, 1), 4),
             "time": round(progress.seconds + seconds, 2),
         }
-
-
-class DataClock:
-    """How long the loop has waited for data."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def timed(self, items: Iterator[T]) -> Iterator[T]:
-        """The same items; the time that each one takes to come is added up."""
-        while True:
-            began = time.perf_counter()
-            item = next(items, None)
-            self.seconds += time.perf_counter() - began
-            if item is None:
-                return
-            yield item
 
 
 def peak_memory() -> int:

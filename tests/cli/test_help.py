@@ -54,6 +54,8 @@ def test_all_commands_are_there() -> None:
         "generate",
         "neighbours",
         "report",
+        "verify-resume",
+        "reproduce",
         "config",
     }
 

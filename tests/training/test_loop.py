@@ -141,7 +141,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     network = tiny_network("mlm")
     with torch.no_grad():
         network.model.bert.embeddings.LayerNorm.weight[0] = float("nan")
-    with pytest.raises(PlmError, match="step 1: the gradient is not finite"):
+    with pytest.raises(PlmError, match="step 1: the loss is not finite; the state before"):
         run_plan(tiny_engine(network), tiny_plan("mlm", store), tmp_path)
 
 

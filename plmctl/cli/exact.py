@@ -1,0 +1,54 @@
+"""Is a run what it should be? Proofs that a user can run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plmctl.cli.app import ConfigFile, Json, Overrides, app, example
+
+
+@app.command(
+    "verify-resume",
+    epilog=example("plmctl verify-resume configs/demo/pretrain.yaml train.batch_size=16"),
+)
+def verify_resume(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    kills: Annotated[int, typer.Option(min=0, help="How often the run is killed.")] = 10,
+    steps: Annotated[int, typer.Option(min=2, help="Steps of both runs, at most.")] = 60,
+    seed: Annotated[int, typer.Option(help="Decides the moments.")] = 1,
+    processes: Annotated[
+        int, typer.Option(min=2, help="Another number of processes, to hash the examples under.")
+    ] = 2,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the folders of both runs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Kill a run again and again, and compare it with a whole one.
+
+    Runs a pretraining or finetuning config for some steps, then once more with SIGKILL at random
+    moments: while text is prepared, in steps, in the middle of a save. Every logged figure and the
+    final state must be equal bit for bit, and the examples of every step the same for another
+    number of processes. Exits with 1 if anything differs.
+    """
+    from plmctl.runs import verify_resume as command
+
+    wanted = command.Wanted(kills, steps, seed, processes, keep)
+    command.run(config, overrides or (), wanted, as_json=as_json)
+
+
+@app.command(epilog=example("plmctl reproduce runs/demo/bert"))
+def reproduce(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    lines: Annotated[int, typer.Option(min=1, help="Logged losses that are compared.")] = 20,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the repetition's folder.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Repeat the beginning of a run, and compare.
+
+    Takes the config from the run folder, says which versions and inputs are others now, and
+    compares every figure of the first logged losses. Exits with 1 at a difference.
+    """
+    from plmctl.runs import reproduce as command
+
+    command.run(run, lines=lines, keep=keep, as_json=as_json)

@@ -1,0 +1,106 @@
+"""The micro-batches of any step, made ahead where steps follow each other."""
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+from plmctl.errors import PlmError
+from plmctl.modeling.batch import Batch
+from plmctl.shaping.keys import fold
+from plmctl.training.loader import Ints, StepBatches, training_batches
+from plmctl.training.plan import Phase, Plan
+from plmctl.training.telemetry import Progress
+
+Taken = tuple[int, Phase, list[Batch]]
+
+
+class Feed:
+    """What the loop reads from.
+
+    Args:
+        plan: The steps.
+        pin: Copy batches into pinned memory: for CUDA.
+
+    Attributes:
+        seconds: How long the loop has waited for data.
+    """
+
+    def __init__(self, plan: Plan, *, pin: bool) -> None:
+        self._plan, self._pin = plan, pin
+        self._steps = self._from(Progress(step=plan.steps))
+        self._at: tuple[int, int] | None = None
+        self._most: int | None = None
+        self.seconds = 0.0
+
+    def take(self, progress: Progress) -> Taken:
+        """The number of the phase, the phase, and this process's micro-batches of the next step."""
+        began, at = time.perf_counter(), (progress.step, progress.shift)
+        if self._at != at:  # the first step, or after a rollback or a change of micro-batches
+            self._steps.close()
+            self._steps = self._from(progress)
+        taken = next(self._steps)
+        self._at = progress.step + 1, progress.shift
+        self.seconds += time.perf_counter() - began
+        return taken
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """End the processes that make batches with the block, and say so if one of them died.
+
+        Raises:
+            PlmError: One died; PyTorch tells of it by an error wherever this process is just then.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise PlmError(
+                "a process that makes batches died, perhaps for want of memory",
+                "run the same command again: it goes on from the last checkpoint; "
+                "compute.workers=0 does without such processes",
+            ) from error
+        finally:
+            self._steps.close()
+
+    def examples(self, progress: Progress) -> Ints:
+        """The examples of the next step over all processes, [2, N]: epochs and samples."""
+        number, phase, within = next(self._plan.remaining(progress.step))
+        return self._source(number, phase, progress).examples(within)
+
+    def smaller(self, batches: list[Batch]) -> int | None:
+        """Halve the micro-batches from now on.
+
+        Args:
+            batches: Those that did not fit.
+
+        Returns:
+            Their new size; None where they are single examples already.
+        """
+        largest = max(_examples(batch) for batch in batches)
+        if largest == 1:
+            return None
+        self._most, self._at = largest // 2, None
+        return self._most
+
+    def _from(self, progress: Progress) -> Generator[Taken, None, None]:
+        for number, phase, first in self._plan.remaining(progress.step):
+            source = self._source(number, phase, progress)
+            workers = self._plan.workers
+            made = training_batches(source, first, phase.steps, workers=workers, pin=self._pin)
+            with closing(made):
+                for batches in made:
+                    yield number, phase, batches
+
+    def _source(self, number: int, phase: Phase, progress: Progress) -> StepBatches:
+        slicing = phase.slicing
+        if self._most is not None:
+            micro = min(self._most, slicing.micro_batch_size)
+            slicing = replace(slicing, micro_batch_size=micro)
+        return StepBatches(phase.step, slicing, int(fold(self._plan.seed, number)), progress.shift)
+
+
+def _examples(batch: Batch) -> int:
+    """Rows of a micro-batch: the first axis of its widest input."""
+    return max((len(t) for t in batch.inputs.values() if t.ndim > 1), default=1)

@@ -1,0 +1,218 @@
+"""Faults of a run on the command line: locks, signals, changed text, lost processes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from plmctl.runs.launch import descendants
+from tests.runs.conftest import Cli, corpus_text, pretrain_config, write
+from tests.runs.test_bad_input import finetune_config
+
+PLMCTL = [sys.executable, "-m", "plmctl"]
+LONG = "train.phases=[{seq_len: 32, steps: 3000}]"
+EXACT = ("step", "loss", "lr", "grad_norm", "tokens")
+
+
+def records(run: str | Path) -> list[dict]:
+    lines = (Path(run) / "metrics.jsonl").read_text().splitlines()
+    return [{key: json.loads(line).get(key) for key in EXACT} for line in lines]
+
+
+@contextmanager
+def at_work(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that has logged a step."""
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [*PLMCTL, *arguments], stderr=subprocess.PIPE, text=True, env=env
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("step "):
+                break
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(cli: Cli) -> None:
+    command = ["pretrain", "gpt2.yaml", "run=shared", LONG, "checkpoint.every=2"]
+    with at_work(*command) as first:
+        for more in ([], ["--fresh"]):
+            code, _, err = cli(*command, *more)
+            assert code == 1
+            assert f"shared: another process is at work here (process {first.pid} on" in err
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    code, _, err = cli(*command, f"--until={records('shared')[-1]['step'] + 5}")
+    assert code == 75, err
+    assert not list(Path().glob("shared.old-*"))
+
+
+def test_a_damaged_checkpoint_is_told_of_and_the_run_is_the_same(cli: Cli) -> None:
+    command = ["pretrain", "gpt2.yaml", "log.every=1", "checkpoint.every=2"]
+    assert cli(*command, "run=hurt", "--until=4")[0] == 75
+    weights = Path("hurt/checkpoints/step-000004/model.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    code, _, err = cli(*command, "run=hurt")
+    assert code == 0
+    assert "step-000004: model.safetensors has other bytes than were written" in err
+    assert "going on after step 2" in err
+    assert cli(*command, "run=unhurt")[0] == 0
+    assert records("hurt") == records("unhurt")
+    assert Path("hurt/checkpoints/.step-000004.damaged-1/model.safetensors").is_file()
+
+
+def test_text_that_changed_is_refused(cli: Cli) -> None:
+    Path("changing.txt").write_text(corpus_text(40), encoding="utf-8")
+    command = ["pretrain", "gpt2.yaml", "run=changed", "data.train=[changing.txt]"]
+    assert cli(*command, "--until=3")[0] == 75
+    before = {path: path.read_bytes() for path in Path("changed").rglob("*") if path.is_file()}
+    Path("changing.txt").write_text(corpus_text(40).replace("Anna", "Hanna"), encoding="utf-8")
+    code, _, err = cli(*command)
+    assert code == 3
+    assert "changed: the data changed since this run began (hash" in err
+    assert "--fresh" in err
+    assert {p: p.read_bytes() for p in Path("changed").rglob("*") if p.is_file()} == before
+    Path("changing.txt").write_text(corpus_text(40), encoding="utf-8")  # later, the same text
+    assert cli(*command)[0] == 0
+
+
+def test_rows_that_changed_are_refused(cli: Cli, pretrained: dict[str, Path]) -> None:
+    shutil.copy("rows.tsv", "moving.tsv")
+    config = finetune_config(pretrained["bert"]) | {"run": "moved"}
+    config["data"] = {"train": ["moving.tsv"], "valid": 0.2}
+    write("moving.yaml", config)
+    assert cli("finetune", "moving.yaml", "--until=2")[0] == 75
+    text = Path("moving.tsv").read_text()
+    Path("moving.tsv").write_text(text.replace("day 3", "day 4"))
+    code, _, err = cli("finetune", "moving.yaml")
+    assert code == 3
+    assert "moved: the data changed since this run began" in err
+
+
+def test_a_clock_set_back_takes_no_folder(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--fresh twice at the same time of the clock: both old folders are kept."""
+    monkeypatch.setattr(time, "strftime", lambda *_: "20200101-000000")
+    for _ in range(3):
+        assert cli("pretrain", "gpt2.yaml", "run=clocked", "--fresh", "--until=1")[0] == 75
+    assert len(list(Path().glob("clocked.old-20200101-000000*"))) == 2
+
+
+def test_a_run_folder_that_cannot_be_written(cli: Cli) -> None:
+    """An immutable folder binds root too."""
+    assert cli("pretrain", "gpt2.yaml", "run=frozen", "--until=1")[0] == 75
+    folder = Path("frozen")
+    freeze = ["chattr", "+i", "frozen"] if shutil.which("chattr") else ["false"]
+    if os.geteuid():
+        folder.chmod(0o500)
+    elif subprocess.run(freeze, capture_output=True, check=False).returncode:
+        pytest.skip("needs a file system with immutable folders, or a user who is not root")
+    try:
+        code, _, err = cli("pretrain", "gpt2.yaml", "run=frozen")
+    finally:
+        subprocess.run(["chattr", "-i", "frozen"], capture_output=True, check=False)
+        folder.chmod(0o700)
+    assert code == 1
+    assert "frozen: cannot be written" in err
+    assert cli("pretrain", "gpt2.yaml", "run=frozen")[0] == 0
+
+
+def test_until_stops_and_the_same_command_goes_on(cli: Cli) -> None:
+    assert cli("pretrain", "bert.yaml", "run=halves", "log.every=1", "--until=3")[0] == 75
+    assert records("halves")[-1]["step"] == 3
+    assert cli("pretrain", "bert.yaml", "run=halves", "log.every=1")[0] == 0
+    assert cli("pretrain", "bert.yaml", "run=wholes", "log.every=1")[0] == 0
+    assert records("halves") == records("wholes")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_preparation_stops_and_goes_on(number: signal.Signals, world: Path) -> None:
+    name = f"much-{number.name}"
+    Path(f"{name}.txt").write_text("\n\n".join([corpus_text(150)] * 60), encoding="utf-8")
+    command = [*PLMCTL, "prepare", "bert.yaml", f"data.train=[{name}.txt]", f"data.store={name}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while not list(Path(name).glob("*/shards/*/facts.json")):
+            assert process.poll() is None
+            time.sleep(0.002)
+        process.send_signal(number)
+        err = process.communicate()[1]
+    assert process.returncode == 75, err
+    assert f"stopped by {number.name}; what was finished is kept" in err
+    made = {path: path.stat().st_mtime_ns for path in Path(name).glob("*/shards/*/facts.json")}
+    assert subprocess.run(command, check=False).returncode == 0
+    assert all(path.stat().st_mtime_ns == when for path, when in made.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_all_processes_stop_after_one_save(number: signal.Signals, world: Path) -> None:
+    """The signal reaches the launcher alone."""
+    name = f"two-{number.name}"
+    command = ["pretrain", "bert.yaml", f"run={name}", LONG, "launch.processes=2"]
+    with at_work(*command) as process:
+        process.send_signal(number)
+        err = process.communicate()[1]
+    assert process.returncode == 75, err
+    assert err.count("run the same command again to go on") == 1
+    events = [json.loads(line)["event"] for line in Path(name, "events").read_text().splitlines()]
+    assert events == ["started", "saved"]
+
+
+@pytest.mark.slow
+def test_a_process_of_a_run_is_lost(world: Path) -> None:
+    config = pretrain_config("bert") | {"checkpoint": {"every": 2}, "run": "lost"}
+    write("lost.yaml", config)
+    with at_work("pretrain", "lost.yaml", LONG, "launch.processes=2") as process:
+        os.kill(descendants(process.pid)[-1], signal.SIGKILL)
+        err = process.communicate()[1]
+    assert process.returncode == 128 + signal.SIGKILL, err
+    assert "of 2 was ended by SIGKILL\n  run the same command again" in err
+    more = records("lost")[-1]["step"] + 3
+    again = [*PLMCTL, "pretrain", "lost.yaml", LONG, "launch.processes=1", f"--until={more}"]
+    done = subprocess.run(again, capture_output=True, text=True, check=False)
+    assert done.returncode == 75, done.stderr
+    assert "going on after step" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_comes_out_again_and_what_changed_is_named(
+    cli: Cli, pretrained: dict[str, Path]
+) -> None:
+    shutil.copytree(pretrained["bert"], "first")
+    environment = json.loads(Path("first/environment.json").read_text())
+    environment["versions"]["torch"] = "1.0"
+    Path("first/environment.json").write_text(json.dumps(environment))
+
+    def reproduced() -> tuple[int, dict]:
+        command = [*PLMCTL, "reproduce", "first", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, json.loads(done.stdout)
+
+    code, report = reproduced()
+    assert code == 0
+    assert report["equal"]
+    assert report["losses"] == 3
+    assert report["changed"]["torch"][0] == "1.0"
+    assert not list(Path().glob("first.again*"))
+
+    lines = Path("first/metrics.jsonl").read_text().splitlines(keepends=True)
+    second = json.loads(lines[1]) | {"loss": 1.0}
+    Path("first/metrics.jsonl").write_text(
+        "".join([lines[0], json.dumps(second) + "\n", *lines[2:]])
+    )
+    code, report = reproduced()
+    assert code == 1
+    assert report["first_difference"].startswith("step 4: loss 1.0, ")

@@ -1,0 +1,184 @@
+"""The oracle: a run that is killed at random moments is the run that nobody disturbed, bit for bit.
+
+Real processes and a real SIGKILL, while text is prepared, in steps, and in the middle of saves.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plmctl.runs.exactness import compare_logs, compare_states, records
+from plmctl.runs.killing import moments
+from tests.runs.conftest import pretrain_config, run_main, write
+from tests.runs.test_bad_input import finetune_config
+
+VERIFY = [sys.executable, "-m", "plmctl", "verify-resume"]
+BERT = {"family": "bert", "size": "tiny", "hidden_size": 32, "num_attention_heads": 2}
+TEXT = "Anna sees Bela at the river."
+
+
+def tokenizer(name: str, algorithm: str, size: int, **more: object) -> str:
+    folder = f"tok-{name}"
+    if not Path(folder).is_dir():
+        data = {"train": ["text.txt"]}
+        config = {"run": folder, "algorithm": algorithm, "family": name, "vocab_size": size}
+        write(f"{folder}.yaml", config | {"data": data} | more)
+        assert run_main("train-tokenizer", f"{folder}.yaml") == 0
+    return folder
+
+
+def bert() -> dict:
+    return pretrain_config("bert") | {
+        "objective": {"name": "mlm+nsp"},
+        "train": {
+            "batch_size": 8,
+            "micro_batch_size": 4,
+            "phases": [{"seq_len": 32, "steps": 10}, {"seq_len": 48, "steps": 90}],
+        },
+        "log": {"validate_every": 7, "validate_samples": 16},
+    }
+
+
+def albert() -> dict:
+    model = BERT | {"family": "albert", "embedding_size": 16, "hidden_dropout_prob": 0.1}
+    return pretrain_config("bert") | {
+        "model": model,
+        "objective": {"name": "mlm+sop", "unit": "ngram", "max_ngram": 3},
+        "train": {"batch_size": 8, "phases": [{"seq_len": 32, "steps": 100}]},
+    }
+
+
+def t5() -> dict:
+    return pretrain_config("bert") | {
+        "tokenizer": tokenizer("t5", "unigram", 200),
+        "model": {"family": "t5", "size": "tiny", "d_model": 32, "d_ff": 48, "num_heads": 1},
+        "objective": {"name": "span_corruption"},
+        "train": {"batch_size": 8, "phases": [{"seq_len": 32, "steps": 100}]},
+    }
+
+
+def gpt() -> dict:
+    ramp = {"start": 2, "tokens": 2000}
+    return pretrain_config("gpt2") | {
+        "train": {
+            "batch_size": 8,
+            "batch_ramp": ramp,
+            "phases": [{"seq_len": 32, "steps": 100}],
+        }
+    }
+
+
+def elmo() -> dict:
+    sizes = {"projection_size": 16, "cell_size": 24}
+    return pretrain_config("bert") | {
+        "tokenizer": tokenizer("elmo", "word", 100),
+        "model": {"family": "elmo", "size": "tiny", **sizes},
+        "objective": {"name": "bilm"},
+        "train": {"batch_size": 8, "phases": [{"seq_len": 20, "steps": 100}]},
+    }
+
+
+CONFIGS = {"bert": bert, "albert": albert, "t5": t5, "gpt": gpt, "elmo": elmo}
+
+
+def verified(name: str, kills: int, steps: int) -> dict:
+    command = [*VERIFY, f"oracle-{name}.yaml", f"--kills={kills}", f"--steps={steps}", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
+def test_pretraining_survives_kills(name: str, world: Path) -> None:
+    write(f"oracle-{name}.yaml", CONFIGS[name]() | {"run": f"oracle-{name}"})
+    report = verified(name, kills=5, steps=24)
+    assert len(report["kills"]) == 5
+    assert {kill["moment"] for kill in report["kills"]} == {"preparing", "step", "saving"}
+    checks = {check["name"]: check for check in report["checks"]}
+    assert not any(check["different"] for check in checks.values())
+    assert checks["logged losses"]["compared"] % 24 == 0
+    assert checks["examples, 2 processes"]["compared"] == 24
+    assert checks["model"]["compared"] > 10
+    assert ("carried" in checks) == (name == "elmo")
+    assert not list(Path().glob(f"oracle-{name}.verify*"))
+
+
+@pytest.mark.slow
+def test_finetuning_survives_kills(pretrained: dict[str, Path]) -> None:
+    config = finetune_config(pretrained["bert"]) | {"run": "oracle-finetune"}
+    config["train"] |= {"epochs": 3, "batch_size": 8, "dropout": 0.1}
+    write("oracle-finetune.yaml", config)
+    report = verified("finetune", kills=5, steps=24)
+    assert len(report["kills"]) == 5
+    assert report["equal"]
+
+
+@pytest.mark.slow
+def test_it_finds_a_resume_that_is_not_exact(world: Path) -> None:
+    """The moments of the optimizer are forgotten on purpose."""
+    write("oracle-broken.yaml", gpt() | {"run": "oracle-broken"})
+    broken = (
+        "import sys\n"
+        "from plmctl.training import loop\n"
+        "from plmctl.__main__ import main\n"
+        "sound = loop.restore\n"
+        "def restore(folder, trained):\n"
+        "    saved = sound(folder, trained)\n"
+        "    trained.optimizer.state.clear()\n"
+        "    return saved\n"
+        "loop.restore = restore\n"
+        "sys.argv = ['plmctl', 'verify-resume', 'oracle-broken.yaml', '--kills=3', '--steps=20',\n"
+        "            '--seed=3']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", broken], capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "THE RUNS DIFFER" in done.stdout
+    assert "optimizer" in done.stdout
+    assert list(Path().glob("oracle-broken.verify*"))
+
+
+def test_a_difference_is_named(pretrained: dict[str, Path], tmp_path: Path) -> None:
+    """One bit of one weight, and one figure of one line."""
+    from safetensors.torch import load_file, save_file
+
+    run = pretrained["bert"]
+    state = run / "checkpoints" / "step-000006"
+    assert not any(check.different for check in compare_states(state, state))
+    for path in state.glob("*.safetensors"):
+        tensors = load_file(path)
+        if path.stem == "model":
+            changed = next(iter(sorted(tensors)))
+            tensors[changed].view(-1)[0] *= -1
+        save_file(tensors, tmp_path / path.name)
+    found = {check.name: check for check in compare_states(state, tmp_path)}
+    assert (found["model"].different, found["model"].first) == (1, changed)
+    assert not found["optimizer"].different
+
+    whole = records(run)
+    assert not any(check.different for check in compare_logs(whole, whole))
+    other = [dict(line) for line in whole]
+    other[1]["loss"] += 1e-12
+    losses, _ = compare_logs(whole, other)
+    assert losses.different == 1
+    assert losses.first.startswith("step 4: loss ")
+    losses, _ = compare_logs(whole, whole[1:])
+    assert losses.different == 3
+    assert "step 2" in losses.first
+
+
+def test_moments_hit_preparation_steps_and_saves() -> None:
+    drawn = moments(10, seed=4)
+    assert drawn[:2] == ["preparing"] * 2
+    assert {drawn.count("step"), drawn.count("saving")} == {4}
+    assert moments(10, seed=4) == drawn
+    assert moments(0, seed=4) == []
+
+
+def test_it_takes_configs_of_trainings(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_main("verify-resume", "tok-bert.yaml") == 2
+    assert "verify-resume takes a training's config" in capfd.readouterr().err

@@ -1,0 +1,291 @@
+"""Real faults of disks, memory and processes: nothing is lost, and the message says what to do."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from plmctl.corpus.store import TokenStore
+from plmctl.errors import PlmError
+from plmctl.runs.launch import descendants
+from plmctl.training.checkpoint import Checkpoints, Retention, restore
+from plmctl.training.loader import Slicing
+from tests.training.conftest import Train, tiny_engine, tiny_network, tiny_plan
+from tests.training.test_checkpoint import trained
+from tests.training.test_loop import metrics
+
+
+def steps(folder: Path) -> list[int]:
+    return sorted(int(path.name[5:]) for path in folder.glob("step-*"))
+
+
+@contextmanager
+def limited(kind: int, size: int) -> Iterator[None]:
+    """Under a limit of the kernel's."""
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (soft, hard))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kilobytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_loses_nothing_and_is_told(small_disk: Path) -> None:
+    checkpoints = Checkpoints(small_disk, 5)
+    saved, message = 0, ""
+    for step in range(1, 50):
+        try:
+            checkpoints.save(step, trained(), {"tokens": step})
+        except PlmError as error:
+            saved, message = step - 1, str(error)
+            break
+        (small_disk / f"ballast-{step}").write_bytes(b"x" * 4096)
+    assert saved >= 1
+    assert "No space left on device" in message
+    assert "free some space and run the same command again" in message
+    newest, damaged = checkpoints.newest()
+    assert newest == small_disk / f"step-{saved:06d}"
+    assert not damaged
+    assert restore(newest, trained(5))["tokens"] == saved
+    assert not list(small_disk.glob(".*"))  # the half-written one takes no room
+    for ballast in small_disk.glob("ballast-*"):
+        ballast.unlink()
+    checkpoints.save(saved + 1, trained(), {})
+
+
+def test_a_limit_on_files_loses_nothing_and_is_told(tmp_path: Path) -> None:
+    """The kernel refuses to let a file grow: what a quota does."""
+    checkpoints = Checkpoints(tmp_path, 5)
+    good = checkpoints.save(1, trained(), {})
+    with (
+        limited(resource.RLIMIT_FSIZE, 300),
+        pytest.raises(PlmError, match="step-000002: the checkpoint could not be written: .*large"),
+    ):
+        checkpoints.save(2, trained(), {})
+    assert checkpoints.newest() == (good, [])
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+
+
+def test_which_checkpoints_stay(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, Retention(2, every=10, best=True))
+    for step in range(1, 27):
+        checkpoints.save(step, trained(), {"best": (0.5, min(step, 13))})
+    assert steps(tmp_path) == [10, 13, 20, 25, 26]
+    fresh = Checkpoints(tmp_path, Retention(1))
+    fresh.save(27, trained(), {"best": None})
+    assert steps(tmp_path) == [27]
+
+
+def test_a_damaged_checkpoint_is_never_deleted_nor_counted(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 1)
+    checkpoints.save(5, trained(), {})
+    bad = Checkpoints(tmp_path, 3).save(9, trained(), {})
+    os.truncate(bad / "optimizer.safetensors", 50)
+    after = Checkpoints(tmp_path, 1)
+    assert after.newest()[0] == tmp_path / "step-000005"
+    after.save(7, trained(), {})  # older than the damaged one, and the one to go on from
+    assert steps(tmp_path) == [7, 9]
+    assert after.newest()[0] == tmp_path / "step-000007"
+    after.save(9, trained(), {})
+    after.save(10, trained(), {})
+    assert steps(tmp_path) == [10]
+    assert (tmp_path / ".step-000009.damaged-1" / "optimizer.safetensors").stat().st_size == 50
+
+
+@pytest.mark.parametrize("offset", [0, 9, -1])
+def test_a_flipped_bit_is_found(tmp_path: Path, offset: int) -> None:
+    checkpoints = Checkpoints(tmp_path, 3)
+    good = checkpoints.save(1, trained(), {})
+    for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+        bad = checkpoints.save(2, trained(), {})
+        content = bytearray((bad / name).read_bytes())
+        content[offset] ^= 4
+        (bad / name).write_bytes(content)
+        newest, damaged = checkpoints.newest()
+        assert newest == good
+        assert damaged == [f"{bad}: {name} has other bytes than were written"]
+
+
+def test_the_best_by_validation_stays(store: TokenStore, tmp_path: Path, run_plan: Train) -> None:
+    plan = tiny_plan("clm", store, steps=(8,))
+    plan = replace(plan, validate_every=1, save_best=True, save_every=100)
+    losses = iter([5.0, 4.0, 3.0, 3.5, 2.0, 2.5, float("nan"), 2.2])
+    progress = run_plan(
+        tiny_engine(tiny_network("clm")),
+        plan,
+        tmp_path,
+        lambda *, stop=None: {"valid/loss": next(losses)},
+    )
+    assert progress.best == (2.0, 5)
+    saved = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [event["step"] for event in saved if event["event"] == "saved"] == [1, 2, 3, 5, 8]
+
+
+@pytest.mark.parametrize("torn", ["", '{"step": 5, "lo', "nonsense\n", "\x00\x00"])
+def test_the_log_goes_on_without_gap_or_repetition(
+    torn: str, store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """Lines after the last checkpoint, and what a killed process left of a line, are gone."""
+    plan = tiny_plan("clm", store, steps=(8,), save_every=3)
+    with pytest.raises(PlmError, match="after step 5 of 8"):
+        run_plan(tiny_engine(tiny_network("clm")), replace(plan, until=5), tmp_path)
+    (tmp_path / "checkpoints" / "step-000005" / "model.safetensors").unlink()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(torn)
+    run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path)
+    assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 9))
+
+
+# PyTorch raises in whatever runs at that moment, which may be a destructor.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_process_that_makes_batches_dies(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """Killed as the kernel kills where memory is short; the same command goes on."""
+    plan = replace(tiny_plan("clm", store, steps=(400,), save_every=2), workers=1)
+    rate = plan.learning_rate
+
+    def killing(step: int) -> float:
+        if step == 5:
+            (worker,) = descendants(os.getpid())[:1]
+            os.kill(worker, signal.SIGKILL)
+        return rate(step)
+
+    with pytest.raises(PlmError, match=r"(?s)a process that makes batches died.*same command"):
+        run_plan(tiny_engine(tiny_network("clm")), replace(plan, learning_rate=killing), tmp_path)
+    done = metrics(tmp_path)[-1]["step"]
+    assert 5 <= done < 400
+    rest = replace(tiny_plan("clm", store, steps=(done + 2,)), workers=0)
+    run_plan(tiny_engine(tiny_network("clm")), rest, tmp_path)
+    assert [line["step"] for line in metrics(tmp_path)] == list(range(1, done + 3))
+
+
+def test_workers_outlive_a_signal_to_everybody(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """A terminal and a scheduler signal all processes of a job: the run must still save."""
+    plan = replace(tiny_plan("clm", store, steps=(400,)), workers=1)
+    rate = plan.learning_rate
+
+    def stopping(step: int) -> float:
+        if step == 3:
+            for process in (*descendants(os.getpid()), os.getpid()):
+                os.kill(process, signal.SIGTERM)
+        return rate(step)
+
+    with pytest.raises(PlmError, match="checkpoint saved"):
+        run_plan(tiny_engine(tiny_network("clm")), replace(plan, learning_rate=stopping), tmp_path)
+
+
+def test_a_clock_that_jumps(
+    store: TokenStore, tmp_path: Path, run_plan: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Back by hours between any two looks at it: no time of the log goes by that clock."""
+    now = iter(range(10**9, 0, -3600))
+    monkeypatch.setattr(time, "time", lambda: float(next(now)))
+    run_plan(tiny_engine(tiny_network("clm")), tiny_plan("clm", store), tmp_path)
+    times = [line["time"] for line in metrics(tmp_path)]
+    assert times == sorted(times)
+    assert all(line["tokens_per_second"] > 0 for line in metrics(tmp_path))
+
+
+_MEMORY = """
+import resource, sys
+from dataclasses import replace
+from pathlib import Path
+import torch
+from tests.training.conftest import tiny_engine, tiny_network, tiny_plan
+from plmctl.corpus.store import TokenStore
+from plmctl.training.checkpoint import Checkpoints
+from plmctl.training.journal import Journal
+from plmctl.training.loader import Slicing
+from plmctl.training.loop import Phase, train
+from plmctl.training.telemetry import peak_memory
+
+folder, elastic = Path(sys.argv[1]), sys.argv[2] == "auto"
+store = TokenStore.from_lists([[list(range(6, 106))] * 3] * 600, vocab_size=120)
+plan = tiny_plan("clm", store, steps=(2,), batch=1024, micro=1024)
+plan = replace(plan, elastic=elastic)
+engine = tiny_engine(tiny_network("clm"))
+pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (pages + int(sys.argv[3]), -1))
+with Journal(folder, title="t", total_steps=2, trackers=(), quiet=False) as journal:
+    train(engine, plan, Checkpoints(folder / "checkpoints", 3), journal, lambda *, stop=None: {})
+"""
+
+
+ROOM = 100_000_000  # bytes: for half of the step's examples at once, but not for all
+
+
+def tight(folder: Path, micro: str, room: int) -> subprocess.CompletedProcess[str]:
+    folder.mkdir()
+    command = [sys.executable, "-c", _MEMORY, str(folder), micro, str(room)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_out_of_memory_makes_the_micro_batches_smaller(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """Under a real limit of the process's memory; the losses are those with room enough."""
+    done = tight(tmp_path / "tight", "auto", ROOM)
+    assert done.returncode == 0, done.stderr
+    assert "step 1: out of memory; going on with micro-batches of 512" in done.stderr
+    assert tight(tmp_path / "roomy", "auto", 64_000_000_000).returncode == 0
+    assert "smaller" not in (tmp_path / "roomy" / "events").read_text()
+    ours, theirs = metrics(tmp_path / "tight"), metrics(tmp_path / "roomy")
+    assert [line["step"] for line in ours] == [1, 2]
+    for a, b in zip(ours, theirs, strict=True):
+        assert a["tokens"] == b["tokens"]
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+    asked = tight(tmp_path / "asked", "1024", ROOM)
+    assert "step 1: out of memory\n  run the same command again with" in asked.stderr
+    assert "train.micro_batch_size=512" in asked.stderr
+
+
+def test_an_example_that_does_not_fit_is_told(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    plan = tiny_plan("clm", store, steps=(2,), batch=4, micro=4)
+
+    class Huge:
+        def __getattr__(self, name: str) -> object:
+            return getattr(plan.phases[0].step, name)
+
+        def __len__(self) -> int:
+            return len(plan.phases[0].step)
+
+        def loss(self, network: object, batch: object) -> dict[str, torch.Tensor]:
+            return {"lm": torch.empty(2**60)}  # the allocator itself refuses
+
+    phase = replace(plan.phases[0], step=Huge(), slicing=Slicing(4, 4))
+    with pytest.raises(PlmError, match="step 1: out of memory, with one example at a time"):
+        run_plan(
+            tiny_engine(tiny_network("clm")),
+            replace(plan, phases=(phase,), elastic=True),
+            tmp_path,
+        )
+    said = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [event["micro_batch_size"] for event in said[1:]] == [2, 1]
