@@ -159,7 +159,9 @@ def write(
     found: dict[int, Written] = {}
     network: Any = model.network
     with torch.inference_mode(), model.accelerator.autocast():
-        for numbers in _batches(model, prompts, batch_size):
+        # Padding, which is the end token of GPT-2, would count as a token that was there already.
+        padded = model.caches and decoding.no_repeat_ngram != 1
+        for numbers in _batches(prompts, batch_size, padded=padded):
             inputs = _inputs(model, [prompts[number].ids for number in numbers], begin)
             width = inputs.get("decoder_input_ids", inputs["input_ids"]).shape[1]
             said = network.generate(
@@ -180,16 +182,14 @@ def _written(model: Generative, ids: list[int], last: set[int], *, cut: bool) ->
     return Written(text, len(ids[:end]), end is not None, cut)
 
 
-def _batches(
-    model: Generative, prompts: Sequence[Prompted], size: int
-) -> Iterator[tuple[int, ...]]:
+def _batches(prompts: Sequence[Prompted], size: int, *, padded: bool) -> Iterator[tuple[int, ...]]:
     """Numbers of prompts, the longest first."""
 
     def length(number: int) -> int:
         return len(prompts[number].ids)
 
     order = sorted(range(len(prompts)), key=length, reverse=True)
-    together = [order] if model.caches else [list(same) for _, same in groupby(order, key=length)]
+    together = [order] if padded else [list(same) for _, same in groupby(order, key=length)]
     for same in together:
         for at in range(0, len(same), size):
             yield tuple(same[at : at + size])

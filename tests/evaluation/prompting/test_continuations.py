@@ -14,6 +14,7 @@ from plmctl.evaluation.prompting.sharing import batches, rows_of
 from tests.evaluation.prompting.conftest import KINDS, SENTINELS
 
 LONG = "Question: who paints the tower and likes the garden?\nAnswer:"
+OTHER = f"{LONG} Carl paints the tower. the people of the city saw the king"
 PAIRS = [
     (LONG, " Carl paints the tower."),
     (LONG, " the king"),
@@ -21,6 +22,8 @@ PAIRS = [
     (LONG, " Bela"),
     ("the king went to the city, and the people of", " the city"),
     (LONG, " the people of the city saw the king"),
+    (OTHER, " and the river"),
+    (OTHER, " the garden"),
 ]
 
 
@@ -102,8 +105,9 @@ def test_a_shared_context_is_read_once(subjects: dict) -> None:
     texts = encode(subjects["gpt2"], PAIRS)
     groups = [group for batch in batches(texts, 8, caches=True) for group in batch]
     shared = [group for group in groups if group.shared]
-    assert [sorted(group.members) for group in shared] == [[0, 1, 3, 5]]
-    assert shared[0].shared == texts[0].first - 1
+    assert sorted(sorted(group.members) for group in shared) == [[0, 1, 3, 5], [6, 7]]
+    assert {group.shared for group in shared} == {texts[0].first - 1, texts[6].first - 1}
+    assert any(len(batch) == 2 and batch[1].shared for batch in batches(texts, 8, caches=True))
     assert sorted(rows_of(groups)) == list(range(len(PAIRS)))
     assert all(not g.shared for batch in batches(texts, 8, caches=False) for g in batch)
     for batch in batches(texts, 2, caches=True):

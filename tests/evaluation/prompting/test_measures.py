@@ -135,8 +135,8 @@ def test_closed_book_qa(
         said.append(one.text.split("\n")[0])
     values = [
         {"question": texts[0], "answers": ["no", said[0].upper()]},
-        {"question": texts[1], "answers": said[1]},
-        {"question": texts[2], "answers": ["no"]},
+        {"question": texts[1], "answers": ["no", said[1]]},
+        {"question": texts[2], "answers": "no"},
     ]
     data = rows(tmp_path / "qa.jsonl", values)
     asked = {"data": [data], "max_new_tokens": 6}
