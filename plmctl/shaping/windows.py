@@ -16,7 +16,6 @@ Ints = NDArray[np.int64]
 _ALONE = "\u3000-\u303f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0002fa1f"
 _SPACE = " \t\r\n\u202f"
 _WORD = re.compile(f"[{_ALONE}]|[^{_SPACE}{_ALONE}]+")
-_SPACES = re.compile(f"[{_SPACE}]+")
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,10 @@ def words(text: str) -> Ints:
 
 
 def covering(text: str, spans: Ints, answer: str, start: int) -> tuple[int, int] | None:
-    """The characters of the words that an answer lies on, if its text is there.
+    """The characters of the words that an answer lies on, if it is where it is said to be.
+
+    BERT's code takes an answer that is anywhere in those words. One that is a character off is
+    refused here all the same: nobody knows what else is wrong with it.
 
     Args:
         text: The context.
@@ -77,19 +79,18 @@ def covering(text: str, spans: Ints, answer: str, start: int) -> tuple[int, int]
         start: The character that it is said to start at.
 
     Returns:
-        First character and end; None if those words do not have the answer in them.
+        First character and end; None if the answer is not there.
     """
-    if not (start >= 0 and answer.strip() and start + len(answer) <= len(text) and len(spans)):
+    there = text[start : start + len(answer)] if start >= 0 else ""
+    if there.split() != answer.split() or not answer.strip():
         return None
     ends = [start, start + len(answer) - 1]
     # A space belongs to the word before it.
     first, last = np.maximum(np.searchsorted(spans[:, 0], ends, side="right") - 1, 0)
-    begin, end = int(spans[first, 0]), int(spans[last, 1])
-    there = _SPACES.sub(" ", text[begin:end])
-    return (begin, end) if " ".join(answer.split()) in there else None
+    return int(spans[first, 0]), int(spans[last, 1])
 
 
-def pieces_over(offsets: Ints, begin: int, end: int) -> tuple[int, int] | None:
+def pieces_over(offsets: NDArray[np.int32], begin: int, end: int) -> tuple[int, int] | None:
     """First and last piece that has a character of [begin, end); None if there is none.
 
     Args:
@@ -102,7 +103,9 @@ def pieces_over(offsets: Ints, begin: int, end: int) -> tuple[int, int] | None:
     return (first, last) if first <= last else None
 
 
-def tightened(ids: Ints, span: tuple[int, int], answer: Sequence[int]) -> tuple[int, int]:
+def tightened(
+    ids: NDArray[np.int32], span: tuple[int, int], answer: Sequence[int]
+) -> tuple[int, int]:
     """The first part of a span whose pieces are those of the answer, else the span.
 
     Words are often more than the answer: "(1895-1943)." for "1895".

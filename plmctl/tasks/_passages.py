@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,11 @@ class Pieces:
     text: str
     ids: NDArray[np.int32]
     offsets: NDArray[np.int32]
+
+    @cached_property
+    def words(self) -> Ints:
+        """[W, 2] see ``shaping.windows.words``."""
+        return words(self.text)
 
     def slice(self, first: int, last: int) -> str:
         """The text from one piece to another, as it was written."""
@@ -174,17 +180,19 @@ def place_of(
     """
     if start is None:
         return f"answer {answer!r} has no answer_start"
-    covered = covering(context.text, words(context.text), answer, start)
+    covered = covering(context.text, context.words, answer, start)
     if covered is None:
         there = context.text[max(0, start) : max(0, start) + len(answer)]
-        found = context.text.find(answer) if answer else -1
-        where = f"; it is at {found}" if found >= 0 else "; it is nowhere in the context"
-        return f"answer {answer!r} is not at {start}, where {there!r} is{where}"
+        found = context.text.find(answer)
+        where = f"it is at {found}" if found >= 0 else "it is nowhere in the context"
+        return f"answer {_short(answer)} is not at {start}, where {_short(there)} is; {where}"
     if alone is None:
-        exact = context.text.find(answer, *covered)
-        at = start if context.text.startswith(answer, start) else exact
-        covered = (at, at + len(answer)) if at >= 0 else covered
-    span = pieces_over(context.offsets.astype(np.int64), *covered)
+        covered = (start, start + len(answer))
+    span = pieces_over(context.offsets, *covered)
     if span is None:
         return f"answer {answer!r} has no tokens in this vocabulary"
-    return span if alone is None else tightened(context.ids.astype(np.int64), span, alone)
+    return span if alone is None else tightened(context.ids, span, alone)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")

@@ -115,7 +115,7 @@ def windowed(
     kept, dropped = list(range(len(rows))), []
     if use == "train" and places is not None:
         kept = [n for n, place in enumerate(places) if not isinstance(place, str)]
-        names = [f"{row.origin}: {_id(config, row, n)}" for n, row in enumerate(rows)]
+        names = [_name(config, row) for row in rows]
         dropped = [
             f"{names[n]}: {place}" for n, place in enumerate(places) if isinstance(place, str)
         ]
@@ -214,3 +214,10 @@ def _text(row: Row, column: str) -> str:
 def _id(config: Any, row: Row, number: int) -> str:
     found = row.values.get(config.id)
     return str(number + 1) if found is None else str(found)
+
+
+def _name(config: Any, row: Row) -> str:
+    """Origin and id; that of a nested file ends with the id."""
+    found = row.values.get(config.id)
+    known = found is None or row.origin.endswith(f"/{found}")
+    return row.origin if known else f"{row.origin}: {found}"
