@@ -187,7 +187,12 @@ def _chinese_exact(prediction: str, reference: str) -> float:
 
 
 def _chinese_f1(prediction: str, reference: str) -> float:
-    """From the longest run of units that both have, not from all that they share."""
+    """From the longest run of units that both have, not from all that they share.
+
+    CMRC's questions all have answers; to one that has none, silence is right here.
+    """
+    if not reference:
+        return float(not prediction)
     ours, theirs = chinese_units(prediction), chinese_units(reference)
     match = SequenceMatcher(None, ours, theirs, autojunk=False).find_longest_match()
     return _harmonic(match.size, len(ours), len(theirs))

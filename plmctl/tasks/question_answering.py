@@ -132,7 +132,7 @@ def head_of(config: Config, family: str) -> Literal["linear", "albert"]:
     """
     if config.head == "albert" and (family != "albert" or not config.version2):
         raise ConfigError(
-            f"task.head: albert, for a {family} {'with' if config.version2 else 'without'} "
+            f"task.head: albert, for {family} {'with' if config.version2 else 'without'} "
             "task.version2",
             "the head is for an ALBERT and version2; use `head: linear`",
         )

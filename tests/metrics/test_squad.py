@@ -119,6 +119,8 @@ def test_chinese_by_characters():
     # Not the longest common subsequence: 甲 and 丙 of both, but apart.
     assert one("甲乙丙", "甲丁丙", metric="cmrc") == (0, pytest.approx(2 * 1 / 6))
     assert one("", "甲", metric="cmrc") == (0, 0)
+    assert one("", metric="cmrc") == (1, 1)
+    assert one("甲", metric="cmrc") == (0, 0)
 
 
 def test_nothing_to_score():
