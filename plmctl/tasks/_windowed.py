@@ -137,7 +137,7 @@ def windowed(
         *cuts,
         None if known is None else _labels(known, cuts, [template.offset(len(q)) for q in asked]),
         template,
-        "token_type_ids" in tokenizer.model_input_names,
+        _has_segments(tokenizer),
         int(tokenizer.pad_token_id or 0),
         sum(len(question.ids) > config.max_query_length for question in whole),
         tuple(dropped),
@@ -201,6 +201,12 @@ def _shared(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[Pi
     distinct = list(dict.fromkeys(texts))
     pieces = dict(zip(distinct, pieces_of(distinct, tokenizer), strict=True))
     return [pieces[text] for text in texts]
+
+
+def _has_segments(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """ALBERT has them, though transformers' class for its tokenizer leaves them out."""
+    named = "token_type_ids" in tokenizer.model_input_names
+    return named or type(tokenizer).__name__.startswith("Albert")
 
 
 def _is_wordpiece(tokenizer: Any) -> bool:
