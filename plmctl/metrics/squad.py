@@ -74,6 +74,20 @@ def scores(
     )
 
 
+def figures(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], metric: Metric
+) -> dict[str, float]:
+    """``exact_match`` and ``f1`` in per cent, and ``total``; for squad2 also HasAns and NoAns.
+
+    Args:
+        predictions: [N] answers; "" for none.
+        references: [N] the right answers to each; none where the question has no answer.
+        metric: Whose rules.
+    """
+    found = scores(predictions, references, metric)
+    return by_answerability(found) if metric == "squad2" else summary(found)
+
+
 def summary(found: Scores) -> dict[str, float]:
     """``exact_match`` and ``f1`` in per cent, and ``total``, the number of questions."""
     return {

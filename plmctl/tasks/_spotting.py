@@ -164,9 +164,10 @@ class Spotting:
         """Per cent by ``metrics.squad``; with ``version2`` also HasAns, NoAns and thresholds."""
         references = self._references()
         texts = [answer["prediction"] for answer in answers]
+        scores = squad.scores(texts, references, self.metric)
         if not self.config.version2:
-            return squad.summary(squad.scores(texts, references, self.metric))
-        figures = squad.by_answerability(squad.scores(texts, references, self.metric))
+            return squad.summary(scores)
+        figures: dict[str, Any] = squad.by_answerability(scores)
         best = [answer["best"] for answer in answers]
         scores = squad.scores(best, references, self.metric)
         differences = [answer["null_difference"] for answer in answers]
