@@ -18,10 +18,12 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from plmctl.corpus.tables import Row
 from plmctl.errors import ConfigError, DataError
+from plmctl.evaluation.predict import answers
 from plmctl.modeling.network import Network
 from plmctl.tasks import question_answering as task
 from plmctl.tasks._spotting import Spotting
 
+CPU = torch.device("cpu")
 LETTERS = string.ascii_lowercase + string.digits + string.punctuation
 CONTEXT = (
     "Ünder the Elbe (1895-1943),\n a river runs; Emil  Fritz saw 3 boats. 由韩国Nexon开发。 " * 3
@@ -248,3 +250,22 @@ def test_chinese_rows_are_scored_as_cmrc_does() -> None:
     examples = made([row("韩国")])
     assert examples.metric == "cmrc"  # every context has Chinese in it
     assert made([row("韩国")], metric="squad", version2=True).metric == "squad2"
+
+
+def test_a_network_learns_the_answers_of_two_questions(network: Network) -> None:
+    other = {"context": "emil saw 3 boats.", "question": "how many?"}
+    other["answers"] = {"text": ["3 boats"], "answer_start": [9]}
+    rows = [row("Elbe"), Row(other, "a.jsonl:2")]
+    examples = made(rows, max_length=120, doc_stride=90)
+    whole = np.arange(len(examples))
+    batch = examples.collate(whole * 0, whole)
+    optimizer = torch.optim.Adam(network.parameters(), lr=2e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        sums = examples.loss(network, batch)
+        (0.5 * (sums["start"] + sums["end"]) / len(examples)).backward()
+        optimizer.step()
+    scored = made(rows, "score", max_length=120, doc_stride=90)
+    found = answers(network, scored, CPU)
+    assert [one["prediction"] for one in found] == ["Elbe", "3 boats"]
+    assert scored.figures(found) == {"exact_match": 100, "f1": 100, "total": 2}
