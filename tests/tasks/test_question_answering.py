@@ -1,6 +1,7 @@
 """Rows to windows to answers, with tokenizers of each family and tiny networks."""
 
 import string
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,13 @@ from transformers import (
     BertForQuestionAnswering,
     BertTokenizer,
     GPT2Tokenizer,
+    OpenAIGPTConfig,
     RobertaTokenizer,
+    T5Config,
 )
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from plmctl import tasks
 from plmctl.corpus.tables import Row
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.predict import answers
@@ -269,3 +273,18 @@ def test_a_network_learns_the_answers_of_two_questions(network: Network) -> None
     found = answers(network, scored, CPU)
     assert [one["prediction"] for one in found] == ["Elbe", "3 boats"]
     assert scored.figures(found) == {"exact_match": 100, "f1": 100, "total": 2}
+
+
+def test_a_published_folder_says_what_it_is_for(network: Network, tmp_path: Path) -> None:
+    network.model.save_pretrained(tmp_path)
+    found = tasks.finetuned(str(tmp_path))
+    assert (found.config.name, found.max_length) == ("question_answering", 128)
+    model = task.load(found.config, str(tmp_path), found.labels, pretrained=True, changes={})
+    assert torch.equal(model.qa_outputs.weight, network.model.qa_outputs.weight)
+
+
+def test_families_without_such_a_head_are_refused(tmp_path: Path) -> None:
+    for config in (T5Config(), OpenAIGPTConfig()):
+        config.save_pretrained(tmp_path)
+        with pytest.raises(ConfigError, match=f"{config.model_type} has no head"):
+            task.load(task.Config(), str(tmp_path), (), pretrained=True, changes={})
