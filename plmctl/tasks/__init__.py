@@ -37,7 +37,11 @@ _HEADS = {
 
 
 class Task(Protocol):
-    """What a file of this folder defines; the module itself is the object."""
+    """What a file of this folder defines; the module itself is the object.
+
+    It may also define ``split_columns(config)`` and ``settled(config, results)``, which the
+    functions of these names below ask for.
+    """
 
     Config: Any
     """Its config model, a ``TaskConfig``."""

@@ -157,6 +157,8 @@ class Spotting:
                     answer |= {"prediction": "", "start": None}
         for answer in found:
             chances = {one["text"]: one["probability"] for one in answer["n_best"]}
+            if self.head == "albert":  # whose silence is none of the n best, but a logit
+                chances[""] = float(1 / (1 + np.exp(-answer["null_difference"])))
             answer["probability"] = chances.get(answer["prediction"], 0.0)
         return found
 

@@ -38,7 +38,7 @@ SQUAD = {
                         },
                     ],
                 },
-                {"context": "The Oder.", "qas": [{"id": 3, "question": "Which river?"}]},
+                {"context": "The Havel.", "qas": [{"id": 3, "question": "Which river?"}]},
             ],
         }
     ],

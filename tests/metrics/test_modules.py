@@ -46,7 +46,7 @@ def test_an_unknown_name_gets_the_nearest_one():
 
 
 def test_answers_are_texts_with_lists_of_right_ones():
-    given = {"predictions": ["the Elbe", "x"], "references": [["Elbe", "Oder"], []]}
+    given = {"predictions": ["the Elbe", "x"], "references": [["Elbe", "Havel"], []]}
     assert modules.load("squad").compute(**given) == {"exact_match": 50, "f1": 50, "total": 2}
     assert modules.load("squad_v2").compute(**given)["NoAns_exact_match"] == 0
     module = modules.load("cmrc2018")

@@ -1,5 +1,6 @@
 """ALBERT's head for questions that may have no answer."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,8 @@ def test_it_learns_answers_and_that_there_is_none(folder: str) -> None:
         outputs = examples.outputs(network, batch)
     found = examples.answers({name: list(value.numpy()) for name, value in outputs.items()})
     assert [one["prediction"] for one in found] == ["Elbe", ""]
+    least = min(outputs["none"][examples.windows.row == 1].tolist())
+    assert found[1]["probability"] == pytest.approx(1 / (1 + math.exp(-least)))
     assert examples.figures(found)["f1"] == 100
 
 
