@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plmctl.corpus import sample
 from plmctl.corpus.lines import place, read_lines
+from plmctl.corpus.nested import is_nested, nested_rows
 from plmctl.corpus.source import Source
 from plmctl.errors import DataError
 
@@ -37,6 +38,8 @@ def rows(source: Source, start: int = 0, end: int | None = None, column: str | N
         DataError: A malformed row, bytes that are not UTF-8, or no such column or split.
     """
     if source.kind == "jsonl":
+        if is_nested(source):  # in one piece: it cannot be read from its middle
+            return iter(()) if start else nested_rows(source)
         return _json_rows(source, start, end)
     if source.kind in ("csv", "tsv"):
         return _csv_rows(source)

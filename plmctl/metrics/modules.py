@@ -6,13 +6,17 @@ here.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from plmctl.errors import ConfigError
 from plmctl.metrics import classification as metrics
+from plmctl.metrics import squad
 from plmctl.registry import nearest
 
-_FUNCTIONS: dict[str, tuple[Callable[..., float], str]] = {
+_ANSWERS = "answers"  # texts, and lists of the right ones
+
+_FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "accuracy": (metrics.accuracy, "int64"),
     "precision": (metrics.precision, "int64"),
     "recall": (metrics.recall, "int64"),
@@ -20,6 +24,9 @@ _FUNCTIONS: dict[str, tuple[Callable[..., float], str]] = {
     "matthews_correlation": (metrics.matthews, "int64"),
     "pearsonr": (metrics.pearson, "float64"),
     "spearmanr": (metrics.spearman, "float64"),
+    "squad": (partial(squad.figures, metric="squad"), _ANSWERS),
+    "squad_v2": (partial(squad.figures, metric="squad2"), _ANSWERS),
+    "cmrc2018": (partial(squad.figures, metric="cmrc"), _ANSWERS),
 }
 
 
@@ -48,16 +55,20 @@ def load(name: str) -> Any:
 
     class Module(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         def _info(self) -> Any:
-            features = {side: datasets.Value(kind) for side in ("predictions", "references")}
+            one = datasets.Value("string" if kind == _ANSWERS else kind)
+            right = datasets.List(one) if kind == _ANSWERS else one
+            features = {"predictions": one, "references": right}
+            described = getattr(function, "func", function).__doc__
             return evaluate.MetricInfo(
-                description=(function.__doc__ or "").strip(),
+                description=(described or "").strip(),
                 citation="",
                 inputs_description="predictions and references of one length",
                 features=datasets.Features(features),
             )
 
         def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
-            return {name: function(predictions, references, **options)}
+            result = function(predictions, references, **options)
+            return result if isinstance(result, dict) else {name: result}
 
     # Its default is a file in the user's cache, which two runs at a time would share.
     return Module(keep_in_memory=True)

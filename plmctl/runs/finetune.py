@@ -75,7 +75,7 @@ def read_examples(config: FinetuneConfig) -> Examples:
     """
     task = tasks.get(config.task.name)
     tokenizer = task.tokenizer(config.task, config.model)
-    train, valid = split_rows(config.data, config.seed, task.text_columns(config.task))
+    train, valid = split_rows(config.data, config.seed, tasks.split_columns(config.task))
     labels = task.labels_of(config.task, train)
     make = partial(task.make, config.task, tokenizer=tokenizer, labels=labels)
     longest = config.train.max_length
@@ -213,7 +213,8 @@ def _finish(
     document = {"kind": "finetune", "model": config.model, "results": results}
     write_results(folder, "valid", document)
     model: Any = engine.trained().network
-    made = tasks.Finetuned(config.task, examples.labels, config.train.max_length)
+    asked = tasks.settled(config.task, results)
+    made = tasks.Finetuned(asked, examples.labels, config.train.max_length)
     card = model_card(folder, type(model).__name__)
     save_model(folder, model, examples.tokenizer, card, made)
     write([folder], folder / "report.html")

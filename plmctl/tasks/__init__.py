@@ -29,12 +29,19 @@ Answer = dict[str, Any]
 """What is said of one row, in plain types: ``prediction``, and what the task has beside it."""
 
 _FILE = "task.json"
-_HEADS = {"ForSequenceClassification": "classification"}
+_HEADS = {
+    "ForSequenceClassification": "classification",
+    "ForQuestionAnswering": "question_answering",
+}
 """Tasks of finetuned folders that are not plmctl's own, by the end of the network's class."""
 
 
 class Task(Protocol):
-    """What a file of this folder defines; the module itself is the object."""
+    """What a file of this folder defines; the module itself is the object.
+
+    It may also define ``split_columns(config)`` and ``settled(config, results)``, which the
+    functions of these names below ask for.
+    """
 
     Config: Any
     """Its config model, a ``TaskConfig``."""
@@ -183,6 +190,19 @@ def finetuned(model: str) -> Finetuned:
             longest = getattr(network, "max_position_embeddings", None) or 512
             return Finetuned(get(name).Config(name=name), labels, min(longest, 512))
     raise ConfigError(f"{model}: not finetuned for a task, but a {made_for}", "finetune it first")
+
+
+def split_columns(config: Any) -> tuple[str, ...]:
+    """The columns whose equal rows are held out together: a task's own, else its text."""
+    task: Any = get(config.name)
+    found: tuple[str, ...] = getattr(task, "split_columns", task.text_columns)(config)
+    return found
+
+
+def settled(config: Any, results: Mapping[str, Any]) -> Any:
+    """A task's config with what its results settle (a threshold tuned on the validation rows)."""
+    task: Any = get(config.name)
+    return task.settled(config, results) if hasattr(task, "settled") else config
 
 
 def with_columns(config: Any, columns: Mapping[str, Any]) -> Any:

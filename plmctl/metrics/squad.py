@@ -1,0 +1,229 @@
+"""Scores of extracted answers, as the scripts of SQuAD 1.1, SQuAD 2.0 and CMRC 2018 count them.
+
+An answer is compared with every reference of its question and has the best of the comparisons.
+Scores are per cent of all questions. The scripts differ where nothing is left of an answer: "the"
+for "a" is exact in both versions of SQuAD, but its F1 is 0 in 1.1 and 1 in 2.0.
+
+Sources: rajpurkar/SQuAD-explorer, evaluate-v1.1.py and evaluate-v2.0.py; ymcui/cmrc2018,
+cmrc2018_evaluate.py.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Literal
+
+from plmctl.errors import DataError
+
+Metric = Literal["squad", "squad2", "cmrc"]
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_MARKS = str.maketrans("", "", string.punctuation)
+# CMRC's list. It has an ellipsis as two characters too, which its code compares to single ones.
+_NO_CHINESE_MARKS = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
+_CHINESE_UNITS = re.compile(r"[\u4e00-\u9fa5]|[^\W\u4e00-\u9fa5]+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the answers are worth, a question each.
+
+    Attributes:
+        exact: [N] 1 where the answer is that of a reference, else 0.
+        f1: [N] from 0 to 1.
+        answerable: [N] whether the question has a reference.
+    """
+
+    exact: tuple[float, ...]
+    f1: tuple[float, ...]
+    answerable: tuple[bool, ...]
+
+
+def scores(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], metric: Metric
+) -> Scores:
+    """Exact match and F1 of each question.
+
+    Args:
+        predictions: [N] answers; "" for none.
+        references: [N] the right answers to each; none where the question has no answer.
+        metric: Whose rules. squad2 leaves out references of which nothing is left but articles
+            and marks.
+
+    Raises:
+        DataError: Nothing to score, or not one prediction for each question.
+    """
+    if len(predictions) != len(references):
+        raise DataError(f"{len(predictions)} answers to {len(references)} questions")
+    if not predictions:
+        raise DataError("nothing to score: there are no questions")
+    exact, f1 = _MEASURES[metric]
+    kept = [_kept(texts, metric) for texts in references]
+    return Scores(
+        tuple(
+            max(exact(p, text) for text in texts)
+            for p, texts in zip(predictions, kept, strict=True)
+        ),
+        tuple(
+            max(f1(p, text) for text in texts) for p, texts in zip(predictions, kept, strict=True)
+        ),
+        tuple(bool(texts) for texts in references),
+    )
+
+
+def figures(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], metric: Metric
+) -> dict[str, float]:
+    """``exact_match`` and ``f1`` in per cent, and ``total``; for squad2 also HasAns and NoAns.
+
+    Args:
+        predictions: [N] answers; "" for none.
+        references: [N] the right answers to each; none where the question has no answer.
+        metric: Whose rules.
+    """
+    found = scores(predictions, references, metric)
+    return by_answerability(found) if metric == "squad2" else summary(found)
+
+
+def summary(found: Scores) -> dict[str, float]:
+    """``exact_match`` and ``f1`` in per cent, and ``total``, the number of questions."""
+    return {
+        "exact_match": _per_cent(found.exact),
+        "f1": _per_cent(found.f1),
+        "total": len(found.exact),
+    }
+
+
+def by_answerability(found: Scores) -> dict[str, float]:
+    """``summary`` of all questions, of those with an answer (HasAns) and of the others (NoAns)."""
+    figures = summary(found)
+    for prefix, wanted in (("HasAns", True), ("NoAns", False)):
+        which = [n for n, has in enumerate(found.answerable) if has == wanted]
+        if which:
+            figures |= {
+                f"{prefix}_exact_match": _per_cent([found.exact[n] for n in which]),
+                f"{prefix}_f1": _per_cent([found.f1[n] for n in which]),
+                f"{prefix}_total": len(which),
+            }
+    return figures
+
+
+def forced(found: Scores, no_answer: Sequence[float], threshold: float) -> Scores:
+    """The scores when questions with ``no_answer`` above the threshold are left unanswered.
+
+    Args:
+        found: Of the answers as they are.
+        no_answer: [N] how likely it is that there is none, on any scale.
+        threshold: On the same scale.
+    """
+    silent = [score > threshold for score in no_answer]
+
+    def changed(values: Sequence[float]) -> tuple[float, ...]:
+        return tuple(
+            float(not has) if is_silent else value
+            for value, has, is_silent in zip(values, found.answerable, silent, strict=True)
+        )
+
+    return Scores(changed(found.exact), changed(found.f1), found.answerable)
+
+
+def best_threshold(
+    predictions: Sequence[str],
+    values: Sequence[float],
+    answerable: Sequence[bool],
+    no_answer: Sequence[float],
+    silent: float = 0.0,
+) -> tuple[float, float]:
+    """The best mean in per cent over all thresholds on ``no_answer``, and that threshold.
+
+    The sweep begins with no question answered, and answers one question more at a time, in the
+    order of ``no_answer``; the first best one wins.
+
+    Args:
+        predictions: [N] the answers, "" where there is none at any threshold.
+        values: [N] the exact matches or the F1 of these answers.
+        answerable: [N] whether the question has an answer.
+        no_answer: [N] how likely it is that there is none, on any scale.
+        silent: The threshold where it is best to answer nothing: 0 in the script, though that may
+            let answers through.
+    """
+    score: float = sum(not has for has in answerable)
+    best, threshold = score, silent
+    for n in sorted(range(len(values)), key=lambda n: no_answer[n]):
+        score += values[n] if answerable[n] else -bool(predictions[n])
+        if score > best:
+            best, threshold = score, no_answer[n]
+    return 100 * best / len(values), threshold
+
+
+def normalized(text: str) -> str:
+    """Lower case, without ASCII marks, without the words a, an, the, single spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_MARKS)).split())
+
+
+def chinese_units(text: str) -> list[str]:
+    """What CMRC's F1 counts: a Chinese character, or a word of other characters, without marks.
+
+    CMRC's script cuts what is not Chinese with NLTK's English tokenizer; here a run of letters and
+    digits is a word and any other character is one, which differs for such as "don't".
+    """
+    return _CHINESE_UNITS.findall(text.lower().strip().translate(_NO_CHINESE_MARKS))
+
+
+def _kept(references: Sequence[str], metric: Metric) -> Sequence[str]:
+    if metric == "squad2":
+        references = [text for text in references if normalized(text)]
+    return references or [""]
+
+
+def _exact(prediction: str, reference: str) -> float:
+    return float(normalized(prediction) == normalized(reference))
+
+
+def _f1(prediction: str, reference: str) -> float:
+    ours, theirs = normalized(prediction).split(), normalized(reference).split()
+    return _harmonic((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
+
+
+def _f1_or_silent(prediction: str, reference: str) -> float:
+    ours, theirs = normalized(prediction), normalized(reference)
+    return _f1(prediction, reference) if ours and theirs else float(ours == theirs)
+
+
+def _chinese_exact(prediction: str, reference: str) -> float:
+    ours, theirs = (
+        text.lower().strip().translate(_NO_CHINESE_MARKS) for text in (prediction, reference)
+    )
+    return float(ours == theirs)
+
+
+def _chinese_f1(prediction: str, reference: str) -> float:
+    """From the longest run of units that both have, not from all that they share.
+
+    CMRC's questions all have answers; to one that has none, silence is right here.
+    """
+    if not reference:
+        return float(not prediction)
+    ours, theirs = chinese_units(prediction), chinese_units(reference)
+    match = SequenceMatcher(None, ours, theirs, autojunk=False).find_longest_match()
+    return _harmonic(match.size, len(ours), len(theirs))
+
+
+def _harmonic(shared: int, ours: int, theirs: int) -> float:
+    return 2 * shared / (ours + theirs) if shared else 0.0
+
+
+def _per_cent(values: Sequence[float]) -> float:
+    return 100 * sum(values) / len(values)
+
+
+Measure = Callable[[str, str], float]
+
+_MEASURES: dict[Metric, tuple[Measure, Measure]] = {
+    "squad": (_exact, _f1),
+    "squad2": (_exact, _f1_or_silent),
+    "cmrc": (_chinese_exact, _chinese_f1),
+}

@@ -1,0 +1,1 @@
+"""Heads of finetuned networks that transformers has no class for."""

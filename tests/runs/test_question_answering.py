@@ -1,0 +1,79 @@
+"""Question answering from the command line: finetune, the folder it leaves, and eval."""
+
+import json
+from pathlib import Path
+
+from tests.runs.conftest import NAMES, PLACES, Cli, sentence, write
+from tests.runs.test_bad_input import refused
+
+
+def squad(paragraphs: int, *, version2: bool) -> dict:
+    made = []
+    for number in range(paragraphs):
+        context = " ".join(sentence(number * 5 + k) for k in range(6))
+        place, name = PLACES[(number * 5 // 3) % 8], NAMES[(number * 5) % 10]
+        answers = [{"text": place, "answer_start": context.index(place)}]
+        qas = [{"id": f"q{number}", "question": f"Where is {name}?", "answers": answers}]
+        if version2:
+            question = {"id": f"n{number}", "question": "Why?", "answers": []}
+            qas.append(question | {"is_impossible": True})
+        made.append({"context": context, "qas": qas})
+    return {"version": "x", "data": [{"title": "days", "paragraphs": made}]}
+
+
+def config(model: Path, **task: object) -> dict:
+    return {
+        "run": "qa",
+        "model": str(model / "model"),
+        "task": {"name": "question_answering", "doc_stride": 16, **task},
+        "data": {"train": ["squad.json"], "valid": 0.3},
+        "train": {"batch_size": 8, "epochs": 1, "max_length": 32},
+        "compute": {"device": "cpu"},
+    }
+
+
+def test_the_tuned_threshold_is_kept_and_used(cli: Cli, pretrained: dict[str, Path]) -> None:
+    Path("squad.json").write_text(json.dumps(squad(12, version2=True)))
+    write("qa.yaml", config(pretrained["bert"], version2=True))
+    code, out, err = cli("finetune", "qa.yaml", "--json")
+    assert code == 0, err
+    results = json.loads(out)
+    kept = json.loads(Path("qa/model/task.json").read_text())
+    assert (
+        kept["task"]["null_threshold"] == results["null_threshold"] == results["best_f1_threshold"]
+    )
+    assert results["f1"] == results["best_f1"]
+    assert results["HasAns_total"] == results["NoAns_total"] > 0  # a context is on one side
+    write(
+        "ev.yaml",
+        {
+            "run": "qa-eval",
+            "model": "qa/model",
+            "measures": [{"name": "task", "data": ["squad.json"]}],
+            "compute": {"device": "cpu"},
+        },
+    )
+    code, out, err = cli("eval", "ev.yaml", "--json")
+    assert code == 0, err
+    assert f'"null_threshold": {results["null_threshold"]}' in out
+
+
+def test_gpt2_finds_answers_too(cli: Cli, pretrained: dict[str, Path]) -> None:
+    Path("squad.json").write_text(json.dumps(squad(12, version2=False)))
+    write("qa.yaml", config(pretrained["gpt2"]) | {"run": "qa-gpt2"})
+    code, out, err = cli("finetune", "qa.yaml", "--json")
+    assert code == 0, err
+    assert json.loads(out)["total"] > 0
+
+
+def test_wrong_rows(cli: Cli, pretrained: dict[str, Path]) -> None:
+    broken = squad(12, version2=False)
+    del broken["data"][0]["paragraphs"][1]["qas"][0]["question"]
+    Path("broken.json").write_text(json.dumps(broken))
+    write("qa.yaml", config(pretrained["bert"]) | {"run": "x3"})
+    given = "data.train=[broken.json]"
+    refused(cli("finetune", "qa.yaml", given), 3, "broken.json: days/2/q1: no text 'question'")
+    refused(cli("finetune", "qa.yaml", "data.train=[rows.tsv]"), 3, "rows.tsv:2", "'context'")
+    Path("squad.json").write_text(json.dumps(squad(12, version2=False)))
+    refused(cli("finetune", "qa.yaml", "train.max_length=8"), 2, "no room for a context")
+    assert not Path("x3").exists()
