@@ -10,6 +10,7 @@ from typing import Any
 
 from plmctl.errors import ConfigError
 from plmctl.metrics import classification as metrics
+from plmctl.metrics import text
 from plmctl.registry import nearest
 
 _FUNCTIONS: dict[str, tuple[Callable[..., float], str]] = {
@@ -21,11 +22,19 @@ _FUNCTIONS: dict[str, tuple[Callable[..., float], str]] = {
     "pearsonr": (metrics.pearson, "float64"),
     "spearmanr": (metrics.spearman, "float64"),
 }
+_TEXT_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "bleu": text.bleu,
+    "chrf": text.chrf,
+    "rouge": text.rouge,
+    "exact_match": text.exact_match,
+    "sequence_accuracy": text.sequence_accuracy,
+}
+"""Of texts, with a list of one or more references for each."""
 
 
 def names() -> tuple[str, ...]:
     """The metrics that can be loaded."""
-    return tuple(_FUNCTIONS)
+    return (*_FUNCTIONS, *_TEXT_FUNCTIONS)
 
 
 def load(name: str) -> Any:
@@ -33,22 +42,22 @@ def load(name: str) -> Any:
 
     Args:
         name: One of ``names()``. ``compute`` takes the options of the function it wraps:
-            ``average`` for precision, recall and f1, which is "macro" unless told.
+            ``average`` for precision, recall and f1, which is "macro" unless told, ``tokens`` for
+            bleu and rouge.
 
     Raises:
         ConfigError: No such metric.
     """
-    if name not in _FUNCTIONS:
-        raise ConfigError(f"unknown metric {name!r}{nearest(name, _FUNCTIONS)}")
+    if name not in names():
+        raise ConfigError(f"unknown metric {name!r}{nearest(name, names())}")
     # Here, since it takes seconds: it pulls in transformers' pipelines.
     import datasets
     import evaluate
 
-    function, kind = _FUNCTIONS[name]
+    function, features = _features(name)
 
     class Module(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         def _info(self) -> Any:
-            features = {side: datasets.Value(kind) for side in ("predictions", "references")}
             return evaluate.MetricInfo(
                 description=(function.__doc__ or "").strip(),
                 citation="",
@@ -57,7 +66,19 @@ def load(name: str) -> Any:
             )
 
         def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
-            return {name: function(predictions, references, **options)}
+            found = function(predictions, references, **options)
+            return found if isinstance(found, dict) else {name: found}
 
     # Its default is a file in the user's cache, which two runs at a time would share.
     return Module(keep_in_memory=True)
+
+
+def _features(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """A metric's function, and the types of its two sides."""
+    from datasets import List, Value
+
+    if name in _TEXT_FUNCTIONS:
+        sides = {"predictions": Value("string"), "references": List(Value("string"))}
+        return _TEXT_FUNCTIONS[name], sides
+    function, kind = _FUNCTIONS[name]
+    return function, {"predictions": Value(kind), "references": Value(kind)}
