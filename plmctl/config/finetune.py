@@ -1,6 +1,6 @@
 """The config of ``plmctl finetune``."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -77,10 +77,10 @@ class FinetuneConfig(Model):
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
 
-    @field_validator("optim", mode="before")
+    @field_validator("optim")
     @classmethod
-    def _rate(cls, optim: Any) -> Any:
+    def _rate(cls, optim: OptimizerConfig) -> OptimizerConfig:
         """A rate for finetuning, where AdamW is given none."""
-        if isinstance(optim, dict) and optim.get("name", "adamw") == "adamw":
-            return {"lr": _LR, **optim}
+        if isinstance(optim, OptimConfig) and "lr" not in optim.model_fields_set:
+            return optim.model_copy(update={"lr": _LR})
         return optim
