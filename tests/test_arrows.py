@@ -18,7 +18,7 @@ ALLOWED = {
     "optimizers": {"config", "training"},
     "objectives": {"config", "corpus", "shaping", "tokenization", "modeling"},
     "metrics": set(),
-    "tasks": {"config", "corpus", "shaping", "tokenization", "modeling", "metrics"},
+    "tasks": {"config", "corpus", "shaping", "tokenization", "modeling", "families", "metrics"},
     "training": {"config", "shaping", "modeling"},
     "evaluation": {
         "config", "corpus", "shaping", "tokenization", "modeling", "metrics", "families",

@@ -8,7 +8,7 @@ from plmctl.config.base import Model, Text
 from plmctl.config.data import TableConfig
 from plmctl.config.divergence import DivergenceConfig
 from plmctl.config.members import TaskConfig
-from plmctl.config.optim import OptimConfig, ScheduleConfig
+from plmctl.config.optim import OptimConfig, OptimizerConfig, ScheduleConfig
 from plmctl.config.run import (
     CheckpointConfig,
     ComputeConfig,
@@ -19,7 +19,10 @@ from plmctl.config.run import (
 from plmctl.config.union import MembersOf
 from plmctl.config.units import StepsOrShare
 
+AnyOptimizer = Annotated[OptimizerConfig, MembersOf("optimizers", "name", "adamw")]
 AnyTask = Annotated[TaskConfig, MembersOf("tasks", "name")]
+
+_LR = 3e-5  # of AdamW
 
 
 class FinetuneTrainConfig(Model):
@@ -38,13 +41,6 @@ class FinetuneTrainConfig(Model):
 
 
 # Classes, not other defaults of the same ones: who sets weight_decay alone keeps these.
-class FinetuneOptimConfig(OptimConfig):
-    """The optimizer."""
-
-    lr: float = Field(default=3e-5, gt=0)
-    """Peak learning rate."""
-
-
 class FinetuneScheduleConfig(ScheduleConfig):
     """The learning rate over the steps."""
 
@@ -74,10 +70,19 @@ class FinetuneConfig(Model):
     """What the rows ask for."""
     data: TableConfig
     train: FinetuneTrainConfig = FinetuneTrainConfig()
-    optim: FinetuneOptimConfig = FinetuneOptimConfig()
+    optim: AnyOptimizer = OptimConfig(lr=_LR)
+    """The optimizer; without a name AdamW, whose lr is 3e-5 here."""
     schedule: FinetuneScheduleConfig = FinetuneScheduleConfig()
     compute: ComputeConfig = ComputeConfig()
     launch: LaunchConfig = LaunchConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     divergence: DivergenceConfig = DivergenceConfig()
+
+    @field_validator("optim")
+    @classmethod
+    def _rate(cls, optim: OptimizerConfig) -> OptimizerConfig:
+        """A rate for finetuning, where AdamW is given none."""
+        if isinstance(optim, OptimConfig) and "lr" not in optim.model_fields_set:
+            return optim.model_copy(update={"lr": _LR})
+        return optim

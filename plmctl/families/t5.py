@@ -104,6 +104,18 @@ def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel
     return T5ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, **changes)
 
 
+def anew(folder: str, **changes: Any) -> PreTrainedModel:
+    """The network of a folder with every weight drawn anew, tied or not as the folder's is."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    network = T5Config.from_pretrained(folder, **changes)
+    network.dtype = None  # that of the weights in the folder
+    model = T5ForConditionalGeneration(network)
+    if not network.scale_decoder_outputs:
+        _untie(model)
+    return model
+
+
 def positions(config: Config) -> int:
     """The longest input: positions are relative, so that there is no limit."""
     return sys.maxsize

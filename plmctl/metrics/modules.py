@@ -11,7 +11,7 @@ from typing import Any
 
 from plmctl.errors import ConfigError
 from plmctl.metrics import classification as metrics
-from plmctl.metrics import squad
+from plmctl.metrics import squad, text
 from plmctl.registry import nearest
 
 _ANSWERS = "answers"  # texts, and lists of the right ones
@@ -27,6 +27,11 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "squad": (partial(squad.figures, metric="squad"), _ANSWERS),
     "squad_v2": (partial(squad.figures, metric="squad2"), _ANSWERS),
     "cmrc2018": (partial(squad.figures, metric="cmrc"), _ANSWERS),
+    "bleu": (text.bleu, _ANSWERS),
+    "chrf": (text.chrf, _ANSWERS),
+    "rouge": (text.rouge, _ANSWERS),
+    "exact_match": (text.exact_match, _ANSWERS),
+    "sequence_accuracy": (text.sequence_accuracy, _ANSWERS),
 }
 
 
@@ -40,7 +45,8 @@ def load(name: str) -> Any:
 
     Args:
         name: One of ``names()``. ``compute`` takes the options of the function it wraps:
-            ``average`` for precision, recall and f1, which is "macro" unless told.
+            ``average`` for precision, recall and f1, which is "macro" unless told, ``tokens`` for
+            bleu and rouge.
 
     Raises:
         ConfigError: No such metric.

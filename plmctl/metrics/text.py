@@ -1,0 +1,193 @@
+"""What written texts are worth: BLEU, chrF, ROUGE, exact match.
+
+BLEU and chrF are sacrebleu's, ROUGE is that of the package rouge-score; both come with the extra
+``text``. BLEU, chrF and ROUGE go from 0 to 100, as papers print them; shares go from 0 to 1.
+"""
+
+import importlib
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from plmctl.errors import ConfigError, DataError
+
+Tokens = Literal["13a", "intl", "zh"]
+"""How texts are cut into words. 13a: as sacrebleu and rouge-score do unless told (Latin letters);
+intl: by Unicode (BLEU of the T5 paper); zh: every Chinese character is a word."""
+
+Rules = Literal["squad", "trivia_qa"]
+"""Whose answers are taken for equal. squad: marks deleted; trivia_qa: marks are spaces."""
+
+_ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_MARKS = str.maketrans("", "", string.punctuation)
+_SPACES = {ord(mark): " " for mark in string.punctuation + "‘’´"}
+_WORD = re.compile(r"[^\W_]+")
+_WORD_OR_HAN = re.compile(
+    r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+    r"|[^\W_\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+
+
+def bleu(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], tokens: Tokens = "13a"
+) -> float:
+    """BLEU of the whole set (Papineni et al., 2002), smoothed as sacrebleu does, 0 to 100.
+
+    Args:
+        predictions: [N].
+        references: [N] one or more right texts each.
+        tokens: How texts are cut into words.
+
+    Raises:
+        ConfigError: The extra ``text`` is not installed.
+        DataError: Nothing to score, or not one prediction for each row.
+    """
+    _check(predictions, references)
+    metric = _package("sacrebleu").BLEU(tokenize=tokens)
+    return float(metric.corpus_score(list(predictions), _columns(references)).score)
+
+
+def chrf(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """ChrF2 (Popović, 2015): F2 of character 1- to 6-grams of the whole set, 0 to 100.
+
+    Raises:
+        ConfigError: The extra ``text`` is not installed.
+        DataError: As ``bleu``.
+    """
+    _check(predictions, references)
+    metric = _package("sacrebleu").CHRF()
+    return float(metric.corpus_score(list(predictions), _columns(references)).score)
+
+
+def rouge(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], tokens: Tokens = "13a"
+) -> dict[str, float]:
+    """Mean F1 of ROUGE-1, -2, -L and -Lsum, 0 to 100; of several references the best counts.
+
+    Without stemming, as the T5 paper; rougeLsum takes each line for a sentence. The package's own
+    words (13a) are of a-z and 0-9 alone: of a Chinese text they leave nothing.
+
+    Args:
+        predictions: [N].
+        references: [N] one or more right texts each.
+        tokens: How texts are cut into words.
+
+    Raises:
+        ConfigError: The extra ``text`` is not installed.
+        DataError: As ``bleu``.
+    """
+    _check(predictions, references)
+    words = None if tokens == "13a" else _Words(_WORD if tokens == "intl" else _WORD_OR_HAN)
+    scorer = _package("rouge_score.rouge_scorer").RougeScorer(_ROUGE, tokenizer=words)
+    sums = dict.fromkeys(_ROUGE, 0.0)
+    for prediction, texts in zip(predictions, references, strict=True):
+        for name, found in scorer.score_multi(list(texts), prediction).items():
+            sums[name] += found.fmeasure
+    return {name: 100 * total / len(predictions) for name, total in sums.items()}
+
+
+def exact_match(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], rules: Rules = "squad"
+) -> float:
+    """Share of predictions that are one of their references, but for case, marks and articles."""
+    _check(predictions, references)
+    return _share(lambda text: _normalized(text, rules), predictions, references)
+
+
+def f1(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], rules: Rules = "squad"
+) -> float:
+    """Mean F1 of the words of a prediction and of its nearest reference, after ``rules``."""
+    _check(predictions, references)
+    found = (
+        max(_overlap(_normalized(prediction, rules), _normalized(text, rules)) for text in texts)
+        for prediction, texts in zip(predictions, references, strict=True)
+    )
+    return sum(found) / len(predictions)
+
+
+def sequence_accuracy(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Share of predictions that are one of their references, character by character.
+
+    White space at the ends does not count.
+    """
+    _check(predictions, references)
+    return _share(str.strip, predictions, references)
+
+
+def require(names: Sequence[str]) -> None:
+    """Refuse metrics that could not be computed, before anything is trained.
+
+    Raises:
+        ConfigError: A package is not installed.
+    """
+    packages = {"bleu": "sacrebleu", "chrf": "sacrebleu", "rouge": "rouge_score.rouge_scorer"}
+    for name in names:
+        if name in packages:
+            _package(packages[name])
+
+
+class _Words:
+    """A tokenizer as rouge-score takes one: lower-cased matches of an expression."""
+
+    def __init__(self, word: re.Pattern[str]) -> None:
+        self._word = word
+
+    def tokenize(self, text: str) -> list[str]:
+        return self._word.findall(text.lower())
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        package = name.partition(".")[0].replace("_", "-")
+        raise ConfigError(
+            f"the package {package} is not installed, which BLEU, chrF and ROUGE need",
+            "pip install 'plmctl[text]', or leave these out of task.metrics",
+        ) from error
+
+
+def _check(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    if len(predictions) != len(references):
+        raise DataError(
+            f"{len(predictions)} predictions do not match {len(references)} references",
+            "give one prediction for each row, in the same order",
+        )
+    if not predictions:
+        raise DataError("nothing to score: there are no predictions")
+    for number, texts in enumerate(references):
+        if isinstance(texts, str) or not texts:
+            raise DataError(f"row {number}: the references are no list of one or more texts")
+
+
+def _columns(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
+    """[references, N] as sacrebleu takes them: None where a row has fewer than others."""
+    most = max(map(len, references))
+    return [[texts[k] if k < len(texts) else None for texts in references] for k in range(most)]
+
+
+def _share(
+    normalize: Callable[[str], str],
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]],
+) -> float:
+    right = sum(
+        normalize(prediction) in {normalize(text) for text in texts}
+        for prediction, texts in zip(predictions, references, strict=True)
+    )
+    return right / len(predictions)
+
+
+def _normalized(text: str, rules: Rules) -> str:
+    text = text.lower().translate(_NO_MARKS if rules == "squad" else _SPACES)
+    return " ".join(_ARTICLES.sub(" ", text).split())
+
+
+def _overlap(prediction: str, reference: str) -> float:
+    left, right = prediction.split(), reference.split()
+    common = sum((Counter(left) & Counter(right)).values())
+    return 2 * common / (len(left) + len(right)) if common else 0.0

@@ -1,0 +1,198 @@
+"""GLUE and SQuAD as texts: the words that T5 was trained to read and to write.
+
+Source: google-research/text-to-text-transfer-transformer, t5/data/preprocessors.py (glue, stsb,
+squad), glue_utils.py and postprocessors.py. The features of a task come in alphabetical order. WNLI
+is left out: T5 reads it as a task of pronouns, with other data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from plmctl.errors import DataError
+from plmctl.tasks._templates import texts_of
+
+CastName = Literal[
+    "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "squad", "squad_trivia"
+]
+Figure = Literal["accuracy", "f1", "matthews", "pearson", "spearman"]
+
+
+@dataclass(frozen=True)
+class Cast:
+    """How one task is written.
+
+    Attributes:
+        source: Template of the source; the columns are those of the Hub's data.
+        target: Column of the target.
+        labels: The words that are written, by the Hub's numbers of the labels; none: the target's
+            own text.
+        figures: What the paper reports.
+        spaced: Whether marks stand apart, as the words of SQuAD do.
+    """
+
+    source: str
+    target: str = "label"
+    labels: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    spaced: bool = False
+
+
+_SIMILARITIES = tuple(f"{step / 5:.1f}" for step in range(26))
+_ENTAILMENT = ("entailment", "not_entailment")
+CASTS: dict[str, Cast] = {
+    "cola": Cast(
+        "cola sentence: {sentence}", labels=("unacceptable", "acceptable"), figures=("matthews",)
+    ),
+    "sst2": Cast(
+        "sst2 sentence: {sentence}", labels=("negative", "positive"), figures=("accuracy",)
+    ),
+    "mrpc": Cast(
+        "mrpc sentence1: {sentence1} sentence2: {sentence2}",
+        labels=("not_equivalent", "equivalent"),
+        figures=("f1", "accuracy"),
+    ),
+    "qqp": Cast(
+        "qqp question1: {question1} question2: {question2}",
+        labels=("not_duplicate", "duplicate"),
+        figures=("f1", "accuracy"),
+    ),
+    "stsb": Cast(
+        "stsb sentence1: {sentence1} sentence2: {sentence2}",
+        labels=_SIMILARITIES,
+        figures=("pearson", "spearman"),
+    ),
+    "mnli": Cast(
+        "mnli hypothesis: {hypothesis} premise: {premise}",
+        labels=("entailment", "neutral", "contradiction"),
+        figures=("accuracy",),
+    ),
+    "qnli": Cast(
+        "qnli question: {question} sentence: {sentence}",
+        labels=_ENTAILMENT,
+        figures=("accuracy",),
+    ),
+    "rte": Cast(
+        "rte sentence1: {sentence1} sentence2: {sentence2}",
+        labels=_ENTAILMENT,
+        figures=("accuracy",),
+    ),
+    "squad": Cast("question: {question} context: {context}", target="answers", spaced=True),
+    "squad_trivia": Cast("squad trivia question: {question}", target="answers", spaced=True),
+}
+
+
+def spaced(text: str) -> str:
+    """Spaces around each mark of ASCII, and no two spaces in a row.
+
+    T5 keeps a space at an end, which its tokenizer then drops; here it is dropped at once.
+    """
+    return " ".join(re.sub(r"([!-/:-@\[-`{-~])", r" \1 ", text).split())
+
+
+def label_of(name: str, value: Any, origin: str) -> str:
+    """The word for a row's label.
+
+    Args:
+        name: Of the cast.
+        value: The number that the Hub's data have, or the word itself; of STS-B, the similarity.
+        origin: The row, for messages.
+
+    Raises:
+        DataError: No label of the task, such as the -1 of test rows.
+    """
+    labels = CASTS[name].labels
+    if name == "stsb":
+        return _similarity(value, origin)
+    number = int(value) if str(value).isdigit() else -1
+    if 0 <= number < len(labels):
+        return labels[number]
+    if value in labels:
+        return str(value)
+    known = ", ".join(f"{number} ({label})" for number, label in enumerate(labels))
+    raise DataError(
+        f"{origin}: label {value!r} is none of {name}'s: {known}", "test rows have no labels"
+    )
+
+
+def target_texts(name: str | None, value: Any, origin: str) -> tuple[str, ...]:
+    """The right texts of a row, the one to learn first.
+
+    Args:
+        name: Of the cast; None: the row's own texts.
+        value: What the row has in its column of targets.
+        origin: The row, for messages.
+
+    Raises:
+        DataError: No text, or no label of the cast.
+    """
+    if name is not None and CASTS[name].labels:
+        return (label_of(name, value, origin),)
+    found = texts_of(value, origin)
+    return tuple(map(spaced, found)) if name is not None and CASTS[name].spaced else found
+
+
+def label_figures(
+    name: str, predictions: Sequence[str], references: Sequence[str]
+) -> dict[str, float]:
+    """The figures of a cast with labels, and the share of outputs that are no label.
+
+    These are wrong. For F1 they count as the other label, and for STS-B as -1.
+
+    Args:
+        name: Of the cast.
+        predictions: [N] what was written.
+        references: [N] words of the labels.
+    """
+    from plmctl.metrics import classification as metrics
+
+    cast = CASTS[name]
+    numbers = {label: float(n) for n, label in enumerate(cast.labels)}
+    if name == "stsb":
+        numbers = {label: float(label) for label in cast.labels}
+    read = _number if name == "stsb" else lambda text: numbers.get(text, -1.0)
+    predicted = np.array([read(text.strip()) for text in predictions])
+    expected = np.array([numbers[label] for label in references])
+    functions: dict[Figure, Callable[..., float]] = {
+        "accuracy": metrics.accuracy,
+        "f1": f1_with_invalid,
+        "matthews": metrics.matthews,
+        "pearson": metrics.pearson,
+        "spearman": metrics.spearman,
+    }
+    figures: dict[str, float] = {
+        figure: functions[figure](predicted, expected) for figure in cast.figures
+    }
+    if name != "stsb":
+        figures["majority"] = metrics.majority(expected)
+    return figures | {"no_label": float((predicted < 0).mean())}
+
+
+def f1_with_invalid(predicted: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> float:
+    """F1 of label 1, where a prediction that is neither 0 nor 1 counts as the wrong one of them."""
+    valid = (predicted == 0) | (predicted == 1)
+    settled = np.where(valid, predicted, 1 - expected)
+    both = float(((settled == 1) & (expected == 1)).sum())
+    total = float((settled == 1).sum() + (expected == 1).sum())
+    return 2 * both / total if total else 0.0
+
+
+def _similarity(value: Any, origin: str) -> str:
+    """STS-B's similarity to the nearest fifth, with one decimal."""
+    number = _number(str(value))
+    if not 0 <= number <= 5:
+        raise DataError(f"{origin}: similarity {value!r} is no number from 0 to 5")
+    return f"{round(number * 5) / 5:.1f}"
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        return -1.0
+    return number if np.isfinite(number) else -1.0

@@ -1,0 +1,105 @@
+import math
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plmctl.errors import ConfigError, DataError
+from plmctl.metrics import modules, text
+
+
+def test_bleu_by_hand():
+    # 6 words of a reference of 7: 1- to 4-grams right 5/6, 3/5, 1/4, 0/3, which sacrebleu smooths
+    # to 1/(2*3); the text is shorter than its reference, so that exp(1 - 7/6) is the penalty.
+    guess, truth = "the cat sat on a mat", "the cat sat upon the mat on"
+    matches = [5 / 6, 2 / 5, 1 / 4, 1 / (2 * 3)]  # the+cat+sat+on+mat; the cat, cat sat; the..sat
+    expected = math.exp(1 - 7 / 6) * math.prod(matches) ** (1 / 4)
+    assert text.bleu([guess], [[truth]]) == pytest.approx(100 * expected)
+    assert text.bleu([truth], [[truth]]) == pytest.approx(100)
+
+
+def test_bleu_of_chinese_is_of_characters():
+    guess, truth = ["对嵌入式表单的支持。"], [["对嵌入式表单的支持。"]]
+    assert text.bleu(guess, truth, "zh") == pytest.approx(100)
+    other = [["对嵌入式表单和独立表单的支持。"]]
+    # 13a takes the whole for one word, and finds nothing of it in the other.
+    assert text.bleu(guess, other, "13a") < 1 < text.bleu(guess, other, "zh")
+
+
+def test_rows_may_have_more_references_than_others():
+    guesses, references = ["a b c d", "e f g h"], [["x y z w", "a b c d"], ["e f g h"]]
+    assert text.bleu(guesses, references) == pytest.approx(100)
+    assert text.chrf(guesses, references) == pytest.approx(100)
+    assert text.rouge(guesses, references)["rouge2"] == pytest.approx(100)
+    assert text.sequence_accuracy(guesses, references) == 1
+
+
+def test_rouge_by_hand():
+    # Words: 3 of 4 against 3 of 6; pairs: 2 of 3 against 2 of 5; the longest row in common is 3.
+    found = text.rouge(["the cat sat down"], [["on it the cat sat today"]])
+    assert found["rouge1"] == pytest.approx(100 * 2 * 3 / (4 + 6))
+    assert found["rouge2"] == pytest.approx(100 * 2 * 2 / (3 + 5))
+    assert found["rougeL"] == pytest.approx(100 * 2 * 3 / (4 + 6))
+
+
+def test_rouge_lsum_takes_lines_for_sentences():
+    guess, truth = ["a b\nc d"], [["c d\na b"]]
+    assert text.rouge(guess, truth)["rougeLsum"] == pytest.approx(100)
+    assert text.rouge(guess, truth)["rougeL"] == pytest.approx(50)
+
+
+def test_rouge_of_chinese_is_of_characters_and_numbers():
+    guess, truth = ["今天 12 度"], [["今天 12 度雨"]]
+    assert text.rouge(guess, truth, "zh")["rouge1"] == pytest.approx(100 * 2 * 4 / (4 + 5))
+    assert text.rouge(["今天"], [["今天"]])["rouge1"] == 0  # the package's words are Latin
+    assert text.rouge(["señor"], [["señor"]], "intl")["rouge1"] == pytest.approx(100)
+
+
+def test_rules_of_answers():
+    assert text.exact_match(["The  U.S."], [["us"]]) == 1
+    assert text.exact_match(["The U.S."], [["u s"]]) == 0
+    assert text.exact_match(["The U.S."], [["u s"]], "trivia_qa") == 1
+    assert text.exact_match(["Rhône’s"], [["rhône s"]], "trivia_qa") == 1
+    assert text.exact_match(["x", "b"], [["x"], ["a", "c"]]) == 0.5
+    # 2 words of 3 and 2 of 2
+    assert text.f1(["old New York"], [["Paris", "the New York"]]) == pytest.approx(4 / 5)
+    assert text.sequence_accuracy(["a b ", "A"], [["a b"], ["a"]]) == 0.5
+
+
+@given(st.lists(st.text("ab .,", min_size=1), min_size=1, max_size=5))
+def test_a_text_is_equal_to_itself(texts):
+    references = [[one, "other"] for one in texts]
+    assert text.sequence_accuracy(texts, references) == 1
+    assert text.exact_match(texts, references) == 1
+
+
+@pytest.mark.parametrize(
+    "score", [text.bleu, text.chrf, text.rouge, text.exact_match, text.sequence_accuracy, text.f1]
+)
+def test_what_cannot_be_scored_is_refused(score):
+    with pytest.raises(DataError, match="nothing to score"):
+        score([], [])
+    with pytest.raises(DataError, match="1 predictions do not match 2"):
+        score(["a"], [["a"], ["b"]])
+    with pytest.raises(DataError, match="row 0: the references are no list"):
+        score(["a"], ["a"])
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(ConfigError, match=r"plmctl\[text\]"):
+        text.bleu(["a"], [["a"]])
+    with pytest.raises(ConfigError, match="the package sacrebleu is not installed"):
+        text.require(["exact_match", "chrf"])
+    text.require(["rouge", "exact_match"])
+
+
+def test_modules_of_texts():
+    guess, truth = ["a b c d", "e"], [["a b c d"], ["f", "e"]]
+    for name, function in {"bleu": text.bleu, "chrf": text.chrf}.items():
+        found = modules.load(name).compute(predictions=guess, references=truth)
+        assert found == {name: pytest.approx(function(guess, truth))}
+    found = modules.load("rouge").compute(predictions=guess, references=truth, tokens="intl")
+    assert found == {name: pytest.approx(100 if name != "rouge2" else 50) for name in found}
+    assert set(found) == {"rouge1", "rouge2", "rougeL", "rougeLsum"}

@@ -1,0 +1,216 @@
+"""Text to text against transformers' own T5, and against doing it slowly."""
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, T5ForConditionalGeneration
+
+from plmctl import registry
+from plmctl.corpus.tables import Row
+from plmctl.errors import ConfigError, DataError
+from plmctl.evaluation.predict import answers
+from plmctl.families import t5
+from plmctl.modeling.network import Network
+from plmctl.tasks import text_to_text
+from plmctl.tasks.text_to_text import Config, TextToText
+
+WORDS = [f"w{number}" for number in range(40)]
+
+
+@pytest.fixture(scope="module", params=["v1.0", "v1.1"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny T5 with opinions, and a tokenizer of words."""
+    path = tmp_path_factory.mktemp("t5")
+    vocab = ["<pad>", "</s>", "<unk>", *WORDS]
+    made = Tokenizer(models.WordLevel({w: n for n, w in enumerate(vocab)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(path)
+    fields = {"d_model": 32, "d_ff": 48, "d_kv": 8, "dropout_rate": 0.0, "vocab_multiple": 1}
+    config = registry.load("families", "t5").Config(size="tiny", version=request.param, **fields)
+    torch.manual_seed(3)
+    model = t5.build(config, vocab_size=len(vocab), pad_id=0, parts=("lm",))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    model.save_pretrained(path)
+    return str(path)
+
+
+def rows(number: int = 12) -> list[Row]:
+    rng = np.random.default_rng(0)
+    return [
+        Row(
+            {
+                "source": " ".join(rng.choice(WORDS, rng.integers(1, 9))),
+                "target": " ".join(rng.choice(WORDS, rng.integers(1, 6))),
+            },
+            f"rows:{place}",
+        )
+        for place in range(number)
+    ]
+
+
+def examples(
+    folder: str, use: str = "score", found: list[Row] | None = None, **fields
+) -> TextToText:
+    config = Config(**{"max_target_length": 8, **fields})
+    tokenizer = text_to_text.tokenizer(config, folder)
+    found = rows() if found is None else found
+    labels = text_to_text.labels_of(config, found)
+    return text_to_text.make(config, found, tokenizer, labels, 16, use)
+
+
+def network(folder: str) -> Network:
+    model = text_to_text.load(Config(), folder, (), pretrained=True, changes={})
+    return Network(model, text_to_text.forward).eval()
+
+
+def collated(made: TextToText, which: list[int]):
+    return made.collate(np.zeros(len(which), dtype=np.int64), np.array(which))
+
+
+def test_the_loss_is_that_of_transformers(folder: str) -> None:
+    made, net = examples(folder), network(folder)
+    batch = collated(made, list(range(12)))
+    own = T5ForConditionalGeneration.from_pretrained(folder).eval()
+    labels = torch.full((12, max(map(len, made.targets))), -100)
+    for row, target in zip(labels, made.targets, strict=True):
+        row[: len(target)] = torch.tensor(target)
+    inputs = {k: batch.inputs[k] for k in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        loss = made.loss(net, batch)["lm"] / batch.counts()["lm"]
+        assert loss == pytest.approx(own(**inputs, labels=labels).loss.item(), rel=1e-5)
+    assert batch.counts()["lm"] == sum(map(len, made.targets))
+    assert batch.inputs["input_ids"].shape[1] == max(map(len, made.sources))
+    assert batch.inputs["decoder_input_ids"][:, 0].eq(0).all()
+    assert made.score(net, batch)["lm/correct"] >= 0
+
+
+def test_micro_batches_add_up(folder: str) -> None:
+    made, net = examples(folder), network(folder)
+    found = {}
+    for size in (12, 5, 1):
+        net.zero_grad()
+        total, count = 0.0, 0
+        for start in range(0, 12, size):
+            batch = collated(made, list(range(start, min(start + size, 12))))
+            loss = made.loss(net, batch)["lm"]
+            loss.backward()
+            total, count = total + loss.item(), count + batch.counts()["lm"]
+        gradient = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
+        found[size] = total, count, gradient.clone()
+    for size in (5, 1):
+        assert found[size][0] == pytest.approx(found[12][0], rel=1e-5)
+        assert found[size][1] == found[12][1]
+        assert (found[size][2] - found[12][2]).norm() < 1e-5 * found[12][2].norm()
+
+
+@pytest.mark.parametrize("fields", [{}, {"decoding": "beam", "beams": 3}])
+def test_a_batch_writes_what_each_row_writes_alone(folder: str, fields: dict) -> None:
+    made, net = examples(folder, "predict", **fields), network(folder)
+    assert made.targets is None
+    together = answers(net, made, torch.device("cpu"))
+    own = T5ForConditionalGeneration.from_pretrained(folder).eval()
+    beams = {"num_beams": 3, "length_penalty": 0.6, "early_stopping": True} if fields else {}
+    for source, answer in zip(made.sources, together, strict=True):
+        with torch.no_grad():
+            ids = own.generate(torch.tensor([source]), max_new_tokens=8, do_sample=False, **beams)
+        alone = made.tokenizer.decode(ids[0], skip_special_tokens=True)
+        assert answer == {"prediction": alone.strip()}
+    assert len({answer["prediction"] for answer in together}) > 3
+    with pytest.raises(DataError, match="no targets to score"):
+        made.figures(together)
+
+
+def test_ranking_is_the_loss_of_each_label(folder: str) -> None:
+    labels = ["w1", "w1 w2", "w3 w4 w5", "w6"]  # one is the beginning of another
+    found = [
+        Row({**row.values, "target": labels[n % 4]}, row.origin) for n, row in enumerate(rows())
+    ]
+    made, net = examples(folder, found=found, decoding="rank"), network(folder)
+    assert made.labels == tuple(labels)
+    said = answers(net, made, torch.device("cpu"))
+    own = T5ForConditionalGeneration.from_pretrained(folder).eval()
+    for source, answer in zip(made.sources, said, strict=True):
+        scores = []
+        for label in labels:
+            ids = torch.tensor([[*made.tokenizer(label).input_ids, 1]])
+            with torch.no_grad():
+                scores.append(-own(torch.tensor([source]), labels=ids).loss * ids.shape[1])
+        expected = torch.stack(scores).softmax(0).tolist()
+        assert list(answer["probabilities"].values()) == pytest.approx(expected, rel=1e-4)
+        assert answer["prediction"] == labels[int(np.argmax(expected))]
+    figures = made.figures(said)
+    right = [a["prediction"] == r.values["target"] for a, r in zip(said, found, strict=True)]
+    assert figures == {"sequence_accuracy": pytest.approx(np.mean(right))}
+    with pytest.raises(DataError, match="rows:0: target 'w9' is not among the training targets"):
+        text_to_text.make(
+            made.config, [Row({"source": "w1", "target": "w9"}, "rows:0")], made.tokenizer,
+            made.labels, 16, "score",
+        )  # fmt: skip
+
+
+def test_random_weights_are_of_the_same_network(folder: str) -> None:
+    own = T5ForConditionalGeneration.from_pretrained(folder)
+    drawn = text_to_text.load(Config(), folder, (), pretrained=False, changes={"dropout_rate": 0.2})
+    assert drawn.config.dropout_rate == 0.2
+    tied = own.lm_head.weight is own.shared.weight
+    assert (drawn.lm_head.weight is drawn.shared.weight) == tied
+    assert {n: p.shape for n, p in drawn.named_parameters()} == {
+        n: p.shape for n, p in own.named_parameters()
+    }
+    assert not torch.equal(drawn.shared.weight, own.shared.weight)
+
+
+def test_long_and_empty_texts(folder: str) -> None:
+    found = [
+        Row({"source": "w1 " * 20, "target": "w2"}, "a:1"),
+        Row({"source": "w1", "target": "w2 " * 7}, "a:2"),  # 7 and the end token: just fits
+        Row({"source": "w1", "target": "w2 " * 20}, "a:3"),
+        Row({"source": " ", "target": "w2"}, "a:4"),
+        Row({"source": "w1", "target": ["", "w2"]}, "a:5"),
+    ]
+    made = examples(folder, "train", found)
+    assert (len(made), made.cut) == (3, 2)
+    assert made.dropped == ("a:4: an empty text", "a:5: an empty text")
+    assert [len(row) for row in made.sources] == [16, 2, 2]
+    assert [len(row) for row in made.targets] == [2, 8, 8]
+    assert all(row[-1] == 1 for row in (*made.sources, *made.targets))
+    assert made.lengths().tolist() == [18, 10, 10]
+    assert len(examples(folder, "score", found)) == 5
+
+
+def test_templates_fields_and_aliases(folder: str) -> None:
+    values = {"a b": "w1", "pair": {"en": "w2", "de": ["w3", "w4"]}, "n": 5}
+    config = Config(source="{{x}} {a b}, {pair.en} {n}", target="pair.de", prefix="say: ")
+    row = Row(values, "a:1")
+    assert text_to_text._source(config, row) == "say: {x} w1, w2 5"
+    assert text_to_text._targets(config, row) == ("w3", "w4")
+    assert text_to_text.text_columns(config) == ("a b", "pair.en", "n")
+    trivia = {"value": "Rome", "aliases": ["Roma", "Rome"]}
+    assert text_to_text._targets(Config(), Row({"target": trivia}, "a:1")) == ("Rome", "Roma")
+    for target, message in (
+        ([], "no list of texts"),
+        ([3], "no text"),
+        (None, "no column 'target'"),
+    ):
+        with pytest.raises(DataError, match=rf"a:1: .*{message}"):
+            text_to_text._targets(Config(), Row({"target": target}, "a:1"))
+    with pytest.raises(DataError, match="no 'fr' in column 'pair': it has en, de"):
+        text_to_text._source(Config(source="{pair.fr}"), row)
+    for source in ("{", "{}", "a {"):
+        with pytest.raises(ValueError, match=r"(?s)source.*"):
+            Config(source=source)
+
+
+def test_what_could_not_be_scored_is_refused_at_once(folder: str) -> None:
+    chinese = [Row({"source": "w1", "target": "今天"}, "a:1")]
+    with pytest.raises(ConfigError, match="task.tokens: 13a takes a Chinese sentence"):
+        examples(folder, "score", chinese, metrics=("bleu",))
+    assert examples(folder, "score", chinese, metrics=("bleu",), tokens="zh").references
+    many = [Row({"source": "w1", "target": f"t{n}"}, f"a:{n}") for n in range(1001)]
+    with pytest.raises(ConfigError, match="rank scores every target"):
+        examples(folder, "train", many, decoding="rank")
