@@ -71,7 +71,7 @@ def paired(
     Returns:
         difference (second minus first, on all rows), low and high (its 95 % percentile interval),
         p (two-sided: twice the smaller share of draws that are not on one side of 0, at most 1 and
-        never below 1 / (resamples + 1), as Davison and Hinkley, 1997, count).
+        never 0, as Davison and Hinkley, 1997, count).
 
     Raises:
         DataError: No row, or lengths that differ.
@@ -98,7 +98,7 @@ def _draws(rows: int, seed: int, resamples: int) -> Iterator[NDArray[np.int64]]:
         yield generator.integers(rows, size=rows)
 
 
-def _rows(these: Sequence[Any], others: Sequence[Any]) -> Any:
+def _rows(these: Any, others: Any) -> Any:
     """An array as it is; anything else as a list."""
     if len(these) != len(others):
         raise DataError(

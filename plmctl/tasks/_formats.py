@@ -151,30 +151,63 @@ def sequences(
         max_length: In tokens, special ones included.
     """
     encoded = [encode(tokenizer, texts) for texts in columns]
-    layout = layout_of(tokenizer, pair=len(columns) == 2)
-    gpt1 = bool(gpt1_ids(tokenizer))
-    rows = [_fitted(row, layout, max_length, gpt1) for row in zip(*encoded, strict=True)]
+    if len(columns) == 2:
+        return pairs(tokenizer, encoded[0], encoded[1], max_length)
+    layout = layout_of(tokenizer, pair=False)
+    room = max(0, max_length - layout.special)
+    return _joined(tokenizer, layout, [([ids], [min(len(ids), room)]) for ids in encoded[0]])
+
+
+def pairs(
+    tokenizer: PreTrainedTokenizerBase,
+    first: Sequence[Sequence[int]],
+    second: Sequence[Sequence[int]],
+    max_length: int,
+    *,
+    whole_second: bool = False,
+) -> Sequences:
+    """One sequence a pair, of at most ``max_length`` tokens.
+
+    Args:
+        tokenizer: With its family's template.
+        first: Ids of the first texts.
+        second: Ids of the second texts.
+        max_length: In tokens, special ones included.
+        whole_second: Cut the first text alone, as long as there is any of it.
+    """
+    layout = layout_of(tokenizer, pair=True)
+    room = max(0, max_length - layout.special)
+    each = max(1, max_length // 2 - 2)  # GPT-1's; finetune-transformer-lm, train.py, max_len
+    rows, gpt1 = [], bool(gpt1_ids(tokenizer))
+    for one, two in zip(first, second, strict=True):
+        if gpt1:
+            keep = (min(len(one), each), min(len(two), each))
+        elif whole_second:
+            behind = min(len(two), room)
+            keep = (min(len(one), room - behind), behind)
+        else:
+            keep = kept(len(one), len(two), room)
+        rows.append(([one, two], list(keep)))
+    return _joined(tokenizer, layout, rows)
+
+
+def _joined(
+    tokenizer: PreTrainedTokenizerBase,
+    layout: Layout,
+    rows: Sequence[tuple[list[Sequence[int]], list[int]]],
+) -> Sequences:
+    """The sequences of texts, and how many tokens are kept of each."""
     empty = tokenizer.eos_token_id  # a text without a token, between no special ones
-    joined = [layout.join(row) for row, _ in rows]
+    joined = [
+        layout.join([ids[:length] for ids, length in zip(texts, keep, strict=True)])
+        for texts, keep in rows
+    ]
     ids = tuple(row or (int(empty or 0),) for row, _ in joined)
     segments = None
     if "token_type_ids" in tokenizer.model_input_names:
         segments = tuple(row or (0,) for _, row in joined)
-    return Sequences(ids, segments, tuple(cut for _, cut in rows))
-
-
-def _fitted(
-    row: tuple[list[int], ...], layout: Layout, max_length: int, gpt1: bool
-) -> tuple[list[list[int]], bool]:
-    """The texts cut to the room there is, and whether any was."""
-    lengths = [len(text) for text in row]
-    if gpt1 and len(row) == 2:  # each by itself; finetune-transformer-lm, train.py, max_len
-        keep = [min(length, max(1, max_length // 2 - 2)) for length in lengths]
-    elif len(row) == 2:
-        keep = list(kept(lengths[0], lengths[1], max(0, max_length - layout.special)))
-    else:
-        keep = [min(lengths[0], max(0, max_length - layout.special))]
-    return [text[:length] for text, length in zip(row, keep, strict=True)], keep != lengths
+    cut = tuple(list(map(len, texts)) != keep for texts, keep in rows)
+    return Sequences(ids, segments, cut)
 
 
 def _gpt1(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
