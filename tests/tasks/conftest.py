@@ -1,4 +1,4 @@
-"""A tiny pretrained folder of each family, with a tokenizer of its kind whose pieces are letters."""
+"""A tiny pretrained folder of each family, with a tokenizer whose pieces are letters."""
 
 import string
 from collections.abc import Callable
