@@ -61,6 +61,10 @@ class Config(TaskConfig):
     """Share of each training target that is spread evenly over all labels."""
     lm_weight: float = Field(default=0.5, ge=0)
     """GPT-1 only: weight of the language model's loss beside that of the labels; 0: none."""
+    pooling: Literal["head", "cls", "mean", "max"] = "head"
+    """Encoders only: what the label is read from. head: the family's own head; cls: the first
+    token's vector; mean, max: of all tokens' vectors. Other than head, the finetuned folder loads
+    where plmctl is imported, and has no class of transformers' own."""
     both_orders: bool = False
     """GPT-1 only, of pairs: read them in both orders and add the vectors (similarity)."""
 
@@ -123,6 +127,13 @@ def load(
         "problem_type": config.problem.replace("label", "label_classification"),
         **changes,
     }
+    if config.pooling != "head":
+        from plmctl.modeling.heads.pooled import load_pooled
+
+        pooled: PreTrainedModel = load_pooled(
+            model, config.pooling, pretrained=pretrained, changes=changes
+        )
+        return pooled
     tokens = tokenizer(config, model)
     if config.both_orders and not gpt1_ids(tokens):
         raise ConfigError(f"task.both_orders: {model} is not GPT-1", "leave it out")
