@@ -4,7 +4,7 @@ Rows are drawn with replacement as often as there are rows, and the figure is ta
 draws are seeded, and the same for every model that is asked about the same rows.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,19 @@ from numpy.typing import NDArray
 
 from plmctl.errors import DataError
 
+Rows = Sequence[Any] | NDArray[Any]
+"""What there is of every row."""
+
 Function = Callable[[Any, Any], float]
 """``function(predictions, references)``."""
+
+_SEED = 0  # of shown intervals: models that are scored on the same rows have the same draws
 
 
 def interval(
     function: Function,
-    predictions: Sequence[Any],
-    references: Sequence[Any],
+    predictions: Rows,
+    references: Rows,
     seed: int,
     *,
     resamples: int = 1_000,
@@ -49,11 +54,35 @@ def interval(
     return float(low), float(high)
 
 
+def with_interval(
+    figures: Mapping[str, Any],
+    name: str,
+    function: Function,
+    predictions: Rows,
+    references: Rows,
+) -> dict[str, Any]:
+    """Figures with the 95 % interval of one of them, ``<name>_low`` and ``<name>_high``, after it.
+
+    Args:
+        figures: What is known.
+        name: One of them.
+        function: What it is made by.
+        predictions: [N].
+        references: [N].
+    """
+    low, high = interval(function, predictions, references, _SEED)
+    ends = {f"{name}_low": low, f"{name}_high": high}
+    found: dict[str, Any] = {}
+    for key, value in figures.items():
+        found |= {key: value, **(ends if key == name else {})}
+    return found
+
+
 def paired(
     function: Function,
-    first: Sequence[Any],
-    second: Sequence[Any],
-    references: Sequence[Any],
+    first: Rows,
+    second: Rows,
+    references: Rows,
     seed: int,
     *,
     resamples: int = 1_000,

@@ -97,7 +97,7 @@ def figures(
     labels: Sequence[str],
     positive: str | None,
 ) -> dict[str, Any]:
-    """What predictions are worth (``plmctl.metrics``).
+    """What predictions are worth (``plmctl.metrics``), the first with its bootstrap interval.
 
     Args:
         problem: Which metrics.
@@ -107,14 +107,18 @@ def figures(
         positive: The label whose F1 is ``f1``, of two; None: the second.
     """
     from plmctl.metrics import classification, multi_label, regression
+    from plmctl.metrics.bootstrap import with_interval
 
     if problem == "regression":
-        return regression.regression(said, targets)
+        found = regression.regression(said, targets)
+        return with_interval(found, "pearson", classification.pearson, said, targets)
     numbers = {name: number for number, name in enumerate(labels)}
     if problem == "multi_label":
         there = np.array([[label in names for label in labels] for names in said])
-        return multi_label.multi_label(there, targets > 0.5, labels)
-    predicted = [numbers[name] for name in said]
-    return classification.classification(
+        found = multi_label.multi_label(there, targets > 0.5, labels)
+        return with_interval(found, "f1_micro", multi_label.f1_micro, there, targets > 0.5)
+    predicted = np.array([numbers[name] for name in said])
+    found = classification.classification(
         predicted, targets, labels, positive=numbers.get(positive or labels[-1])
     )
+    return with_interval(found, "accuracy", classification.accuracy, predicted, targets)

@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 
 from plmctl.config.members import TaskConfig
 from plmctl.errors import ConfigError, DataError
+from plmctl.registry import nearest
 from plmctl.tasks import _labels, _scoring
 from plmctl.tasks._formats import gpt1_ids, sequences, with_format
 from plmctl.tasks._rows import Rows, readable
@@ -120,6 +121,9 @@ def load(
     from plmctl.modeling.heads.classifier import load_classifier
 
     names = labels or ("score",)
+    if config.positive is not None and config.positive not in labels:
+        known = nearest(config.positive, labels)
+        raise ConfigError(f"task.positive: no label {config.positive!r}{known}")
     changes = {
         "num_labels": len(names),
         "id2label": dict(enumerate(names)),
@@ -130,17 +134,12 @@ def load(
     if config.pooling != "head":
         from plmctl.modeling.heads.pooled import load_pooled
 
-        pooled: PreTrainedModel = load_pooled(
-            model, config.pooling, pretrained=pretrained, changes=changes
-        )
-        return pooled
+        return load_pooled(model, config.pooling, pretrained=pretrained, changes=changes)
     tokens = tokenizer(config, model)
     if config.both_orders and not gpt1_ids(tokens):
         raise ConfigError(f"task.both_orders: {model} is not GPT-1", "leave it out")
-    made: PreTrainedModel = load_classifier(
-        model, tokens, gpt1_ids(tokens), pretrained=pretrained, changes=changes
-    )
-    return made
+    ids = gpt1_ids(tokens)
+    return load_classifier(model, tokens, ids, pretrained=pretrained, changes=changes)
 
 
 @dataclass(frozen=True)

@@ -95,10 +95,8 @@ def load(
 
     tokens = tokenizer(config, model)
     changes = {"num_labels": 1, **changes}
-    made: PreTrainedModel = load_classifier(
-        model, tokens, gpt1_ids(tokens), pretrained=pretrained, changes=changes, choice=True
-    )
-    return made
+    ids = gpt1_ids(tokens)
+    return load_classifier(model, tokens, ids, pretrained=pretrained, changes=changes, choice=True)
 
 
 @dataclass(frozen=True)
@@ -174,14 +172,16 @@ class MultipleChoice:
     def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Accuracy, and what the most frequent number would get (``metrics.classification``)."""
         from plmctl.metrics import classification
+        from plmctl.metrics.bootstrap import with_interval
 
         if self.targets is None:
             raise DataError("these rows have no labels to score the answers against")
         said = np.array([answer["prediction"] for answer in answers]) - self.config.count_from
-        return {
+        found = {
             "accuracy": classification.accuracy(said, self.targets),
             "majority": classification.majority(self.targets),
         }
+        return with_interval(found, "accuracy", classification.accuracy, said, self.targets)
 
 
 def make(

@@ -115,6 +115,9 @@ def test_families_without_the_head_say_so(folder: Folder, tmp_path: Path) -> Non
     for task in (TASK, CHOICE):
         with pytest.raises(ConfigError, match="text_to_text"):
             task.load(task.Config(), str(tmp_path), ("a", "b"), pretrained=False, changes={})
+    config = TASK.Config(positive="yess")
+    with pytest.raises(ConfigError, match="no label 'yess'; did you mean 'yes'"):
+        TASK.load(config, folder("bert"), ("no", "yes"), pretrained=True, changes={})
     pair = TASK.Config(text=("a", "b"), both_orders=True)
     with pytest.raises(ConfigError, match="not GPT-1"):
         TASK.load(pair, folder("bert"), ("a", "b"), pretrained=True, changes={})
@@ -167,6 +170,7 @@ def test_answers_and_figures_of_each_kind(folder: Folder) -> None:
     assert [answer["prediction"] for answer in said] == ["x", "y"]
     figures = one.figures(said)
     assert (figures["accuracy"], figures["f1"], figures["matthews"]) == (1.0, 1.0, 1.0)
+    assert (figures["accuracy_low"], figures["accuracy_high"]) == (1.0, 1.0)
     several = examples(folder("bert"), ROWS, "score", problem="multi_label", threshold=0.25)
     said = several.answers(probabilities)
     assert [answer["prediction"] for answer in said] == [["x", "y"], ["y"]]

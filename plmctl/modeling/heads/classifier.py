@@ -11,6 +11,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     GPT2DoubleHeadsModel,
     OpenAIGPTDoubleHeadsModel,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
@@ -32,7 +33,7 @@ def load_classifier(
     pretrained: bool,
     changes: Mapping[str, Any],
     choice: bool = False,
-) -> Any:
+) -> PreTrainedModel:
     """A network with a head on whole texts, in float32.
 
     Args:
@@ -58,7 +59,8 @@ def load_classifier(
             truncated_normal_(module, config.initializer_range)
     if new_ids and max(new_ids) >= made.get_input_embeddings().num_embeddings:
         add_rows(made, list(new_ids))
-    return fuse(made) if config.model_type == "openai-gpt" else made
+    whole: PreTrainedModel = fuse(made) if config.model_type == "openai-gpt" else made
+    return whole
 
 
 def _class(model: str, config: Any, choice: bool) -> Any:

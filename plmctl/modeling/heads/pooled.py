@@ -100,7 +100,9 @@ def pool(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
     return states.masked_fill(~real, 0.0).sum(1) / real.sum(1)
 
 
-def load_pooled(model: str, pooling: str, *, pretrained: bool, changes: Mapping[str, Any]) -> Any:
+def load_pooled(
+    model: str, pooling: str, *, pretrained: bool, changes: Mapping[str, Any]
+) -> PreTrainedModel:
     """A network with a pooled head, in float32.
 
     Args:
