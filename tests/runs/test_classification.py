@@ -44,27 +44,25 @@ def finetune(cli: Cli, pretrained: Path, run: str, task: dict, epochs: int = 16)
     return results
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_several_labels(name: str, cli: Cli, rows: Path, pretrained: dict[str, Path]) -> None:
+def test_several_labels(cli: Cli, rows: Path, pretrained: dict[str, Path]) -> None:
     task = {"name": "classification", "label": "verbs", "problem": "multi_label"}
-    results = finetune(cli, pretrained[name], f"several-{name}", task)
+    results = finetune(cli, pretrained["gpt2"], "several", task)
     assert results["f1_micro"] > 0.6  # naming the most frequent label everywhere gives 0.4
     assert [row["label"] for row in results["per_class"]] == sorted([*KIND, "even"])
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_regression_of_pairs(name: str, cli: Cli, rows: Path, pretrained: dict[str, Path]) -> None:
+def test_regression_of_pairs(cli: Cli, rows: Path, pretrained: dict[str, Path]) -> None:
     task = {
         "name": "classification", "text": ["text", "other"], "label": "score",
         "problem": "regression",
     }  # fmt: skip
-    results = finetune(cli, pretrained[name], f"number-{name}", task)
+    results = finetune(cli, pretrained["bert"], "number", task)
     assert results["pearson"] > 0.8
     write(
         "ev.yaml",
         {
-            "run": f"ev-number-{name}",
-            "model": f"number-{name}/model",
+            "run": "ev-number",
+            "model": "number/model",
             "measures": [{"name": "task", "data": ["kinds.jsonl"]}],
             "compute": {"device": "cpu"},
         },
@@ -78,7 +76,7 @@ def test_regression_of_pairs(name: str, cli: Cli, rows: Path, pretrained: dict[s
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_multiple_choice(name: str, cli: Cli, rows: Path, pretrained: dict[str, Path]) -> None:
     task = {"name": "multiple_choice", "question": "text", "label": "right"}
-    results = finetune(cli, pretrained[name], f"choice-{name}", task, epochs=10)
+    results = finetune(cli, pretrained[name], f"choice-{name}", task, epochs=6)
     assert results["accuracy"] > results["majority"] + 0.1
 
 
