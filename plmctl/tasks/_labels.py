@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +110,34 @@ def listed(names: Iterable[str]) -> str:
     known = list(names)
     more = f", and {len(known) - _SHOWN:,} more" if len(known) > _SHOWN else ""
     return ", ".join(known[:_SHOWN]) + more
+
+
+def targets(config: Any, rows: Sequence[Row], labels: Sequence[str]) -> NDArray[Any]:
+    """[N] label ids, [N, C] labels as 0 and 1, or [N] numbers.
+
+    Args:
+        config: Of the task ``classification``.
+        rows: N of them.
+        labels: By id; C of them.
+
+    Raises:
+        DataError: A label that the training rows do not have, or one that is no number.
+    """
+    ids = {name: number for number, name in enumerate(labels)}
+    if config.problem == "regression":
+        numbers = [number(row, config.label) for row in rows]
+        return np.array(numbers, dtype=np.float32)
+    if config.problem == "single_label":
+        names = [one(row, config.label) for row in rows]
+        found = [
+            number_of(name, ids, row, config.label) for name, row in zip(names, rows, strict=True)
+        ]
+        return np.array(found, dtype=np.int64)
+    there = np.zeros((len(rows), len(labels)), dtype=np.float32)
+    for place, row in enumerate(rows):
+        for name in several(row, config.label, config.separator):
+            there[place, number_of(name, ids, row, config.label)] = 1
+    return there
 
 
 def class_weights(

@@ -250,7 +250,7 @@ def make(
     rows, dropped = readable(rows, columns, use)
     texts = [[_labels.text(row, column) for row in rows] for column in columns]
     orders = [texts, texts[::-1]] if config.both_orders else [texts]
-    targets = None if use == "predict" else targets_of(config, rows, labels)
+    targets = None if use == "predict" else _labels.targets(config, rows, labels)
     weights = None
     if use == "train" and targets is not None and config.class_weights is not None:
         count = _labels.label_weights if targets.ndim == 2 else _labels.class_weights
@@ -261,30 +261,6 @@ def make(
         language=bool(gpt1_ids(tokenizer)) and config.lm_weight > 0 and use != "predict",
     )
     return Classification(config, made, targets, labels, weights, dropped)
-
-
-def targets_of(config: Config, rows: Sequence[Row], labels: tuple[str, ...]) -> NDArray[Any]:
-    """[N] label ids, [N, C] labels as 0 and 1, or [N] numbers.
-
-    Raises:
-        DataError: A label that the training rows do not have, or one that is no number.
-    """
-    ids = {name: number for number, name in enumerate(labels)}
-    if config.problem == "regression":
-        numbers = [_labels.number(row, config.label) for row in rows]
-        return np.array(numbers, dtype=np.float32)
-    if config.problem == "single_label":
-        names = [_labels.one(row, config.label) for row in rows]
-        found = [
-            _labels.number_of(name, ids, row, config.label)
-            for name, row in zip(names, rows, strict=True)
-        ]
-        return np.array(found, dtype=np.int64)
-    there = np.zeros((len(rows), len(labels)), dtype=np.float32)
-    for place, row in enumerate(rows):
-        for name in _labels.several(row, config.label, config.separator):
-            there[place, _labels.number_of(name, ids, row, config.label)] = 1
-    return there
 
 
 def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from plmctl import tasks
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.predict import answers
 from plmctl.modeling.network import Network
+from plmctl.tasks import _labels
 from tests.tasks.conftest import Folder, rows_of
 
 TASK = tasks.get("classification")
@@ -42,7 +43,7 @@ def test_labels_are_sorted_and_numbers_by_value() -> None:
     rows = rows_of({"label": "b, a,"}, {"label": ["c", "a"]}, {"label": ""}, {"label": []})
     several = TASK.Config(problem="multi_label")
     assert TASK.labels_of(several, rows) == ("a", "b", "c")
-    targets = TASK.targets_of(several, rows, ("a", "b", "c"))
+    targets = _labels.targets(several, rows, ("a", "b", "c"))
     assert targets.tolist() == [[1, 1, 0], [1, 0, 1], [0, 0, 0], [0, 0, 0]]
 
 
