@@ -1,8 +1,9 @@
-"""Configs of model folders, those of ELMo among them."""
+"""Configs of model folders, those of our own networks among them."""
 
 from transformers import AutoConfig, PreTrainedConfig
 
-import plmctl.modeling.elmo  # noqa: F401  # makes transformers' Auto classes know ELMo
+import plmctl.modeling.elmo  # makes transformers' Auto classes know ELMo
+import plmctl.modeling.heads.pooled  # noqa: F401  # and pooled encoders
 
 
 def config_of(source: str) -> PreTrainedConfig:
