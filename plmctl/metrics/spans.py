@@ -109,6 +109,13 @@ def accuracy(predictions: Tags, references: Tags) -> float:
     return sum(a == b for a, b in pairs) / len(pairs)
 
 
+def majority(references: Tags) -> float:
+    """Accuracy of always giving the most frequent tag: what any model has to beat."""
+    check(references, references)
+    counted = Counter(tag for tags in references for tag in tags)
+    return max(counted.values()) / counted.total()
+
+
 def check(predictions: Tags, references: Tags) -> None:
     """Refuse sentences that do not match.
 

@@ -1,8 +1,11 @@
-"""Configs of model folders, those of ELMo among them."""
+"""Configs of model folders, those of plmctl's own networks among them."""
 
 from transformers import AutoConfig, PreTrainedConfig
 
-import plmctl.modeling.elmo  # noqa: F401  # makes transformers' Auto classes know ELMo
+# These make transformers' Auto classes know them.
+import plmctl.modeling.elmo
+import plmctl.modeling.heads.elmo
+import plmctl.modeling.heads.mixed  # noqa: F401
 
 
 def config_of(source: str) -> PreTrainedConfig:

@@ -29,7 +29,7 @@ Answer = dict[str, Any]
 """What is said of one row, in plain types: ``prediction``, and what the task has beside it."""
 
 _FILE = "task.json"
-_HEADS = {"ForSequenceClassification": "classification"}
+_HEADS = {"ForSequenceClassification": "classification", "ForTokenClassification": "tagging"}
 """Tasks of finetuned folders that are not plmctl's own, by the end of the network's class."""
 
 

@@ -1,0 +1,1 @@
+"""Heads of finetuned networks that transformers does not have, or runs otherwise, one file each."""

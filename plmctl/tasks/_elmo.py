@@ -1,0 +1,75 @@
+"""What a task gives to ELMo: words by their characters, so that none is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from transformers import PreTrainedTokenizerBase
+
+    from plmctl.modeling.batch import Batch
+
+
+def reads_characters(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether it is a tokenizer of whole words, which ELMo alone has."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return type(getattr(backend, "model", None)).__name__ == "WordLevel"
+
+
+def load_words(model: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model; of converted weights without one, a cutter of words and marks."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from plmctl.tokenization.load import load_tokenizer
+
+    if not Path(model).is_dir() or (Path(model) / "tokenizer.json").is_file():
+        return load_tokenizer(model)
+    backend = Tokenizer(models.WordLevel({"<UNK>": 0}, unk_token="<UNK>"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made: PreTrainedTokenizerBase = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, unk_token="<UNK>"
+    )
+    return made
+
+
+def words_of(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
+    """The words of a text, as the biLM's own text was cut."""
+    whole: Any = tokenizer
+    backend = whole.backend_tokenizer
+    if backend.normalizer is not None:
+        text = backend.normalizer.normalize_str(text)
+    return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
+
+
+def changes_of(changes: Mapping[str, Any], *, pretrained: bool) -> dict[str, Any]:
+    """To the network's config: the dropout is the head's, and random weights are not frozen."""
+    head = {"head_dropout": changes["dropout"]} if "dropout" in changes else {}
+    rest = {name: value for name, value in changes.items() if name != "dropout"}
+    return {**rest, **head, "frozen": pretrained}
+
+
+def batch_of(sentences: Sequence[Sequence[str]], targets: Mapping[str, NDArray[np.int64]]) -> Batch:
+    """A batch of sentences of words.
+
+    Returns:
+        inputs: character_ids [B, T, C], T at least 1; targets as given.
+    """
+    import torch
+
+    from plmctl.modeling.batch import Batch
+    from plmctl.modeling.elmo.characters import encode_sentences
+
+    ids = torch.from_numpy(encode_sentences(sentences or [[]]))
+    if not ids.shape[1]:  # no sentence has a word
+        ids = ids.new_zeros(ids.shape[0], 1, ids.shape[2])
+    return Batch(
+        {"character_ids": ids},
+        {name: torch.from_numpy(array) for name, array in targets.items()},
+        sum(map(len, sentences)),
+        ids.shape[0] * ids.shape[1],
+    )
