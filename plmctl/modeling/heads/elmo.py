@@ -31,7 +31,6 @@ class _ElmoWithHead(ElmoPreTrainedModel):  # type: ignore[no-untyped-call]  # th
         super().__init__(config)
         self.num_labels = config.num_labels
         self.elmo = ElmoModel(config)
-        self.elmo.requires_grad_(not config.frozen)
         self.mix = ScalarMix(config.num_hidden_layers + 1)
         self.dropout = nn.Dropout(config.head_dropout)
         self.lstm = nn.LSTM(
@@ -47,6 +46,8 @@ class _ElmoWithHead(ElmoPreTrainedModel):  # type: ignore[no-untyped-call]  # th
         """Training mode, but not of a frozen biLM: its dropout stays off."""
         super().train(mode)
         self.elmo.train(mode and not self.config.frozen)
+        # Here, since loading puts new parameters in the place of those of the constructor.
+        self.elmo.requires_grad_(not self.config.frozen)
         return self
 
     def read(self, character_ids: Tensor) -> tuple[Tensor, Tensor]:
