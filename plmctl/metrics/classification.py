@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plmctl.errors import DataError
 
-Average = Literal["macro", "micro", "weighted"]
+Average = Literal["macro", "micro", "weighted", "binary"]
 
 
 def accuracy(predictions: ArrayLike, references: ArrayLike) -> float:
@@ -24,17 +24,23 @@ def accuracy(predictions: ArrayLike, references: ArrayLike) -> float:
     return float((predicted == expected).mean())
 
 
-def precision(predictions: ArrayLike, references: ArrayLike, average: Average = "macro") -> float:
-    """Share of the predictions of a class that are right, averaged over the classes that occur."""
-    return _averaged(predictions, references, average)[0]
+def precision(
+    predictions: ArrayLike, references: ArrayLike, average: Average = "macro", positive: Any = 1
+) -> float:
+    """Share of the predictions of a class that are right, averaged as ``f1``."""
+    return _averaged(predictions, references, average, positive)[0]
 
 
-def recall(predictions: ArrayLike, references: ArrayLike, average: Average = "macro") -> float:
-    """Share of the entries of a class that were found, averaged over the classes that occur."""
-    return _averaged(predictions, references, average)[1]
+def recall(
+    predictions: ArrayLike, references: ArrayLike, average: Average = "macro", positive: Any = 1
+) -> float:
+    """Share of the entries of a class that were found, averaged as ``f1``."""
+    return _averaged(predictions, references, average, positive)[1]
 
 
-def f1(predictions: ArrayLike, references: ArrayLike, average: Average = "macro") -> float:
+def f1(
+    predictions: ArrayLike, references: ArrayLike, average: Average = "macro", positive: Any = 1
+) -> float:
     """F1, the harmonic mean of precision and recall, averaged over the classes that occur.
 
     Args:
@@ -42,9 +48,10 @@ def f1(predictions: ArrayLike, references: ArrayLike, average: Average = "macro"
         references: [N] true ones.
         average: "macro" gives every class one vote, "weighted" as many as it has entries, and
             "micro" counts over all classes together (which is accuracy when each entry has one
-            class).
+            class); "binary" is that of the class ``positive`` alone (MRPC and QQP in GLUE).
+        positive: That class, a number or a name.
     """
-    return _averaged(predictions, references, average)[2]
+    return _averaged(predictions, references, average, positive)[2]
 
 
 def matthews(predictions: ArrayLike, references: ArrayLike) -> float:
@@ -123,7 +130,11 @@ def confusion(predictions: ArrayLike, references: ArrayLike, classes: int) -> ND
 
 
 def classification(
-    predictions: ArrayLike, references: ArrayLike, labels: Sequence[str]
+    predictions: ArrayLike,
+    references: ArrayLike,
+    labels: Sequence[str],
+    *,
+    positive: int | None = None,
 ) -> dict[str, Any]:
     """All that is shown of a classifier, in plain types.
 
@@ -131,11 +142,12 @@ def classification(
         predictions: [N] predicted label numbers.
         references: [N] true ones.
         labels: Names by number.
+        positive: The label whose F1 is ``f1``, where there are two; None: the second.
 
     Returns:
-        accuracy, majority (accuracy of the most frequent label), f1_macro, f1_weighted, matthews,
-        per_class (label, precision, recall, f1, support) and confusion (labels; matrix: rows are
-        the truth, columns the prediction).
+        accuracy, majority (accuracy of the most frequent label), f1 (of two labels), f1_macro,
+        f1_weighted, matthews, per_class (label, precision, recall, f1, support) and confusion
+        (labels; matrix: rows are the truth, columns the prediction).
     """
     from sklearn.metrics import precision_recall_fscore_support
 
@@ -149,9 +161,11 @@ def classification(
         {"label": label, **{n: c[k].item() for n, c in zip(names, columns, strict=True)}}
         for k, label in enumerate(labels)
     ]
+    two = len(labels) == 2
     return {
         "accuracy": accuracy(predicted, expected),
         "majority": majority(expected),
+        **({"f1": per_class[-1 if positive is None else positive]["f1"]} if two else {}),
         "f1_macro": f1(predicted, expected),
         "f1_weighted": f1(predicted, expected, "weighted"),
         "matthews": matthews(predicted, expected),
@@ -161,12 +175,16 @@ def classification(
 
 
 def _averaged(
-    predictions: ArrayLike, references: ArrayLike, average: Average
+    predictions: ArrayLike, references: ArrayLike, average: Average, positive: Any
 ) -> tuple[float, float, float]:
     from sklearn.metrics import precision_recall_fscore_support
 
     predicted, expected = _both(predictions, references)
-    found = precision_recall_fscore_support(expected, predicted, average=average, zero_division=0)
+    if average == "binary":  # without scikit-learn's refusal of more than two classes
+        predicted, expected = predicted == positive, expected == positive
+    found = precision_recall_fscore_support(
+        expected, predicted, average=average, pos_label=True, zero_division=0
+    )
     return float(found[0]), float(found[1]), float(found[2])
 
 

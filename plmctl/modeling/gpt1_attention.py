@@ -4,13 +4,15 @@ The module's weights and their names are untouched: only what is computed betwee
 a saved model loads with transformers' own class.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import OpenAIGPTLMHeadModel
+from transformers import PreTrainedModel
 from transformers.models.openai.modeling_openai import Attention
+
+M = TypeVar("M", bound=PreTrainedModel)
 
 
 class FusedAttention(Attention):
@@ -52,10 +54,10 @@ class FusedAttention(Attention):
         ]
 
 
-def fuse(model: OpenAIGPTLMHeadModel) -> OpenAIGPTLMHeadModel:
-    """The same model with fused attention."""
-    blocks: Any = model.transformer.h
-    for block in blocks:
+def fuse(model: M) -> M:
+    """The same model, of any of GPT-1's heads, with fused attention."""
+    whole: Any = model
+    for block in whole.transformer.h:
         block.attn.__class__ = FusedAttention
     return model
 

@@ -29,7 +29,12 @@ Answer = dict[str, Any]
 """What is said of one row, in plain types: ``prediction``, and what the task has beside it."""
 
 _FILE = "task.json"
-_HEADS = {"ForSequenceClassification": "classification", "ForTokenClassification": "tagging"}
+_HEADS = {
+    "ForSequenceClassification": "classification",
+    "ForTokenClassification": "tagging",
+    "ForMultipleChoice": "multiple_choice",
+    "DoubleHeadsModel": "multiple_choice",
+}
 """Tasks of finetuned folders that are not plmctl's own, by the end of the network's class."""
 
 
@@ -179,10 +184,22 @@ def finetuned(model: str) -> Finetuned:
     made_for = (network.architectures or ["model without a head"])[0]
     for head, name in _HEADS.items():
         if made_for.endswith(head):
-            labels = tuple(network.id2label[number] for number in range(network.num_labels))
             longest = getattr(network, "max_position_embeddings", None) or 512
-            return Finetuned(get(name).Config(name=name), labels, min(longest, 512))
+            config, labels = _of_others(name, network)
+            return Finetuned(config, labels, min(longest, 512))
     raise ConfigError(f"{model}: not finetuned for a task, but a {made_for}", "finetune it first")
+
+
+def _of_others(name: str, network: Any) -> tuple[Any, tuple[str, ...]]:
+    """The task's config and labels that transformers' config stands for."""
+    config = get(name).Config(name=name)
+    if name != "classification":
+        return config, ()
+    labels = tuple(network.id2label[number] for number in range(network.num_labels))
+    kind = str(network.problem_type or "").removesuffix("_classification")
+    if kind == "regression" or (not kind and len(labels) == 1):  # as transformers takes it
+        return with_columns(config, {"problem": "regression"}), ()
+    return (with_columns(config, {"problem": kind}) if kind else config), labels
 
 
 def with_columns(config: Any, columns: Mapping[str, Any]) -> Any:

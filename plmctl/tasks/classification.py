@@ -1,21 +1,28 @@
-"""Sequence classification: one label for a text or a pair of texts.
+"""Sequence classification and regression: a text or a pair of texts, a label, labels or a number.
 
 Heads are those of transformers, which follow the papers: BERT's pooled [CLS] with dropout and a
-linear layer, GPT-2's linear layer on the last token that is no padding.
+linear layer; RoBERTa's dense layer and tanh of its own; GPT-1's and GPT-2's linear layer on the
+last token. The published GPT-1 head has a bias, transformers' has none. GPT-1 learns the language
+of the texts beside their labels, each text's mean over its tokens, over the rows of the vocabulary
+(the published code's softmax goes over the rows of the position table too).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from plmctl.config.members import TaskConfig
-from plmctl.errors import DataError
-from plmctl.tasks._padded import padded
+from plmctl.errors import ConfigError, DataError
+from plmctl.tasks import _labels, _scoring
+from plmctl.tasks._formats import gpt1_ids, sequences, with_format
+from plmctl.tasks._rows import Rows, readable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,18 +34,45 @@ if TYPE_CHECKING:
     from plmctl.tasks import Use
 
 Ints = NDArray[np.int64]
-
-PARTS = ("label",)
+Problem = Literal["single_label", "multi_label", "regression"]
 
 
 class Config(TaskConfig):
-    """Classify a text, or a pair of texts."""
+    """Classify a text or a pair of texts: one label, several, or a number."""
 
     name: Literal["classification"] = "classification"
     text: str | tuple[str, str] = "text"
     """Column of the text; two columns for a pair."""
     label: str = "label"
-    """Column of the label, a name or a number."""
+    """Column of the label: a name or a number; of several labels: a list, or names in one text."""
+    problem: Problem = "single_label"
+    """multi_label: a row has any number of labels; regression: the label is a number."""
+    separator: str = Field(default=",", min_length=1)
+    """multi_label only: what stands between the labels of a row in one text."""
+    threshold: float = Field(default=0.5, gt=0, lt=1)
+    """multi_label only: the probability from which a label is given."""
+    positive: str | None = None
+    """The label whose F1 is reported as `f1` where there are two; empty: the second."""
+    class_weights: Literal["balanced"] | dict[str, float] | None = None
+    """What a training row counts for, by its label: `balanced` (all labels the same in sum), or
+    weights by label, 1 for the others. They multiply losses; the loss is still divided by the
+    number of rows."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of each training target that is spread evenly over all labels."""
+    lm_weight: float = Field(default=0.5, ge=0)
+    """GPT-1 only: weight of the language model's loss beside that of the labels; 0: none."""
+    both_orders: bool = False
+    """GPT-1 only, of pairs: read them in both orders and add the vectors (similarity)."""
+
+    @model_validator(mode="after")
+    def _fits_the_problem(self) -> Self:
+        if self.problem == "regression" and (self.class_weights or self.label_smoothing):
+            raise ValueError("class_weights and label_smoothing are for labels, not for regression")
+        if self.both_orders and isinstance(self.text, str):
+            raise ValueError("both_orders is for pairs: name two columns under `text`")
+        if isinstance(self.class_weights, dict) and min(self.class_weights.values(), default=1) < 0:
+            raise ValueError("class_weights: a weight is 0 or more")
+        return self
 
 
 def text_columns(config: Config) -> tuple[str, ...]:
@@ -47,50 +81,53 @@ def text_columns(config: Config) -> tuple[str, ...]:
 
 
 def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
-    """The label names of the training rows, in order; numbers in numeric order.
+    """The label names of the training rows, in order; none for regression.
 
     Raises:
-        DataError: A row without a label, or fewer than two labels.
+        DataError: A row without a label, or too few labels.
     """
-    found = {_label(config, row) for row in rows}
-    if len(found) < 2:
+    if config.problem == "regression":
+        return ()
+    if config.problem == "multi_label":
+        found = {n for row in rows for n in _labels.several(row, config.label, config.separator)}
+        fewest = 1
+    else:
+        found, fewest = {_labels.one(row, config.label) for row in rows}, 2
+    if len(found) < fewest:
         raise DataError(
             f"the training rows have one label only, {next(iter(found), 'none')!r}",
             "classification needs two labels or more",
         )
-    numeric = all(name.lstrip("-").isdigit() for name in found)
-    return tuple(sorted(found, key=int if numeric else str))
+    return _labels.in_order(found)
 
 
 def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
-    """The model's own."""
+    """The model's own, with its family's template for finetuning."""
+    from plmctl.modeling.auto import config_of
     from plmctl.tokenization.load import load_tokenizer
 
-    return load_tokenizer(model)
+    return with_format(load_tokenizer(model), str(config_of(model).model_type))
 
 
 def load(
     config: Config, model: str, labels: tuple[str, ...], *, pretrained: bool, changes: Any
 ) -> PreTrainedModel:
     """The network with a classification head whose config names the labels; see ``tasks.Task``."""
-    import torch
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+    from plmctl.modeling.heads.classifier import load_classifier
 
-    network = AutoConfig.from_pretrained(
-        model,
-        num_labels=len(labels),
-        id2label=dict(enumerate(labels)),
-        label2id={name: number for number, name in enumerate(labels)},
-        problem_type="single_label_classification",
+    names = labels or ("score",)
+    changes = {
+        "num_labels": len(names),
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: number for number, name in enumerate(names)},
+        "problem_type": config.problem.replace("label", "label_classification"),
         **changes,
-    )
-    if network.pad_token_id is None:  # GPT-2 finds a row's last token by the padding after it
-        network.pad_token_id = network.eos_token_id
-    cls: Any = AutoModelForSequenceClassification
-    made: PreTrainedModel = (
-        cls.from_pretrained(model, config=network, dtype=torch.float32)
-        if pretrained
-        else cls.from_config(network, dtype=torch.float32)
+    }
+    tokens = tokenizer(config, model)
+    if config.both_orders and not gpt1_ids(tokens):
+        raise ConfigError(f"task.both_orders: {model} is not GPT-1", "leave it out")
+    made: PreTrainedModel = load_classifier(
+        model, tokens, gpt1_ids(tokens), pretrained=pretrained, changes=changes
     )
     return made
 
@@ -99,23 +136,40 @@ def load(
 class Classification:
     """Rows as token ids, with their labels; see ``tasks.Examples``."""
 
-    ids: tuple[tuple[int, ...], ...]
-    segments: tuple[tuple[int, ...], ...] | None
-    targets: Ints | None
-    """[N] label ids; None for rows that are to be answered."""
+    config: Config
+    rows: Rows
+    targets: NDArray[Any] | None
+    """[N] label ids, [N, C] labels as 0 and 1, or [N] numbers; None for rows to be answered."""
     labels: tuple[str, ...]
-    pad_id: int
-    cut: int = 0
-    dropped: tuple[str, ...] = ()
-    parts: tuple[str, ...] = PARTS
+    class_weights: NDArray[np.float32] | None
+    dropped: tuple[str, ...]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The label; of GPT-1 the language model too."""
+        return ("label", "lm") if self.rows.language else ("label",)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """What the parts count for."""
+        return {"lm": self.config.lm_weight}
+
+    @property
+    def cut(self) -> int:
+        """Rows that lost text."""
+        return self.rows.cut
+
+    @cached_property
+    def _loss(self) -> _scoring.Loss:
+        return _scoring.Loss(self.config.problem, self.class_weights, self.config.label_smoothing)
 
     def __len__(self) -> int:
         """Rows."""
-        return len(self.ids)
+        return len(self.rows)
 
     def lengths(self) -> Ints:
         """[N] tokens of each row."""
-        return np.array([len(row) for row in self.ids])
+        return self.rows.lengths()
 
     def collate(self, epochs: Ints, samples: Ints) -> Batch:
         """The rows ``samples`` padded to the longest of them.
@@ -125,60 +179,52 @@ class Classification:
             samples: [B] row numbers.
 
         Returns:
-            inputs: input_ids, attention_mask, and token_type_ids where the model has them, [B, L];
-            targets: label [B].
+            inputs: input_ids, attention_mask, and token_type_ids where the tokenizer has them,
+            [B, L], or [B, 2, L] in both orders;
+            targets: label [B] or [B, C]; lm, the tokens that each sequence predicts.
         """
-        import torch
-
-        from plmctl.modeling.batch import Batch
-
-        ids, real = padded([self.ids[sample] for sample in samples], self.pad_id)
-        inputs = {"input_ids": ids, "attention_mask": real.astype(int)}
-        if self.segments is not None:
-            inputs["token_type_ids"], _ = padded([self.segments[k] for k in samples], 0)
         targets = {} if self.targets is None else {"label": self.targets[samples]}
-        return Batch(
-            {name: torch.from_numpy(array) for name, array in inputs.items()},
-            {name: torch.from_numpy(array) for name, array in targets.items()},
-            int(real.sum()),
-            real.size,
-        )
+        return self.rows.batch(samples, targets)
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """Summed cross-entropy of the labels, in nats."""
-        from plmctl.modeling.losses import cross_entropy_sums
-
-        return cross_entropy_sums(network(**batch.inputs), batch.targets)
+        """Summed cross-entropy of the labels in nats, or squared errors; see ``_scoring``."""
+        return self._loss.sums(network(**batch.inputs), batch)
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The loss, and the number of right labels."""
-        from plmctl.modeling.losses import score_sums
-
-        return score_sums(network(**batch.inputs), batch.targets)
+        """The plain loss, without weights and smoothing, and the number of right labels."""
+        return _scoring.Loss(self.config.problem).score(network(**batch.inputs), batch)
 
     def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """Probabilities of the labels, [B, labels]."""
-        return {"label": network(**batch.inputs)["label"].float().softmax(-1)}
+        """Probabilities of the labels [B, C]; of regression the numbers [B, 1]."""
+        inputs = {name: value for name, value in batch.inputs.items() if name != "lm_cells"}
+        return {"label": _scoring.probabilities(network(**inputs)["label"], self.config.problem)}
 
     def answers(self, outputs: Mapping[str, Sequence[NDArray[Any]]]) -> list[dict[str, Any]]:
-        """The most probable label, with the probabilities of all."""
+        """The most probable label, all from the threshold on, or the number."""
+        if self.config.problem == "regression":
+            return [{"prediction": float(row[0])} for row in outputs["label"]]
         return [
             {
-                "prediction": self.labels[int(row.argmax())],
-                "probabilities": dict(zip(self.labels, row.tolist(), strict=True)),
+                "prediction": self._said(row),
+                "probabilities": dict(zip(self.labels, map(float, row), strict=True)),
             }
             for row in outputs["label"]
         ]
 
     def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """See ``metrics.classification.classification``."""
-        from plmctl.metrics import classification
-
+        """See ``_scoring.figures``."""
         if self.targets is None:
             raise DataError("these rows have no labels to score the answers against")
-        numbers = {name: number for number, name in enumerate(self.labels)}
-        predicted = [numbers[answer["prediction"]] for answer in answers]
-        return classification.classification(predicted, self.targets, self.labels)
+        said = [answer["prediction"] for answer in answers]
+        return _scoring.figures(
+            self.config.problem, said, self.targets, self.labels, self.config.positive
+        )
+
+    def _said(self, row: NDArray[Any]) -> str | list[str]:
+        if self.config.problem == "multi_label":
+            over = row >= self.config.threshold
+            return [label for label, there in zip(self.labels, over, strict=True) if there]
+        return self.labels[int(row.argmax())]
 
 
 def make(
@@ -189,39 +235,51 @@ def make(
     max_length: int,
     use: Use,
 ) -> Classification:
-    """The rows as examples; see ``tasks.Task``."""
-    texts = [[_text(row, column) for row in rows] for column in text_columns(config)]
-    encoded = tokenizer(*texts, truncation=True, max_length=max_length)
-    ids = {name: number for number, name in enumerate(labels)}
-    segments = encoded.get("token_type_ids")
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    return Classification(
-        tuple(tuple(row) for row in encoded["input_ids"]),
-        tuple(tuple(row) for row in segments) if segments is not None else None,
-        None if use == "predict" else np.array([_target(config, row, ids) for row in rows]),
-        labels,
-        int(pad or 0),
-        cut=sum(bool(encoding.overflowing) for encoding in encoded.encodings or ()),
+    """The rows as examples; see ``tasks.Task``. Training rows without any text are dropped."""
+    columns = text_columns(config)
+    rows, dropped = readable(rows, columns, use)
+    texts = [[_labels.text(row, column) for row in rows] for column in columns]
+    orders = [texts, texts[::-1]] if config.both_orders else [texts]
+    targets = None if use == "predict" else targets_of(config, rows, labels)
+    weights = None
+    if use == "train" and targets is not None and config.class_weights is not None:
+        count = _labels.label_weights if targets.ndim == 2 else _labels.class_weights
+        weights = count(config.class_weights, targets, labels)
+    made = Rows.of_views(
+        [sequences(tokenizer, order, max_length) for order in orders],
+        tokenizer,
+        language=bool(gpt1_ids(tokenizer)) and config.lm_weight > 0 and use != "predict",
     )
+    return Classification(config, made, targets, labels, weights, dropped)
+
+
+def targets_of(config: Config, rows: Sequence[Row], labels: tuple[str, ...]) -> NDArray[Any]:
+    """[N] label ids, [N, C] labels as 0 and 1, or [N] numbers.
+
+    Raises:
+        DataError: A label that the training rows do not have, or one that is no number.
+    """
+    ids = {name: number for number, name in enumerate(labels)}
+    if config.problem == "regression":
+        numbers = [_labels.number(row, config.label) for row in rows]
+        return np.array(numbers, dtype=np.float32)
+    if config.problem == "single_label":
+        names = [_labels.one(row, config.label) for row in rows]
+        found = [
+            _labels.number_of(name, ids, row, config.label)
+            for name, row in zip(names, rows, strict=True)
+        ]
+        return np.array(found, dtype=np.int64)
+    there = np.zeros((len(rows), len(labels)), dtype=np.float32)
+    for place, row in enumerate(rows):
+        for name in _labels.several(row, config.label, config.separator):
+            there[place, _labels.number_of(name, ids, row, config.label)] = 1
+    return there
 
 
 def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
-    """Logits of the labels, [B, labels]."""
-    return {"label": model(**inputs).logits}
+    """Logits of the labels, [B, C]; of GPT-1 next-token logits too."""
+    from plmctl.modeling.heads import decoder, encoder
 
-
-def _text(row: Row, column: str) -> str:
-    return str(row.cell(column))
-
-
-def _label(config: Config, row: Row) -> str:
-    return str(row.cell(config.label))
-
-
-def _target(config: Config, row: Row, ids: dict[str, int]) -> int:
-    name = _label(config, row)
-    if name not in ids:
-        raise DataError(
-            f"{row.origin}: label {name!r} is not among the training labels: {', '.join(ids)}"
-        )
-    return ids[name]
+    run = decoder.classify if decoder.is_decoder(model) else encoder.classify
+    return run(model, **inputs)

@@ -1,0 +1,117 @@
+"""How far a figure would move with other rows of the same kind: the bootstrap (Efron, 1979).
+
+Rows are drawn with replacement as often as there are rows, and the figure is taken again; the
+draws are seeded, and the same for every model that is asked about the same rows.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plmctl.errors import DataError
+
+Function = Callable[[Any, Any], float]
+"""``function(predictions, references)``."""
+
+
+def interval(
+    function: Function,
+    predictions: Sequence[Any],
+    references: Sequence[Any],
+    seed: int,
+    *,
+    resamples: int = 1_000,
+    level: float = 0.95,
+) -> tuple[float, float]:
+    """The percentile interval of a figure.
+
+    Args:
+        function: The figure, of predictions and references of the same length.
+        predictions: [N], one a row; arrays and lists are both taken.
+        references: [N].
+        seed: Of the draws.
+        resamples: How often rows are drawn.
+        level: Share of the draws whose figure lies in the interval.
+
+    Returns:
+        Its lower and its upper end.
+
+    Raises:
+        DataError: No row, or not as many predictions as references.
+    """
+    tail = 100 * (1 - level) / 2
+    said, true = _rows(predictions, references), _rows(references, predictions)
+    draws = _draws(len(said), seed, resamples)
+    found = [function(_taken(said, rows), _taken(true, rows)) for rows in draws]
+    low, high = np.percentile(found, [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def paired(
+    function: Function,
+    first: Sequence[Any],
+    second: Sequence[Any],
+    references: Sequence[Any],
+    seed: int,
+    *,
+    resamples: int = 1_000,
+) -> dict[str, float]:
+    """Whether the second of two models is better on the same rows: the paired bootstrap.
+
+    Args:
+        function: A figure of which more is better.
+        first: [N] predictions of the one model.
+        second: [N] those of the other.
+        references: [N].
+        seed: Of the draws, which are the same for both models.
+        resamples: How often rows are drawn.
+
+    Returns:
+        difference (second minus first, on all rows), low and high (its 95 % percentile interval),
+        p (two-sided: twice the smaller share of draws that are not on one side of 0, at most 1 and
+        never 0, as Davison and Hinkley, 1997, count).
+
+    Raises:
+        DataError: No row, or lengths that differ.
+    """
+    one, two = _rows(first, references), _rows(second, references)
+    true = _rows(references, first)
+    found = np.empty(resamples)
+    for place, rows in enumerate(_draws(len(true), seed, resamples)):
+        expected = _taken(true, rows)
+        found[place] = function(_taken(two, rows), expected) - function(_taken(one, rows), expected)
+    low, high = np.percentile(found, [2.5, 97.5])
+    beyond = min((found <= 0).sum(), (found >= 0).sum())
+    return {
+        "difference": function(two, true) - function(one, true),
+        "low": float(low),
+        "high": float(high),
+        "p": float(min(1.0, 2 * (beyond + 1) / (resamples + 1))),
+    }
+
+
+def _draws(rows: int, seed: int, resamples: int) -> Iterator[NDArray[np.int64]]:
+    generator = np.random.Generator(np.random.Philox(seed))
+    for _ in range(resamples):
+        yield generator.integers(rows, size=rows)
+
+
+def _rows(these: Any, others: Any) -> Any:
+    """An array as it is; anything else as a list."""
+    if len(these) != len(others):
+        raise DataError(
+            f"{len(these):,} predictions do not match {len(others):,} references",
+            "give one prediction for each reference, in the same order",
+        )
+    if not len(these):
+        raise DataError("nothing to score: there are no predictions")
+    if isinstance(these, np.ndarray):
+        return these
+    plain = isinstance(these[0], bool | int | float | str)
+    return np.asarray(these) if plain else list(these)
+
+
+def _taken(values: Any, rows: NDArray[np.int64]) -> Any:
+    return values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]

@@ -1,0 +1,96 @@
+"""Loading networks with the heads that whole texts are classified by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForMultipleChoice,
+    AutoModelForSequenceClassification,
+    GPT2DoubleHeadsModel,
+    OpenAIGPTDoubleHeadsModel,
+    PreTrainedTokenizerBase,
+)
+
+from plmctl.errors import ConfigError
+from plmctl.modeling.auto import config_of
+from plmctl.modeling.gpt1_attention import fuse
+from plmctl.modeling.heads.decoder import add_rows
+from plmctl.modeling.initialization import truncated_normal_
+
+_CHOICE = {"openai-gpt": OpenAIGPTDoubleHeadsModel, "gpt2": GPT2DoubleHeadsModel}
+"""Where AutoModelForMultipleChoice has none."""
+
+
+def load_classifier(
+    model: str,
+    tokenizer: PreTrainedTokenizerBase,
+    new_ids: Sequence[int],
+    *,
+    pretrained: bool,
+    changes: Mapping[str, Any],
+    choice: bool = False,
+) -> Any:
+    """A network with a head on whole texts, in float32.
+
+    Args:
+        model: A model folder or Hub id.
+        tokenizer: With its family's template: its padding token becomes the network's.
+        new_ids: Of tokens that finetuning adds to the family's vocabulary (GPT-1).
+        pretrained: False keeps the architecture and draws every weight anew.
+        changes: To its config.
+        choice: One number an option, for multiple choice.
+
+    Raises:
+        ConfigError: The family has no such head.
+    """
+    config: Any = config_of(model)
+    cls = _class(model, config, choice)
+    if config.pad_token_id is None:  # transformers' GPT classes find the last token by it
+        config.pad_token_id = tokenizer.pad_token_id
+    for name, value in changes.items():
+        setattr(config, name, value)
+    made, fresh = _made(cls, model, config, pretrained)
+    if config.model_type in ("bert", "albert"):  # whose published code draws so
+        for module in map(made.get_submodule, fresh):
+            truncated_normal_(module, config.initializer_range)
+    if new_ids and max(new_ids) >= made.get_input_embeddings().num_embeddings:
+        add_rows(made, list(new_ids))
+    return fuse(made) if config.model_type == "openai-gpt" else made
+
+
+def _class(model: str, config: Any, choice: bool) -> Any:
+    """The class of the network with its head.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    task = "multiple_choice" if choice else "classification"
+    if config.is_encoder_decoder:
+        raise ConfigError(
+            f"{model}: a {config.model_type} writes text and has no head for {task}",
+            "use the task text_to_text",
+        )
+    if choice and config.model_type in _CHOICE:
+        return _CHOICE[config.model_type]
+    auto: Any = AutoModelForMultipleChoice if choice else AutoModelForSequenceClassification
+    if type(config) not in auto._model_mapping:  # noqa: SLF001  # transformers has no accessor
+        raise ConfigError(f"{model}: a {config.model_type} has no head for {task}")
+    return auto
+
+
+def _made(cls: Any, model: str, config: Any, pretrained: bool) -> tuple[Any, set[str]]:
+    """The network, and the modules whose weights the folder does not have."""
+    if not pretrained:
+        made = cls.from_config(config, dtype=torch.float32) if _is_auto(cls) else cls(config)
+        return made, {""}  # all of it
+    made, info = cls.from_pretrained(
+        model, config=config, dtype=torch.float32, output_loading_info=True
+    )
+    return made, {name.rpartition(".")[0] for name in info["missing_keys"]}
+
+
+def _is_auto(cls: Any) -> bool:
+    return cls in (AutoModelForMultipleChoice, AutoModelForSequenceClassification)

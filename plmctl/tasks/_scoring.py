@@ -1,0 +1,120 @@
+"""Losses, probabilities and figures of the three kinds of classification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from plmctl.modeling.batch import Batch
+
+Problem = Literal["single_label", "multi_label", "regression"]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss of a problem.
+
+    Attributes:
+        problem: Cross-entropy of one label a row, binary cross-entropy of every label, or squared
+            errors.
+        class_weights: [C], or [C, 2] of several labels a row. They multiply losses; counts stay
+            the numbers of targets.
+        smoothing: Share of a target that is spread over the labels.
+    """
+
+    problem: Problem
+    class_weights: NDArray[np.float32] | None = None
+    smoothing: float = 0.0
+
+    def sums(self, logits: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """The loss of each part that has targets, summed over them."""
+        sums = {"label": self._of_labels(logits["label"], batch.targets["label"])}
+        if "lm" in batch.targets:
+            sums["lm"], _ = language(logits["lm"], batch)
+        return sums
+
+    def score(self, logits: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """``sums``, and how many targets are guessed right: nan for regression."""
+        targets = batch.targets["label"]
+        scores = {"label": self._of_labels(logits["label"], targets)}
+        scores["label/correct"] = hits(logits["label"], targets, self.problem)
+        if "lm" in batch.targets:
+            scores["lm"], scores["lm/correct"] = language(logits["lm"], batch)
+        return scores
+
+    def _of_labels(self, logits: Tensor, targets: Tensor) -> Tensor:
+        import torch
+
+        from plmctl.modeling import label_losses
+
+        if self.problem == "regression":
+            return label_losses.squared_error_sum(logits, targets)
+        weights = self.class_weights
+        made = None if weights is None else torch.from_numpy(weights).to(logits.device)
+        of = label_losses.single_label_sum
+        if self.problem == "multi_label":
+            of = label_losses.multi_label_sum
+        return of(logits, targets, made, self.smoothing)
+
+
+def language(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy, and share of right guesses, of the next tokens of a text, summed."""
+    from plmctl.modeling.batch import IGNORE
+    from plmctl.modeling.label_losses import next_token_sums
+
+    asked = (batch.targets["lm"] != IGNORE).flatten()
+    real = batch.inputs["attention_mask"].flatten(0, -2) * asked[:, None]
+    return next_token_sums(logits, batch.inputs["input_ids"].flatten(0, -2), real)
+
+
+def hits(logits: Tensor, targets: Tensor, problem: Problem) -> Tensor:
+    """How many targets the logits name; nan for regression."""
+    if problem == "regression":
+        return logits.new_tensor(float("nan"))
+    if problem == "multi_label":
+        return ((logits > 0) == (targets > 0.5)).sum().float()
+    return (logits.argmax(-1) == targets).sum().float()
+
+
+def probabilities(logits: Tensor, problem: Problem) -> Tensor:
+    """Of each label, [B, C]; of regression the numbers themselves, [B, 1]."""
+    if problem == "regression":
+        return logits.float()
+    return logits.float().sigmoid() if problem == "multi_label" else logits.float().softmax(-1)
+
+
+def figures(
+    problem: Problem,
+    said: Sequence[Any],
+    targets: NDArray[Any],
+    labels: Sequence[str],
+    positive: str | None,
+) -> dict[str, Any]:
+    """What predictions are worth (``plmctl.metrics``).
+
+    Args:
+        problem: Which metrics.
+        said: [N] a label, a list of labels, or a number.
+        targets: As ``Classification.targets``.
+        labels: By id.
+        positive: The label whose F1 is ``f1``, of two; None: the second.
+    """
+    from plmctl.metrics import classification, multi_label, regression
+
+    if problem == "regression":
+        return regression.regression(said, targets)
+    numbers = {name: number for number, name in enumerate(labels)}
+    if problem == "multi_label":
+        there = np.array([[label in names for label in labels] for names in said])
+        return multi_label.multi_label(there, targets > 0.5, labels)
+    predicted = [numbers[name] for name in said]
+    return classification.classification(
+        predicted, targets, labels, positive=numbers.get(positive or labels[-1])
+    )

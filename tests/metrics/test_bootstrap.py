@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+
+from plmctl.errors import DataError
+from plmctl.metrics.bootstrap import interval, paired
+
+
+def accuracy(predictions: np.ndarray, references: np.ndarray) -> float:
+    return float((predictions == references).mean())
+
+
+TRUE = np.arange(400) % 2
+SAID = np.where(np.arange(400) % 5 == 0, 1 - TRUE, TRUE)  # 80 % right
+
+
+def test_the_interval_is_that_of_the_binomial() -> None:
+    """By the normal approximation 0.8 +- 1.96 * sqrt(0.8 * 0.2 / 400) = 0.0392."""
+    low, high = interval(accuracy, SAID, TRUE, 7, resamples=4000)
+    assert low == pytest.approx(0.8 - 0.0392, abs=0.004)
+    assert high == pytest.approx(0.8 + 0.0392, abs=0.004)
+    narrow = interval(accuracy, SAID, TRUE, 7, resamples=4000, level=0.5)
+    assert low < narrow[0] < 0.8 < narrow[1] < high
+
+
+def test_it_is_seeded() -> None:
+    assert interval(accuracy, SAID, TRUE, 7) == interval(accuracy, SAID, TRUE, 7)
+    assert interval(accuracy, SAID, TRUE, 7) != interval(accuracy, SAID, TRUE, 8)
+
+
+def test_lists_of_anything_are_drawn_together() -> None:
+    def exact(predictions: list, references: list) -> float:
+        return sum(p == r["gold"] for p, r in zip(predictions, references, strict=True)) / len(
+            references
+        )
+
+    said, true = ["a", "b"] * 20, [{"gold": "a"}, {"gold": "b"}] * 20
+    assert interval(exact, said, true, 1) == (1.0, 1.0)
+    assert interval(exact, [["x"]] * 4, [{"gold": ["x"]}] * 4, 1) == (1.0, 1.0)
+
+
+def test_a_model_against_itself_and_against_a_better_one() -> None:
+    same = paired(accuracy, SAID, SAID, TRUE, 3)
+    assert (same["difference"], same["low"], same["high"], same["p"]) == (0.0, 0.0, 0.0, 1.0)
+    better = paired(accuracy, SAID, TRUE, TRUE, 3)
+    assert better["difference"] == pytest.approx(0.2)
+    assert 0.15 < better["low"] < 0.2 < better["high"] < 0.25
+    assert better["p"] == pytest.approx(2 / 1001)
+    worse = paired(accuracy, TRUE, SAID, TRUE, 3)
+    assert worse["difference"] == pytest.approx(-better["difference"])
+    assert worse["p"] == better["p"]
+
+
+def test_a_difference_of_chance_is_none() -> None:
+    """As many rows won as lost."""
+    one, two = TRUE.copy(), TRUE.copy()
+    one[:20], two[20:40] = 1 - TRUE[:20], 1 - TRUE[20:40]
+    assert paired(accuracy, one, two, TRUE, 3)["p"] > 0.5
+
+
+def test_nothing_and_lengths_that_differ_are_refused() -> None:
+    with pytest.raises(DataError, match="nothing to score"):
+        interval(accuracy, [], [], 1)
+    with pytest.raises(DataError, match="do not match"):
+        interval(accuracy, [1, 2], [1], 1)

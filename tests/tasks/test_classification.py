@@ -1,0 +1,182 @@
+"""Labels and their mistakes, answers, figures, and folders that work elsewhere."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from plmctl import tasks
+from plmctl.errors import ConfigError, DataError
+from plmctl.evaluation.predict import answers
+from plmctl.modeling.network import Network
+from tests.tasks.conftest import Folder, rows_of
+
+TASK = tasks.get("classification")
+CHOICE = tasks.get("multiple_choice")
+ROWS = rows_of({"text": "a b", "label": "x"}, {"text": "c", "label": "y"})
+
+
+def examples(folder: str, rows, use: str = "train", **fields):  # noqa: ANN001, ANN201
+    config = TASK.Config(**fields)
+    labels = TASK.labels_of(config, ROWS)
+    return TASK.make(config, rows, TASK.tokenizer(config, folder), labels, 32, use)
+
+
+def finetuned(folder: str, labels: tuple[str, ...], place: Path, **fields) -> None:
+    """A folder as finetuning leaves it."""
+    config = TASK.Config(**fields)
+    torch.manual_seed(1)
+    model = TASK.load(config, folder, labels, pretrained=True, changes={})
+    model.save_pretrained(place)
+    TASK.tokenizer(config, folder).save_pretrained(place)
+    tasks.Finetuned(config, labels, 32).write(place)
+
+
+def test_labels_are_sorted_and_numbers_by_value() -> None:
+    rows = rows_of(*({"text": "a", "label": n} for n in (10, 9, -1, 2)))
+    assert TASK.labels_of(TASK.Config(), rows) == ("-1", "2", "9", "10")
+    assert TASK.labels_of(TASK.Config(problem="regression"), rows) == ()
+    rows = rows_of({"label": "b, a,"}, {"label": ["c", "a"]}, {"label": ""}, {"label": []})
+    several = TASK.Config(problem="multi_label")
+    assert TASK.labels_of(several, rows) == ("a", "b", "c")
+    targets = TASK.targets_of(several, rows, ("a", "b", "c"))
+    assert targets.tolist() == [[1, 1, 0], [1, 0, 1], [0, 0, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("value", "fields", "words"),
+    [
+        ({"text": "a", "label": "z"}, {}, ["rows.jsonl:1", "'label'", "'z'", "x, y"]),
+        ({"text": "a", "lable": "x"}, {}, ["rows.jsonl:1", "'label'", "did you mean 'lable'"]),
+        ({"txt": "a", "label": "x"}, {}, ["rows.jsonl:1", "no column 'text'"]),
+        ({"text": "a", "label": ""}, {}, ["rows.jsonl:1", "'label' is empty"]),
+        ({"text": "a", "label": ["x"]}, {}, ["rows.jsonl:1", "multi_label"]),
+        ({"text": ["a"], "label": "x"}, {}, ["rows.jsonl:1", "holds a list"]),
+        ({"text": "a", "label": "x,z"}, {"problem": "multi_label"}, ["'z'", "x, y"]),
+        ({"text": "a", "label": "good"}, {"problem": "regression"}, ["'good'", "number"]),
+        ({"text": "a", "label": "nan"}, {"problem": "regression"}, ["'nan'", "number"]),
+        ({"text": "a", "label": True}, {"problem": "regression"}, ["True", "number"]),
+    ],
+)
+def test_bad_rows_are_named(value: dict, fields: dict, words: list[str], folder: Folder) -> None:
+    with pytest.raises(DataError) as refused:
+        examples(folder("bert"), rows_of(value), "score", **fields)
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_empty_text_is_dropped_from_training_alone(folder: Folder) -> None:
+    rows = [*ROWS, *rows_of({"text": " ", "label": "x"})]
+    made = examples(folder("gpt2"), rows)
+    assert len(made) == 2
+    assert made.dropped == ("rows.jsonl:1: column 'text' is empty; expected a text",)
+    assert len(examples(folder("gpt2"), rows, "score")) == 3
+    with pytest.raises(DataError, match="no training row has a text"):
+        examples(folder("bert"), rows[2:])
+
+
+def test_one_label_is_too_few() -> None:
+    with pytest.raises(DataError, match="one label only, 'x'"):
+        TASK.labels_of(TASK.Config(), ROWS[:1])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"problem": "regression", "label_smoothing": 0.1},
+        {"problem": "regression", "class_weights": "balanced"},
+        {"both_orders": True},
+        {"class_weights": {"x": -1.0}},
+    ],
+)
+def test_fields_that_do_not_fit(fields: dict) -> None:
+    with pytest.raises(ValidationError):
+        TASK.Config(**fields)
+
+
+def test_class_weights_by_label(folder: Folder) -> None:
+    made = examples(folder("bert"), ROWS, class_weights={"y": 3.0})
+    assert made.class_weights is not None
+    assert made.class_weights.tolist() == [1.0, 3.0]
+    assert examples(folder("bert"), ROWS, "score", class_weights={"y": 3.0}).class_weights is None
+    with pytest.raises(ConfigError, match="no label 'z'"):
+        examples(folder("bert"), ROWS, class_weights={"z": 3.0})
+
+
+def test_families_without_the_head_say_so(folder: Folder, tmp_path: Path) -> None:
+    import transformers
+
+    config = transformers.T5Config(d_model=16, d_ff=16, num_layers=1, num_heads=2, vocab_size=40)
+    config.save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(folder("bert")).save_pretrained(tmp_path)
+    for task in (TASK, CHOICE):
+        with pytest.raises(ConfigError, match="text_to_text"):
+            task.load(task.Config(), str(tmp_path), ("a", "b"), pretrained=False, changes={})
+    pair = TASK.Config(text=("a", "b"), both_orders=True)
+    with pytest.raises(ConfigError, match="not GPT-1"):
+        TASK.load(pair, folder("bert"), ("a", "b"), pretrained=True, changes={})
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "gpt1", "gpt2"])
+def test_a_pipeline_gives_the_same_answers(family: str, folder: Folder, tmp_path: Path) -> None:
+    from transformers import pipeline
+
+    labels = ("no", "perhaps", "yes")
+    finetuned(folder(family), labels, tmp_path)
+    made = tasks.finetuned(str(tmp_path))
+    assert made.labels == labels
+    rows = rows_of({"text": "a b c"}, {"text": "d"}, {"text": "x y z a b"})
+    ours = TASK.make(
+        made.config, rows, TASK.tokenizer(made.config, str(tmp_path)), labels, 32, "predict"
+    )
+    model = TASK.load(made.config, str(tmp_path), labels, pretrained=True, changes={})
+    found = answers(Network(model, TASK.forward), ours, torch.device("cpu"))
+    classify = pipeline("text-classification", model=str(tmp_path), device="cpu")
+    for row, said in zip(rows, found, strict=True):
+        [best] = classify(row.values["text"])
+        assert best["label"] == said["prediction"]
+        assert best["score"] == pytest.approx(said["probabilities"][best["label"]], abs=1e-5)
+
+
+def test_folders_of_others_are_known_by_their_config(folder: Folder, tmp_path: Path) -> None:
+    for fields, labels, problem in [
+        ({}, ("a", "b"), "single_label"),
+        ({"problem": "multi_label"}, ("a", "b"), "multi_label"),
+        ({"problem": "regression"}, (), "regression"),
+    ]:
+        place = tmp_path / problem
+        finetuned(folder("bert"), labels, place, **fields)
+        (place / "task.json").unlink()
+        made = tasks.finetuned(str(place))
+        assert (made.config.problem, made.labels) == (problem, labels)
+    config = json.loads((tmp_path / "regression" / "config.json").read_text())
+    assert config["id2label"] == {"0": "score"}
+    CHOICE.load(CHOICE.Config(), folder("bert"), (), pretrained=True, changes={}).save_pretrained(
+        tmp_path / "choice"
+    )
+    assert tasks.finetuned(str(tmp_path / "choice")).config.name == "multiple_choice"
+
+
+def test_answers_and_figures_of_each_kind(folder: Folder) -> None:
+    probabilities = {"label": [np.array([0.7, 0.3]), np.array([0.2, 0.8])]}
+    one = examples(folder("bert"), ROWS, "score")
+    said = one.answers(probabilities)
+    assert [answer["prediction"] for answer in said] == ["x", "y"]
+    figures = one.figures(said)
+    assert (figures["accuracy"], figures["f1"], figures["matthews"]) == (1.0, 1.0, 1.0)
+    several = examples(folder("bert"), ROWS, "score", problem="multi_label", threshold=0.25)
+    said = several.answers(probabilities)
+    assert [answer["prediction"] for answer in said] == [["x", "y"], ["y"]]
+    figures = several.figures(said)
+    assert figures["subset_accuracy"] == 0.5
+    assert figures["f1_micro"] == pytest.approx(4 / 5)
+    rows = rows_of(*({"text": "a", "label": n} for n in (1.0, 2.0, 4.0)))
+    number = examples(folder("bert"), rows, "score", problem="regression")
+    said = number.answers({"label": [np.array([n]) for n in (0.5, 1.5, 1.0)]})
+    assert [answer["prediction"] for answer in said] == [0.5, 1.5, 1.0]
+    figures = number.figures(said)
+    assert figures["spearman"] == pytest.approx(0.5)
+    assert figures["mean_squared_error"] == pytest.approx((0.25 + 0.25 + 9) / 3)

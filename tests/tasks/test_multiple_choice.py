@@ -1,0 +1,126 @@
+"""RACE's and SWAG's sequences, options of every shape, and what is wrong with a row."""
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from plmctl import tasks
+from plmctl.errors import DataError
+from tests.tasks.conftest import Folder, rows_of
+
+TASK = tasks.get("multiple_choice")
+ROW = {"passage": "p q r", "question": "a", "options": ["x", "y z"], "label": "B"}
+
+
+def pieces(folder: str, row: dict, length: int = 40, **fields) -> list[str]:
+    config = TASK.Config(**{"passage": "passage", **fields})
+    tokenizer = TASK.tokenizer(config, folder)
+    made = TASK.make(config, rows_of(row), tokenizer, (), length, "train")
+    return [" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids in made.rows.ids]
+
+
+def test_encoders_read_passage_then_question_and_option(folder: Folder) -> None:
+    bert = folder("bert")
+    assert pieces(bert, ROW) == [
+        "[CLS] p q r [SEP] a x [SEP]",
+        "[CLS] p q r [SEP] a y z [SEP]",
+    ]
+    assert pieces(bert, ROW | {"question": "a _ b"}) == [
+        "[CLS] p q r [SEP] a x b [SEP]",
+        "[CLS] p q r [SEP] a y z b [SEP]",
+    ]
+    assert pieces(bert, ROW, passage=None) == ["[CLS] a [SEP] x [SEP]", "[CLS] a [SEP] y z [SEP]"]
+    assert pieces(bert, ROW, question=None)[0] == "[CLS] p q r [SEP] x [SEP]"
+    columns = {"passage": "p q r", "question": "a", "A": "x", "B": "y z", "label": 0}
+    assert pieces(bert, columns, options=("A", "B")) == pieces(bert, ROW)
+
+
+def test_the_last_tokens_of_question_and_option_are_kept(folder: Folder) -> None:
+    row = ROW | {"passage": "p q r s t u v", "question": "a b c d e f"}
+    assert pieces(folder("bert"), row, 12, max_option_length=4) == [
+        "[CLS] p q r s t [SEP] d e f x [SEP]",
+        "[CLS] p q r s t [SEP] e f y z [SEP]",
+    ]
+    # Without it the longer side is cut at its end.
+    assert pieces(folder("bert"), row, 9)[0] == "[CLS] p q r [SEP] a b c [SEP]"
+
+
+def test_gpt1_reads_passage_and_question_before_the_option(folder: Folder) -> None:
+    got = [text.replace("</w>", "") for text in pieces(folder("gpt1"), ROW)]
+    assert got == [
+        "_start_ p q r a _delimiter_ x _classify_",
+        "_start_ p q r a _delimiter_ y z _classify_",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("label", "fields", "number"),
+    [("B", {}, 1), ("b", {}, 1), (1, {}, 1), ("0", {}, 0), (2, {"count_from": 1}, 1)],
+)
+def test_the_right_option(label: object, fields: dict, number: int) -> None:
+    [row] = rows_of(ROW | {"label": label})
+    assert TASK.target_of(TASK.Config(**fields), row) == number
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"label": "C"}, ["rows.jsonl:1", "'label'", "'C'", "0 to 1, or A to B"]),
+        ({"label": 2}, ["'2'", "count_from=1"]),
+        ({"label": "yes"}, ["'yes'", "expected 0 to 1"]),
+        ({"label": ""}, ["'label' is empty"]),
+        ({"options": "x"}, ["'options' holds a str", "expected a list"]),
+        ({"options": ["x"]}, ["1 options; expected two"]),
+        ({"question": None}, ["no column 'question'"]),
+    ],
+)
+def test_bad_rows_are_named(change: dict, words: list[str], folder: Folder) -> None:
+    config = TASK.Config()
+    tokenizer = TASK.tokenizer(config, folder("bert"))
+    with pytest.raises(DataError) as refused:
+        TASK.make(config, rows_of(ROW | change), tokenizer, (), 40, "score")
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_configs_that_ask_nothing() -> None:
+    with pytest.raises(ValidationError, match="passage"):
+        TASK.Config(question=None)
+    with pytest.raises(ValidationError, match="two columns"):
+        TASK.Config(options=("A",))
+
+
+def test_answers_count_as_the_rows_do(folder: Folder) -> None:
+    config = TASK.Config(count_from=1)
+    rows = rows_of(ROW | {"label": 2}, ROW | {"label": 1, "options": ["x", "y", "z"]})
+    made = TASK.make(config, rows, TASK.tokenizer(config, folder("bert")), (), 40, "score")
+    said = made.answers({"choice": [np.array([0.1, 0.9, 0.0]), np.array([0.1, 0.2, 0.7])]})
+    assert [(a["prediction"], a["text"]) for a in said] == [(2, "y z"), (3, "z")]
+    assert said[0]["probabilities"] == [0.1, 0.9]
+    assert made.figures(said) == {"accuracy": 0.5, "majority": 0.5}
+
+
+def test_a_choice_is_learnt(folder: Folder) -> None:
+    """The option that repeats the passage's letter: a few updates are enough."""
+    from plmctl.modeling.network import Network
+    from plmctl.training.loader import Slicing, StepBatches
+    from plmctl.training.loop import update
+    from tests.training.conftest import tiny_engine
+
+    rows = rows_of(
+        *(
+            {"passage": c, "question": "is", "options": ["q", c] if n % 2 else [c, "q"],
+             "label": n % 2}
+            for n, c in enumerate("abcdefgh")
+        )
+    )  # fmt: skip
+    config = TASK.Config(passage="passage")
+    for family in ("bert", "gpt1", "gpt2"):
+        made = TASK.make(config, rows, TASK.tokenizer(config, folder(family)), (), 40, "train")
+        torch.manual_seed(0)
+        model = TASK.load(config, folder(family), (), pretrained=True, changes={})
+        engine = tiny_engine(Network(model, TASK.forward), lr=3e-3)
+        batches = StepBatches(made, Slicing(8, 8), 7)[0]
+        losses = [update(engine, made, batches, None, 1, False).losses for _ in range(30)]
+        assert losses[-1]["choice"] < 0.3 * losses[0]["choice"], family
