@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from plmctl.tasks._formats import kept
+
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
 
     from plmctl.modeling.batch import Batch
@@ -53,7 +57,59 @@ def changes_of(changes: Mapping[str, Any], *, pretrained: bool) -> dict[str, Any
     return {**rest, **head, "frozen": pretrained}
 
 
-def batch_of(sentences: Sequence[Sequence[str]], targets: Mapping[str, NDArray[np.int64]]) -> Batch:
+BETWEEN = "</S>"
+"""The word between the texts of a pair: the network has one sequence only."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts as words: what ``_rows.Rows`` is to the other families.
+
+    Attributes:
+        sentences: [N] the words of each.
+        cut: Texts that lost words.
+    """
+
+    sentences: tuple[tuple[str, ...], ...]
+    cut: int
+    language: bool = False
+
+    def __len__(self) -> int:
+        """Texts."""
+        return len(self.sentences)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """[N] words of each."""
+        return np.array([len(words) for words in self.sentences], dtype=np.int64)
+
+    def batch(self, samples: NDArray[np.int64], targets: Mapping[str, NDArray[Any]]) -> Batch:
+        """The texts ``samples``; see ``batch_of``."""
+        return batch_of([self.sentences[sample] for sample in samples], targets)
+
+
+def texts(
+    tokenizer: PreTrainedTokenizerBase, columns: Sequence[Sequence[str]], max_length: int
+) -> Texts:
+    """Texts, or pairs with a word between them, of at most ``max_length`` words.
+
+    Args:
+        tokenizer: Of whole words.
+        columns: The texts, or the firsts and the seconds of pairs, of which the longer is cut.
+        max_length: In words.
+    """
+    found, cut = [], 0
+    for row in zip(*columns, strict=True):
+        parts = [words_of(tokenizer, text) for text in row]
+        keep = [min(len(parts[0]), max_length)]
+        if len(parts) == 2:
+            keep = list(kept(len(parts[0]), len(parts[1]), max_length - 1))
+        cut += keep != [len(part) for part in parts]
+        words = [part[:size] for part, size in zip(parts, keep, strict=True)]
+        found.append(tuple(words[0] + [BETWEEN] + words[1] if len(words) == 2 else words[0]))
+    return Texts(tuple(found), cut)
+
+
+def batch_of(sentences: Sequence[Sequence[str]], targets: Mapping[str, NDArray[Any]]) -> Batch:
     """A batch of sentences of words.
 
     Returns:

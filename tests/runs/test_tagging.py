@@ -94,7 +94,10 @@ def test_elmo_learns_to_tag(cli: Cli, rows: Path) -> None:
     more = {"run": "run-tags", "tokenizer": "tok-tags", "model": tiny, "train": phases}
     write("elmo-tags.yaml", pretrain_config("bert") | more)
     assert run_main("pretrain", "elmo-tags.yaml") == 0
-    quick = {"train": {"epochs": 4, "batch_size": 16, "max_length": 32}, "optim": {"lr": 0.01}}
+    quick = {
+        "train": {"epochs": 6, "batch_size": 16, "max_length": 32, "dropout": 0},
+        "optim": {"lr": 0.01},
+    }
     write("tags.yaml", config(Path("run-tags")) | quick | {"run": "tags-elmo"})
     code, out, err = cli("finetune", "tags.yaml", "--json")
     assert code == 0, err
@@ -102,6 +105,14 @@ def test_elmo_learns_to_tag(cli: Cli, rows: Path) -> None:
     kept = json.loads(Path("tags-elmo/model/config.json").read_text())
     assert kept["architectures"] == ["ElmoForTokenClassification"]
     assert evaluated(cli, "tags-elmo")["f1"] > 0.6
+
+    task = {"task": {"name": "classification"}, "data": {"train": ["rows.tsv"], "valid": 0.2}}
+    write("class.yaml", config(Path("run-tags")) | quick | task | {"run": "class-elmo"})
+    code, out, err = cli("finetune", "class.yaml", "--json")
+    assert code == 0, err
+    assert [row["label"] for row in json.loads(out)["per_class"]] == ["False", "True"]
+    kept = json.loads(Path("class-elmo/model/config.json").read_text())
+    assert kept["architectures"] == ["ElmoForSequenceClassification"]
 
 
 def test_wrong_rows_stop_before_anything_is_written(

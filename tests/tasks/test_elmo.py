@@ -112,3 +112,45 @@ def test_texts_are_cut_as_the_words_of_its_tokenizer(bilm: str) -> None:
     assert _elmo.reads_characters(tokenizer)
     assert _elmo.words_of(tokenizer, "Zyx, isn't it?") == ["Zyx", ",", "isn", "'", "t", "it", "?"]
     assert _elmo.batch_of([], {}).inputs["character_ids"].shape == (1, 1, 50)
+
+
+def test_texts_and_pairs_become_words(bilm: str) -> None:
+    tokenizer = _elmo.load_words(bilm)
+    one = _elmo.texts(tokenizer, [["a b c d", "e"]], 3)
+    assert one.sentences == (("a", "b", "c"), ("e",))
+    assert (one.cut, len(one), one.lengths().tolist()) == (1, 2, [3, 1])
+    pairs = _elmo.texts(tokenizer, [["a b c", ""], ["d", "e"]], 4)
+    assert pairs.sentences == (("a", "b", "</S>", "d"), ("</S>", "e"))
+    assert pairs.cut == 1
+
+
+@pytest.mark.parametrize("text", ["text", ("text", "other")])
+def test_classification(bilm: str, tmp_path: Path, text: Any) -> None:
+    from plmctl.evaluation.predict import answers
+    from plmctl.tasks import classification
+
+    config = classification.Config(text=text)
+    rows = [
+        Row({"text": f"Zyx {n} sees", "other": "no " * (n + 1), "label": "ab"[n % 2]}, f"a:{n}")
+        for n in range(4)
+    ]
+    labels = classification.labels_of(config, rows)
+    tokenizer = classification.tokenizer(config, bilm)
+    step = classification.make(config, rows, tokenizer, labels, 16, "train")
+    made = classification.load(config, bilm, labels, pretrained=True, changes={"dropout": 0.2})
+    assert type(made) is ElmoForSequenceClassification
+    assert made.dropout.p == 0.2
+    network = Network(made.eval(), classification.forward)
+    batch = step.collate(np.zeros(4, int), np.arange(4))
+    whole = step.loss(network, batch)["label"].item()
+    alone = [step.collate(np.zeros(1, int), np.array([n])) for n in range(4)]
+    assert sum(step.loss(network, b)["label"].item() for b in alone) == pytest.approx(whole)
+    expected = torch.nn.functional.cross_entropy(
+        network(**batch.inputs)["label"], batch.targets["label"], reduction="sum"
+    )
+    assert whole == pytest.approx(expected.item(), rel=1e-6)
+    found = answers(network, step, torch.device("cpu"))
+    assert {answer["prediction"] for answer in found} <= {"a", "b"}
+    made.save_pretrained(tmp_path)
+    again = classification.load(config, str(tmp_path), labels, pretrained=True, changes={})
+    assert all(map(torch.equal, again.state_dict().values(), made.state_dict().values()))
