@@ -10,7 +10,10 @@ from typing import Any
 
 from plmctl.errors import ConfigError
 from plmctl.metrics import classification as metrics
+from plmctl.metrics import spans
 from plmctl.registry import nearest
+
+_TAGS = "tags"  # of a sentence: a list of texts
 
 _FUNCTIONS: dict[str, tuple[Callable[..., float], str]] = {
     "accuracy": (metrics.accuracy, "int64"),
@@ -20,6 +23,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., float], str]] = {
     "matthews_correlation": (metrics.matthews, "int64"),
     "pearsonr": (metrics.pearson, "float64"),
     "spearmanr": (metrics.spearman, "float64"),
+    "entity_f1": (spans.f1, _TAGS),
 }
 
 
@@ -33,7 +37,8 @@ def load(name: str) -> Any:
 
     Args:
         name: One of ``names()``. ``compute`` takes the options of the function it wraps:
-            ``average`` for precision, recall and f1, which is "macro" unless told.
+            ``average`` for precision, recall and f1, which is "macro" unless told; ``scheme`` and
+            ``strict`` for entity_f1.
 
     Raises:
         ConfigError: No such metric.
@@ -48,7 +53,8 @@ def load(name: str) -> Any:
 
     class Module(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         def _info(self) -> Any:
-            features = {side: datasets.Value(kind) for side in ("predictions", "references")}
+            one = datasets.List(datasets.Value("string")) if kind == _TAGS else datasets.Value(kind)
+            features = dict.fromkeys(("predictions", "references"), one)
             return evaluate.MetricInfo(
                 description=(function.__doc__ or "").strip(),
                 citation="",
