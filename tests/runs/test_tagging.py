@@ -106,7 +106,8 @@ def test_elmo_learns_to_tag(cli: Cli, rows: Path) -> None:
     assert kept["architectures"] == ["ElmoForTokenClassification"]
     assert evaluated(cli, "tags-elmo")["f1"] > 0.6
 
-    task = {"task": {"name": "classification"}, "data": {"train": ["rows.tsv"], "valid": 0.2}}
+    data = {"train": ["rows.tsv"], "valid": 0.2, "max_rows": 16}
+    task = {"task": {"name": "classification"}, "data": data}
     write("class.yaml", config(Path("run-tags")) | quick | task | {"run": "class-elmo"})
     code, out, err = cli("finetune", "class.yaml", "--json")
     assert code == 0, err
