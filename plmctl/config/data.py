@@ -67,8 +67,8 @@ class TableConfig(Model):
     """Labelled rows for finetuning."""
 
     train: tuple[Text, ...] = Field(min_length=1)
-    """Paths and globs (csv, tsv without quoting, jsonl, parquet), folders saved by `datasets`,
-    `hf:NAME:SPLIT`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`."""
+    """Paths and globs (csv, tsv without quoting, jsonl, parquet, CoNLL columns), folders saved by
+    `datasets`, `hf:NAME:SPLIT`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`."""
     valid: Share | tuple[Text, ...] = 0.1
     """Rows to validate on, or the share of the training rows that is held out by a hash."""
     max_rows: int | None = Field(default=None, ge=1)

@@ -12,7 +12,7 @@ from typing import Literal
 from plmctl.corpus import sample
 from plmctl.errors import ConfigError, DataError
 
-Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "datasets", "hf", "sample"]
+Kind = Literal["text", "conll", "jsonl", "csv", "tsv", "parquet", "datasets", "hf", "sample"]
 
 _KINDS: dict[str, Kind] = {
     "": "text",
@@ -20,6 +20,8 @@ _KINDS: dict[str, Kind] = {
     ".text": "text",
     ".md": "text",
     ".raw": "text",
+    **dict.fromkeys((".conll", ".bio", ".iob", ".iob2", ".bioes"), "conll"),
+    **dict.fromkeys((".train", ".testa", ".testb"), "conll"),  # CoNLL-2002 and 2003: eng.testa
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
@@ -127,7 +129,7 @@ def _kind(path: Path) -> Kind:
     if suffix not in _KINDS or (suffix == ".parquet" and name != path.name):
         raise ConfigError(
             f"{path}: files of this kind are not read",
-            "use txt, jsonl, csv or tsv, also as .gz or .zst, or parquet",
+            "use txt, jsonl, csv, tsv or conll, also as .gz or .zst, or parquet",
         )
     return _KINDS[suffix]
 

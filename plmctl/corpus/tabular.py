@@ -1,4 +1,4 @@
-"""Rows of jsonl, csv, tsv and parquet files, of folders saved by ``datasets``, and of the Hub."""
+"""Rows of jsonl, csv, tsv, CoNLL and parquet files, of ``datasets`` folders, and of the Hub."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from plmctl.corpus import sample
+from plmctl.corpus.columns import tagged_rows
 from plmctl.corpus.lines import place, read_lines
 from plmctl.corpus.nested import is_nested, nested_rows
 from plmctl.corpus.source import Source
@@ -47,8 +48,8 @@ def rows(source: Source, start: int = 0, end: int | None = None, column: str | N
         return _parquet_rows(source, start, end, column)
     if source.kind == "sample":
         return sample.rows(source.name.removeprefix("sample:"))
-    if source.kind == "text":
-        raise DataError(f"{source.name}: a text file has no columns", "use csv, tsv or jsonl")
+    if source.kind in ("conll", "text"):
+        return tagged_rows(source)
     return _dataset_rows(source, start, end, column)
 
 
@@ -189,25 +190,32 @@ def open_dataset(source: Source) -> datasets.Dataset:
 
 def _dataset_rows(source: Source, start: int, end: int | None, column: str | None) -> Rows:
     """Rows with their class labels by name."""
-    import datasets
-
     loaded = open_dataset(source)
     _check_column(source, column, loaded.column_names)
     if column:
         loaded = loaded.select_columns([column])
-    names = {
-        name: feature.names
-        for name, feature in loaded.features.items()
-        if isinstance(feature, datasets.ClassLabel)
-    }
+    names = {name: known for name, of in loaded.features.items() if (known := _labels(of))}
     stop = len(loaded) if end is None else min(end, len(loaded))
     for first in range(start, stop, _ROWS_AT_ONCE):
         batch = loaded[first : min(first + _ROWS_AT_ONCE, stop)]
-        for name, known in names.items():  # -1 stands for a label that is not told
-            labels = batch[name]
-            batch[name] = [None if label in (None, -1) else known[label] for label in labels]
+        for name, known in names.items():
+            batch[name] = [_named(label, known) for label in batch[name]]
         for number, values in enumerate(zip(*batch.values(), strict=True), first + 1):
             yield dict(zip(batch, values, strict=True)), f"{source.name}:row {number}"
+
+
+def _labels(feature: Any) -> list[str] | None:
+    """The names of a class label, or of a list of them; None for another feature."""
+    import datasets
+
+    inner = getattr(feature, "feature", feature)
+    return inner.names if isinstance(inner, datasets.ClassLabel) else None
+
+
+def _named(label: Any, known: list[str]) -> Any:
+    if isinstance(label, list):
+        return [_named(one, known) for one in label]
+    return None if label in (None, -1) else known[label]  # -1: a label that is not told
 
 
 def _check_column(source: Source, column: str | None, there: list[str]) -> None:

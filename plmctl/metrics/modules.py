@@ -11,10 +11,11 @@ from typing import Any
 
 from plmctl.errors import ConfigError
 from plmctl.metrics import classification as metrics
-from plmctl.metrics import squad, text
+from plmctl.metrics import spans, squad, text
 from plmctl.registry import nearest
 
 _ANSWERS = "answers"  # texts, and lists of the right ones
+_TAGS = "tags"  # of a sentence: a list of texts
 
 _FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "accuracy": (metrics.accuracy, "int64"),
@@ -32,6 +33,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "rouge": (text.rouge, _ANSWERS),
     "exact_match": (text.exact_match, _ANSWERS),
     "sequence_accuracy": (text.sequence_accuracy, _ANSWERS),
+    "entity_f1": (spans.f1, _TAGS),
 }
 
 
@@ -46,7 +48,7 @@ def load(name: str) -> Any:
     Args:
         name: One of ``names()``. ``compute`` takes the options of the function it wraps:
             ``average`` for precision, recall and f1, which is "macro" unless told, ``tokens`` for
-            bleu and rouge.
+            bleu and rouge, ``scheme`` and ``strict`` for entity_f1.
 
     Raises:
         ConfigError: No such metric.
@@ -61,9 +63,8 @@ def load(name: str) -> Any:
 
     class Module(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         def _info(self) -> Any:
-            one = datasets.Value("string" if kind == _ANSWERS else kind)
-            right = datasets.List(one) if kind == _ANSWERS else one
-            features = {"predictions": one, "references": right}
+            predicted, right = _sides(kind)
+            features = {"predictions": predicted, "references": right}
             described = getattr(function, "func", function).__doc__
             return evaluate.MetricInfo(
                 description=(described or "").strip(),
@@ -78,3 +79,13 @@ def load(name: str) -> Any:
 
     # Its default is a file in the user's cache, which two runs at a time would share.
     return Module(keep_in_memory=True)
+
+
+def _sides(kind: str) -> tuple[Any, Any]:
+    """The types of one prediction and of its reference."""
+    from datasets import List, Value
+
+    if kind == _ANSWERS:
+        return Value("string"), List(Value("string"))
+    one = List(Value("string")) if kind == _TAGS else Value(kind)
+    return one, one

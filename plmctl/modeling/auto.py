@@ -1,9 +1,12 @@
-"""Configs of model folders, those of our own networks among them."""
+"""Configs of model folders, those of plmctl's own networks among them."""
 
 from transformers import AutoConfig, PreTrainedConfig
 
-import plmctl.modeling.elmo  # makes transformers' Auto classes know ELMo
-import plmctl.modeling.heads.pooled  # noqa: F401  # and pooled encoders
+# These make transformers' Auto classes know them.
+import plmctl.modeling.elmo
+import plmctl.modeling.heads.elmo
+import plmctl.modeling.heads.mixed
+import plmctl.modeling.heads.pooled  # noqa: F401
 
 
 def config_of(source: str) -> PreTrainedConfig:

@@ -17,6 +17,7 @@ _BETTER: dict[str, Better] = {
     "loss": "low",
     "perplexity": "low",
     "accuracy": "high",
+    "f1": "high",
     "f1_macro": "high",
     "f1_weighted": "high",
     "matthews": "high",
@@ -87,6 +88,7 @@ def _language_model(run: Run) -> Iterator[Figure]:
 def _classifier(run: Run) -> Iterator[Figure]:
     results = run.results
     yield Figure("accuracy", number(results.get("accuracy")), "high")
+    yield Figure("F1", number(results.get("f1")), "high")
     yield Figure("majority class", number(results.get("majority")))
     yield Figure("macro F1", number(results.get("f1_macro")), "high")
     yield Figure("Matthews", number(results.get("matthews")), "high")

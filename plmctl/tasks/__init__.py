@@ -32,6 +32,7 @@ _FILE = "task.json"
 _HEADS = {
     "ForSequenceClassification": "classification",
     "ForQuestionAnswering": "question_answering",
+    "ForTokenClassification": "tagging",
     "ForMultipleChoice": "multiple_choice",
     "DoubleHeadsModel": "multiple_choice",
 }
@@ -210,9 +211,9 @@ def settled(config: Any, results: Mapping[str, Any]) -> Any:
 def _of_others(name: str, network: Any) -> tuple[Any, tuple[str, ...]]:
     """The task's config and labels that transformers' config stands for."""
     config = get(name).Config(name=name)
-    if name != "classification":
-        return config, ()
     labels = tuple(network.id2label[number] for number in range(network.num_labels))
+    if name != "classification":
+        return config, labels if name == "tagging" else ()
     kind = str(network.problem_type or "").removesuffix("_classification")
     if kind == "regression" or (not kind and len(labels) == 1):  # as transformers takes it
         return with_columns(config, {"problem": "regression"}), ()

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from plmctl.config.members import TaskConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.registry import nearest
-from plmctl.tasks import _labels, _scoring
+from plmctl.tasks import _elmo, _labels, _scoring
 from plmctl.tasks._formats import gpt1_ids, sequences, with_format
 from plmctl.tasks._rows import Rows, readable
 
@@ -111,7 +111,10 @@ def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
     from plmctl.modeling.auto import config_of
     from plmctl.tokenization.load import load_tokenizer
 
-    return with_format(load_tokenizer(model), str(config_of(model).model_type))
+    kind = str(config_of(model).model_type)
+    if kind == "elmo":
+        return _elmo.load_words(model)
+    return with_format(load_tokenizer(model), kind)
 
 
 def load(
@@ -138,6 +141,8 @@ def load(
     tokens = tokenizer(config, model)
     if config.both_orders and not gpt1_ids(tokens):
         raise ConfigError(f"task.both_orders: {model} is not GPT-1", "leave it out")
+    if _elmo.reads_characters(tokens):
+        changes = _elmo.changes_of(changes, pretrained=pretrained)
     ids = gpt1_ids(tokens)
     return load_classifier(model, tokens, ids, pretrained=pretrained, changes=changes)
 
@@ -147,7 +152,7 @@ class Classification:
     """Rows as token ids, with their labels; see ``tasks.Examples``."""
 
     config: Config
-    rows: Rows
+    rows: Rows | _elmo.Texts
     targets: NDArray[Any] | None
     """[N] label ids, [N, C] labels as 0 and 1, or [N] numbers; None for rows to be answered."""
     labels: tuple[str, ...]
@@ -255,6 +260,9 @@ def make(
     if use == "train" and targets is not None and config.class_weights is not None:
         count = _labels.label_weights if targets.ndim == 2 else _labels.class_weights
         weights = count(config.class_weights, targets, labels)
+    if _elmo.reads_characters(tokenizer):
+        read = _elmo.texts(tokenizer, texts, max_length)
+        return Classification(config, read, targets, labels, weights, dropped)
     made = Rows.of_views(
         [sequences(tokenizer, order, max_length) for order in orders],
         tokenizer,

@@ -52,3 +52,12 @@ def test_answers_are_texts_with_lists_of_right_ones():
     module = modules.load("cmrc2018")
     module.add_batch(predictions=["韩国"], references=[["韩国。"]])
     assert module.compute() == {"exact_match": 100, "f1": 100, "total": 1}
+
+
+def test_entities_are_scored_from_the_tags_of_sentences():
+    true = [["B-PER", "I-PER", "O"], ["O", "B-LOC"]]
+    said = [["B-PER", "I-PER", "O"], ["O", "I-LOC"]]
+    module = modules.load("entity_f1")
+    assert module.compute(predictions=said, references=true) == {"entity_f1": 1.0}
+    strict = module.compute(predictions=said, references=true, strict=True)
+    assert strict == {"entity_f1": pytest.approx(2 / 3)}

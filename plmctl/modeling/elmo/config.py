@@ -19,6 +19,11 @@ class ElmoConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
         cell_clip: The cell is kept within this, and its projection within ``projection_clip``.
         skip_connections: Layers after the first add their input to their output.
         dropout: Of every layer's input and of the top layer's output.
+        pad_token_id: What character ids are at a place without a word.
+        frozen: In a finetuned network: the biLM stays as it is (published).
+        head_size: Width of a finetuned network's BiLSTM in each direction.
+        head_layers: Its layers.
+        head_dropout: Of the mixed vectors and of the BiLSTM.
     """
 
     model_type = "elmo"
@@ -37,6 +42,11 @@ class ElmoConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
     projection_clip: float = 3.0
     skip_connections: bool = True
     dropout: float = 0.1
+    pad_token_id: int | None = 0
+    frozen: bool = True
+    head_size: int = 200
+    head_layers: int = 1
+    head_dropout: float = 0.5
     tie_word_embeddings: bool = False
 
     @property

@@ -1,0 +1,127 @@
+"""Tagging from a learnt mix of all layers of an encoder, in place of its last one.
+
+The mix is ELMo's (Peters et al., 2018, equation 1), over the embeddings and every layer. The class
+is a type of model of its own, so that no other class loads the weights without the mix. Importing
+this makes transformers' Auto classes know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForTokenClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers import initialization as init
+from transformers.modeling_outputs import TokenClassifierOutput
+
+from plmctl.modeling.elmo.mix import ScalarMix
+
+
+class MixedConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
+    """An encoder's config, and the dropout before the tags.
+
+    Attributes:
+        encoder: The config of the encoder, with its ``model_type``.
+        dropout: Of the mixed vectors.
+    """
+
+    model_type = "mixed_layers"
+    sub_configs = {"encoder": AutoConfig}
+
+    encoder: dict[str, Any] | PreTrainedConfig | None = None
+    dropout: float = 0.1
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if isinstance(self.encoder, dict):
+            fields = {name: value for name, value in self.encoder.items() if name != "model_type"}
+            self.encoder = AutoConfig.for_model(self.encoder["model_type"], **fields)
+        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]  # theirs
+
+
+class MixedForTokenClassification(PreTrainedModel):  # type: ignore[no-untyped-call]  # theirs
+    """An encoder, the mix of its layers, dropout, and a linear layer a token."""
+
+    config_class = MixedConfig
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+
+    def __init__(self, config: MixedConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        auto: Any = AutoModel
+        self.encoder = _without_pooler(auto.from_config(config.encoder))
+        inner: Any = self.encoder.config
+        self.mix = ScalarMix(inner.num_hidden_layers + 1)
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(inner.hidden_size, len(config.id2label or ()))
+        self.post_init()  # type: ignore[no-untyped-call]  # theirs
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        **options: Any,
+    ) -> TokenClassifierOutput:
+        """Logits [B, L, labels] of ids [B, L]."""
+        if token_type_ids is not None:
+            options["token_type_ids"] = token_type_ids
+        read = self.encoder(
+            input_ids, attention_mask=attention_mask, output_hidden_states=True, **options
+        )
+        mixed_BLH = self.mix(read.hidden_states, attention_mask)
+        return TokenClassifierOutput(logits=self.classifier(self.dropout(mixed_BLH)))
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Of the head; the encoder's modules are initialized by its own class."""
+        if isinstance(module, ScalarMix):
+            init.zeros_(module.weights)
+            init.ones_(module.gamma)
+        else:
+            super()._init_weights(module)  # type: ignore[no-untyped-call]  # theirs
+
+
+def mixed(
+    model: str,
+    labels: dict[str, Any],
+    *,
+    pretrained: bool,
+    dropout: float,
+    changes: Mapping[str, Any],
+) -> MixedForTokenClassification:
+    """The network over a model folder or Hub id.
+
+    Args:
+        model: An encoder's, with any head, which is left out.
+        labels: num_labels, id2label and label2id.
+        pretrained: False draws every weight anew.
+        dropout: Of the mixed vectors.
+        changes: To the encoder's config.
+    """
+    config = AutoConfig.from_pretrained(model, **changes)
+    made = MixedForTokenClassification(MixedConfig(encoder=config, dropout=dropout, **labels))
+    if pretrained:
+        encoder = AutoModel.from_pretrained(model, config=config, dtype=torch.float32)
+        made.encoder = _without_pooler(encoder)
+    return made
+
+
+def _without_pooler(encoder: Any) -> Any:
+    """BERT's [CLS] layer would get no gradient, which several processes wait for."""
+    if hasattr(encoder, "pooler"):
+        encoder.pooler = None
+    return encoder
+
+
+AutoConfig.register(MixedConfig.model_type, MixedConfig)
+AutoModelForTokenClassification.register(MixedConfig, MixedForTokenClassification)

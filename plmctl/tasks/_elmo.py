@@ -1,0 +1,131 @@
+"""What a task gives to ELMo: words by their characters, so that none is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plmctl.tasks._formats import kept
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from plmctl.modeling.batch import Batch
+
+
+def reads_characters(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether it is a tokenizer of whole words, which ELMo alone has."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return type(getattr(backend, "model", None)).__name__ == "WordLevel"
+
+
+def load_words(model: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model; of converted weights without one, a cutter of words and marks."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from plmctl.tokenization.load import load_tokenizer
+
+    if not Path(model).is_dir() or (Path(model) / "tokenizer.json").is_file():
+        return load_tokenizer(model)
+    backend = Tokenizer(models.WordLevel({"<UNK>": 0}, unk_token="<UNK>"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made: PreTrainedTokenizerBase = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, unk_token="<UNK>"
+    )
+    return made
+
+
+def words_of(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
+    """The words of a text, as the biLM's own text was cut."""
+    whole: Any = tokenizer
+    backend = whole.backend_tokenizer
+    if backend.normalizer is not None:
+        text = backend.normalizer.normalize_str(text)
+    return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
+
+
+def changes_of(changes: Mapping[str, Any], *, pretrained: bool) -> dict[str, Any]:
+    """To the network's config: the dropout is the head's, and random weights are not frozen."""
+    head = {"head_dropout": changes["dropout"]} if "dropout" in changes else {}
+    rest = {name: value for name, value in changes.items() if name != "dropout"}
+    return {**rest, **head, "frozen": pretrained}
+
+
+BETWEEN = "</S>"
+"""The word between the texts of a pair: the network has one sequence only."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts as words: what ``_rows.Rows`` is to the other families.
+
+    Attributes:
+        sentences: [N] the words of each.
+        cut: Texts that lost words.
+    """
+
+    sentences: tuple[tuple[str, ...], ...]
+    cut: int
+    language: bool = False
+
+    def __len__(self) -> int:
+        """Texts."""
+        return len(self.sentences)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """[N] words of each."""
+        return np.array([len(words) for words in self.sentences], dtype=np.int64)
+
+    def batch(self, samples: NDArray[np.int64], targets: Mapping[str, NDArray[Any]]) -> Batch:
+        """The texts ``samples``; see ``batch_of``."""
+        return batch_of([self.sentences[sample] for sample in samples], targets)
+
+
+def texts(
+    tokenizer: PreTrainedTokenizerBase, columns: Sequence[Sequence[str]], max_length: int
+) -> Texts:
+    """Texts, or pairs with a word between them, of at most ``max_length`` words.
+
+    Args:
+        tokenizer: Of whole words.
+        columns: The texts, or the firsts and the seconds of pairs, of which the longer is cut.
+        max_length: In words.
+    """
+    found, cut = [], 0
+    for row in zip(*columns, strict=True):
+        parts = [words_of(tokenizer, text) for text in row]
+        keep = [min(len(parts[0]), max_length)]
+        if len(parts) == 2:
+            keep = list(kept(len(parts[0]), len(parts[1]), max_length - 1))
+        cut += keep != [len(part) for part in parts]
+        words = [part[:size] for part, size in zip(parts, keep, strict=True)]
+        found.append(tuple(words[0] + [BETWEEN] + words[1] if len(words) == 2 else words[0]))
+    return Texts(tuple(found), cut)
+
+
+def batch_of(sentences: Sequence[Sequence[str]], targets: Mapping[str, NDArray[Any]]) -> Batch:
+    """A batch of sentences of words.
+
+    Returns:
+        inputs: character_ids [B, T, C], T at least 1; targets as given.
+    """
+    import torch
+
+    from plmctl.modeling.batch import Batch
+    from plmctl.modeling.elmo.characters import encode_sentences
+
+    ids = torch.from_numpy(encode_sentences(sentences or [[]]))
+    if not ids.shape[1]:  # no sentence has a word
+        ids = ids.new_zeros(ids.shape[0], 1, ids.shape[2])
+    return Batch(
+        {"character_ids": ids},
+        {name: torch.from_numpy(array) for name, array in targets.items()},
+        sum(map(len, sentences)),
+        ids.shape[0] * ids.shape[1],
+    )

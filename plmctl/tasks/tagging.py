@@ -1,0 +1,281 @@
+"""Tagging: a tag for each word of a sentence (named entities, parts of speech).
+
+The label stands on one piece of a word, the first as published (BERT, section 5.3), and the loss
+has one target a word. A sentence that is too long is read in windows of whole words, each word
+labelled in one of them, so that every word is learnt from and scored once. Heads are those of
+transformers: dropout and a linear layer on each piece; ``layers: mix`` and ELMo have their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from plmctl.config.members import TaskConfig
+from plmctl.errors import ConfigError, DataError
+from plmctl.tasks import _elmo
+from plmctl.tasks._padded import padded
+from plmctl.tasks._sentences import check_scheme, sentence, tags_of
+from plmctl.tasks._words import Example, Pieces, examples
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from plmctl.corpus.tables import Row
+    from plmctl.modeling.batch import Batch
+    from plmctl.modeling.network import Network
+    from plmctl.tasks import Use
+
+Ints = NDArray[np.int64]
+
+PARTS = ("tag",)
+_IGNORE = -100  # modeling.batch.IGNORE, whose module imports torch
+
+
+class Config(TaskConfig):
+    """Give every word of a sentence a tag."""
+
+    name: Literal["tagging"] = "tagging"
+    tokens: str = "tokens"
+    """Column of the words: a list, or one text. In files of columns `tokens` is the first column,
+    and "0", "1", ... are all of them."""
+    tags: str = "tags"
+    """Column of the tags, one a word: a list, or one text with spaces between. In files of columns
+    `tags` is the last column."""
+    split: Literal["spaces", "characters"] = "spaces"
+    """How a text is cut into words where a row has no list; characters: for Chinese."""
+    scheme: Literal["bio", "bioes", "pos"] = "bio"
+    """What the tags are. bio (B- and I-, also as IOB1) and bioes (also as BMES or BILOU) spell
+    entities, which are scored as wholes; pos: tags of words, scored one by one."""
+    strict: bool = False
+    """Score only entities that are spelt as the scheme says; false: as conlleval and seqeval."""
+    labels: tuple[str, ...] = ()
+    """All tags there are; empty: those of the training rows. To be named where the validation rows
+    have tags that no training row has."""
+    layers: Literal["last", "mix"] = "last"
+    """What the head reads: the last layer, or a learnt mix of all, as of ELMo, which always has
+    one."""
+    piece: Literal["first", "last"] = "first"
+    """Which piece of a word has its tag: the first (published), or the last, by which a network
+    that reads from left to right (GPT) has seen the whole word."""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError("labels: a tag is there twice")
+        return self
+
+
+def text_columns(config: Config) -> tuple[str, ...]:
+    """The column of the words."""
+    return (config.tokens,)
+
+
+def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
+    """The tags of the training rows, O first, then in order; or those that the config names.
+
+    Raises:
+        DataError: Tags that do not fit their words or the scheme, or a single tag.
+    """
+    found = set(config.labels)
+    for row in rows:
+        new = set(tags_of(config, row, sentence(config, row))) - found
+        if config.scheme != "pos":
+            check_scheme(config.scheme, row.origin, new)
+        found |= new
+    if len(found) < 2:
+        raise DataError(
+            f"the training rows have one tag only, {next(iter(found), 'none')!r}",
+            f"is {config.tags!r} the column of the tags?",
+        )
+    return config.labels or tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
+
+
+def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
+    """The model's own.
+
+    Raises:
+        ConfigError: The family has no head for tagging, or the tokenizer is a slow one.
+    """
+    from plmctl.modeling.heads.tagger import check_tagger
+    from plmctl.tokenization.load import load_tokenizer
+
+    if check_tagger(model) == "elmo":
+        return _elmo.load_words(model)
+    made = load_tokenizer(model)
+    if getattr(made, "backend_tokenizer", None) is None:
+        raise ConfigError(f"{model}: its tokenizer has no tokenizer.json", "convert it to one")
+    return made
+
+
+def load(
+    config: Config, model: str, labels: tuple[str, ...], *, pretrained: bool, changes: Any
+) -> PreTrainedModel:
+    """The network with a head on every piece whose config names the tags; see ``tasks.Task``."""
+    from plmctl.modeling.heads.tagger import check_tagger, load_tagger
+
+    if check_tagger(model) == "elmo":
+        changes = _elmo.changes_of(changes, pretrained=pretrained)
+    mix = config.layers == "mix"
+    made = load_tagger(model, labels, pretrained=pretrained, mix=mix, changes=changes)
+    return cast("PreTrainedModel", made)
+
+
+@dataclass(frozen=True)
+class Tagging:
+    """Sentences as a network reads them, with their tags; see ``tasks.Examples``."""
+
+    config: Config
+    sentences: tuple[tuple[str, ...], ...]
+    examples: tuple[Example, ...]
+    tags: tuple[tuple[str, ...], ...] | None
+    """Of each sentence; None for sentences that are to be answered."""
+    labels: tuple[str, ...]
+    pad_id: int | None
+    """None: the network reads characters (ELMo)."""
+    cut: int = 0
+    dropped: tuple[str, ...] = ()
+    parts: tuple[str, ...] = PARTS
+
+    def __len__(self) -> int:
+        """Sentences and windows."""
+        return len(self.examples)
+
+    def lengths(self) -> Ints:
+        """[N] pieces of each, special tokens included; words of ELMo's."""
+        return np.array([len(example.read) for example in self.examples], dtype=np.int64)
+
+    def collate(self, epochs: Ints, samples: Ints) -> Batch:
+        """The examples ``samples`` padded to the longest of them.
+
+        Args:
+            epochs: [B], not used: examples are the same in every epoch.
+            samples: [B] their numbers.
+
+        Returns:
+            inputs: input_ids and attention_mask [B, L], or character_ids [B, L, C];
+            targets: tag [B, L], IGNORE but at one piece a word.
+        """
+        import torch
+
+        from plmctl.modeling.batch import Batch
+
+        chosen = [self.examples[sample] for sample in samples]
+        targets = {} if self.tags is None else {"tag": self._targets(chosen)}
+        if self.pad_id is None:
+            return _elmo.batch_of([example.read for example in chosen], targets)
+        ids, real = padded([example.read for example in chosen], self.pad_id)
+        inputs = {"input_ids": ids, "attention_mask": real.astype(np.int64)}
+        return Batch(
+            {name: torch.from_numpy(array) for name, array in inputs.items()},
+            {name: torch.from_numpy(array) for name, array in targets.items()},
+            int(real.sum()),
+            real.size,
+        )
+
+    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """Summed cross-entropy of the words' tags, in nats."""
+        from plmctl.modeling.losses import cross_entropy_sums
+
+        return cross_entropy_sums(network(**batch.inputs), batch.targets)
+
+    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The loss, and the number of words with the right tag."""
+        from plmctl.modeling.losses import score_sums
+
+        return score_sums(network(**batch.inputs), batch.targets)
+
+    def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The most probable tag of every piece [B, L], and its probability."""
+        best = network(**batch.inputs)["tag"].float().softmax(-1).max(-1)
+        return {"tag": best.indices, "probability": best.values}
+
+    def answers(self, outputs: Mapping[str, Sequence[NDArray[Any]]]) -> list[dict[str, Any]]:
+        """The words of each sentence, their tags, and the probability of each."""
+        said: list[list[str]] = [[] for _ in self.sentences]
+        sure: list[list[float]] = [[] for _ in self.sentences]
+        both = zip(
+            self.examples, outputs.get("tag", ()), outputs.get("probability", ()), strict=True
+        )
+        for example, tags, probabilities in both:  # windows of a sentence are in order
+            places = list(example.places)
+            said[example.row] += [self.labels[number] for number in tags[places]]
+            sure[example.row] += map(float, probabilities[places])
+        return [
+            {"tokens": list(words), "prediction": tags, "probabilities": probabilities}
+            for words, tags, probabilities in zip(self.sentences, said, sure, strict=True)
+        ]
+
+    def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Entities as wholes (``metrics.spans.entities``), or the accuracy of the tags."""
+        from plmctl.metrics import spans
+
+        if self.tags is None:
+            raise DataError("these rows have no tags to score the answers against")
+        said = [answer["prediction"] for answer in answers]
+        if self.config.scheme != "pos":
+            return spans.entities(said, self.tags, self.config.scheme, strict=self.config.strict)
+        return {
+            "accuracy": spans.accuracy(said, self.tags),
+            "majority": spans.majority(self.tags),
+            "words": sum(map(len, self.tags)),
+        }
+
+    def _targets(self, chosen: Sequence[Example]) -> Ints:
+        assert self.tags is not None
+        numbers = {tag: number for number, tag in enumerate(self.labels)}
+        width = max((len(example.read) for example in chosen), default=0)
+        targets = np.full((len(chosen), max(1, width)), _IGNORE, dtype=np.int64)
+        for row, example in zip(targets, chosen, strict=True):
+            tags = self.tags[example.row][example.first : example.first + len(example.places)]
+            row[list(example.places)] = [numbers[tag] for tag in tags]
+        return targets
+
+
+def make(
+    config: Config,
+    rows: Sequence[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    labels: tuple[str, ...],
+    max_length: int,
+    use: Use,
+) -> Tagging:
+    """The rows as examples; see ``tasks.Task``. Training rows without words are dropped."""
+    read = [(row, tuple(sentence(config, row))) for row in rows]
+    dropped = [f"{row.origin}: no words" for row, words in read if not words and use == "train"]
+    read = [(row, words) for row, words in read if words or use != "train"]
+    tags = None if use == "predict" else tuple(
+        tuple(tags_of(config, row, words, labels)) for row, words in read
+    )  # fmt: skip
+    sentences = tuple(words for _, words in read)
+    if _elmo.reads_characters(tokenizer):
+        found = [
+            example
+            for row, words in enumerate(sentences)
+            for example in examples(row, [(word,) for word in words], ((), ()), max_length)
+        ]
+        return Tagging(config, sentences, tuple(found), tags, labels, None, 0, tuple(dropped))
+    pieces = Pieces(tokenizer)
+    pieces.learn([word for words in sentences for word in words])
+    around = pieces.before, pieces.after
+    room = min(max_length, tokenizer.model_max_length) - sum(map(len, around))
+    found, cut = [], 0
+    for row, words in enumerate(sentences):
+        cut += any(len(pieces(word)) > room for word in words)
+        fitted = [pieces(word)[:room] for word in words]
+        found += examples(row, fitted, around, room, last=config.piece == "last")
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    return Tagging(
+        config, sentences, tuple(found), tags, labels, int(pad or 0), cut, tuple(dropped)
+    )
+
+
+def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
+    """Logits of the tags at every piece, [B, L, tags]."""
+    return {"tag": model(**inputs).logits}

@@ -1,0 +1,156 @@
+"""ELMo finetuned: a frozen biLM, a mix, and a head; the same for a row alone or among others."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from plmctl.corpus.tables import Row
+from plmctl.modeling.elmo import ElmoConfig, ElmoForPreTraining, ElmoModel, encode_sentences
+from plmctl.modeling.heads.elmo import ElmoForSequenceClassification, ElmoForTokenClassification
+from plmctl.modeling.network import Network
+from plmctl.tasks import _elmo, tagging
+
+LABELS = ("O", "B-PER")
+ROWS = [
+    Row({"tokens": ["Anna", "sees", "Zyx"], "tags": ["B-PER", "O", "B-PER"]}, "a:1"),
+    Row({"tokens": ["No", "one"], "tags": ["O", "O"]}, "a:2"),
+    Row({"tokens": ["one"] * 20, "tags": ["O"] * 20}, "a:3"),
+]
+
+
+def small(**fields: Any) -> ElmoConfig:
+    sizes = {"projection_size": 8, "cell_size": 12, "filters": [[1, 4], [2, 4]]}
+    return ElmoConfig(vocab_size=20, num_highway_layers=1, head_size=6, **sizes, **fields)
+
+
+@pytest.fixture(scope="module")
+def bilm(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny biLM, without a tokenizer: as converted weights are."""
+    torch.manual_seed(0)
+    folder = str(tmp_path_factory.mktemp("elmo"))
+    ElmoForPreTraining(small()).save_pretrained(folder)
+    return folder
+
+
+def loaded(bilm: str, *, pretrained: bool = True, **changes: Any) -> Any:
+    torch.manual_seed(1)
+    return tagging.load(tagging.Config(), bilm, LABELS, pretrained=pretrained, changes=changes)
+
+
+def made(bilm: str, length: int = 12) -> tagging.Tagging:
+    config = tagging.Config()
+    return tagging.make(config, ROWS, tagging.tokenizer(config, bilm), LABELS, length, "train")
+
+
+def test_the_bilm_is_the_pretrained_one_and_stays_so(bilm: str) -> None:
+    network = loaded(bilm, dropout=0.3)
+    pretrained = ElmoModel.from_pretrained(bilm)
+    for name, value in pretrained.state_dict().items():
+        assert torch.equal(network.elmo.state_dict()[name], value), name
+    network.train()
+    assert not network.elmo.training
+    assert network.dropout.training
+    assert network.dropout.p == 0.3
+    step = made(bilm)
+    batch = step.collate(np.zeros(2, int), np.array([0, 1]))
+    step.loss(Network(network, tagging.forward), batch)["tag"].backward()
+    learnt = {name.split(".")[0] for name, p in network.named_parameters() if p.grad is not None}
+    assert learnt == {"mix", "lstm", "classifier"}
+
+
+def test_random_weights_are_not_frozen(bilm: str) -> None:
+    network = loaded(bilm, pretrained=False)
+    assert all(p.requires_grad for p in network.parameters())
+    before = ElmoModel.from_pretrained(bilm).layers[0].weight_input
+    assert not torch.equal(network.elmo.layers[0].weight_input, before)
+
+
+def test_the_head_begins_as_it_should(bilm: str) -> None:
+    network = loaded(bilm)
+    assert network.mix.weights.tolist() == [0, 0, 0]
+    assert network.mix.gamma.item() == 1
+    bound = (6 / (16 + 4 * 6)) ** 0.5  # Glorot of [4 * 6, 16]
+    weight = network.lstm.weight_ih_l0
+    assert weight.abs().max() <= bound
+    assert weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
+    assert not network.lstm.bias_hh_l0.any()
+
+
+def test_characters_are_read_not_ids(bilm: str) -> None:
+    step = made(bilm)
+    assert step.lengths().tolist() == [3, 2, 12, 12, 8]  # words; the long sentence in windows
+    batch = step.collate(np.zeros(2, int), np.array([0, 1]))
+    expected = encode_sentences([["Anna", "sees", "Zyx"], ["No", "one"]])
+    assert batch.inputs["character_ids"].tolist() == expected.tolist()
+    assert batch.counts() == {"tag": 5}
+    assert (batch.tokens, batch.cells) == (5, 6)
+
+
+@pytest.mark.parametrize("head", [ElmoForTokenClassification, ElmoForSequenceClassification])
+def test_a_row_is_the_same_alone_and_among_others(head: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = head(small(num_labels=3)).eval()
+    sentences = [["Anna", "sees", "Zyx", "."], ["No"], []]
+    with torch.no_grad():
+        together = network(torch.from_numpy(encode_sentences(sentences))).logits
+        for number, words in enumerate(sentences[:2]):
+            alone = network(torch.from_numpy(encode_sentences([words]))).logits[0]
+            row = together[number]
+            assert torch.allclose(row[: len(words)] if row.ndim == 2 else row, alone, atol=1e-6)
+        assert together.isfinite().all()
+        network.save_pretrained(tmp_path)
+        again = head.from_pretrained(tmp_path).eval()
+        logits = again(torch.from_numpy(encode_sentences(sentences))).logits
+        assert torch.allclose(logits, together, atol=1e-7)
+
+
+def test_texts_are_cut_as_the_words_of_its_tokenizer(bilm: str) -> None:
+    tokenizer = _elmo.load_words(bilm)
+    assert _elmo.reads_characters(tokenizer)
+    assert _elmo.words_of(tokenizer, "Zyx, isn't it?") == ["Zyx", ",", "isn", "'", "t", "it", "?"]
+    assert _elmo.batch_of([], {}).inputs["character_ids"].shape == (1, 1, 50)
+
+
+def test_texts_and_pairs_become_words(bilm: str) -> None:
+    tokenizer = _elmo.load_words(bilm)
+    one = _elmo.texts(tokenizer, [["a b c d", "e"]], 3)
+    assert one.sentences == (("a", "b", "c"), ("e",))
+    assert (one.cut, len(one), one.lengths().tolist()) == (1, 2, [3, 1])
+    pairs = _elmo.texts(tokenizer, [["a b c", ""], ["d", "e"]], 4)
+    assert pairs.sentences == (("a", "b", "</S>", "d"), ("</S>", "e"))
+    assert pairs.cut == 1
+
+
+@pytest.mark.parametrize("text", ["text", ("text", "other")])
+def test_classification(bilm: str, tmp_path: Path, text: Any) -> None:
+    from plmctl.evaluation.predict import answers
+    from plmctl.tasks import classification
+
+    config = classification.Config(text=text)
+    rows = [
+        Row({"text": f"Zyx {n} sees", "other": "no " * (n + 1), "label": "ab"[n % 2]}, f"a:{n}")
+        for n in range(4)
+    ]
+    labels = classification.labels_of(config, rows)
+    tokenizer = classification.tokenizer(config, bilm)
+    step = classification.make(config, rows, tokenizer, labels, 16, "train")
+    made = classification.load(config, bilm, labels, pretrained=True, changes={"dropout": 0.2})
+    assert type(made) is ElmoForSequenceClassification
+    assert made.dropout.p == 0.2
+    network = Network(made.eval(), classification.forward)
+    batch = step.collate(np.zeros(4, int), np.arange(4))
+    whole = step.loss(network, batch)["label"].item()
+    alone = [step.collate(np.zeros(1, int), np.array([n])) for n in range(4)]
+    assert sum(step.loss(network, b)["label"].item() for b in alone) == pytest.approx(whole)
+    expected = torch.nn.functional.cross_entropy(
+        network(**batch.inputs)["label"], batch.targets["label"], reduction="sum"
+    )
+    assert whole == pytest.approx(expected.item(), rel=1e-6)
+    found = answers(network, step, torch.device("cpu"))
+    assert {answer["prediction"] for answer in found} <= {"a", "b"}
+    made.save_pretrained(tmp_path)
+    again = classification.load(config, str(tmp_path), labels, pretrained=True, changes={})
+    assert all(map(torch.equal, again.state_dict().values(), made.state_dict().values()))

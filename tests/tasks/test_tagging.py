@@ -1,0 +1,303 @@
+"""Words to pieces and windows, the loss, and the answers of tagging, without a command."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plmctl import tasks
+from plmctl.corpus.tables import Row
+from plmctl.errors import ConfigError, DataError
+from plmctl.evaluation.predict import answers
+from plmctl.modeling.network import Network
+from plmctl.tasks import tagging
+from plmctl.tasks._words import Pieces, examples, windows
+
+LABELS = ("O", "B-LOC", "B-PER", "I-PER")
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "an", "##na", "##x", "sees", "rome", "."]
+VOCAB += ["我", "爱", "(", "##)", "[", "]", "mask"]
+ROWS = [
+    Row({"tokens": ["Anna", "Annax", "sees"], "tags": ["B-PER", "I-PER", "O"]}, "a:1"),
+    Row({"tokens": ["Rome", "."], "tags": ["B-LOC", "O"]}, "a:4"),
+    Row({"tokens": "anna sees rome .", "tags": "B-PER O B-LOC O"}, "a:7"),
+    Row({"tokens": ["annaxxxxxxxxxxx"] * 5, "tags": ["O"] * 5}, "a:8"),
+]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny BERT with its tokenizer."""
+    from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+
+    folder = str(tmp_path_factory.mktemp("bert"))
+    BertTokenizer(vocab={token: n for n, token in enumerate(VOCAB)}).save_pretrained(folder)
+    BertForMaskedLM(small(BertConfig)).save_pretrained(folder)
+    return folder
+
+
+def small(kind: Any, **fields: Any) -> Any:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return kind(vocab_size=len(VOCAB), intermediate_size=16, **sizes, **fields)
+
+
+def made(
+    model: str, rows: list[Row], use: Any = "train", length: int = 16, **fields: Any
+) -> tagging.Tagging:
+    config = tagging.Config(**fields)
+    return tagging.make(config, rows, tagging.tokenizer(config, model), LABELS, length, use)
+
+
+def loaded(model: str, **fields: Any) -> Network:
+    torch.manual_seed(0)
+    config = tagging.Config(**fields)
+    network = tagging.load(config, model, LABELS, pretrained=True, changes={})
+    return Network(network, tagging.forward).eval()
+
+
+def test_the_label_is_on_one_piece_of_each_word(bert: str) -> None:
+    step = made(bert, ROWS[:1])
+    batch = step.collate(np.zeros(1, int), np.array([0]))
+    pieces = ["[CLS]", "an", "##na", "an", "##na", "##x", "sees", "[SEP]"]
+    assert batch.inputs["input_ids"][0].tolist() == [VOCAB.index(piece) for piece in pieces]
+    no = -100
+    assert batch.targets["tag"][0].tolist() == [no, 2, no, 3, no, no, 0, no]
+    assert batch.counts() == {"tag": 3}
+    batch = made(bert, ROWS[:1], piece="last").collate(np.zeros(1, int), np.array([0]))
+    assert batch.targets["tag"][0].tolist() == [no, no, 2, no, no, 3, 0, no]
+
+
+def test_pieces_are_those_of_the_tokenizer_for_words(bert: str) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    words = ["Anna", "Annax", "我爱", "(x)", "rome."]
+    pieces = Pieces(tokenizer)
+    pieces.learn(words)
+    ours = [id_ for word in words for id_ in pieces(word)]
+    theirs = tokenizer(words, is_split_into_words=True)["input_ids"]
+    assert [*pieces.before, *ours, *pieces.after] == theirs
+
+
+def test_words_without_a_piece_are_unknown_and_specials_are_text(bert: str) -> None:
+    from transformers import AutoTokenizer
+
+    pieces = Pieces(AutoTokenizer.from_pretrained(bert))
+    odd = ["\u200b", "", " ", "\u3000", "\x00", "[MASK]", "我爱"]
+    pieces.learn(odd)
+    unknown = (VOCAB.index("[UNK]"),)
+    assert [pieces(word) for word in odd[:5]] == [unknown] * 5
+    assert pieces("[MASK]") == tuple(map(VOCAB.index, ["[", "mask", "]"]))
+    assert len(pieces("我爱")) == 2
+    step = made(bert, [Row({"tokens": odd, "tags": ["O"] * len(odd)}, "a:1")])
+    assert step.collate(np.zeros(1, int), np.array([0])).counts() == {"tag": len(odd)}
+
+
+def test_byte_level_words_have_the_space_before_them() -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    vocab = {letter: n for n, letter in enumerate([*sorted(letters), "Ġa", "<|end|>"])}
+    for prefix in (True, False):
+        backend = Tokenizer(models.BPE(vocab, [("Ġ", "a")]))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+        backend.decoder = decoders.ByteLevel()
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
+        pieces = Pieces(tokenizer)
+        words = ["a", "b", "a", "", "é"]
+        pieces.learn(words)
+        assert pieces("a") == (vocab["Ġa"],)
+        assert pieces("b") == (vocab["Ġ"], vocab["b"])
+        assert pieces("") == (vocab["<|end|>"],)
+        assert (pieces.before, pieces.after) == ((), ())
+        if prefix:
+            theirs = tokenizer(["a", "b", "é"], is_split_into_words=True)["input_ids"]
+            assert theirs == [id_ for word in ("a", "b", "é") for id_ in pieces(word)]
+
+
+@given(st.lists(st.integers(1, 7), max_size=60), st.integers(7, 20))
+def test_windows_label_every_word_once(sizes: list[int], room: int) -> None:
+    found = list(windows(sizes, room))
+    labelled = [word for window in found for word in range(window.first, window.last)]
+    assert labelled == list(range(len(sizes)))
+    for window in found:
+        assert window.start <= window.first < window.last <= window.stop
+        assert sum(sizes[window.start : window.stop]) <= room
+    assert (len(found) <= 1) == (sum(sizes) <= room)
+
+
+def test_words_in_two_windows_are_labelled_where_they_have_more_around_them() -> None:
+    assert [(w.start, w.stop, w.first, w.last) for w in windows([1] * 16, 8)] == [
+        (0, 8, 0, 6),
+        (4, 12, 6, 10),
+        (8, 16, 10, 16),
+    ]
+    whole = list(examples(3, [(5,), (6, 7)], ((1,), (2,)), 8, last=True))
+    assert [(e.row, e.read, e.first, e.places) for e in whole] == [(3, (1, 5, 6, 7, 2), 0, (1, 3))]
+
+
+def test_a_long_word_is_cut_and_still_answered(bert: str) -> None:
+    step = made(bert, ROWS, "score", length=10)
+    assert step.cut == 1
+    assert step.lengths().max() <= 10
+    found = answers(loaded(bert), step, torch.device("cpu"))
+    assert [len(answer["prediction"]) for answer in found] == [3, 2, 4, 5]
+    assert all(0 <= p <= 1 for answer in found for p in answer["probabilities"])
+    figures = step.figures(found)
+    assert figures["entities"] == 4
+    assert {"f1", "precision", "recall", "accuracy", "per_class"} <= figures.keys()
+
+
+def test_the_loss_is_that_of_transformers(bert: str) -> None:
+    network = loaded(bert)
+    for fields in ({}, {"piece": "last"}):
+        step = made(bert, ROWS, **fields)
+        batch = step.collate(np.zeros(len(step), int), np.arange(len(step)))
+        ours = step.loss(network, batch)["tag"] / batch.counts()["tag"]
+        theirs = network.model(**batch.inputs, labels=batch.targets["tag"]).loss
+        assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("layers", ["last", "mix"])
+def test_micro_batches_give_the_same_loss_and_gradient(bert: str, layers: str) -> None:
+    network, step = loaded(bert, layers=layers), made(bert, ROWS, length=10)
+    total = sum(len(row) for row in step.tags or ())
+
+    def gradient(parts: list[list[int]]) -> tuple[float, torch.Tensor]:
+        network.zero_grad()
+        whole, counted = 0.0, 0
+        for part in parts:
+            batch = step.collate(np.zeros(len(part), int), np.array(part))
+            loss = step.loss(network, batch)["tag"] / total
+            loss.backward()
+            whole, counted = whole + loss.item(), counted + batch.counts()["tag"]
+        assert counted == total
+        grads = [p.grad.flatten() for p in network.parameters() if p.grad is not None]
+        return whole, torch.cat(grads)
+
+    everything = list(range(len(step)))
+    at_once, ours = gradient([everything])
+    one_by_one, theirs = gradient([[n] for n in everything])
+    assert at_once == pytest.approx(one_by_one, rel=1e-5)
+    assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+def test_the_mix_begins_as_the_mean_of_all_layers_and_loads_again(
+    bert: str, tmp_path: Path
+) -> None:
+    from transformers import AutoModel, AutoModelForTokenClassification
+
+    network, step = loaded(bert, layers="mix"), made(bert, ROWS)
+    batch = step.collate(np.zeros(2, int), np.array([0, 1]))
+    with torch.no_grad():
+        logits = network(**batch.inputs)["tag"]
+        layers = AutoModel.from_pretrained(bert)(**batch.inputs, output_hidden_states=True)
+        mean = torch.stack(layers.hidden_states).mean(0)
+        assert torch.allclose(network.model.classifier(mean), logits, atol=1e-6)
+        network.model.mix.weights += torch.tensor([1.0, 0.0, -1.0])
+        network.model.save_pretrained(tmp_path)
+        again = AutoModelForTokenClassification.from_pretrained(tmp_path).eval()
+        expected = network(**batch.inputs)["tag"]
+        assert torch.equal(again(**batch.inputs).logits, expected)
+    assert again.config.id2label[3] == "I-PER"
+    tuned = tagging.load(
+        tagging.Config(layers="mix"), str(tmp_path), LABELS, pretrained=True, changes={}
+    )
+    assert torch.equal(tuned.state_dict()["mix.weights"], network.model.mix.weights)
+
+
+@pytest.mark.parametrize("kind", ["Roberta", "Albert", "DistilBert", "GPT2"])
+@pytest.mark.parametrize("layers", ["last", "mix"])
+def test_every_family_has_the_head(bert: str, tmp_path: Path, kind: str, layers: str) -> None:
+    import transformers
+
+    sizes = {
+        "DistilBert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 16},
+        "GPT2": {"n_embd": 16, "n_layer": 2, "n_head": 2},
+    }
+    of = getattr(transformers, f"{kind}Config")
+    config = of(vocab_size=len(VOCAB), **sizes[kind]) if kind in sizes else small(of)
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
+    tagging.tokenizer(tagging.Config(), bert).save_pretrained(tmp_path)
+    model = str(tmp_path)
+    for pretrained in (True, False):
+        network = tagging.load(
+            tagging.Config(layers=layers), model, LABELS, pretrained=pretrained, changes={}
+        )
+        step = made(model, ROWS[:2])
+        batch = step.collate(np.zeros(2, int), np.array([0, 1]))
+        together = Network(network, tagging.forward).eval()
+        loss = step.loss(together, batch)["tag"]
+        loss.backward()
+        # Several processes wait for the gradient of every weight.
+        without = [n for n, p in network.named_parameters() if p.requires_grad and p.grad is None]
+        assert not without
+        alone = step.collate(np.zeros(1, int), np.array([1]))  # padding changes no logits
+        both, one = together(**batch.inputs)["tag"], together(**alone.inputs)["tag"]
+        assert torch.allclose(both[1, : one.shape[1]], one[0], atol=1e-5)
+
+
+def test_labels_are_those_of_the_training_rows() -> None:
+    assert tagging.labels_of(tagging.Config(), ROWS) == LABELS
+    named = tagging.Config(labels=(*LABELS, "I-LOC"))
+    assert tagging.labels_of(named, ROWS)[-1] == "I-LOC"
+    parts = [Row({"tokens": ["a", "b"], "tags": ["nn", "vb"]}, "a:1")]
+    assert tagging.labels_of(tagging.Config(scheme="pos"), parts) == ("nn", "vb")
+
+
+def test_wrong_rows_are_told_of(bert: str) -> None:
+    def row(tokens: object, tags: object) -> list[Row]:
+        return [Row({"tokens": tokens, "tags": tags}, "a.jsonl:7")]
+
+    with pytest.raises(DataError, match=r"a.jsonl:7: 2 words in 'tokens', but 1 tags in 'tags'"):
+        tagging.labels_of(tagging.Config(), row(["a", "b"], ["O"]))
+    with pytest.raises(DataError, match=r"a.jsonl:7: tag 'nn' is not O"):
+        tagging.labels_of(tagging.Config(), row(["a", "b"], ["nn", "O"]))
+    with pytest.raises(DataError, match=r"one tag only, 'O'"):
+        tagging.labels_of(tagging.Config(), row(["a"], ["O"]))
+    with pytest.raises(DataError, match=r"a.jsonl:7: column 'tokens' holds a int"):
+        made(bert, row(3, "O"))
+    with pytest.raises(DataError, match=r"a.jsonl:7: item 2 of column 'tags' is a NoneType"):
+        made(bert, row(["a", "b"], ["O", None]))
+    with pytest.raises(DataError, match=r"a.jsonl:7: tag 'B-X' of word 2, 'b', is not among"):
+        made(bert, row(["a", "b"], ["O", "B-X"]), "score")
+    with pytest.raises(DataError, match="no column 'tokens'"):
+        made(bert, [Row({"words": ["a"]}, "a.jsonl:7")], "predict")
+
+
+def test_sentences_without_words(bert: str) -> None:
+    rows = [Row({"tokens": [], "tags": []}, "a:1"), ROWS[1]]
+    step = made(bert, rows)
+    assert step.dropped == ("a:1: no words",)
+    assert len(step) == 1
+    step = made(bert, rows, "score")
+    found = answers(loaded(bert), step, torch.device("cpu"))
+    assert [len(answer["prediction"]) for answer in found] == [0, 2]
+    nothing = made(bert, rows[:1], "predict")
+    assert answers(loaded(bert), nothing, torch.device("cpu"))[0]["prediction"] == []
+
+
+def test_texts_may_be_cut_into_characters(bert: str) -> None:
+    step = made(bert, [Row({"tokens": "我爱 rome"}, "a:1")], "predict", split="characters")
+    assert step.sentences == (("我", "爱", "r", "o", "m", "e"),)
+
+
+def test_a_family_without_the_head_is_refused(tmp_path: Path) -> None:
+    from transformers import OpenAIGPTConfig, T5Config
+
+    OpenAIGPTConfig(n_embd=16, n_layer=1, n_head=2).save_pretrained(tmp_path / "gpt1")
+    T5Config().save_pretrained(tmp_path / "t5")
+    for name in ("gpt1", "t5"):
+        with pytest.raises(ConfigError, match="has no head for tagging"):
+            tagging.tokenizer(tagging.Config(), str(tmp_path / name))
+
+
+def test_published_taggers_are_known_by_their_class(bert: str, tmp_path: Path) -> None:
+    network = tagging.load(tagging.Config(), bert, LABELS, pretrained=True, changes={})
+    network.save_pretrained(tmp_path)
+    known = tasks.finetuned(str(tmp_path))
+    assert (known.config.name, known.labels) == ("tagging", LABELS)
