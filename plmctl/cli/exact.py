@@ -24,7 +24,7 @@ def verify_resume(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the folders of both runs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Kill a run again and again, and compare it with a whole one.
+    """Kill a run at random, compare with a whole one.
 
     Runs a pretraining or finetuning config for some steps, then once more with SIGKILL at random
     moments: while text is prepared, in steps, in the middle of a save. Every logged figure and the

@@ -11,6 +11,7 @@ from types import FrameType
 from plmctl.config.run import LaunchConfig
 from plmctl.errors import ConfigError
 
+_PROC = Path("/proc/self/stat")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
@@ -64,12 +65,14 @@ def start(command: str, config: Path, processes: int, until: int | None = None) 
     # An unset value is announced by a warning and becomes 1, which would leave cores idle.
     threads = max(1, (os.cpu_count() or 1) // processes)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    arguments = ["--standalone", "--nproc-per-node", str(processes), "-m", "plmctl"]
+    arguments = ["--standalone", "--nproc-per-node", str(processes)]
+    if _PROC.exists():  # the launcher puts handlers of its own over those of these signals
+        arguments.append("--signals-to-handle=SIGHUP,SIGQUIT")
     limit = [] if until is None else [f"--until={until}"]
     sys.stderr.flush()
     try:
         with _passing_signals_on():
-            main([*arguments, command, str(config), *limit])
+            main([*arguments, "-m", "plmctl", command, str(config), *limit])
     except ChildFailedError as error:
         rank, first = error.get_first_failure()
         code = int(first.exitcode)
@@ -90,7 +93,7 @@ def _passing_signals_on() -> Iterator[None]:
     PyTorch's launcher would do it too, but kills a process that takes more than 30 seconds to save.
     It starts each process in a session of its own, so that Ctrl-C does not reach them by itself.
     """
-    if not Path("/proc/self/stat").exists():
+    if not _PROC.exists():
         yield
         return
 
@@ -99,8 +102,6 @@ def _passing_signals_on() -> Iterator[None]:
             os.kill(child, number)
 
     before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
-    # The launcher puts its own handlers over those that it is told to handle.
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"
     try:
         yield
     finally:

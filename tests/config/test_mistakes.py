@@ -138,7 +138,8 @@ def test_a_key_that_is_needed(mistakes: Mistakes) -> None:
 
 def test_an_unknown_key_far_from_all_lists_them(mistakes: Mistakes) -> None:
     [line] = mistakes("pretrain", LEAST["pretrain"] + "checkpoint: {zzz: 1}\n")
-    assert line == "c.yaml:6:14: checkpoint.zzz: unknown key; one of: every, keep"
+    known = "every, keep, keep_every, keep_best"
+    assert line == f"c.yaml:6:14: checkpoint.zzz: unknown key; one of: {known}"
 
 
 def test_a_long_value_is_shortened(mistakes: Mistakes) -> None:
