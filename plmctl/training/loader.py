@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from plmctl.modeling.batch import Batch, Rows
 from plmctl.shaping.keys import fold, stream
 from plmctl.shaping.order import permute
+from plmctl.training.grouping import grouped
 from plmctl.training.mixture import Mixture
 from plmctl.training.ramp import Sizes, constant
 from plmctl.training.step import Step, streamed
@@ -38,6 +39,7 @@ class Slicing:
         rank: Of this process.
         world: Processes.
         growth: Samples of each step while the batch grows; None: always ``batch_size``.
+        lengths: [N] of each sample, where those of a step are to be alike; not with ``growth``.
     """
 
     batch_size: int
@@ -45,6 +47,7 @@ class Slicing:
     rank: int = 0
     world: int = 1
     growth: Sizes | None = None
+    lengths: Ints | None = None
 
     @property
     def sizes(self) -> Sizes:
@@ -118,6 +121,10 @@ class StepBatches(Dataset[list[Batch]]):
         if streamed(self._step):
             examples = windows_of(index, len(self._step), self._slicing.batch_size)
             return list(_rows(self._step, self._slicing, examples, index))
+        if self._slicing.lengths is not None:
+            size = self._slicing.batch_size
+            examples = grouped(index, self._slicing.lengths, size, self._seed)
+            return list(_collate(self._step, self._slicing.mine(examples)))
         sizes = self._slicing.sizes
         numbers = sizes.first(index) + np.arange(sizes.of(index))
         examples = _examples(numbers, len(self._step), self._seed)
