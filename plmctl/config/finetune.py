@@ -2,12 +2,12 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from plmctl.config.base import Model, Text
 from plmctl.config.data import TableConfig
 from plmctl.config.members import TaskConfig
-from plmctl.config.optim import OptimConfig, ScheduleConfig
+from plmctl.config.optim import OptimConfig, OptimizerConfig, ScheduleConfig
 from plmctl.config.run import (
     CheckpointConfig,
     ComputeConfig,
@@ -18,6 +18,7 @@ from plmctl.config.run import (
 from plmctl.config.union import MembersOf
 from plmctl.config.units import StepsOrShare
 
+Value = str | int | float | bool | None
 AnyTask = Annotated[TaskConfig, MembersOf("tasks", "name")]
 
 
@@ -34,16 +35,45 @@ class FinetuneTrainConfig(Model):
     """In tokens; longer rows are cut."""
     dropout: float | None = Field(default=None, ge=0, lt=1)
     """Dropout while finetuning; empty: what the model was pretrained with."""
+    group_by_length: bool = True
+    """Steps of rows that are alike in length, which saves most of the padding; false: any rows, as
+    in the papers."""
+    keep: Literal["last", "best"] = "last"
+    """The weights that are saved: those after the last step, or the best by `metric`."""
+    patience: int | None = Field(default=None, ge=1)
+    """End early after this many validations without a better `metric`; empty: never."""
+    metric: Text | None = None
+    """What `keep`, `patience` and the choice from a grid go by: a figure of the task on the
+    validation rows, or loss; empty: the task's own (accuracy, F1, Spearman's correlation ...)."""
+    validate_every: int | None = Field(default=None, ge=1)
+    """Steps between the validations that `keep` and `patience` go by; empty: an epoch."""
+    freeze: Literal["embeddings", "all"] | Annotated[int, Field(ge=0)] | None = None
+    """What is not trained: the embeddings; them and this many of the lowest layers; or them and all
+    layers."""
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    """Each layer learns at this share of the rate of the layer above it, the embeddings slowest."""
+    reinit_layers: int = Field(default=0, ge=0)
+    """Top layers, and the pooler or norm above them, that begin from fresh weights."""
 
 
-# Classes, not other defaults of the same ones: who sets weight_decay alone keeps these.
-class FinetuneOptimConfig(OptimConfig):
-    """The optimizer."""
+class LoraConfig(Model):
+    """Low-rank adapters (LoRA, arXiv:2106.09685) in place of training the layers' own weights."""
 
-    lr: float = Field(default=3e-5, gt=0)
-    """Peak learning rate."""
+    rank: int = Field(default=8, ge=1)
+    """Of the update of each matrix."""
+    alpha: int = Field(default=16, ge=1)
+    """The update counts alpha / rank times."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Of the adapter's input."""
+    targets: tuple[Text, ...] = ()
+    """Names of the linear layers that get one; empty: query and value, or what holds them."""
 
 
+_LR = 3e-5
+AnyOptim = Annotated[OptimizerConfig, MembersOf("optimizers", "name", default="adamw")]
+
+
+# A class, not another default of the same one: who sets min_lr_ratio alone keeps the warmup.
 class FinetuneScheduleConfig(ScheduleConfig):
     """The learning rate over the steps."""
 
@@ -73,9 +103,31 @@ class FinetuneConfig(Model):
     """What the rows ask for."""
     data: TableConfig
     train: FinetuneTrainConfig = FinetuneTrainConfig()
-    optim: FinetuneOptimConfig = FinetuneOptimConfig()
+    lora: LoraConfig | None = None
+    """Train adapters, the head, and what stands above the layers; they are merged into the saved
+    model. Needs `pip install 'plmctl[peft]'`."""
+    grid: dict[str, Annotated[tuple[Value, ...], Field(min_length=1)]] = {}
+    """With `--grid`: keys and the values to try, as in `optim.lr: [5e-5, 3e-5]`; every combination
+    is a run, and the best is chosen on the validation rows."""
+    optim: AnyOptim = OptimConfig(lr=_LR)
+    """The optimizer; its learning rate is 3e-5 if none is given."""
     schedule: FinetuneScheduleConfig = FinetuneScheduleConfig()
     compute: ComputeConfig = ComputeConfig()
     launch: LaunchConfig = LaunchConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+
+    @field_validator("optim")
+    @classmethod
+    def _smaller_rate(cls, optim: OptimizerConfig) -> OptimizerConfig:
+        """The rate of finetuning where none is given: the optimizers' own is for pretraining."""
+        given = "lr" in optim.model_fields_set
+        return optim if given else optim.model_copy(update={"lr": _LR})
+
+    @model_validator(mode="after")
+    def _one_way_to_spare(self) -> "FinetuneConfig":
+        if self.lora is not None and (self.train.freeze is not None or self.train.reinit_layers):
+            raise ValueError("expected `lora`, or `train.freeze` and `train.reinit_layers`")
+        if self.train.layer_decay < 1 and self.optim.name == "muon":
+            raise ValueError("expected an optimizer other than muon with `train.layer_decay`")
+        return self

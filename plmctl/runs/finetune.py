@@ -1,43 +1,56 @@
 """``plmctl finetune``: a pretrained folder and labelled rows in, a finetuned folder out."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import families, tasks
 from plmctl.config.finetune import FinetuneConfig
+from plmctl.corpus.check_rows import check, refuse_empty, told, with_examples
 from plmctl.corpus.tables import split_rows
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.language import family_of
-from plmctl.runs import launch
+from plmctl.runs import judging, launch
 from plmctl.runs.folder import check_run, open_run, write_environment, write_results
 from plmctl.runs.say import say, show
 from plmctl.shaping.keys import fold, stream
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from plmctl.training.loop import Engine, Plan
 
 
 def run(config: FinetuneConfig, *, fresh: bool, as_json: bool) -> None:
     """Finetune, or go on with a run that was cut short; a finished run is left alone."""
+    results = finetuned(config, fresh=fresh)
+    if results is None:
+        say(f"{config.run} is finished: its model is in {Path(config.run) / 'model'}")
+        return
+    from plmctl.reporting.tables import classification_tables
+
+    show(results, classification_tables(f"finetuned {config.run}", results), as_json=as_json)
+
+
+def finetuned(config: FinetuneConfig, *, fresh: bool) -> dict[str, Any] | None:
+    """Finetune, or go on; the figures, or None where the run was finished before."""
     folder = Path(config.run)
     check_run(config, config.run, fresh=fresh)
     if (folder / "model").is_dir() and not fresh:
-        say(f"{folder} is finished: its model is in {folder / 'model'}")
-        return
+        return None
     check_model(config.model)
     examples = read_examples(config)
     if launch.is_main():
         open_run(config, config.run, fresh=fresh)
+        write_results(folder, "data", {"kind": "data", **examples.check})
     processes = launch.process_count(config.launch, config.compute.device)
     if processes > 1 and not launch.is_worker():
         raise SystemExit(launch.start("finetune", folder / "config.yaml", processes))
-    results = _train(config, folder, examples)
-    from plmctl.reporting.tables import classification_tables
-
-    show(results, classification_tables(f"finetuned {folder}", results), as_json=as_json)
+    for line in told(examples.check):
+        say(line)
+    return _train(config, folder, examples)
 
 
 @dataclass(frozen=True)
@@ -48,26 +61,36 @@ class Examples:
     labels: tuple[str, ...]
     train: tasks.Examples
     valid: tasks.Examples
+    check: dict[str, Any]
+    """What was found in the rows (``corpus.check_rows``)."""
 
 
 def read_examples(config: FinetuneConfig) -> Examples:
     """The rows of a config, split and tokenized.
 
     Raises:
-        DataError: A missing file or column, or a label that is not among the training rows'.
+        DataError: A missing file or column, a row without text, or a label that is not among the
+            training rows'.
     """
     task = tasks.get(config.task.name)
     tokenizer = task.tokenizer(config.task, config.model)
     train, valid = split_rows(config.data, config.seed, task.text_columns(config.task))
+    columns = task.text_columns(config.task)
+    for rows in (train, valid):
+        refuse_empty(rows, columns)
     labels = task.labels_of(config.task, train)
     make = partial(task.make, config.task, tokenizer=tokenizer, labels=labels)
     longest = config.train.max_length
-    return Examples(
-        tokenizer,
-        labels,
-        make(train, max_length=longest, use="train"),
-        make(valid, max_length=longest, use="score"),
-    )
+    made = make(train, max_length=longest, use="train")
+    scored = make(valid, max_length=longest, use="score")
+    named = next((f for f in ("label", "tags") if labels and hasattr(config.task, f)), None)
+    found = check(train, valid, columns, getattr(config.task, named) if named else None)
+    found = with_examples(found, {"train": made.cut, "valid": scored.cut}, made.dropped)
+    if not len(made):
+        raise DataError(
+            "; ".join(["no row can be learnt from", *made.dropped[:3]]), "look at eval/data.json"
+        )
+    return Examples(tokenizer, labels, made, scored, found)
 
 
 def check_model(model: str) -> None:
@@ -86,28 +109,14 @@ def check_model(model: str) -> None:
 
 
 def _train(config: FinetuneConfig, folder: Path, examples: Examples) -> dict[str, Any]:
-    import torch
-
-    from plmctl.evaluation.predict import answers
-    from plmctl.modeling.network import Network
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints
-    from plmctl.training.engine import make_accelerator, make_engine
+    from plmctl.training.engine import make_accelerator
     from plmctl.training.journal import Journal
 
     accelerator = make_accelerator(config.compute)
     accelerator.wait_for_everyone()
-    task = tasks.get(config.task.name)
-    torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
-    model = task.load(
-        config.task,
-        config.model,
-        examples.labels,
-        pretrained=config.init == "pretrained",
-        changes=_dropout(config),
-    )
-    network = Network(model, task.forward)
-    engine = make_engine(accelerator, network, config.optim, config.compute)
+    engine = _engine(config, accelerator, examples)
     plan = _plan(config, examples.train, engine)
     if accelerator.is_main_process:
         write_environment(folder, {})
@@ -119,21 +128,44 @@ def _train(config: FinetuneConfig, folder: Path, examples: Examples) -> dict[str
         quiet=not accelerator.is_main_process,
     ) as journal:
         checkpoints = Checkpoints(folder / "checkpoints", config.checkpoint.keep)
-        validate = partial(_validate, engine, examples.valid, plan)
-        loop.train(engine, plan, checkpoints, journal, validate)
-        journal.event("finished", step=plan.steps)
+        watch = judging.watch_of(config, folder / "best")
+        judged = config if watch is not None else None
+        validate = partial(judging.validate, engine, examples.valid, plan, judged)
+        progress = loop.train(engine, plan, checkpoints, journal, validate, watch)
+        journal.event("finished", step=progress.step)
     if not accelerator.is_main_process:
         return {}
-    bare = accelerator.unwrap_model(engine.network)
-    found = answers(bare, examples.valid, accelerator.device)
-    results = examples.valid.figures(found)
-    results |= {
+    facts = {
         "rows": len(examples.train),
         "valid_rows": len(examples.valid),
         "init": config.init,
+        "steps": progress.step,
     }
-    _finish(config, folder, engine, examples, results)
-    return results
+    return _finish(config, folder, engine, examples, facts)
+
+
+def _engine(config: FinetuneConfig, accelerator: "Accelerator", examples: Examples) -> "Engine":
+    """The network with the task's head, what of it is trained, and its optimizer."""
+    import torch
+
+    from plmctl.modeling.network import Network
+    from plmctl.training.engine import make_engine
+    from plmctl.training.finetuning import ready, slow_down
+
+    task = tasks.get(config.task.name)
+    torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
+    model = task.load(
+        config.task,
+        config.model,
+        examples.labels,
+        pretrained=config.init == "pretrained",
+        changes=_dropout(config),
+    )
+    ready(config, model)
+    engine = make_engine(accelerator, Network(model, task.forward), config.optim, config.compute)
+    if config.train.layer_decay < 1:
+        slow_down(engine.trained().optimizer, model, config.train.layer_decay)
+    return engine
 
 
 def _dropout(config: FinetuneConfig) -> dict[str, float]:
@@ -154,6 +186,8 @@ def _plan(config: FinetuneConfig, step: Any, engine: "Engine") -> "Plan":
     device, length = accelerator.device.type, config.train.max_length
     micro = auto_micro_batch(config.train.micro_batch_size, rows, length, device)
     slicing = Slicing(batch, micro, accelerator.process_index, accelerator.num_processes)
+    if config.train.group_by_length:
+        slicing = replace(slicing, lengths=step.lengths())
     total = math.ceil(config.train.epochs * len(step) / batch)
     return Plan(
         phases=(Phase(step, total, slicing),),
@@ -161,19 +195,9 @@ def _plan(config: FinetuneConfig, step: Any, engine: "Engine") -> "Plan":
         learning_rate=lambda number: config.optim.lr * rate(config.schedule, number, total),
         clip=config.optim.clip,
         log_every=config.log.every,
-        validate_every=config.log.validate_every,
+        validate_every=judging.every(config, len(step)),
         save_every=config.checkpoint.every,
     )
-
-
-def _validate(engine: "Engine", step: Any, plan: "Plan") -> dict[str, float]:
-    from plmctl.evaluation.scoring import score
-    from plmctl.training.loader import scoring_batches
-
-    batches = scoring_batches(step, plan.phases[0].slicing)
-    bare = engine.accelerator.unwrap_model(engine.network)
-    scores = score(engine.accelerator, bare, step, batches)
-    return {f"valid/{name}": value for name, value in scores.items()}
 
 
 def _finish(
@@ -181,16 +205,29 @@ def _finish(
     folder: Path,
     engine: "Engine",
     examples: Examples,
-    results: dict[str, Any],
-) -> None:
+    facts: dict[str, Any],
+) -> dict[str, Any]:
+    """The figures of the weights that are kept, and the model folder."""
+    from plmctl.evaluation.predict import answers
     from plmctl.reporting.card import model_card
     from plmctl.reporting.report import write
     from plmctl.runs.model_folder import save_model
 
-    document = {"kind": "finetune", "model": config.model, "results": results}
-    write_results(folder, "valid", document)
-    model: Any = engine.trained().network
+    bare = engine.accelerator.unwrap_model(engine.network)
+    model: Any = bare.model
+    if config.train.keep == "best":
+        from plmctl.training.best import take_best
+
+        facts |= {"best_step": take_best(folder / "best", model)}
+    if config.lora is not None:
+        from plmctl.modeling.adapters import merge
+
+        merge(model)
+    results = examples.valid.figures(answers(bare, examples.valid, engine.accelerator.device))
+    results |= facts
+    write_results(folder, "valid", {"kind": "finetune", "model": config.model, "results": results})
     made = tasks.Finetuned(config.task, examples.labels, config.train.max_length)
     card = model_card(folder, type(model).__name__)
     save_model(folder, model, examples.tokenizer, card, made)
     write([folder], folder / "report.html")
+    return results

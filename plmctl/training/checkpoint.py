@@ -52,7 +52,7 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int) -> None:
         self._folder, self._keep = folder, keep
 
-    def save(self, step: int, trained: Trained, telemetry: dict[str, float]) -> Path:
+    def save(self, step: int, trained: Trained, telemetry: dict[str, float | None]) -> Path:
         """Write the state after ``step`` updates; then drop the oldest checkpoints over ``keep``.
 
         Raises:
@@ -92,7 +92,7 @@ class Checkpoints:
         return sorted(self._folder.glob("step-*"), key=lambda p: int(p.name.removeprefix("step-")))
 
 
-def restore(folder: Path, trained: Trained) -> dict[str, float]:
+def restore(folder: Path, trained: Trained) -> dict[str, float | None]:
     """Put a checkpoint's state into ``trained``, in place.
 
     Returns:
@@ -125,7 +125,7 @@ def restore(folder: Path, trained: Trained) -> dict[str, float]:
     return {key: value for key, value in saved.items() if key != "scaler"}
 
 
-def _write(folder: Path, trained: Trained, telemetry: dict[str, float]) -> None:
+def _write(folder: Path, trained: Trained, telemetry: dict[str, float | None]) -> None:
     parameters = dict(trained.network.named_parameters())  # tied ones once
     save_file(
         {n: p.detach().contiguous().cpu() for n, p in parameters.items()},

@@ -18,6 +18,7 @@ from plmctl.errors import PlmError, Preempted
 from plmctl.modeling.batch import Batch
 from plmctl.modeling.network import Network
 from plmctl.shaping.keys import fold, stream
+from plmctl.training.best import Watch
 from plmctl.training.checkpoint import Checkpoints, Trained, restore
 from plmctl.training.journal import Journal
 from plmctl.training.loader import Slicing, StepBatches, training_batches
@@ -103,9 +104,22 @@ class Plan:
 
 
 def train(
-    engine: Engine, plan: Plan, checkpoints: Checkpoints, journal: Journal, validate: Validate
+    engine: Engine,
+    plan: Plan,
+    checkpoints: Checkpoints,
+    journal: Journal,
+    validate: Validate,
+    watch: Watch | None = None,
 ) -> Progress:
     """Run a plan to its end, from the newest checkpoint if there is one.
+
+    Args:
+        engine: Network and optimizer.
+        plan: What is to be done.
+        checkpoints: Of the run.
+        journal: Its log.
+        validate: Gives the scores that are logged.
+        watch: Keeps the best weights by these scores, and may end the run before its plan does.
 
     Raises:
         Preempted: A signal asked to stop; a checkpoint was saved.
@@ -113,9 +127,11 @@ def train(
     """
     progress = resume(engine, checkpoints, journal)
     window = Window(progress, data := DataClock())
+    over = watch is not None and watch.over(progress)
+    first = plan.steps if over else progress.step  # it had ended, and then something failed
     engine.network.train()
     with StopRequest() as stop:
-        for number, phase, batches in data.timed(_steps(engine, plan, progress.step)):
+        for number, phase, batches in data.timed(_steps(engine, plan, first)):
             _set_rate(engine.optimizer, rate := plan.learning_rate(progress.step))
             rank = engine.accelerator.process_index
             key = int(fold(plan.seed, stream("dropout"), progress.step, rank))
@@ -131,10 +147,10 @@ def train(
                 window = Window(progress, data)
             if plan.due(plan.validate_every, progress.step):
                 with window.paused():
-                    if scores := validate():
-                        journal.log({"step": progress.step, **scores})
+                    progress = _validated(engine, progress, journal, validate, watch)
                 engine.network.train()
-            if done.stop or plan.due(plan.save_every, progress.step):
+            over = watch is not None and watch.over(progress)
+            if done.stop or over or plan.due(plan.save_every, progress.step):
                 with window.paused():
                     save(engine, checkpoints, journal, progress)
             if done.stop:
@@ -142,6 +158,24 @@ def train(
                     f"stopped after step {progress.step:,} of {plan.steps:,}, checkpoint saved",
                     "run the same command again to go on",
                 )
+            if over:
+                journal.event("enough", step=progress.step, best_step=progress.best_step)
+                break
+    return progress
+
+
+def _validated(
+    engine: Engine, progress: Progress, journal: Journal, validate: Validate, watch: Watch | None
+) -> Progress:
+    """The progress after a validation, whose scores are logged; the best weights are kept."""
+    scores = validate()
+    if scores:
+        journal.log({"step": progress.step, **scores})
+    if watch is None:
+        return progress
+    progress = watch.after(progress, scores)
+    if progress.best_step == progress.step and engine.accelerator.is_main_process:
+        watch.keep(engine.trained().network, progress.step)
     return progress
 
 
@@ -228,7 +262,7 @@ def _reduce(accelerator: Accelerator, values: Tensor) -> Tensor:
 
 def _set_rate(optimizer: Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("scale", 1.0)
 
 
 def _record(progress: Progress, phase: int, done: Update, rate: float) -> dict[str, float]:

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TypeVar
 
 import torch
@@ -45,26 +45,32 @@ class Progress:
     samples: int = 0
     seconds: float = 0.0
     """Training time, validation and saving not counted."""
+    best: float | None = None
+    """The best score so far of what the run is judged by (``training.best``)."""
+    best_step: int = 0
+    waited: int = 0
+    """Validations since."""
 
     def after(self, update: Update, samples: int, epoch_size: int) -> "Progress":
         """The progress after one more update of ``samples`` of an epoch's ``epoch_size``."""
-        return Progress(
-            self.step + 1,
-            self.epoch + samples / epoch_size,
-            self.tokens + update.tokens,
-            self.cells + update.cells,
-            self.samples + samples,
-            self.seconds,
+        return replace(
+            self,
+            step=self.step + 1,
+            epoch=self.epoch + samples / epoch_size,
+            tokens=self.tokens + update.tokens,
+            cells=self.cells + update.cells,
+            samples=self.samples + samples,
         )
 
-    def saved(self) -> dict[str, float]:
+    def saved(self) -> dict[str, float | None]:
         """As a checkpoint keeps it."""
         return asdict(self)
 
     @classmethod
-    def restored(cls, saved: Mapping[str, float]) -> "Progress":
+    def restored(cls, saved: Mapping[str, float | None]) -> "Progress":
         """From what a checkpoint kept."""
-        return cls(**{field.name: saved[field.name] for field in fields(cls)})  # type: ignore[arg-type]  # JSON keeps ints ints
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in saved.items() if key in known})  # type: ignore[arg-type]  # JSON keeps ints ints
 
 
 class Window:
