@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from plmctl.errors import ConfigError
 
@@ -95,6 +96,9 @@ def reinit(model: PreTrainedModel, count: int) -> None:
             # transformers marks what it has loaded, so that its own start leaves it alone.
             parameter._is_hf_initialized = False  # type: ignore[attr-defined]
         for inner in module.modules():
+            if isinstance(inner, Conv1D):  # GPT-1's draws its weights when it is made, only then
+                nn.init.normal_(inner.weight, std=model.config.initializer_range)
+                nn.init.zeros_(inner.bias)
             inner._is_hf_initialized = False  # type: ignore[assignment]
             model._init_weights(inner)  # type: ignore[no-untyped-call]  # theirs
 
@@ -114,7 +118,9 @@ def _above(model: PreTrainedModel, stacks: list[str]) -> list[nn.Module]:
             if seen and not holds:
                 found.append(child)
             seen = seen or holds
-    return found
+    heads: Any = model  # of T5 it is tied to the embeddings
+    output = heads.get_output_embeddings()
+    return [child for child in found if child is not output]
 
 
 def _stacks(model: Any) -> dict[str, nn.ModuleList]:

@@ -1,6 +1,7 @@
 """The options of finetuning, through the command."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,46 @@ def test_frozen_layers_stay_and_adapters_are_merged(cli: Cli, pretrained: dict[s
 def test_more_layers_than_there_are(cli: Cli, pretrained: dict[str, Path]) -> None:
     write("deep.yaml", config(pretrained, "deep", freeze=7))
     refused(cli("finetune", "deep.yaml"), 2, "train.freeze: 7 of a model with 2 layers")
+
+
+def test_a_run_cut_short_keeps_and_stops_as_one_that_was_not(
+    cli: Cli, pretrained: dict[str, Path]
+) -> None:
+    made = config(pretrained, "whole", epochs=8, keep="best", patience=2, validate_every=4)
+    made["train"] |= {"metric": "loss", "layer_decay": 0.8, "reinit_layers": 1}
+    made["optim"]["lr"] = 0.05
+    made["checkpoint"] = {"every": 3, "keep": 50}
+    write("whole.yaml", made)
+    assert run_main("finetune", "whole.yaml") == 0
+    steps = json.loads(Path("whole/eval/valid.json").read_text())["results"]["steps"]
+    # As it lay on the disk when it was killed: before the best was found, and after it had ended.
+    for before in (3, steps):
+        shutil.copytree("whole", f"cut-{before}")
+        for gone in ("model", *(() if before == steps else ("best",))):
+            shutil.rmtree(Path(f"cut-{before}") / gone)
+        for folder in Path(f"cut-{before}/checkpoints").glob("step-*"):
+            if int(folder.name.removeprefix("step-")) > before:
+                shutil.rmtree(folder)
+        assert cli("finetune", "whole.yaml", f"run=cut-{before}")[0] == 0
+        assert judged(f"cut-{before}") == judged("whole")
+        after, reference = weights(f"cut-{before}"), weights("whole")
+        assert all((after[name] == reference[name]).all() for name in reference)
+
+
+def test_layers_learn_at_their_own_rates(pretrained: dict[str, Path]) -> None:
+    made = config(pretrained, "decayed", epochs=0.1, layer_decay=0.1, dropout=0.0)
+    made["optim"] = {"lr": 0.01, "weight_decay": 0.0}
+    made["schedule"] = {"warmup": 0, "name": "constant"}
+    write("decayed.yaml", made)
+    assert run_main("finetune", "decayed.yaml") == 0
+    # Adam's first update is the rate in every entry that has a gradient.
+    before, after = (
+        load_file(pretrained["bert"] / "model" / "model.safetensors"),
+        weights("decayed"),
+    )
+    steps = json.loads(Path("decayed/eval/valid.json").read_text())["results"]["steps"]
+    for depth, name in enumerate(["bert.embeddings.word", "bert.encoder.layer.0.output.dense.w"]):
+        (key,) = (n for n in after if n.startswith(name))
+        moved = (after[key] - before[key]).abs().max()
+        rate = 0.01 * 0.1 ** (3 - depth)
+        assert rate * 0.5 < moved <= rate * steps * 1.01
