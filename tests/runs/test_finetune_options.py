@@ -143,3 +143,15 @@ def test_layers_learn_at_their_own_rates(pretrained: dict[str, Path]) -> None:
         moved = (after[key] - before[key]).abs().max()
         rate = 0.01 * 0.1 ** (3 - depth)
         assert rate * 0.5 < moved <= rate * steps * 1.01
+
+
+@pytest.mark.slow
+def test_two_processes_judge_alike(cli: Cli, pretrained: dict[str, Path]) -> None:
+    made = config(pretrained, "one", epochs=1, keep="best", validate_every=5, dropout=0.0)
+    write("one.yaml", made)
+    assert run_main("finetune", "one.yaml") == 0
+    assert cli("finetune", "one.yaml", "run=two", "launch.processes=2")[0] == 0
+    assert judged("two") == pytest.approx(judged("one"), abs=0.02)
+    reference, other = weights("one"), weights("two")
+    for name in reference:
+        assert (reference[name] - other[name]).abs().max() < 1e-3, name
