@@ -55,5 +55,5 @@ clean:
 	touch $@
 
 .venv/dev: .venv/base pyproject.toml
-	$(INSTALL) -e '.[dev,elmo,samples,samples-zh,tensorboard,text,zh]'
+	$(INSTALL) -e '.[dev,elmo,peft,samples,samples-zh,tensorboard,text,zh]'
 	touch $@

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from plmctl.cli.app import Fresh, Json, app, example
+from plmctl.errors import ConfigError
 
 
 @app.command("eval", epilog=example("plmctl eval configs/demo/eval.yaml model=runs/mine/model"))
@@ -81,18 +82,58 @@ def export(
 )
 def predict(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or Hub id.")],
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="One text or several.")],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TEXT", help="One text or several.", show_default=False),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            metavar="ROWS",
+            help="In place of texts: jsonl, csv, tsv, parquet ...; - is stdin (jsonl).",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Of rows: answers, one JSON line a row; stdout if not given."
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=COLUMN",
+            help="Of rows: a field of the task that has another column here, as in text=review.",
+            show_default=False,
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Move an output that is there aside.")
+    ] = False,
     top: Annotated[int, typer.Option(min=1, help="Answers for each text.")] = 5,
     as_json: Json = False,
 ) -> None:
     """Ask a model about a text.
 
     What it is made for decides the question: a masked model fills [MASK], a causal model goes on,
-    a classifier names the class.
+    a classifier names the class; a pair takes two texts. With --input a finetuned model answers the
+    rows of a file, however large: each output line has the row's columns, `prediction`, and what
+    the task has beside it, such as `probabilities`.
     """
+    if (source is None) == (not texts):
+        raise ConfigError("predict needs texts, or --input with rows, and not both")
+    if source is not None:
+        from plmctl.runs import predict_rows
+
+        predict_rows.run(model, source, output, column or (), fresh=fresh)
+        return
+    if output is not None or column:
+        raise ConfigError("--output and --column go with --input")
     from plmctl.runs import predict as command
 
-    command.run(model, texts, top=top, as_json=as_json)
+    command.run(model, texts or [], top=top, as_json=as_json)
 
 
 @app.command(epilog=example("plmctl report runs/demo/bert runs/demo/gpt2 --out compare.html"))

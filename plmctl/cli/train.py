@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from plmctl.cli.app import ConfigFile, Fresh, Json, Overrides, Until, app, example
+from plmctl.errors import ConfigError
 
 
 @app.command(
@@ -108,6 +109,17 @@ def pretrain(
 def finetune(
     config: ConfigFile,
     overrides: Overrides = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs with as many seeds; a table of median and spread."),
+    ] = None,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Try every combination of the config's `grid`.")
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of --seeds and --grid: runs at once; one a GPU if not given."),
+    ] = None,
     until: Until = None,
     fresh: Fresh = False,
     as_json: Json = False,
@@ -115,9 +127,19 @@ def finetune(
     """Finetune a model on labelled rows.
 
     Trains a pretrained model with the task's head and scores it on the validation rows. With
-    init=random the same network starts from random weights: what did pretraining buy?
+    init=random the same network starts from random weights: what did pretraining buy? --seeds and
+    --grid make several runs under the run folder and choose among them; finished ones are kept.
     """
     from plmctl.config.load import load
+
+    if seeds is not None or grid:
+        if fresh:
+            raise ConfigError("--fresh does not go with --seeds and --grid", "name another `run=`")
+        from plmctl.runs import finetune_protocol
+
+        loaded = load("finetune", config, overrides or ())
+        finetune_protocol.run(loaded, seeds or 1, grid=grid, jobs=jobs, as_json=as_json)
+        return
     from plmctl.runs import finetune as command
     from plmctl.training.stop import stopping_at_once
 

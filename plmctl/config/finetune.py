@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from plmctl.config.base import Model, Text
 from plmctl.config.data import TableConfig
@@ -19,7 +19,8 @@ from plmctl.config.run import (
 from plmctl.config.union import MembersOf
 from plmctl.config.units import StepsOrShare
 
-AnyOptimizer = Annotated[OptimizerConfig, MembersOf("optimizers", "name", "adamw")]
+Value = str | int | float | bool | None
+AnyOptimizer = Annotated[OptimizerConfig, MembersOf("optimizers", "name", default="adamw")]
 AnyTask = Annotated[TaskConfig, MembersOf("tasks", "name")]
 
 _LR = 3e-5  # of AdamW
@@ -38,9 +39,41 @@ class FinetuneTrainConfig(Model):
     """In tokens; longer rows are cut."""
     dropout: float | None = Field(default=None, ge=0, lt=1)
     """Dropout while finetuning; empty: what the model was pretrained with."""
+    group_by_length: bool = True
+    """Steps of rows that are alike in length, which saves most of the padding; false: any rows, as
+    in the papers."""
+    keep: Literal["last", "best"] = "last"
+    """The weights that are saved: those after the last step, or the best by `metric`."""
+    patience: int | None = Field(default=None, ge=1)
+    """End early after this many validations without a better `metric`; empty: never."""
+    metric: Text | None = None
+    """What `keep`, `patience` and the choice from a grid go by: a figure of the task on the
+    validation rows, or loss; empty: the task's own (accuracy, F1, Spearman's correlation ...)."""
+    validate_every: int | None = Field(default=None, ge=1)
+    """Steps between the validations that `keep` and `patience` go by; empty: an epoch."""
+    freeze: Literal["embeddings", "all"] | Annotated[int, Field(ge=0)] | None = None
+    """What is not trained: the embeddings; them and this many of the lowest layers; or them and all
+    layers."""
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    """Each layer learns at this share of the rate of the layer above it, the embeddings slowest."""
+    reinit_layers: int = Field(default=0, ge=0)
+    """Top layers, and the pooler or norm above them, that begin from fresh weights."""
 
 
-# Classes, not other defaults of the same ones: who sets weight_decay alone keeps these.
+class LoraConfig(Model):
+    """Low-rank adapters (LoRA, arXiv:2106.09685) in place of training the layers' own weights."""
+
+    rank: int = Field(default=8, ge=1)
+    """Of the update of each matrix."""
+    alpha: int = Field(default=16, ge=1)
+    """The update counts alpha / rank times."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Of the adapter's input."""
+    targets: tuple[Text, ...] = ()
+    """Names of the linear layers that get one; empty: query and value, or what holds them."""
+
+
+# A class, not another default of the same one: who sets min_lr_ratio alone keeps the warmup.
 class FinetuneScheduleConfig(ScheduleConfig):
     """The learning rate over the steps."""
 
@@ -70,8 +103,14 @@ class FinetuneConfig(Model):
     """What the rows ask for."""
     data: TableConfig
     train: FinetuneTrainConfig = FinetuneTrainConfig()
+    lora: LoraConfig | None = None
+    """Train adapters, the head, and what stands above the layers; they are merged into the saved
+    model. Needs `pip install 'plmctl[peft]'`."""
+    grid: dict[str, Annotated[tuple[Value, ...], Field(min_length=1)]] = {}
+    """With `--grid`: keys and the values to try, as in `optim.lr: [5e-5, 3e-5]`; every combination
+    is a run, and the best is chosen on the validation rows."""
     optim: AnyOptimizer = OptimConfig(lr=_LR)
-    """The optimizer; without a name AdamW, whose lr is 3e-5 here."""
+    """The optimizer; its learning rate is 3e-5 if none is given."""
     schedule: FinetuneScheduleConfig = FinetuneScheduleConfig()
     compute: ComputeConfig = ComputeConfig()
     launch: LaunchConfig = LaunchConfig()
@@ -81,8 +120,15 @@ class FinetuneConfig(Model):
 
     @field_validator("optim")
     @classmethod
-    def _rate(cls, optim: OptimizerConfig) -> OptimizerConfig:
-        """A rate for finetuning, where AdamW is given none."""
-        if isinstance(optim, OptimConfig) and "lr" not in optim.model_fields_set:
-            return optim.model_copy(update={"lr": _LR})
-        return optim
+    def _smaller_rate(cls, optim: OptimizerConfig) -> OptimizerConfig:
+        """The rate of finetuning where none is given: the optimizers' own is for pretraining."""
+        given = "lr" in optim.model_fields_set
+        return optim if given else optim.model_copy(update={"lr": _LR})
+
+    @model_validator(mode="after")
+    def _one_way_to_spare(self) -> "FinetuneConfig":
+        if self.lora is not None and (self.train.freeze is not None or self.train.reinit_layers):
+            raise ValueError("expected `lora`, or `train.freeze` and `train.reinit_layers`")
+        if self.train.layer_decay < 1 and self.optim.name == "muon":
+            raise ValueError("expected an optimizer other than muon with `train.layer_decay`")
+        return self

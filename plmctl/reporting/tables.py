@@ -4,6 +4,7 @@ Cells are ``Text``, since a string would be read as rich's markup: a label ``[re
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -71,6 +72,23 @@ def classification_tables(title: str, results: Mapping[str, object]) -> list[Tab
     if isinstance(confusion, dict):
         tables.append(confusion_table(confusion["labels"], confusion["matrix"]))
     return tables
+
+
+def protocol_table(title: str, document: Mapping[str, Any]) -> Table:
+    """A row a setting: its figure over the seeds; the chosen one is marked.
+
+    Args:
+        title: Above the table.
+        document: ``settings`` and ``chosen``, as ``runs.finetune_protocol.compare`` gives them.
+    """
+    columns = ["setting", "runs", "median", "std", "min", "max", "best run"]
+    rows = []
+    for at in document["settings"]:
+        name = ", ".join(f"{key}={value}" for key, value in at["setting"].items()) or "as given"
+        mark = " *" if at["setting"] == document["chosen"]["setting"] else ""
+        figures = [at[column] for column in ("n", "median", "std", "min", "max")]
+        rows.append([name + mark, *figures, at["best_run"]])
+    return rows_table(title, columns, rows)
 
 
 def _count(count: int, right: bool) -> Text:

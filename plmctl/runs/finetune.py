@@ -2,17 +2,17 @@
 
 import math
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import families, tasks
 from plmctl.config.finetune import FinetuneConfig
-from plmctl.corpus.tables import rows_digest, split_rows
+from plmctl.corpus.check_rows import told
 from plmctl.errors import ConfigError
 from plmctl.evaluation.language import family_of
-from plmctl.runs import launch
+from plmctl.runs import judging, launch
 from plmctl.runs.folder import (
     check_inputs,
     check_run,
@@ -21,6 +21,7 @@ from plmctl.runs.folder import (
     write_environment,
     write_results,
 )
+from plmctl.runs.labelled import Examples, read_examples
 from plmctl.runs.safety import retention, safety
 from plmctl.runs.say import say, show
 from plmctl.shaping.keys import fold, stream
@@ -29,63 +30,41 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from plmctl.training.loop import Engine, Plan
-    from plmctl.training.stop import StopRequest
 
 
 def run(config: FinetuneConfig, *, fresh: bool, as_json: bool, until: int | None = None) -> None:
     """Finetune, or go on with a run that was cut short; a finished run is left alone."""
+    results = finetuned(config, fresh=fresh, until=until)
+    if results is None:
+        say(f"{config.run} is finished: its model is in {Path(config.run) / 'model'}")
+        return
+    from plmctl.reporting.tables import classification_tables
+
+    show(results, classification_tables(f"finetuned {config.run}", results), as_json=as_json)
+
+
+def finetuned(
+    config: FinetuneConfig, *, fresh: bool, until: int | None = None
+) -> dict[str, Any] | None:
+    """Finetune, or go on; the figures, or None where the run was finished before."""
     folder = Path(config.run)
     check_run(config, config.run, fresh=fresh)
     if (folder / "model").is_dir() and not fresh:
-        say(f"{folder} is finished: its model is in {folder / 'model'}")
-        return
+        return None
     check_model(config.model)
     examples = read_examples(config)
     if not fresh:
         check_inputs(folder, examples.hashes)
     if launch.is_main():
         open_run(config, config.run, fresh=fresh)
+        write_results(folder, "data", {"kind": "data", **examples.check})
     processes = launch.process_count(config.launch, config.compute.device)
     if processes > 1 and not launch.is_worker():
         raise SystemExit(launch.start("finetune", folder / "config.yaml", processes, until))
+    for line in told(examples.check):
+        say(line)
     with locked(folder) if launch.is_main() else nullcontext():
-        results = _train(config, folder, examples, until)
-    from plmctl.reporting.tables import classification_tables
-
-    show(results, classification_tables(f"finetuned {folder}", results), as_json=as_json)
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Labelled rows as a task has them."""
-
-    tokenizer: Any
-    labels: tuple[str, ...]
-    train: tasks.Examples
-    valid: tasks.Examples
-    hashes: dict[str, str]
-    """Of the rows, for ``environment.json``."""
-
-
-def read_examples(config: FinetuneConfig) -> Examples:
-    """The rows of a config, split and tokenized.
-
-    Raises:
-        DataError: A missing file or column, or a label that is not among the training rows'.
-    """
-    task = tasks.get(config.task.name)
-    tokenizer = task.tokenizer(config.task, config.model)
-    train, valid = split_rows(config.data, config.seed, tasks.split_columns(config.task))
-    labels = task.labels_of(config.task, train)
-    make = partial(task.make, config.task, tokenizer=tokenizer, labels=labels)
-    longest = config.train.max_length
-    return Examples(
-        tokenizer,
-        labels,
-        make(train, max_length=longest, use="train"),
-        make(valid, max_length=longest, use="score"),
-        {"data": rows_digest([*train, *valid])},
-    )
+        return _train(config, folder, examples, until)
 
 
 def check_model(model: str) -> None:
@@ -106,28 +85,14 @@ def check_model(model: str) -> None:
 def _train(
     config: FinetuneConfig, folder: Path, examples: Examples, until: int | None
 ) -> dict[str, Any]:
-    import torch
-
-    from plmctl.evaluation.predict import answers
-    from plmctl.modeling.network import Network
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints
-    from plmctl.training.engine import make_accelerator, make_engine
+    from plmctl.training.engine import make_accelerator
     from plmctl.training.journal import Journal
 
     accelerator = make_accelerator(config.compute)
     accelerator.wait_for_everyone()
-    task = tasks.get(config.task.name)
-    torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
-    model = task.load(
-        config.task,
-        config.model,
-        examples.labels,
-        pretrained=config.init == "pretrained",
-        changes=_dropout(config),
-    )
-    network = Network(model, task.forward)
-    engine = make_engine(accelerator, network, config.optim, config.compute)
+    engine = _engine(config, accelerator, examples)
     plan = replace(make_plan(config, examples.train, accelerator), until=until, **safety(config))
     if accelerator.is_main_process:
         write_environment(folder, examples.hashes)
@@ -139,21 +104,44 @@ def _train(
         quiet=not accelerator.is_main_process,
     ) as journal:
         checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
-        validate = partial(_validate, engine, examples.valid, plan)
-        loop.train(engine, plan, checkpoints, journal, validate)
-        journal.event("finished", step=plan.steps)
+        watch = judging.watch_of(config, folder / "best")
+        judged = config if watch is not None else None
+        validate = partial(judging.validate, engine, examples.valid, plan, judged)
+        progress = loop.train(engine, plan, checkpoints, journal, validate, watch)
+        journal.event("finished", step=progress.step)
     if not accelerator.is_main_process:
         return {}
-    bare = accelerator.unwrap_model(engine.network)
-    found = answers(bare, examples.valid, accelerator.device)
-    results = examples.valid.figures(found)
-    results |= {
+    facts = {
         "rows": len(examples.train),
         "valid_rows": len(examples.valid),
         "init": config.init,
+        "steps": progress.step,
     }
-    _finish(config, folder, engine, examples, results)
-    return results
+    return _finish(config, folder, engine, examples, facts)
+
+
+def _engine(config: FinetuneConfig, accelerator: "Accelerator", examples: Examples) -> "Engine":
+    """The network with the task's head, what of it is trained, and its optimizer."""
+    import torch
+
+    from plmctl.modeling.network import Network
+    from plmctl.training.engine import make_engine
+    from plmctl.training.finetuning import ready, slow_down
+
+    task = tasks.get(config.task.name)
+    torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
+    model = task.load(
+        config.task,
+        config.model,
+        examples.labels,
+        pretrained=config.init == "pretrained",
+        changes=_dropout(config),
+    )
+    ready(config, model)
+    engine = make_engine(accelerator, Network(model, task.forward), config.optim, config.compute)
+    if config.train.layer_decay < 1:
+        slow_down(engine.trained().optimizer, model, config.train.layer_decay)
+    return engine
 
 
 def _dropout(config: FinetuneConfig) -> dict[str, float]:
@@ -175,6 +163,8 @@ def make_plan(config: FinetuneConfig, step: Any, accelerator: "Accelerator") -> 
     device, length = accelerator.device.type, config.train.max_length
     micro = auto_micro_batch(config.train.micro_batch_size, rows, length, device)
     slicing = Slicing(batch, micro, accelerator.process_index, accelerator.num_processes)
+    if config.train.group_by_length:
+        slicing = replace(slicing, lengths=step.lengths())
     total = math.ceil(config.train.epochs * len(step) / batch)
     return Plan(
         phases=(Phase(step, total, slicing),),
@@ -182,21 +172,9 @@ def make_plan(config: FinetuneConfig, step: Any, accelerator: "Accelerator") -> 
         learning_rate=lambda number: config.optim.lr * rate(config.schedule, number, total),
         clip=config.optim.clip,
         log_every=config.log.every,
-        validate_every=config.log.validate_every,
+        validate_every=judging.every(config, len(step)),
         save_every=config.checkpoint.every,
     )
-
-
-def _validate(
-    engine: "Engine", step: Any, plan: "Plan", *, stop: "StopRequest | None" = None
-) -> dict[str, float]:
-    from plmctl.evaluation.scoring import score
-    from plmctl.training.loader import scoring_batches
-
-    batches = scoring_batches(step, plan.phases[0].slicing)
-    bare = engine.accelerator.unwrap_model(engine.network)
-    scores = score(engine.accelerator, bare, step, batches, stop)
-    return {f"valid/{name}": value for name, value in scores.items()}
 
 
 def _finish(
@@ -204,17 +182,30 @@ def _finish(
     folder: Path,
     engine: "Engine",
     examples: Examples,
-    results: dict[str, Any],
-) -> None:
+    facts: dict[str, Any],
+) -> dict[str, Any]:
+    """The figures of the weights that are kept, and the model folder."""
+    from plmctl.evaluation.predict import answers
     from plmctl.reporting.card import model_card
     from plmctl.reporting.report import write
     from plmctl.runs.model_folder import save_model
 
-    document = {"kind": "finetune", "model": config.model, "results": results}
-    write_results(folder, "valid", document)
-    model: Any = engine.trained().network
+    bare = engine.accelerator.unwrap_model(engine.network)
+    model: Any = bare.model
+    if config.train.keep == "best":
+        from plmctl.training.best import take_best
+
+        facts |= {"best_step": take_best(folder / "best", model)}
+    if config.lora is not None:
+        from plmctl.modeling.adapters import merge
+
+        merge(model)
+    results = examples.valid.figures(answers(bare, examples.valid, engine.accelerator.device))
+    results |= facts
+    write_results(folder, "valid", {"kind": "finetune", "model": config.model, "results": results})
     asked = tasks.settled(config.task, results)
     made = tasks.Finetuned(asked, examples.labels, config.train.max_length)
     card = model_card(folder, type(model).__name__)
     save_model(folder, model, examples.tokenizer, card, made)
     write([folder], folder / "report.html")
+    return results

@@ -1,7 +1,10 @@
 """``plmctl predict``: what a model says to a text, by what the model is for."""
 
+from pathlib import Path
 from typing import Any
 
+from plmctl import tasks
+from plmctl.corpus.tables import Row
 from plmctl.errors import ConfigError
 from plmctl.reporting.tables import rows_table
 from plmctl.runs.finetune import check_model
@@ -14,13 +17,13 @@ def run(model: str, texts: list[str], *, top: int, as_json: bool) -> None:
 
     check_model(model)
     made_for = (config_of(model).architectures or [""])[0]
-    if made_for.startswith("Elmo"):
+    if (Path(model) / "task.json").is_file() or made_for.endswith("ForSequenceClassification"):
+        answers = _answers(model, texts, top)
+    elif made_for.startswith("Elmo"):
         raise ConfigError(
             f"{model}: ELMo gives vectors of words, and says nothing to a text",
             "measure it with `plmctl eval` and the measure bilm",
         )
-    if made_for.endswith("ForSequenceClassification"):
-        answers = _answers(model, texts, top)
     elif made_for.endswith("LMHeadModel"):
         answers = _continuations(model, texts)
     else:
@@ -60,24 +63,35 @@ def _continuations(model: str, texts: list[str]) -> list[dict[str, Any]]:
 def _answers(model: str, texts: list[str], top: int) -> list[dict[str, Any]]:
     import torch
 
-    from plmctl import tasks
-    from plmctl.corpus.tables import Row
     from plmctl.evaluation.predict import answers
     from plmctl.modeling.network import Network
 
     made = tasks.finetuned(model)
     task = tasks.get(made.config.name)
     columns = task.text_columns(made.config)
-    if len(columns) != 1:
-        raise ConfigError(f"{model}: asks for {' and '.join(columns)}, not for one text")
-    rows = [Row({columns[0]: text}, f"text {n}") for n, text in enumerate(texts, 1)]
+    if len(texts) % len(columns):
+        raise ConfigError(
+            f"{model}: asks for {' and '.join(columns)}: {len(columns)} texts, not {len(texts)}",
+            "give them in this order, or rows of a file: --input",
+        )
+    several = [texts[at : at + len(columns)] for at in range(0, len(texts), len(columns))]
+    rows = [
+        Row(dict(zip(columns, row, strict=True)), f"text {n}") for n, row in enumerate(several, 1)
+    ]
     tokenizer = task.tokenizer(made.config, model)
     examples = task.make(made.config, rows, tokenizer, made.labels, made.max_length, "predict")
     loaded = task.load(made.config, model, made.labels, pretrained=True, changes={})
     network = Network(loaded, task.forward)
     found = []
-    for text, said in zip(texts, answers(network, examples, torch.device("cpu")), strict=True):
-        ranked = sorted(said["probabilities"].items(), key=lambda pair: -pair[1])[:top]
-        best = [{"token": name, "score": round(p, 4)} for name, p in ranked]
-        found.append({"text": text, "answers": best})
+    for row, said in zip(several, answers(network, examples, torch.device("cpu")), strict=True):
+        found.append({"text": " / ".join(row), "answers": _best(said, top)})
     return found
+
+
+def _best(said: tasks.Answer, top: int) -> list[dict[str, Any]]:
+    """The most probable answers; what a task answers in another form, as it is."""
+    probabilities = said.get("probabilities")
+    if isinstance(probabilities, dict):
+        ranked = sorted(probabilities.items(), key=lambda pair: -pair[1])[:top]
+        return [{"token": name, "score": round(p, 4)} for name, p in ranked]
+    return [{"token": str(said.get("prediction")), "score": ""}]

@@ -144,11 +144,12 @@ def _write_digests(config: AnyConfig, wanted: Wanted, path: Path) -> None:
 
 def _plan(config: AnyConfig, accelerator: Any) -> "Plan":
     from plmctl.runs import finetune, pretrain
+    from plmctl.runs.labelled import read_examples
     from plmctl.runs.prepare import prepare
 
     if isinstance(config, PretrainConfig):
         return pretrain.make_plan(config, prepare(config), accelerator)
-    return finetune.make_plan(config, finetune.read_examples(config).train, accelerator)
+    return finetune.make_plan(config, read_examples(config).train, accelerator)
 
 
 def _changed(config: AnyConfig, folder: Path, wanted: Wanted) -> AnyConfig:

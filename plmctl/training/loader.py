@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from plmctl.modeling.batch import Batch, Rows
 from plmctl.shaping.keys import fold, stream
 from plmctl.shaping.order import permute
+from plmctl.training.grouping import grouped
 from plmctl.training.mixture import Mixture
 from plmctl.training.ramp import Sizes, constant
 from plmctl.training.step import Step, streamed
@@ -39,6 +40,7 @@ class Slicing:
         rank: Of this process.
         world: Processes.
         growth: Samples of each step while the batch grows; None: always ``batch_size``.
+        lengths: [N] of each sample, where those of a step are to be alike; not with ``growth``.
     """
 
     batch_size: int
@@ -46,6 +48,7 @@ class Slicing:
     rank: int = 0
     world: int = 1
     growth: Sizes | None = None
+    lengths: Ints | None = None
 
     @property
     def sizes(self) -> Sizes:
@@ -133,6 +136,9 @@ class StepBatches(Dataset[list[Batch]]):
         if streamed(self._step):
             batch = self._slicing.batch_size
             return windows_of(index + self._shift // batch, size, batch)
+        if self._slicing.lengths is not None:
+            batch = self._slicing.batch_size
+            return grouped(index + self._shift // batch, self._slicing.lengths, batch, self._seed)
         numbers = self._shift + sizes.first(index) + np.arange(sizes.of(index))
         examples = _examples(numbers, size, self._seed)
         return self._step.sorted(examples) if isinstance(self._step, Mixture) else examples

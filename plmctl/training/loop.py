@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from plmctl.errors import PlmError, Preempted
 from plmctl.modeling.batch import Batch
 from plmctl.shaping.keys import fold, stream
+from plmctl.training.best import Watch
 from plmctl.training.checkpoint import Checkpoints, restore
 from plmctl.training.engine import Engine as Engine
 from plmctl.training.feed import Feed
@@ -50,12 +51,30 @@ class _Run:
     journal: Journal
     validate: Validate
     feed: Feed
+    watch: Watch | None
+
+    def over(self, progress: Progress) -> bool:
+        """Whether it has waited long enough for better scores."""
+        return self.watch is not None and self.watch.over(progress)
 
 
 def train(
-    engine: Engine, plan: Plan, checkpoints: Checkpoints, journal: Journal, validate: Validate
+    engine: Engine,
+    plan: Plan,
+    checkpoints: Checkpoints,
+    journal: Journal,
+    validate: Validate,
+    watch: Watch | None = None,
 ) -> Progress:
     """Run a plan to its end, from the newest checkpoint if there is one.
+
+    Args:
+        engine: Network and optimizer.
+        plan: What is to be done.
+        checkpoints: Of the run.
+        journal: Its log.
+        validate: Gives the scores that are logged.
+        watch: Keeps the best weights by these scores, and may end the run before its plan does.
 
     Raises:
         Preempted: A signal, or ``plan.until``, asked to stop; a checkpoint was saved.
@@ -63,13 +82,13 @@ def train(
     """
     progress = resume(engine, checkpoints, journal)
     feed = Feed(plan, pin=engine.accelerator.device.type == "cuda")
-    run = _Run(engine, plan, checkpoints, journal, validate, feed)
+    run = _Run(engine, plan, checkpoints, journal, validate, feed, watch)
     window = Window(progress, feed)
     engine.network.train()
     with StopRequest() as stop, feed.watched():
         if _owes_validation(plan, progress):  # it was stopped in the middle of one
             progress = _validated(run, progress, stop)
-        while progress.step < plan.last:
+        while progress.step < plan.last and not run.over(progress):
             number, phase, batches = feed.take(progress)
             _set_rate(engine.optimizer, rate := plan.learning_rate(progress.step))
             progress, done = _attempt(run, phase.step, batches, progress, stop)
@@ -86,7 +105,9 @@ def train(
                 progress = _secure(run, progress, done, stop)
             if done.stop:
                 raise _stopped(run, progress)
-    if progress.step < plan.steps:
+    if run.over(progress):
+        journal.event("enough", step=progress.step, best=progress.judged)
+    elif progress.step < plan.steps:
         raise _stopped(run, progress)
     return progress
 
@@ -150,7 +171,7 @@ def _secure(run: _Run, progress: Progress, done: Update, stop: StopRequest) -> P
     plan = run.plan
     if plan.due(plan.validate_every, progress.step):
         progress = _validated(run, progress, stop)
-    if done.stop or plan.save_due(progress.step, progress.best):
+    if done.stop or run.over(progress) or plan.save_due(progress.step, progress.best):
         save(run.engine, run.checkpoints, run.journal, progress)
     return progress
 
@@ -240,7 +261,14 @@ def _validated(run: _Run, progress: Progress, stop: StopRequest) -> Progress:
         run.engine.network.train()
     if scores:
         run.journal.log({"step": progress.step, **scores})
-    return progress.scored(scores.get("valid/loss"))
+    progress = progress.scored(scores.get("valid/loss"))
+    if run.watch is None:
+        return progress
+    progress = run.watch.after(progress, scores)
+    is_best = progress.judged is not None and progress.judged[1] == progress.step
+    if is_best and run.engine.accelerator.is_main_process:
+        run.watch.keep(run.engine.trained().network, progress.step)
+    return progress
 
 
 def _stopped(run: _Run, progress: Progress) -> Preempted:
@@ -254,7 +282,7 @@ def _stopped(run: _Run, progress: Progress) -> Preempted:
 
 def _set_rate(optimizer: Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("scale", 1.0)
 
 
 def _scaled(engine: Engine) -> bool:

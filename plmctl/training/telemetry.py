@@ -52,6 +52,8 @@ class Progress:
         skipped: Steps left out in a row.
         rollbacks: How often the run went back to a checkpoint.
         shift: Samples that rollbacks have passed over: the data goes on after them.
+        judged: The best score of what the run is judged by (``training.best``), and its step.
+        waited: Validations since.
     """
 
     step: int = 0
@@ -66,6 +68,8 @@ class Progress:
     skipped: int = 0
     rollbacks: int = 0
     shift: int = 0
+    judged: tuple[float, int] | None = None
+    waited: int = 0
 
     def after(self, update: Update, samples: int, epoch_size: int) -> "Progress":
         """The progress after one more update of ``samples`` of an epoch's ``epoch_size``."""

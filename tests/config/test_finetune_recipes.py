@@ -1,0 +1,47 @@
+"""The shipped recipes ask for the published number of updates."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from plmctl.config.finetune import FinetuneConfig
+from plmctl.config.load import load
+from plmctl.runs.finetune_protocol import members
+
+ROOT = Path(__file__).parents[2] / "configs" / "finetune"
+# Steps, warmup, and batch as RoBERTa (fairseq) and ALBERT give them; rows of GLUE's training sets.
+ROWS = {"cola": 8551, "sst2": 67349, "mrpc": 3668, "qqp": 363846, "mnli": 392702, "qnli": 104743}
+ROWS |= {"rte": 2490}
+UPDATES = {
+    "roberta": {
+        "rte": (2036, 122, 16), "cola": (5336, 320, 16), "mrpc": (2296, 137, 16),
+        "sst2": (20935, 1256, 32), "qnli": (33112, 1986, 32), "qqp": (113272, 28318, 32),
+        "mnli": (123873, 7432, 32),
+    },
+    "albert": {
+        "sst2": (20935, 1256, 32), "mnli": (10000, 1000, 128), "cola": (5336, 320, 16),
+        "qnli": (33112, 1986, 32), "qqp": (14000, 1000, 128), "rte": (800, 200, 32),
+        "mrpc": (800, 200, 32),
+    },
+}  # fmt: skip
+CASES = [(family, task) for family, tasks in UPDATES.items() for task in tasks]
+
+
+@pytest.mark.parametrize(("family", "task"), CASES)
+def test_steps_and_warmup(family: str, task: str) -> None:
+    config = load("finetune", ROOT / "glue" / family / f"{task}.yaml")
+    assert isinstance(config, FinetuneConfig)
+    steps, warmup, batch = UPDATES[family][task]
+    assert config.train.batch_size == batch
+    assert math.ceil(config.train.epochs * ROWS[task] / batch) == steps
+    assert config.schedule.warmup.root == warmup
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.yaml")), ids=lambda p: str(p.name))
+def test_every_grid_can_be_run_and_local_files_are_told_of(path: Path) -> None:
+    config = load("finetune", path)
+    assert isinstance(config, FinetuneConfig)
+    assert members(config, 1, grid=bool(config.grid))
+    assert re.search(r"^# Local files: data.train=", path.read_text("utf-8"), re.M)

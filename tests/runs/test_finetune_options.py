@@ -1,0 +1,157 @@
+"""The options of finetuning, through the command."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.runs.conftest import Cli, run_main, write
+from tests.runs.test_bad_input import finetune_config, refused
+
+
+def config(pretrained: dict[str, Path], run: str, **train: object) -> dict:
+    made = finetune_config(pretrained["bert"]) | {"run": run, "optim": {"lr": 0.003}}
+    made["train"] |= {"epochs": 2, "batch_size": 16, **train}
+    return made
+
+
+def test_the_rows_are_looked_at_first(cli: Cli, pretrained: dict[str, Path]) -> None:
+    rows = [f"Anna sees Bela {n} times\t{n % 2}" for n in range(20)]
+    Path("dup.tsv").write_text("text\tlabel\n" + "\n".join([*rows, rows[3]]) + "\n")
+    Path("dup-valid.tsv").write_text("text\tlabel\n" + "\n".join(rows[5:9]) + "\nnew one\t1\n")
+    made = config(pretrained, "checked", epochs=1)
+    made["data"] = {"train": ["dup.tsv"], "valid": ["dup-valid.tsv"]}
+    write("checked.yaml", made)
+    code, _, err = cli("finetune", "checked.yaml")
+    assert code == 0
+    assert "train: 21 rows, 1 duplicates (4.8%)" in err
+    assert "4 validation rows have a text that is in the training rows too" in err
+    assert "dup-valid.tsv:2 is dup.tsv:7" in err
+    found = json.loads(Path("checked/eval/data.json").read_text())
+    assert found["train"]["labels"] == {"1": 11, "0": 10}
+    assert found["leaks"]["rows"] == 4
+
+
+def test_a_row_without_text_is_refused(cli: Cli, pretrained: dict[str, Path]) -> None:
+    Path("empty.tsv").write_text("text\tlabel\na b\t0\n  \t1\nc d\t1\n")
+    made = config(pretrained, "never")
+    made["data"] = {"train": ["empty.tsv"], "valid": ["rows.tsv"]}
+    write("empty.yaml", made)
+    refused(cli("finetune", "empty.yaml"), 3, "empty.tsv:3", "no text in 'text'")
+    assert not Path("never").exists()
+
+
+def judged(run: str) -> list[float]:
+    records = map(json.loads, (Path(run) / "metrics.jsonl").read_text().splitlines())
+    return [record["valid/judged"] for record in records if "valid/judged" in record]
+
+
+def test_the_best_weights_are_kept_and_patience_ends_a_run(
+    cli: Cli, pretrained: dict[str, Path]
+) -> None:
+    # A rate that destroys what was learnt, so that the last weights are not the best.
+    made = config(pretrained, "best", epochs=8, keep="best", patience=2, validate_every=4)
+    made["train"]["metric"] = "loss"
+    made["optim"]["lr"] = 0.05
+    write("best.yaml", made)
+    code, out, _ = cli("finetune", "best.yaml", "--json")
+    assert code == 0
+    results, scores = json.loads(out), judged("best")
+    assert results["steps"] < 8 * 180 // 16
+    assert len(scores) * 4 == results["steps"]
+    assert results["best_step"] == 4 * (scores.index(min(scores)) + 1)
+    assert results["best_step"] == results["steps"] - 8
+    kept = load_file("best/best/model.safetensors")
+    saved = load_file("best/model/model.safetensors")
+    assert all((kept[name] == saved[name]).all() for name in kept)
+
+
+def test_an_unknown_metric_names_those_there_are(cli: Cli, pretrained: dict[str, Path]) -> None:
+    write("odd.yaml", config(pretrained, "odd", keep="best", metric="acuracy"))
+    refused(cli("finetune", "odd.yaml"), 2, "train.metric", "did you mean 'accuracy'?")
+
+
+def weights(run: str) -> dict:
+    return load_file(f"{run}/model/model.safetensors")
+
+
+def test_frozen_layers_stay_and_adapters_are_merged(cli: Cli, pretrained: dict[str, Path]) -> None:
+    before = load_file(pretrained["bert"] / "model" / "model.safetensors")
+    write("frozen.yaml", config(pretrained, "frozen", freeze=1))
+    assert run_main("finetune", "frozen.yaml") == 0
+    after = weights("frozen")
+    same = {name for name in before if name in after and (before[name] == after[name]).all()}
+    assert {n for n in after if ".embeddings." in n or ".layer.0." in n} <= same
+    assert not any(".layer.1." in name and name.endswith("query.weight") for name in same)
+
+    pytest.importorskip("peft", reason="the extra peft is not installed")
+    write("lora.yaml", config(pretrained, "lora") | {"lora": {"rank": 4}})
+    assert run_main("finetune", "lora.yaml") == 0
+    after = weights("lora")
+    assert after.keys() == weights("frozen").keys()
+    changed = {n for n in before if n in after and (before[n] != after[n]).any()}
+    assert changed
+    assert all("query" in n or "value" in n or "pooler" in n for n in changed)
+    assert json.loads(cli("predict", "lora/model", "Anna sees Bela.", "--json")[1])
+
+
+def test_more_layers_than_there_are(cli: Cli, pretrained: dict[str, Path]) -> None:
+    write("deep.yaml", config(pretrained, "deep", freeze=7))
+    refused(cli("finetune", "deep.yaml"), 2, "train.freeze: 7 of a model with 2 layers")
+
+
+def test_a_run_cut_short_keeps_and_stops_as_one_that_was_not(
+    cli: Cli, pretrained: dict[str, Path]
+) -> None:
+    made = config(pretrained, "whole", epochs=8, keep="best", patience=2, validate_every=4)
+    made["train"] |= {"metric": "loss", "layer_decay": 0.8, "reinit_layers": 1}
+    made["optim"]["lr"] = 0.05
+    made["checkpoint"] = {"every": 3, "keep": 50}
+    write("whole.yaml", made)
+    assert run_main("finetune", "whole.yaml") == 0
+    steps = json.loads(Path("whole/eval/valid.json").read_text())["results"]["steps"]
+    # As it lay on the disk when it was killed: before the best was found, and after it had ended.
+    for before in (3, steps):
+        shutil.copytree("whole", f"cut-{before}")
+        for gone in ("model", *(() if before == steps else ("best",))):
+            shutil.rmtree(Path(f"cut-{before}") / gone)
+        for folder in Path(f"cut-{before}/checkpoints").glob("step-*"):
+            if int(folder.name.removeprefix("step-")) > before:
+                shutil.rmtree(folder)
+        assert cli("finetune", "whole.yaml", f"run=cut-{before}")[0] == 0
+        assert judged(f"cut-{before}") == judged("whole")
+        after, reference = weights(f"cut-{before}"), weights("whole")
+        assert all((after[name] == reference[name]).all() for name in reference)
+
+
+def test_layers_learn_at_their_own_rates(pretrained: dict[str, Path]) -> None:
+    made = config(pretrained, "decayed", epochs=0.1, layer_decay=0.1, dropout=0.0)
+    made["optim"] = {"lr": 0.01, "weight_decay": 0.0}
+    made["schedule"] = {"warmup": 0, "name": "constant"}
+    write("decayed.yaml", made)
+    assert run_main("finetune", "decayed.yaml") == 0
+    # Adam's first update is the rate in every entry that has a gradient.
+    before, after = (
+        load_file(pretrained["bert"] / "model" / "model.safetensors"),
+        weights("decayed"),
+    )
+    steps = json.loads(Path("decayed/eval/valid.json").read_text())["results"]["steps"]
+    for depth, name in enumerate(["bert.embeddings.word", "bert.encoder.layer.0.output.dense.w"]):
+        (key,) = (n for n in after if n.startswith(name))
+        moved = (after[key] - before[key]).abs().max()
+        rate = 0.01 * 0.1 ** (3 - depth)
+        assert rate * 0.5 < moved <= rate * steps * 1.01
+
+
+@pytest.mark.slow
+def test_two_processes_judge_alike(cli: Cli, pretrained: dict[str, Path]) -> None:
+    made = config(pretrained, "one", epochs=1, keep="best", validate_every=5, dropout=0.0)
+    write("one.yaml", made)
+    assert run_main("finetune", "one.yaml") == 0
+    assert cli("finetune", "one.yaml", "run=two", "launch.processes=2")[0] == 0
+    assert judged("two") == pytest.approx(judged("one"), abs=0.02)
+    reference, other = weights("one"), weights("two")
+    for name in reference:
+        assert (reference[name] - other[name]).abs().max() < 1e-3, name
