@@ -106,7 +106,8 @@ def train(
             if done.stop:
                 raise _stopped(run, progress)
     if run.over(progress):
-        journal.event("enough", step=progress.step, best=progress.judged)
+        _, best_step = progress.judged or (0.0, 0)
+        journal.event("enough", step=progress.step, best_step=best_step)
     elif progress.step < plan.steps:
         raise _stopped(run, progress)
     return progress
