@@ -136,6 +136,24 @@ def predict(
     command.run(model, texts or [], top=top, as_json=as_json)
 
 
+@app.command(epilog=example("plmctl compare runs/demo/bert-era runs/demo/bert-era-scratch"))
+def compare(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run folders, two or more.")],
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write an HTML page with curves as well.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Put runs side by side.
+
+    Prints their key figures, and for each pair of finetuned runs that were scored on the same rows
+    the difference, its 95 % interval and its p by the paired bootstrap.
+    """
+    from plmctl.runs import compare as command
+
+    command.run(runs, out=out, as_json=as_json)
+
+
 @app.command(epilog=example("plmctl report runs/demo/bert runs/demo/gpt2 --out compare.html"))
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run folders.")],

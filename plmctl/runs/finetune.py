@@ -200,9 +200,12 @@ def _finish(
         from plmctl.modeling.adapters import merge
 
         merge(model)
-    results = examples.valid.figures(answers(bare, examples.valid, engine.accelerator.device))
-    results |= facts
+    found = answers(bare, examples.valid, engine.accelerator.device)
+    results = examples.valid.figures(found) | facts
     write_results(folder, "valid", {"kind": "finetune", "model": config.model, "results": results})
+    name, values = examples.valid.credits(found)
+    credits = {"rows": examples.hashes["valid"], "credit": name, "values": values}
+    write_results(folder, "rows/valid", credits)
     asked = tasks.settled(config.task, results)
     made = tasks.Finetuned(asked, examples.labels, config.train.max_length)
     card = model_card(folder, type(model).__name__)

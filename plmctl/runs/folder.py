@@ -210,7 +210,7 @@ def versions() -> dict[str, str]:
 def write_results(folder: Path, name: str, document: Mapping[str, object]) -> Path:
     """``eval/<name>.json`` of a run, whole or not at all."""
     path = folder / "eval" / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(document, indent=1, ensure_ascii=False))
     return path
 

@@ -50,5 +50,5 @@ def read_examples(config: FinetuneConfig) -> Examples:
         raise DataError(
             "; ".join(["no row can be learnt from", *made.dropped[:3]]), "look at eval/data.json"
         )
-    hashes = {"data": rows_digest([*train, *valid])}
+    hashes = {"data": rows_digest([*train, *valid]), "valid": rows_digest(valid)}
     return Examples(tokenizer, labels, made, scored, found, hashes)

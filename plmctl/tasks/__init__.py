@@ -137,6 +137,13 @@ class Examples(Protocol):
     def figures(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """What the answers are worth against the rows' own labels (``plmctl.metrics``)."""
 
+    def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
+        """What each row's answer is worth by itself, and the name of that: runs are compared by it.
+
+        More is better. Where the task's figure is no mean over rows (Matthews, entity F1), this is
+        the nearest that is one.
+        """
+
 
 @dataclass(frozen=True)
 class Finetuned:

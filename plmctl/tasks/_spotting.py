@@ -179,6 +179,11 @@ class Spotting:
             )
         return {**figures, "null_threshold": self._threshold(answers)}
 
+    def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
+        """F1 of each question, from 0 to 1."""
+        texts = [answer["prediction"] for answer in answers]
+        return "f1", list(squad.scores(texts, self._references(), self.metric).f1)
+
     @cached_property
     def metric(self) -> squad.Metric:
         """Whose rules count."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, DataError
 from plmctl.metrics import squad, text
 from plmctl.tasks._t5_casts import CASTS, label_figures
 from plmctl.tokenization.words import has_chinese
@@ -82,3 +82,24 @@ def _figures(
     if metric == "chrf":
         return {"chrf": text.chrf(predictions, references)}
     return {"sequence_accuracy": text.sequence_accuracy(predictions, references)}
+
+
+def credits(
+    predictions: Sequence[str], references: Sequence[Sequence[str]]
+) -> tuple[str, list[float]]:
+    """SQuAD's F1 of each text against the nearest of its references, from 0 to 1."""
+    return "f1", list(squad.scores(predictions, references, "squad").f1)
+
+
+def refuse_others(
+    origins: Sequence[str], references: Sequence[Sequence[str]], labels: Sequence[str]
+) -> None:
+    """Refuse a target that the training rows do not have, where labels are ranked.
+
+    Raises:
+        DataError: With its row.
+    """
+    for origin, found in zip(origins, references, strict=True):
+        if found[0] not in labels:
+            message = f"{origin}: target {found[0]!r} is not among the training targets"
+            raise DataError(message, ", ".join(labels[:20]))

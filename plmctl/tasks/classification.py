@@ -23,6 +23,7 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.registry import nearest
 from plmctl.tasks import _elmo, _labels, _scoring
 from plmctl.tasks._formats import gpt1_ids, sequences, with_format
+from plmctl.tasks._known import known
 from plmctl.tasks._rows import Rows, readable
 
 if TYPE_CHECKING:
@@ -228,12 +229,17 @@ class Classification:
 
     def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """See ``_scoring.figures``."""
-        if self.targets is None:
-            raise DataError("these rows have no labels to score the answers against")
+        targets = known(self.targets)
         said = [answer["prediction"] for answer in answers]
         return _scoring.figures(
-            self.config.problem, said, self.targets, self.labels, self.config.positive
+            self.config.problem, said, targets, self.labels, self.config.positive
         )
+
+    def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
+        """Right or wrong; of regression the squared error, below 0."""
+        targets = known(self.targets)
+        said = [answer["prediction"] for answer in answers]
+        return _scoring.credits(self.config.problem, said, targets, self.labels)
 
     def _said(self, row: NDArray[Any]) -> str | list[str]:
         if self.config.problem == "multi_label":

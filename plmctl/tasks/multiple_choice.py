@@ -21,6 +21,7 @@ from plmctl.config.members import TaskConfig
 from plmctl.errors import DataError
 from plmctl.tasks import _labels, _scoring
 from plmctl.tasks._formats import encode, gpt1_ids, pairs, with_format
+from plmctl.tasks._known import known
 from plmctl.tasks._rows import Rows, readable
 
 if TYPE_CHECKING:
@@ -174,14 +175,19 @@ class MultipleChoice:
         from plmctl.metrics import classification
         from plmctl.metrics.bootstrap import with_interval
 
-        if self.targets is None:
-            raise DataError("these rows have no labels to score the answers against")
+        targets = known(self.targets)
         said = np.array([answer["prediction"] for answer in answers]) - self.config.count_from
         found = {
-            "accuracy": classification.accuracy(said, self.targets),
-            "majority": classification.majority(self.targets),
+            "accuracy": classification.accuracy(said, targets),
+            "majority": classification.majority(targets),
         }
-        return with_interval(found, "accuracy", classification.accuracy, said, self.targets)
+        return with_interval(found, "accuracy", classification.accuracy, said, targets)
+
+    def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
+        """Right or wrong."""
+        targets = known(self.targets)
+        said = np.array([answer["prediction"] for answer in answers]) - self.config.count_from
+        return "accuracy", (said == targets).astype(float).tolist()
 
 
 def make(
@@ -268,11 +274,10 @@ def target_of(config: Config, row: Row) -> int:
     elif whole.isascii() and whole.isdigit():
         found = int(whole) - config.count_from
     if not 0 <= found < count:
-        last = count - 1
-        numbers = f"{config.count_from} to {last + config.count_from}"
+        numbers = f"{config.count_from} to {count - 1 + config.count_from}"
         raise DataError(
             f"{row.origin}: column {config.label!r}: {said!r} is none of the {count} options; "
-            f"expected {numbers}, or A to {chr(ord('A') + last)}",
+            f"expected {numbers}, or A to {chr(ord('A') + count - 1)}",
             "numbers that begin at 1: task.count_from=1",
         )
     return found

@@ -19,6 +19,7 @@ from pydantic import model_validator
 from plmctl.config.members import TaskConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.tasks import _elmo
+from plmctl.tasks._known import known
 from plmctl.tasks._padded import padded
 from plmctl.tasks._sentences import check_scheme, sentence, tags_of
 from plmctl.tasks._words import Example, Pieces, examples
@@ -216,16 +217,21 @@ class Tagging:
         """Entities as wholes (``metrics.spans.entities``), or the accuracy of the tags."""
         from plmctl.metrics import spans
 
-        if self.tags is None:
-            raise DataError("these rows have no tags to score the answers against")
+        tags = known(self.tags, "tags")
         said = [answer["prediction"] for answer in answers]
         if self.config.scheme != "pos":
-            return spans.entities(said, self.tags, self.config.scheme, strict=self.config.strict)
+            return spans.entities(said, tags, self.config.scheme, strict=self.config.strict)
         return {
-            "accuracy": spans.accuracy(said, self.tags),
-            "majority": spans.majority(self.tags),
-            "words": sum(map(len, self.tags)),
+            "accuracy": spans.accuracy(said, tags),
+            "majority": spans.majority(tags),
+            "words": sum(map(len, tags)),
         }
+
+    def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
+        """The share of each sentence's tags that are right."""
+        tags = known(self.tags, "tags")
+        pairs = zip((answer["prediction"] for answer in answers), tags, strict=True)
+        return "tag accuracy", [float(np.mean(np.equal(said, true))) for said, true in pairs]
 
     def _targets(self, chosen: Sequence[Example]) -> Ints:
         assert self.tags is not None

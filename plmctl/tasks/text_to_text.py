@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from plmctl.config.members import TaskConfig
-from plmctl.errors import ConfigError, DataError
+from plmctl.errors import ConfigError
 from plmctl.metrics.text import Tokens
 from plmctl.tasks import _decoding, _templates, _text_figures
 from plmctl.tasks._ends import ended, id_of
+from plmctl.tasks._known import known
 from plmctl.tasks._padded import padded
 from plmctl.tasks._t5_casts import CASTS, CastName, spaced, target_texts
 
@@ -240,10 +241,14 @@ class TextToText:
 
     def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """See ``tasks._text_figures``."""
-        if self.references is None:
-            raise DataError("these rows have no targets to score the answers against")
+        references = known(self.references, "targets")
         written, c = [answer["prediction"] for answer in answers], self.config
-        return _text_figures.figures(written, self.references, c.cast, c.metrics, c.tokens)
+        return _text_figures.figures(written, references, c.cast, c.metrics, c.tokens)
+
+    def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
+        """SQuAD's F1 of each text, over its words."""
+        references = known(self.references, "targets")
+        return _text_figures.credits([answer["prediction"] for answer in answers], references)
 
 
 def make(
@@ -267,7 +272,7 @@ def make(
     references = [_targets(config, row) for row in rows]
     _text_figures.check(references, config.metrics, config.tokens)
     if config.decoding == "rank":
-        _known(rows, references, labels)
+        _text_figures.refuse_others([row.origin for row in rows], references, labels)
     dropped = []
     if use == "train":
         full = [bool(t.strip() and r[0].strip()) for t, r in zip(texts, references, strict=True)]
@@ -280,13 +285,6 @@ def make(
     return TextToText(
         config, sources, targets, tuple(references), labels, tokenizer, lost, tuple(dropped)
     )
-
-
-def _known(rows: Sequence[Row], references: list[tuple[str, ...]], labels: tuple[str, ...]) -> None:
-    for row, found in zip(rows, references, strict=True):
-        if found[0] not in labels:
-            message = f"{row.origin}: target {found[0]!r} is not among the training targets"
-            raise DataError(message, ", ".join(labels[:20]))
 
 
 def _source(config: Config, row: Row) -> str:

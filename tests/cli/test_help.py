@@ -49,6 +49,7 @@ def test_all_commands_are_there() -> None:
         "pretrain",
         "finetune",
         "eval",
+        "compare",
         "export",
         "predict",
         "generate",

@@ -79,9 +79,9 @@ def weights(run: str) -> dict:
 
 def test_frozen_layers_stay_and_adapters_are_merged(cli: Cli, pretrained: dict[str, Path]) -> None:
     before = load_file(pretrained["bert"] / "model" / "model.safetensors")
-    write("frozen.yaml", config(pretrained, "frozen", freeze=1))
-    assert run_main("finetune", "frozen.yaml") == 0
-    after = weights("frozen")
+    write("still.yaml", config(pretrained, "still", freeze=1))
+    assert run_main("finetune", "still.yaml") == 0
+    after = weights("still")
     same = {name for name in before if name in after and (before[name] == after[name]).all()}
     assert {n for n in after if ".embeddings." in n or ".layer.0." in n} <= same
     assert not any(".layer.1." in name and name.endswith("query.weight") for name in same)
@@ -90,7 +90,7 @@ def test_frozen_layers_stay_and_adapters_are_merged(cli: Cli, pretrained: dict[s
     write("lora.yaml", config(pretrained, "lora") | {"lora": {"rank": 4}})
     assert run_main("finetune", "lora.yaml") == 0
     after = weights("lora")
-    assert after.keys() == weights("frozen").keys()
+    assert after.keys() == weights("still").keys()
     changed = {n for n in before if n in after and (before[n] != after[n]).any()}
     assert changed
     assert all("query" in n or "value" in n or "pooler" in n for n in changed)
@@ -105,24 +105,24 @@ def test_more_layers_than_there_are(cli: Cli, pretrained: dict[str, Path]) -> No
 def test_a_run_cut_short_keeps_and_stops_as_one_that_was_not(
     cli: Cli, pretrained: dict[str, Path]
 ) -> None:
-    made = config(pretrained, "whole", epochs=8, keep="best", patience=2, validate_every=4)
+    made = config(pretrained, "entire", epochs=8, keep="best", patience=2, validate_every=4)
     made["train"] |= {"metric": "loss", "layer_decay": 0.8, "reinit_layers": 1}
     made["optim"]["lr"] = 0.05
     made["checkpoint"] = {"every": 3, "keep": 50}
-    write("whole.yaml", made)
-    assert run_main("finetune", "whole.yaml") == 0
-    steps = json.loads(Path("whole/eval/valid.json").read_text())["results"]["steps"]
+    write("entire.yaml", made)
+    assert run_main("finetune", "entire.yaml") == 0
+    steps = json.loads(Path("entire/eval/valid.json").read_text())["results"]["steps"]
     # As it lay on the disk when it was killed: before the best was found, and after it had ended.
     for before in (3, steps):
-        shutil.copytree("whole", f"cut-{before}")
+        shutil.copytree("entire", f"cut-{before}")
         for gone in ("model", *(() if before == steps else ("best",))):
             shutil.rmtree(Path(f"cut-{before}") / gone)
         for folder in Path(f"cut-{before}/checkpoints").glob("step-*"):
             if int(folder.name.removeprefix("step-")) > before:
                 shutil.rmtree(folder)
-        assert cli("finetune", "whole.yaml", f"run=cut-{before}")[0] == 0
-        assert judged(f"cut-{before}") == judged("whole")
-        after, reference = weights(f"cut-{before}"), weights("whole")
+        assert cli("finetune", "entire.yaml", f"run=cut-{before}")[0] == 0
+        assert judged(f"cut-{before}") == judged("entire")
+        after, reference = weights(f"cut-{before}"), weights("entire")
         assert all((after[name] == reference[name]).all() for name in reference)
 
 

@@ -1,0 +1,55 @@
+"""Runs side by side: the same rows are compared in pairs, others only in their figures."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.runs.conftest import Cli, write
+from tests.runs.test_bad_input import refused
+
+
+def tuned(pretrained: dict[str, Path], name: str, **changes: object) -> dict:
+    return {
+        "run": name,
+        "model": str(pretrained["bert"] / "model"),
+        "task": {"name": "classification"},
+        "data": {"train": ["rows.tsv"], "valid": 0.3},
+        "train": {"epochs": 1, "batch_size": 16, "max_length": 32},
+        "optim": {"lr": 0.003},
+        "compute": {"device": "cpu"},
+        **changes,
+    }
+
+
+def test_pairs_of_runs(cli: Cli, pretrained: dict[str, Path]) -> None:
+    write("one.yaml", tuned(pretrained, "one"))
+    assert cli("finetune", "one.yaml")[0] == 0
+    assert cli("finetune", "one.yaml", "run=two", "init=random", "optim.lr=0.0003")[0] == 0
+    assert cli("finetune", "one.yaml", "run=three", "data.valid=0.5")[0] == 0
+    code, out, err = cli("compare", "one", "two", "three", "--json", "--out", "page.html")
+    assert code == 0, err
+    found = json.loads(out)
+    assert set(found["figures"]) == {"one", "two", "three"}
+    (pair,) = found["differences"]  # the third was scored on other rows
+    assert (pair["first"], pair["second"], pair["credit"]) == ("one", "two", "accuracy")
+    results = {
+        name: json.loads(Path(name, "eval/valid.json").read_text())["results"]
+        for name in ("one", "two")
+    }
+    difference = results["two"]["accuracy"] - results["one"]["accuracy"]
+    assert pair["difference"] == pytest.approx(difference)
+    assert pair["low"] <= pair["difference"] <= pair["high"]
+    assert pair["rows"] == results["one"]["valid_rows"]
+    values = json.loads(Path("one/eval/rows/valid.json").read_text())["values"]
+    assert np.mean(values) == pytest.approx(results["one"]["accuracy"])
+    assert "one" in Path("page.html").read_text(encoding="utf-8")
+    shown = cli("compare", "one", "two", str(pretrained["bert"]))[1]
+    assert "two - one" in shown
+    assert "paired bootstrap" in shown
+
+
+def test_what_cannot_be_compared(cli: Cli, pretrained: dict[str, Path]) -> None:
+    refused(cli("compare", str(pretrained["bert"])), 2, "one run alone")
+    refused(cli("compare", str(pretrained["bert"]), "tok-none"), 2, "no run here")
