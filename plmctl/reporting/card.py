@@ -24,6 +24,8 @@ _LOADED_AS = {
     "ForQuestionAnswering": ("AutoModelForQuestionAnswering", "question-answering"),
     "ForMultipleChoice": ("AutoModelForMultipleChoice", None),
 }
+# Purposes that transformers 5 has a pipeline for; the Hub knows all of them as tags.
+_PIPELINES = ("fill-mask", "text-generation", "text-classification", "token-classification")
 _HYPERPARAMETERS = ("seed", "init", "model", "objective", "task", "train", "optim", "schedule")
 
 
@@ -117,7 +119,7 @@ def _usage(loader: str, purpose: str | None, *, ours: bool) -> str:
         f"model = {loader}.from_pretrained(folder)",
         "```",
     ]
-    if purpose:
+    if purpose in _PIPELINES:
         lines += ["", f'`transformers.pipeline("{purpose}", model=folder)` works as well.']
     return "\n".join(lines)
 
