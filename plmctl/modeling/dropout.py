@@ -42,7 +42,7 @@ def drop(x: Tensor, probability: float) -> Tensor:
         x: On the CPU, any shape.
         probability: In [0, 1).
     """
-    return cast(Tensor, _Drop.apply(x, probability))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _Drop.apply(x, probability))  # type: ignore[no-untyped-call]  # PyTorch's
 
 
 class Dropout(nn.Dropout):

@@ -30,7 +30,7 @@ def extend(model: PreTrainedModel, new: Mapping[int, Sequence[int]]) -> None:
     try:
         embeddings: Any = model.get_input_embeddings()
         old = int(embeddings.num_embeddings)
-    except (AttributeError, NotImplementedError):
+    except (AttributeError, NotImplementedError):  # as transformers says that there are none
         raise ConfigError(
             "model.extend_vocab: this network reads characters and has no embeddings of tokens",
             "leave it out",

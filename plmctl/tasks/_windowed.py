@@ -112,15 +112,9 @@ def windowed(
     questions = [question.ids[: config.max_query_length] for question in whole]
     answers = [answers_in(row, config.answers) for row in rows] if use != "predict" else None
     places = _places(config, answers, contexts, tokenizer) if answers is not None else None
-    kept, dropped = list(range(len(rows))), []
+    kept, dropped = list(range(len(rows))), list[str]()
     if use == "train" and places is not None:
-        kept = [n for n, place in enumerate(places) if not isinstance(place, str)]
-        names = [_name(config, row) for row in rows]
-        dropped = [
-            f"{names[n]}: {place}" for n, place in enumerate(places) if isinstance(place, str)
-        ]
-        if not kept:
-            raise DataError(f"none of {len(rows)} rows can be learnt from: {dropped[0]}")
+        kept, dropped = _learnable(config, rows, places)
     asked = [questions[n] for n in kept]
     cuts = _cut(
         [len(contexts[n].ids) for n in kept],
@@ -146,6 +140,25 @@ def windowed(
 
 Place = tuple[int, int] | str | None
 """An answer's first and last piece; why it has none; None for a question without an answer."""
+
+
+def _learnable(
+    config: Any, rows: Sequence[Row], places: Sequence[Place]
+) -> tuple[list[int], list[str]]:
+    """The rows that can be learnt from, and what is wrong with each of the others.
+
+    Raises:
+        DataError: There is none.
+    """
+    kept = [n for n, place in enumerate(places) if not isinstance(place, str)]
+    dropped = [
+        f"{_name(config, row)}: {place}"
+        for row, place in zip(rows, places, strict=True)
+        if isinstance(place, str)
+    ]
+    if not kept:
+        raise DataError(f"none of {len(rows)} rows can be learnt from: {dropped[0]}")
+    return kept, dropped
 
 
 def _places(

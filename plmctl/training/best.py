@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 from plmctl.errors import ConfigError
+from plmctl.training.checkpoint import load_weights, save_weights
 from plmctl.training.telemetry import Progress
 
 
@@ -66,17 +65,13 @@ class Watch:
         beside = self.folder.with_name(f".{self.folder.name}.writing")
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
-        weights = {n: p.detach().contiguous().cpu() for n, p in network.named_parameters()}
-        save_file(weights, beside / "model.safetensors")
+        save_weights(beside, network)
         (beside / "state.json").write_text(json.dumps({"metric": self.metric, "step": step}))
         shutil.rmtree(self.folder, ignore_errors=True)
         beside.rename(self.folder)
 
 
-@torch.no_grad()
 def take_best(folder: Path, network: nn.Module) -> int:
     """Put the best weights into a network; the step that they are of."""
-    weights = load_file(folder / "model.safetensors")
-    for name, parameter in network.named_parameters():
-        parameter.copy_(weights[name])
+    load_weights(folder, network)
     return int(json.loads((folder / "state.json").read_text())["step"])

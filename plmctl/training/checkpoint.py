@@ -198,6 +198,12 @@ def restore(folder: Path, trained: Trained) -> dict[str, Any]:
     return {key: value for key, value in saved.items() if key != "scaler"}
 
 
+def save_weights(folder: Path, network: nn.Module) -> None:
+    """Write a network's weights, tied ones once, where ``load_weights`` finds them."""
+    weights = {n: p.detach().contiguous().cpu() for n, p in network.named_parameters()}
+    save_file(weights, folder / "model.safetensors")
+
+
 def load_weights(folder: Path, network: nn.Module) -> None:
     """Put a checkpoint's weights into a network, in place.
 
@@ -220,11 +226,8 @@ def valid(folder: Path) -> list[Path]:
 
 
 def _write(folder: Path, trained: Trained, telemetry: Mapping[str, Any]) -> None:
+    save_weights(folder, trained.network)
     parameters = dict(trained.network.named_parameters())  # tied ones once
-    save_file(
-        {n: p.detach().contiguous().cpu() for n, p in parameters.items()},
-        folder / "model.safetensors",
-    )
     save_file(
         {
             f"{field}/{name}": torch.as_tensor(value).contiguous().cpu()

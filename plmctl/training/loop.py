@@ -19,7 +19,7 @@ from plmctl.training.plan import Phase as Phase
 from plmctl.training.plan import Plan as Plan
 from plmctl.training.step import Step
 from plmctl.training.stop import StopAsked, StopRequest
-from plmctl.training.telemetry import Progress, Update, Window
+from plmctl.training.telemetry import Progress, Update, Window, record
 from plmctl.training.update import apply, gradient, is_out_of_memory, reduce, release_memory
 from plmctl.training.update import update as update
 
@@ -98,19 +98,14 @@ def train(
             journal.tick(progress.step, done.loss)
             if plan.due(plan.log_every, progress.step):
                 figures = window.figures(progress)
-                journal.log(_record(progress, number, done, rate) | figures)
+                journal.log(record(progress, number, done, rate) | figures)
                 progress = replace(progress, seconds=figures["time"])
                 window = Window(progress, feed)
             with window.paused():
                 progress = _secure(run, progress, done, stop)
             if done.stop:
                 raise _stopped(run, progress)
-    if run.over(progress):
-        _, best_step = progress.judged or (0.0, 0)
-        journal.event("enough", step=progress.step, best_step=best_step)
-    elif progress.step < plan.steps:
-        raise _stopped(run, progress)
-    return progress
+    return _ended(run, progress)
 
 
 def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progress:
@@ -272,6 +267,20 @@ def _validated(run: _Run, progress: Progress, stop: StopRequest) -> Progress:
     return progress
 
 
+def _ended(run: _Run, progress: Progress) -> Progress:
+    """The progress at the end of the plan, or where waiting for better scores was given up.
+
+    Raises:
+        Preempted: It is neither: ``plan.until`` asked to stop.
+    """
+    if run.over(progress):
+        _, best_step = progress.judged or (0.0, 0)
+        run.journal.event("enough", step=progress.step, best_step=best_step)
+    elif progress.step < run.plan.steps:
+        raise _stopped(run, progress)
+    return progress
+
+
 def _stopped(run: _Run, progress: Progress) -> Preempted:
     """Where the run stands; said when every process is done, since a launcher ends the others."""
     run.engine.accelerator.wait_for_everyone()
@@ -288,18 +297,3 @@ def _set_rate(optimizer: Optimizer, rate: float) -> None:
 
 def _scaled(engine: Engine) -> bool:
     return engine.accelerator.scaler is not None
-
-
-def _record(progress: Progress, phase: int, done: Update, rate: float) -> dict[str, float]:
-    """The log keys that tell of learning (DESIGN: metrics.jsonl)."""
-    parts = {f"loss/{part}": loss for part, loss in done.losses.items()}
-    return {
-        "step": progress.step,
-        "phase": phase,
-        "epoch": round(progress.epoch, 4),
-        "tokens": progress.tokens,
-        "loss": done.loss,
-        **(parts if len(parts) > 1 else {}),
-        "lr": rate,
-        "grad_norm": done.grad_norm,
-    }

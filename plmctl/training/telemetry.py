@@ -153,3 +153,18 @@ def peak_memory() -> int:
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def record(progress: Progress, phase: int, done: Update, rate: float) -> dict[str, float]:
+    """The log keys that tell of learning (DESIGN: metrics.jsonl)."""
+    parts = {f"loss/{part}": loss for part, loss in done.losses.items()}
+    return {
+        "step": progress.step,
+        "phase": phase,
+        "epoch": round(progress.epoch, 4),
+        "tokens": progress.tokens,
+        "loss": done.loss,
+        **(parts if len(parts) > 1 else {}),
+        "lr": rate,
+        "grad_norm": done.grad_norm,
+    }

@@ -210,6 +210,7 @@ def test_a_teacher_that_scoring_loads_can_be_trained_with(
     with torch.inference_mode():
         step.score(network, batch)
     sum(step.loss(network, batch).values()).backward()
+    assert any(p.grad is not None and p.grad.any() for p in network.parameters())
 
 
 def test_own_loss_of_the_student_and_of_roberta(store: TokenStore) -> None:

@@ -1,7 +1,7 @@
 import pytest
 import yaml
+from transformers.pipelines import SUPPORTED_TASKS
 
-from plmctl.reporting.card import _PIPELINES as PIPELINES
 from plmctl.reporting.card import model_card
 from tests.reporting import made
 
@@ -64,7 +64,7 @@ def test_every_class_is_loaded_as_what_it_is(tmp_path, architecture, loader, pur
     card = model_card(tmp_path / "run", architecture)
     assert f"import AutoTokenizer, {loader}\n" in card
     assert front_matter(card).get("pipeline_tag") == purpose
-    assert ("pipeline(" in card) == (purpose in PIPELINES)
+    assert ("pipeline(" in card) == (purpose in SUPPORTED_TASKS)
 
 
 def test_the_loaders_are_those_of_transformers():

@@ -115,11 +115,9 @@ def load_pooled(
         ConfigError: The family has no encoder to pool.
     """
     inner: Any = AutoConfig.from_pretrained(model)
+    again = pretrained and isinstance(inner, PooledConfig)
     if isinstance(inner, PooledConfig):
         inner = inner.of_encoder()
-        again = pretrained
-    else:
-        again = False
     if inner.is_encoder_decoder or inner.model_type in _NO_ENCODERS:
         raise ConfigError(
             f"task.pooling: {model} is a {inner.model_type}, and pooling is for encoders",
