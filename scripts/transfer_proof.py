@@ -1,0 +1,120 @@
+"""What does pretraining buy? Small networks, pretrained against the same from random weights.
+
+    python scripts/transfer_proof.py                  # all of configs/finetune/transfer
+    python scripts/transfer_proof.py sst2 msra-ner    # some of them
+
+The labelled rows lie in ./data, as docs/learning.md says. Networks are pretrained once, by
+configs/pretrain/transfer, on open text and on the unlabelled texts of the training rows; then each
+task is finetuned twice by the same grid of learning rates: from the pretrained weights, and from
+random ones. Runs that are done are left alone, so the command can be stopped and given again.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from plmctl.reporting.tables import rows_table
+
+CONFIGS = Path("configs")
+DATA = Path("data")
+TEXTS = Path("runs/transfer/texts")
+PLMCTL = [sys.executable, "-m", "plmctl"]
+COLUMNS = ["task", "rows", "figure", "random", "pretrained"]
+INITS = ("random", "pretrained")
+_LONGEST = 20_000  # of SST-2's phrases: most of the others are parts of these
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("names", nargs="*", help="files of configs/finetune/transfer")
+    arguments.add_argument("--seeds", type=int, default=1, help="runs of each setting")
+    given = arguments.parse_args()
+    paths = [CONFIGS / "finetune/transfer" / f"{name}.yaml" for name in given.names]
+    write_texts()
+    rows: list[list[object]] = []
+    for path in paths or sorted((CONFIGS / "finetune/transfer").glob("*.yaml")):
+        rows.append(compared(path, given.seeds))
+        Console().print(rows_table("What pretraining buys", COLUMNS, rows))
+
+
+def compared(path: Path, seeds: int) -> list[object]:
+    """Finetune from both weights; a row of the best settings' medians."""
+    config = yaml.safe_load(path.read_text("utf-8"))
+    pretrained(Path(config["model"]).parent.name)
+    best = {}
+    for init in INITS:
+        said = plmctl(
+            "finetune", str(path), f"run={config['run']}/{init}", f"init={init}",
+            "--grid", "--seeds", str(seeds), "--json",
+        )  # fmt: skip
+        best[init] = json.loads(said)
+    figures = [best[init]["chosen"]["median"] for init in INITS]
+    rows = config["data"].get("max_rows", "all")
+    return [path.stem, rows, best["random"]["metric"], *(f"{figure:.3f}" for figure in figures)]
+
+
+def pretrained(name: str) -> None:
+    """The network that a task begins from; at once where it is there."""
+    plmctl("train-tokenizer", str(CONFIGS / "tokenizer/transfer" / f"{name}.yaml"))
+    plmctl("pretrain", str(CONFIGS / "pretrain/transfer" / f"{name}.yaml"))
+
+
+def write_texts() -> None:
+    """The unlabelled texts of the training rows, a document each, none of a validation row."""
+    TEXTS.mkdir(parents=True, exist_ok=True)
+    sst2, brown = DATA / "classification/sst2/train.jsonl", DATA / "tagging/brown_pos/train.jsonl"
+    phrases = sorted({row["sentence"].strip() for row in rows_of(sst2)}, key=lambda x: (-len(x), x))
+    # Rotten Tomatoes is made of the same sentences, and splits them otherwise.
+    held_out = "\n".join(
+        text.lower()
+        for name, column in (("sst2", "sentence"), ("rotten_tomatoes", "text"))
+        for text in column_of(DATA / f"classification/{name}/dev.jsonl", column)
+    )
+    unseen = (text for text in phrases[:_LONGEST] if text.lower() not in held_out)
+    write("english", [*unseen, *(" ".join(row["tokens"]) for row in rows_of(brown))])
+    reviews = column_of(DATA / "classification/zh_reviews/train.jsonl", "text")
+    news = ("".join(row["tokens"]) for row in rows_of(DATA / "tagging/msra_ner/train.jsonl"))
+    premises = column_of(DATA / "pair/ocnli/train.jsonl", "premise")
+    write("chinese", [*reviews, *news, *premises])
+    help_pages = DATA / "seq2seq/libreoffice_en_zh/train.jsonl"
+    write(
+        "translation", [row[side] for row in rows_of(help_pages) for side in ("source", "target")]
+    )
+
+
+def rows_of(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def column_of(path: Path, column: str) -> Iterator[str]:
+    return (row[column] for row in rows_of(path))
+
+
+def write(name: str, texts: Iterable[str]) -> None:
+    """Distinct texts, an empty line between them. Left alone if it is there."""
+    path = TEXTS / f"{name}.txt"
+    if not path.exists():
+        distinct = dict.fromkeys(" ".join(text.split()) for text in texts)
+        path.write_text("\n\n".join(filter(None, distinct)) + "\n", encoding="utf-8")
+
+
+def plmctl(*arguments: str) -> str:
+    """Run a command as a user would, and show which; what it printed."""
+    Console(stderr=True).print(f"[bold cyan]$ plmctl {' '.join(arguments)}[/]", highlight=False)
+    done = subprocess.run([*PLMCTL, *arguments], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()
