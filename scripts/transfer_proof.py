@@ -52,7 +52,7 @@ def compared(path: Path, seeds: int) -> list[object]:
     for init in INITS:
         said = plmctl(
             "finetune", str(path), f"run={config['run']}/{init}", f"init={init}",
-            "--grid", "--seeds", str(seeds), "--json",
+            "--seeds", str(seeds), "--json",
         )  # fmt: skip
         best[init] = json.loads(said)
     figures = [best[init]["chosen"]["median"] for init in INITS]
