@@ -29,11 +29,15 @@ def read_examples(config: FinetuneConfig) -> Examples:
     """The rows of a config, split and tokenized.
 
     Raises:
+        ConfigError: ``train.max_length`` is beyond the network's positions.
         DataError: A missing file or column, a row without text, or a label that is not among the
             training rows'.
     """
     task = tasks.get(config.task.name)
+    from plmctl.modeling.auto import refuse_longer
+
     tokenizer = task.tokenizer(config.task, config.model)
+    refuse_longer(config.model, config.train.max_length, "train.max_length")
     train, valid = split_rows(config.data, config.seed, tasks.split_columns(config.task))
     columns = task.text_columns(config.task)
     for rows in (train, valid):

@@ -190,15 +190,14 @@ def finetuned(model: str) -> Finetuned:
         document = json.loads(path.read_text("utf-8"))
         config = get(document["task"]["name"]).Config.model_validate(document["task"])
         return Finetuned(config, tuple(document["labels"]), document["max_length"])
-    from plmctl.modeling.auto import config_of
+    from plmctl.modeling.auto import config_of, longest_input
 
     network: Any = config_of(model)
     made_for = (network.architectures or ["model without a head"])[0]
     for head, name in _HEADS.items():
         if made_for.endswith(head):
-            longest = getattr(network, "max_position_embeddings", None) or 512
             config, labels = _of_others(name, network)
-            return Finetuned(config, labels, min(longest, 512))
+            return Finetuned(config, labels, min(longest_input(network) or 512, 512))
     raise ConfigError(f"{model}: not finetuned for a task, but a {made_for}", "finetune it first")
 
 

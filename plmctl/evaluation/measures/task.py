@@ -24,11 +24,13 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     """The figures of the task, and the number of rows.
 
     Raises:
-        ConfigError: The model is not finetuned, or its task has no such column field.
+        ConfigError: The model is not finetuned, or its task has no such column field, or
+            ``max_length`` is beyond the network's positions.
     """
     from plmctl import tasks
     from plmctl.corpus.tables import read_rows
     from plmctl.evaluation.predict import answers
+    from plmctl.modeling.auto import refuse_longer
     from plmctl.modeling.network import Network
 
     made = tasks.finetuned(subject.model)
@@ -36,6 +38,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     task = tasks.get(asked.name)
     rows = read_rows(config.data)
     longest = config.max_length or made.max_length
+    refuse_longer(subject.model, longest, "max_length")
     tokenizer = task.tokenizer(asked, subject.model)
     examples = task.make(asked, rows, tokenizer, made.labels, longest, "score")
     model = task.load(asked, subject.model, made.labels, pretrained=True, changes={})
