@@ -42,8 +42,8 @@ _HEADS = {
 class Task(Protocol):
     """What a file of this folder defines; the module itself is the object.
 
-    It may also define ``split_columns(config)`` and ``settled(config, results)``, which the
-    functions of these names below ask for.
+    It may also define ``split_columns(config)``, ``is_labelled(config, row)`` and
+    ``settled(config, results)``, which the functions of these names below ask for.
     """
 
     Config: Any
@@ -206,6 +206,12 @@ def split_columns(config: Any) -> tuple[str, ...]:
     task: Any = get(config.name)
     found: tuple[str, ...] = getattr(task, "split_columns", task.text_columns)(config)
     return found
+
+
+def is_labelled(config: Any, row: Row) -> bool:
+    """Whether a row is to be learnt from and scored; False: it has no gold label."""
+    task: Any = get(config.name)
+    return bool(task.is_labelled(config, row)) if hasattr(task, "is_labelled") else True
 
 
 def settled(config: Any, results: Mapping[str, Any]) -> Any:

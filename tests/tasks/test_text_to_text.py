@@ -195,7 +195,7 @@ def test_templates_fields_and_aliases(folder: str) -> None:
     for target, message in (
         ([], "no list of texts"),
         ([3], "no text"),
-        (None, "no column 'target'"),
+        (None, "column 'target' is null"),
     ):
         with pytest.raises(DataError, match=rf"a:1: .*{message}"):
             text_to_text._targets(Config(), Row({"target": target}, "a:1"))
