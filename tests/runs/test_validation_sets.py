@@ -27,10 +27,7 @@ def config(world: Path, pretrained: dict[str, Path]) -> dict:
     return finetune_config(pretrained["bert"]) | {
         "run": "sets",
         "task": {"name": "classification", "unlabelled": "drop"},
-        "data": {
-            "train": ["gold.jsonl"],
-            "valid": {"near": ["near.jsonl"], "other": ["far.jsonl"]},
-        },
+        "data": {"train": ["gold.jsonl"], "valid": valid},
         "train": {"epochs": 2, "batch_size": 16, "max_length": 32, "keep": "best"},
     }
 
