@@ -53,5 +53,5 @@ def refuse_longer(model: str, asked: int, key: str) -> None:
     if longest is not None and asked > longest:
         raise ConfigError(
             f"{key}: {asked:,} tokens, but {model} has positions for {longest:,}",
-            f"set {key}={longest}, or less; what is longer is cut, or read in windows",
+            f"{longest} at most; what is longer is cut, or read in windows",
         )

@@ -44,7 +44,10 @@ def read_examples(config: FinetuneConfig) -> Examples:
     from plmctl.modeling.auto import refuse_longer
 
     tokenizer = task.tokenizer(config.task, config.model)
-    refuse_longer(config.model, config.train.max_length, "train.max_length")
+    longest = config.train.max_length
+    taken = tasks.positions(config.task, longest)
+    further = " and task.max_target_length" if taken > longest else ""
+    refuse_longer(config.model, taken, f"train.max_length{further}")
     split = split_rows(
         config.data,
         config.seed,
@@ -55,7 +58,6 @@ def read_examples(config: FinetuneConfig) -> Examples:
     for rows in (split.train, *split.valid.values()):
         refuse_empty(rows, columns)
     labels = task.labels_of(config.task, split.train)
-    longest = config.train.max_length
     make = partial(task.make, config.task, tokenizer=tokenizer, labels=labels, max_length=longest)
     made = make(split.train, use="train")
     scored = {name: make(rows, use="score") for name, rows in split.valid.items()}

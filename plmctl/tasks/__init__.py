@@ -42,8 +42,9 @@ _HEADS = {
 class Task(Protocol):
     """What a file of this folder defines; the module itself is the object.
 
-    It may also define ``split_columns(config)``, ``is_labelled(config, row)`` and
-    ``settled(config, results)``, which the functions of these names below ask for.
+    It may also define ``split_columns(config)``, ``is_labelled(config, row)``,
+    ``positions(config, max_length)`` and ``settled(config, results)``, which the functions of these
+    names below ask for.
     """
 
     Config: Any
@@ -212,6 +213,13 @@ def is_labelled(config: Any, row: Row) -> bool:
     """Whether a row is to be learnt from and scored; False: it has no gold label."""
     task: Any = get(config.name)
     return bool(task.is_labelled(config, row)) if hasattr(task, "is_labelled") else True
+
+
+def positions(config: Any, max_length: int) -> int:
+    """What a row of ``max_length`` tokens takes of a network's positions."""
+    task: Any = get(config.name)
+    taken = task.positions(config, max_length) if hasattr(task, "positions") else max_length
+    return int(taken)
 
 
 def settled(config: Any, results: Mapping[str, Any]) -> Any:
