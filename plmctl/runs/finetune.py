@@ -124,11 +124,16 @@ def _engine(config: FinetuneConfig, accelerator: "Accelerator", examples: Exampl
     """The network with the task's head, what of it is trained, and its optimizer."""
     import torch
 
+    from plmctl.modeling.heads.relabel import new_head
     from plmctl.modeling.network import Network
     from plmctl.training.engine import make_engine
     from plmctl.training.finetuning import ready, slow_down
 
     task = tasks.get(config.task.name)
+    if config.init == "pretrained" and config.task.name in ("classification", "tagging"):
+        told_of = new_head(config.model, examples.labels)
+        if told_of is not None and accelerator.is_main_process:
+            say(told_of)
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
     model = task.load(
         config.task,
