@@ -1,11 +1,14 @@
 """Where text and labelled rows come from."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from plmctl.config.base import Model, Text
 from plmctl.config.units import Share
+
+SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+"""Of a validation set: it becomes part of the names of figures and files."""
 
 
 class TextConfig(Model):
@@ -69,7 +72,21 @@ class TableConfig(Model):
     train: tuple[Text, ...] = Field(min_length=1)
     """Paths and globs (csv, tsv without quoting, jsonl, parquet, CoNLL columns), folders saved by
     `datasets`, `hf:NAME:SPLIT`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`."""
-    valid: Share | tuple[Text, ...] = 0.1
-    """Rows to validate on, or the share of the training rows that is held out by a hash."""
+    valid: Share | tuple[Text, ...] | dict[SetName, tuple[Text, ...]] = 0.1
+    """Rows to validate on, or the share of the training rows that is held out by a hash. Several
+    sets by name, as in `{matched: [...], mismatched: [...]}`: all are scored at the end, and what
+    is chosen (best weights, an end, a grid) goes by the first."""
     max_rows: int | None = Field(default=None, ge=1)
     """Train on this many rows at most: a seeded sample."""
+
+    @field_validator("valid")
+    @classmethod
+    def _sets_have_sources(
+        cls, valid: float | tuple[str, ...] | dict[str, tuple[str, ...]]
+    ) -> float | tuple[str, ...] | dict[str, tuple[str, ...]]:
+        sets = valid if isinstance(valid, dict) else {"valid": valid}
+        if not sets or "train" in sets:
+            raise ValueError("expected the name of one set or more, and not the name train")
+        if not all(sets.values()) and not isinstance(valid, float):
+            raise ValueError("expected one source or more")
+        return valid

@@ -168,7 +168,7 @@ def _field(
     members: MembersOf | None = None
     models = [model]
     for part in path:
-        if isinstance(part, str):
+        if isinstance(part, str) and (members or models):  # else a name that the user gave
             owner = members.model(data) if members else models[0]
             field = owner.model_fields[part]
             members = members_in(field.annotation, tuple(field.metadata))

@@ -1,7 +1,7 @@
 """A look at labelled rows before they are learnt from: balance, duplicates, leakage."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plmctl.corpus.tables import Row
@@ -43,23 +43,26 @@ def balance(rows: Sequence[Row], column: str) -> dict[str, int]:
 
 
 def check(
-    train: Sequence[Row], valid: Sequence[Row], columns: Sequence[str], label: str | None
+    train: Sequence[Row],
+    valid: Mapping[str, Sequence[Row]],
+    columns: Sequence[str],
+    label: str | None,
 ) -> dict[str, Any]:
     """What is told of the rows.
 
     Args:
         train: Training rows.
-        valid: Validation rows.
+        valid: Validation rows, by the name of their set.
         columns: Text columns; rows that are equal in them are duplicates.
         label: Column of the label, where the task has one.
 
     Returns:
-        train, valid: rows, duplicates (rows whose text stood in an earlier one), half_empty (rows
-            with a column that has no text), and labels by their counts;
+        train, and each set of valid: rows, duplicates (rows whose text stood in an earlier
+            one), half_empty (rows with a column that has no text), and labels by their counts;
         conflicts: training texts that occur with several labels;
         leaks: validation rows whose text is in the training rows too, the first few by name.
     """
-    sides = {"train": train, "valid": valid}
+    sides = {"train": train, **valid}
     texts = {name: [texts_of(row, columns) for row in rows] for name, rows in sides.items()}
     found: dict[str, Any] = {
         name: {
@@ -77,7 +80,8 @@ def check(
         labels.setdefault(text, set()).add(str(row.values.get(label)) if label else "")
     leaks = [
         f"{row.origin} is {first[text]}"
-        for row, text in zip(valid, texts["valid"], strict=True)
+        for name, rows in valid.items()
+        for row, text in zip(rows, texts[name], strict=True)
         if text in first
     ]
     found["conflicts"] = sum(len(of) > 1 for of in labels.values())
@@ -85,32 +89,31 @@ def check(
     return found
 
 
-def with_examples(found: dict[str, Any], cut: dict[str, int], dropped: Sequence[str]) -> Any:
+def with_examples(
+    found: dict[str, Any],
+    cut: Mapping[str, int],
+    dropped: Sequence[str],
+    unlabelled: Mapping[str, int],
+) -> dict[str, Any]:
     """What was found, with what became of the rows as examples.
 
     Args:
         found: As ``check`` gives it.
         cut: Rows that lost text to ``max_length``, by side.
         dropped: Training rows that cannot be learnt from, and why.
+        unlabelled: Rows without a gold label, which were left out, by side.
     """
-    sides = {name: {**found[name], "cut": count} for name, count in cut.items()}
+    sides = {
+        name: {**found[name], "cut": count, "unlabelled": unlabelled[name]}
+        for name, count in cut.items()
+    }
     return {**found, **sides, "dropped": {"rows": len(dropped), "first": list(dropped[:_SHOWN])}}
 
 
 def told(found: dict[str, Any]) -> list[str]:
     """The check in a few lines for reading; what is as it should be is left out."""
-    lines = []
-    for name in ("train", "valid"):
-        side = found[name]
-        parts = [f"{side['rows']:,} rows"]
-        for key, words in (
-            ("duplicates", "duplicates"),
-            ("half_empty", "with an empty column"),
-            ("cut", "cut to max_length"),
-        ):
-            if count := side.get(key, 0):
-                parts.append(f"{count:,} {words} ({count / side['rows']:.1%})")
-        lines.append(f"{name}: {', '.join(parts)}{_classes(side)}")
+    sides = {n: s for n, s in found.items() if isinstance(s, dict) and "duplicates" in s}
+    lines = [line for name, side in sides.items() for line in _side(name, side)]
     if found["conflicts"]:
         lines.append(f"{found['conflicts']:,} training texts occur with several labels")
     for key, words in (
@@ -126,7 +129,22 @@ def told(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _classes(side: dict[str, Any]) -> str:
+def _side(name: str, side: Mapping[str, Any]) -> list[str]:
+    parts = [f"{side['rows']:,} rows"]
+    for key, words in (
+        ("duplicates", "duplicates"),
+        ("half_empty", "with an empty column"),
+        ("cut", "cut to max_length"),
+    ):
+        if count := side.get(key, 0):
+            parts.append(f"{count:,} {words} ({count / side['rows']:.1%})")
+    lines = [f"{name}: {', '.join(parts)}{_classes(side)}"]
+    if count := side.get("unlabelled", 0):
+        lines.append(f"  {count:,} rows without a gold label are left out")
+    return lines
+
+
+def _classes(side: Mapping[str, Any]) -> str:
     labels = side.get("labels", {})
     if not labels:
         return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +31,14 @@ class Row:
         Raises:
             DataError: There is no such column, or nothing in it.
         """
-        value = self.values.get(column)
-        if value is None:
+        if column not in self.values:
             raise DataError(
                 f"{self.origin}: no column {column!r}{nearest(column, self.values)}",
                 "name the columns under `task`",
             )
+        value = self.values[column]
+        if value is None:
+            raise DataError(f"{self.origin}: column {column!r} is null", "leave the row out")
         return value
 
 
@@ -54,9 +56,27 @@ def read_rows(names: Sequence[str]) -> list[Row]:
     return found
 
 
+@dataclass(frozen=True)
+class Split:
+    """Rows to learn from and to be scored.
+
+    Attributes:
+        train: To learn from.
+        valid: By the name of each validation set, "valid" where the config names none.
+        unlabelled: Rows without a gold label, which are in neither, by side.
+    """
+
+    train: list[Row]
+    valid: dict[str, list[Row]]
+    unlabelled: dict[str, int]
+
+
 def split_rows(
-    config: TableConfig, seed: int, columns: Sequence[str]
-) -> tuple[list[Row], list[Row]]:
+    config: TableConfig,
+    seed: int,
+    columns: Sequence[str],
+    is_labelled: Callable[[Row], bool] = lambda row: True,
+) -> Split:
     """Training and validation rows of a config.
 
     Args:
@@ -64,27 +84,33 @@ def split_rows(
             sample of the training rows, of which a smaller one is a part of a larger one.
         seed: Of the sample.
         columns: What the hash is of, so that rows that are equal in it are on one side.
+        is_labelled: False for the rows to leave out.
 
     Raises:
         DataError: One side is empty, or a column is missing.
     """
-    train = read_rows(config.train)
-    if isinstance(config.valid, tuple):
-        valid = read_rows(config.valid)
+    sides = {"train": read_rows(config.train)}
+    if isinstance(config.valid, float):
+        share, rows = config.valid, sides["train"]
+        held_out = [share_of(_content(row, columns)) < share for row in rows]
+        sides["train"] = [row for row, out in zip(rows, held_out, strict=True) if not out]
+        sides["valid"] = [row for row, out in zip(rows, held_out, strict=True) if out]
     else:
-        share = config.valid
-        held_out = [share_of(_content(row, columns)) < share for row in train]
-        valid = [row for row, out in zip(train, held_out, strict=True) if out]
-        train = [row for row, out in zip(train, held_out, strict=True) if not out]
-    if not train or not valid:
+        named = config.valid if isinstance(config.valid, dict) else {"valid": config.valid}
+        sides |= {name: read_rows(sources) for name, sources in named.items()}
+    kept = {name: [row for row in rows if is_labelled(row)] for name, rows in sides.items()}
+    unlabelled = {name: len(rows) - len(kept[name]) for name, rows in sides.items()}
+    train = kept.pop("train")
+    if not train or not all(kept.values()):
+        counts = ", ".join(f"{len(rows)} of {name}" for name, rows in kept.items())
         raise DataError(
-            f"{', '.join(config.train)}: {len(train)} training and {len(valid)} validation rows",
+            f"{', '.join(config.train)}: {len(train)} training rows, and validation rows: {counts}",
             "change data.valid: a larger or smaller share, or files of its own",
         )
     if config.max_rows is not None and config.max_rows < len(train):
         generator = np.random.Generator(np.random.Philox(seed))
         train = [train[index] for index in generator.permutation(len(train))[: config.max_rows]]
-    return train, valid
+    return Split(train, kept, unlabelled)
 
 
 def rows_digest(rows: Sequence[Row]) -> str:

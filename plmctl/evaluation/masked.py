@@ -39,7 +39,8 @@ class Masked:
         self._network: Any = AutoModelForMaskedLM.from_pretrained(name, dtype=torch.float32)
         self._network.to(device).train(False)
         self._tokenizer: Any = load_tokenizer(name)
-        self._room = min(seq_len or 2**31, longest_input(self._network.config)) - 2
+        longest = longest_input(self._network.config)
+        self._room = min(seq_len or 2**31, longest or 2**31) - 2
 
     def score(self, pairs: Sequence[tuple[str, str]], batch_size: int) -> list[Continuation]:
         """Score the tokens of each completion, all else seen; a context is cut from the left.

@@ -1,12 +1,17 @@
 """Configs of model folders, those of plmctl's own networks among them."""
 
+from typing import Any
+
 from transformers import AutoConfig, PreTrainedConfig
 
 # These make transformers' Auto classes know them.
 import plmctl.modeling.elmo
 import plmctl.modeling.heads.elmo
-import plmctl.modeling.heads.mixed
-import plmctl.modeling.heads.pooled  # noqa: F401
+import plmctl.modeling.heads.mixed  # noqa: F401
+from plmctl.errors import ConfigError
+from plmctl.modeling.heads.pooled import PooledConfig
+
+_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")
 
 
 def config_of(source: str) -> PreTrainedConfig:
@@ -15,7 +20,38 @@ def config_of(source: str) -> PreTrainedConfig:
     return config
 
 
-def longest_input(config: PreTrainedConfig) -> int:
-    """Tokens that an encoder has positions for; RoBERTa counts them from after its padding id."""
-    unused = config.pad_token_id + 1 if config.model_type == "roberta" else 0
-    return int(config.max_position_embeddings - unused)
+def longest_input(config: PreTrainedConfig) -> int | None:
+    """Tokens that a network has positions for; None: any number (T5, ELMo).
+
+    RoBERTa counts its positions from after its padding id.
+    """
+    whole: Any = config
+    inner = getattr(whole, "encoder", None)
+    if isinstance(whole, PooledConfig):
+        return longest_input(whole.of_encoder())
+    if isinstance(inner, PreTrainedConfig):  # a tagger on a mix of layers
+        return longest_input(inner)
+    rows = getattr(whole, "max_position_embeddings", None)
+    if rows is None:
+        return None
+    unused = int(whole.pad_token_id or 0) + 1 if whole.model_type in _AFTER_PADDING else 0
+    return int(rows) - unused
+
+
+def refuse_longer(model: str, asked: int, key: str) -> None:
+    """Refuse inputs that are longer than a network has positions for.
+
+    Args:
+        model: A model folder or Hub id.
+        asked: Tokens, special ones included.
+        key: The key of the config that asks for them.
+
+    Raises:
+        ConfigError: They are too many.
+    """
+    longest = longest_input(config_of(model))
+    if longest is not None and asked > longest:
+        raise ConfigError(
+            f"{key}: {asked:,} tokens, but {model} has positions for {longest:,}",
+            f"{longest} at most; what is longer is cut, or read in windows",
+        )

@@ -92,6 +92,8 @@ def _data(run: Run) -> str:
     valid = run.setting("data", "valid")
     if isinstance(valid, list):
         lines += [f"- validation: `{source}`" for source in valid]
+    elif isinstance(valid, dict):
+        lines += [f"- validation ({name}): `{s}`" for name, found in valid.items() for s in found]
     elif valid:
         lines.append(f"- validation: {float(valid):.1%} of it, held out")
     return "\n".join(["## Data", "", *lines]) if lines else ""

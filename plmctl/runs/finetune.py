@@ -21,7 +21,7 @@ from plmctl.runs.folder import (
     write_environment,
     write_results,
 )
-from plmctl.runs.labelled import Examples, read_examples
+from plmctl.runs.labelled import Examples, file_names, read_examples
 from plmctl.runs.safety import retention, safety
 from plmctl.runs.say import say, show
 from plmctl.shaping.keys import fold, stream
@@ -106,14 +106,14 @@ def _train(
         checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
         watch = judging.watch_of(config, folder / "best")
         judged = config if watch is not None else None
-        validate = partial(judging.validate, engine, examples.valid, plan, judged)
+        validate = partial(judging.validate, engine, examples.judge, plan, judged)
         progress = loop.train(engine, plan, checkpoints, journal, validate, watch)
         journal.event("finished", step=progress.step)
     if not accelerator.is_main_process:
         return {}
     facts = {
         "rows": len(examples.train),
-        "valid_rows": len(examples.valid),
+        "valid_rows": len(examples.judge),
         "init": config.init,
         "steps": progress.step,
     }
@@ -124,11 +124,16 @@ def _engine(config: FinetuneConfig, accelerator: "Accelerator", examples: Exampl
     """The network with the task's head, what of it is trained, and its optimizer."""
     import torch
 
+    from plmctl.modeling.heads.relabel import new_head
     from plmctl.modeling.network import Network
     from plmctl.training.engine import make_engine
     from plmctl.training.finetuning import ready, slow_down
 
     task = tasks.get(config.task.name)
+    if config.init == "pretrained" and config.task.name in ("classification", "tagging"):
+        told_of = new_head(config.model, examples.labels)
+        if told_of is not None and accelerator.is_main_process:
+            say(told_of)
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
     model = task.load(
         config.task,
@@ -200,12 +205,16 @@ def _finish(
         from plmctl.modeling.adapters import merge
 
         merge(model)
-    found = answers(bare, examples.valid, engine.accelerator.device)
-    results = examples.valid.figures(found) | facts
+    results: dict[str, Any] = {}
+    sets = zip(file_names(examples.valid), examples.valid.items(), strict=True)
+    for file, (name, valid) in sets:
+        found = answers(bare, valid, engine.accelerator.device)
+        figures = valid.figures(found)
+        results = judging.with_further(results, name, figures) if results else figures | facts
+        credit, values = valid.credits(found)
+        credits = {"rows": examples.hashes[file], "credit": credit, "values": values}
+        write_results(folder, f"rows/{file}", credits)
     write_results(folder, "valid", {"kind": "finetune", "model": config.model, "results": results})
-    name, values = examples.valid.credits(found)
-    credits = {"rows": examples.hashes["valid"], "credit": name, "values": values}
-    write_results(folder, "rows/valid", credits)
     asked = tasks.settled(config.task, results)
     made = tasks.Finetuned(asked, examples.labels, config.train.max_length)
     card = model_card(folder, type(model).__name__)

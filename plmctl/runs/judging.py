@@ -42,6 +42,14 @@ def metric_of(asked: str | None, figures: Mapping[str, Any]) -> str:
     return asked
 
 
+def with_further(
+    results: Mapping[str, Any], name: str, figures: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Results with the numbers of a further validation set, as ``mismatched/accuracy``."""
+    numbers = {key: value for key, value in figures.items() if isinstance(value, int | float)}
+    return {**results, **{f"{name}/{key}": value for key, value in numbers.items()}}
+
+
 def larger(metric: str) -> bool:
     """Whether more of a figure is better."""
     return metric not in _SMALLER

@@ -1,5 +1,6 @@
 """The labelled rows of a finetuning: read, checked, and as its task has them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,37 +19,67 @@ class Examples:
     tokenizer: Any
     labels: tuple[str, ...]
     train: tasks.Examples
-    valid: tasks.Examples
+    valid: dict[str, tasks.Examples]
+    """By the name of each validation set; the first is what choices go by."""
     check: dict[str, Any]
     """What was found in the rows (``corpus.check_rows``)."""
     hashes: dict[str, str]
-    """Of the rows, for ``environment.json``."""
+    """Of all rows and of each validation set, for ``environment.json``."""
+
+    @property
+    def judge(self) -> tasks.Examples:
+        """The validation rows that choices go by."""
+        return next(iter(self.valid.values()))
 
 
 def read_examples(config: FinetuneConfig) -> Examples:
     """The rows of a config, split and tokenized.
 
     Raises:
+        ConfigError: ``train.max_length`` is beyond the network's positions.
         DataError: A missing file or column, a row without text, or a label that is not among the
             training rows'.
     """
     task = tasks.get(config.task.name)
+    from plmctl.modeling.auto import refuse_longer
+
     tokenizer = task.tokenizer(config.task, config.model)
-    train, valid = split_rows(config.data, config.seed, tasks.split_columns(config.task))
-    columns = task.text_columns(config.task)
-    for rows in (train, valid):
-        refuse_empty(rows, columns)
-    labels = task.labels_of(config.task, train)
-    make = partial(task.make, config.task, tokenizer=tokenizer, labels=labels)
     longest = config.train.max_length
-    made = make(train, max_length=longest, use="train")
-    scored = make(valid, max_length=longest, use="score")
+    taken = tasks.positions(config.task, longest)
+    further = " and task.max_target_length" if taken > longest else ""
+    refuse_longer(config.model, taken, f"train.max_length{further}")
+    split = split_rows(
+        config.data,
+        config.seed,
+        tasks.split_columns(config.task),
+        partial(tasks.is_labelled, config.task),
+    )
+    columns = task.text_columns(config.task)
+    for rows in (split.train, *split.valid.values()):
+        refuse_empty(rows, columns)
+    labels = task.labels_of(config.task, split.train)
+    make = partial(task.make, config.task, tokenizer=tokenizer, labels=labels, max_length=longest)
+    made = make(split.train, use="train")
+    scored = {name: make(rows, use="score") for name, rows in split.valid.items()}
     named = next((f for f in ("label", "tags") if labels and hasattr(config.task, f)), None)
-    found = check(train, valid, columns, getattr(config.task, named) if named else None)
-    found = with_examples(found, {"train": made.cut, "valid": scored.cut}, made.dropped)
+    label = getattr(config.task, named) if named else None
+    cut = {"train": made.cut, **{name: examples.cut for name, examples in scored.items()}}
+    found = with_examples(
+        check(split.train, split.valid, columns, label), cut, made.dropped, split.unlabelled
+    )
     if not len(made):
         raise DataError(
             "; ".join(["no row can be learnt from", *made.dropped[:3]]), "look at eval/data.json"
         )
-    hashes = {"data": rows_digest([*train, *valid]), "valid": rows_digest(valid)}
+    held_out = [row for rows in split.valid.values() for row in rows]
+    hashes = {"data": rows_digest([*split.train, *held_out])}
+    hashes |= {
+        name: rows_digest(rows)
+        for name, rows in zip(file_names(split.valid), split.valid.values(), strict=True)
+    }
     return Examples(tokenizer, labels, made, scored, found, hashes)
+
+
+def file_names(valid: Iterable[str]) -> list[str]:
+    """What validation sets are called in files: the first is ``valid``, whatever its name."""
+    return [f"valid-{name}" if number else "valid" for number, name in enumerate(valid)]

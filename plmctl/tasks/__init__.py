@@ -42,8 +42,9 @@ _HEADS = {
 class Task(Protocol):
     """What a file of this folder defines; the module itself is the object.
 
-    It may also define ``split_columns(config)`` and ``settled(config, results)``, which the
-    functions of these names below ask for.
+    It may also define ``split_columns(config)``, ``is_labelled(config, row)``,
+    ``positions(config, max_length)`` and ``settled(config, results)``, which the functions of these
+    names below ask for.
     """
 
     Config: Any
@@ -190,15 +191,14 @@ def finetuned(model: str) -> Finetuned:
         document = json.loads(path.read_text("utf-8"))
         config = get(document["task"]["name"]).Config.model_validate(document["task"])
         return Finetuned(config, tuple(document["labels"]), document["max_length"])
-    from plmctl.modeling.auto import config_of
+    from plmctl.modeling.auto import config_of, longest_input
 
     network: Any = config_of(model)
     made_for = (network.architectures or ["model without a head"])[0]
     for head, name in _HEADS.items():
         if made_for.endswith(head):
-            longest = getattr(network, "max_position_embeddings", None) or 512
             config, labels = _of_others(name, network)
-            return Finetuned(config, labels, min(longest, 512))
+            return Finetuned(config, labels, min(longest_input(network) or 512, 512))
     raise ConfigError(f"{model}: not finetuned for a task, but a {made_for}", "finetune it first")
 
 
@@ -207,6 +207,19 @@ def split_columns(config: Any) -> tuple[str, ...]:
     task: Any = get(config.name)
     found: tuple[str, ...] = getattr(task, "split_columns", task.text_columns)(config)
     return found
+
+
+def is_labelled(config: Any, row: Row) -> bool:
+    """Whether a row is to be learnt from and scored; False: it has no gold label."""
+    task: Any = get(config.name)
+    return bool(task.is_labelled(config, row)) if hasattr(task, "is_labelled") else True
+
+
+def positions(config: Any, max_length: int) -> int:
+    """What a row of ``max_length`` tokens takes of a network's positions."""
+    task: Any = get(config.name)
+    taken = task.positions(config, max_length) if hasattr(task, "positions") else max_length
+    return int(taken)
 
 
 def settled(config: Any, results: Mapping[str, Any]) -> Any:

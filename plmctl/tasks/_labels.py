@@ -38,7 +38,7 @@ def one(row: Row, column: str) -> str:
     Raises:
         DataError: No such column, nothing in it, or several labels.
     """
-    value = row.cell(column)
+    value = "" if row.values.get(column, "") is None else row.cell(column)
     if isinstance(value, list | dict):
         raise DataError(
             f"{row.origin}: column {column!r} holds a {type(value).__name__}, not one label",
@@ -47,7 +47,7 @@ def one(row: Row, column: str) -> str:
     if not str(value).strip():
         raise DataError(
             f"{row.origin}: column {column!r} is empty; expected a label",
-            "leave rows without a label out",
+            "to leave rows without a label out: task.unlabelled=drop",
         )
     return str(value)
 
@@ -110,6 +110,30 @@ def listed(names: Iterable[str]) -> str:
     known = list(names)
     more = f", and {len(known) - _SHOWN:,} more" if len(known) > _SHOWN else ""
     return ", ".join(known[:_SHOWN]) + more
+
+
+def found(config: Any, rows: Sequence[Row]) -> tuple[str, ...]:
+    """The label names of training rows, in order; none for regression.
+
+    Args:
+        config: Of the task ``classification``.
+        rows: Training rows.
+
+    Raises:
+        DataError: A row without a label, or too few labels.
+    """
+    if config.problem == "regression":
+        return ()
+    if config.problem == "multi_label":
+        names = {name for row in rows for name in several(row, config.label, config.separator)}
+    else:
+        names = {one(row, config.label) for row in rows}
+    if len(names) < (1 if config.problem == "multi_label" else 2):
+        raise DataError(
+            f"the training rows have one label only, {next(iter(names), 'none')!r}",
+            "classification needs two labels or more",
+        )
+    return in_order(names)
 
 
 def targets(config: Any, rows: Sequence[Row], labels: Sequence[str]) -> NDArray[Any]:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from plmctl.config.members import TaskConfig
-from plmctl.errors import ConfigError, DataError
+from plmctl.errors import ConfigError
 from plmctl.registry import nearest
-from plmctl.tasks import _elmo, _labels, _scoring
+from plmctl.tasks import _elmo, _labels, _scoring, _unlabelled
 from plmctl.tasks._formats import gpt1_ids, sequences, with_format
 from plmctl.tasks._known import known
 from plmctl.tasks._rows import Rows, readable
@@ -49,6 +49,9 @@ class Config(TaskConfig):
     """Column of the label: a name or a number; of several labels: a list, or names in one text."""
     problem: Problem = "single_label"
     """multi_label: a row has any number of labels; regression: the label is a number."""
+    unlabelled: _unlabelled.Unlabelled = "refuse"
+    """Rows without a gold label: an empty one, `-` (OCNLI), or -1 (SNLI, test rows). drop: leave
+    them out of training and scoring, and tell how many; keep: `-` and -1 are labels like others."""
     separator: str = Field(default=",", min_length=1)
     """multi_label only: what stands between the labels of a row in one text."""
     threshold: float = Field(default=0.5, gt=0, lt=1)
@@ -86,25 +89,21 @@ def text_columns(config: Config) -> tuple[str, ...]:
     return (config.text,) if isinstance(config.text, str) else config.text
 
 
+def is_labelled(config: Config, row: Row) -> bool:
+    """False for the rows that ``unlabelled: drop`` leaves out."""
+    return config.unlabelled != "drop" or _unlabelled.is_labelled(row, config.label, config.problem)
+
+
 def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
     """The label names of the training rows, in order; none for regression.
 
     Raises:
         DataError: A row without a label, or too few labels.
     """
-    if config.problem == "regression":
-        return ()
-    if config.problem == "multi_label":
-        found = {n for row in rows for n in _labels.several(row, config.label, config.separator)}
-        fewest = 1
-    else:
-        found, fewest = {_labels.one(row, config.label) for row in rows}, 2
-    if len(found) < fewest:
-        raise DataError(
-            f"the training rows have one label only, {next(iter(found), 'none')!r}",
-            "classification needs two labels or more",
-        )
-    return _labels.in_order(found)
+    found = _labels.found(config, rows)
+    if config.unlabelled == "refuse" and config.problem == "single_label":
+        _unlabelled.refuse_marks(rows, config.label, found)
+    return found
 
 
 def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:

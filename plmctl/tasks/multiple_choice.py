@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from plmctl.config.members import TaskConfig
-from plmctl.errors import DataError
-from plmctl.tasks import _labels, _scoring
+from plmctl.tasks import _scoring, _unlabelled
 from plmctl.tasks._formats import encode, gpt1_ids, pairs, with_format
+from plmctl.tasks._items import item_of, sides_of, target_of
 from plmctl.tasks._known import known
 from plmctl.tasks._rows import Rows, readable
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from plmctl.tasks import Use
 
 Ints = NDArray[np.int64]
-Item = tuple[str, str, tuple[str, ...]]
-"""Passage, question and options; a part that a row does not have is empty."""
 
 
 class Config(TaskConfig):
@@ -53,6 +51,9 @@ class Config(TaskConfig):
     """Column of the right one: its number, or its letter, A for the first."""
     count_from: Literal[0, 1] = 0
     """The number of the first option."""
+    unlabelled: Literal["refuse", "drop"] = "refuse"
+    """Rows without a right option: an empty label, `-`, or -1 (test rows). drop: leave them out of
+    training and scoring, and tell how many."""
     max_option_length: int | None = Field(default=None, ge=4)
     """Tokens of question and option together, of which the last are kept, before the passage is
     cut at its end; 128 in ALBERT's RACE. Empty: the longer of both sides is cut, as BERT does."""
@@ -73,6 +74,11 @@ def text_columns(config: Config) -> tuple[str, ...]:
     asked = [column for column in (config.passage, config.question) if column is not None]
     options = (config.options,) if isinstance(config.options, str) else config.options
     return (*asked, *options)
+
+
+def is_labelled(config: Config, row: Row) -> bool:
+    """False for the rows that ``unlabelled: drop`` leaves out."""
+    return config.unlabelled != "drop" or _unlabelled.is_labelled(row, config.label)
 
 
 def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -217,70 +223,6 @@ def make(
     options = tuple(item[2] for item in items)
     grouped = Rows.of_groups(list(map(len, options)), made, tokenizer, language=language)
     return MultipleChoice(config, grouped, options, targets, dropped)
-
-
-def item_of(config: Config, row: Row) -> Item:
-    """The texts of a row.
-
-    Raises:
-        DataError: A missing column, or fewer than two options.
-    """
-    if isinstance(config.options, str):
-        found = row.cell(config.options)
-        if not isinstance(found, list | tuple):
-            raise DataError(
-                f"{row.origin}: column {config.options!r} holds a {type(found).__name__}; "
-                "expected a list of options",
-                "options in columns of their own: task.options=[A, B]",
-            )
-        options = tuple(str(option) for option in found)
-    else:
-        options = tuple(_labels.text(row, column) for column in config.options)
-    if len(options) < 2:
-        raise DataError(f"{row.origin}: {len(options)} options; expected two or more")
-    passage = _labels.text(row, config.passage) if config.passage is not None else ""
-    question = _labels.text(row, config.question) if config.question is not None else ""
-    return passage, question, options
-
-
-def sides_of(item: Item, option: str, *, gpt1: bool) -> tuple[str, str]:
-    """The two texts of an option's sequence.
-
-    Without a passage, or without a question, the one that there is stands against the option.
-    """
-    passage, question, _ = item
-    if gpt1:
-        return f"{passage} {question}".strip(), option
-    if "_" in question:
-        question, option = "", question.replace("_", option, 1)
-    if not passage:
-        return question, option
-    return passage, f"{question} {option}".strip()
-
-
-def target_of(config: Config, row: Row) -> int:
-    """The number of the right option, from 0.
-
-    Raises:
-        DataError: Neither a number nor a letter of one of the options.
-    """
-    count = len(item_of(config, row)[2])
-    said = _labels.one(row, config.label).strip()
-    letter = len(said) == 1 and "A" <= said.upper() <= "Z"
-    whole = said.removesuffix(".0")  # as tables with gaps have their numbers
-    found = -1
-    if letter:
-        found = ord(said.upper()) - ord("A")
-    elif whole.isascii() and whole.isdigit():
-        found = int(whole) - config.count_from
-    if not 0 <= found < count:
-        numbers = f"{config.count_from} to {count - 1 + config.count_from}"
-        raise DataError(
-            f"{row.origin}: column {config.label!r}: {said!r} is none of the {count} options; "
-            f"expected {numbers}, or A to {chr(ord('A') + count - 1)}",
-            "numbers that begin at 1: task.count_from=1",
-        )
-    return found
 
 
 def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:

@@ -1,7 +1,8 @@
-"""Text to text (T5): read one text, write another, be it a translation, a summary or a label.
+"""Text to text: read one text, write another, be it a translation, a summary or a label.
 
-The loss is the cross-entropy of the target's tokens, its end token included; the decoder reads the
-target shifted right by one, the padding token first (Raffel et al., 2020, arXiv:1910.10683).
+The loss is the cross-entropy of the target's tokens, its end token included. T5's decoder reads the
+target shifted right by one, the padding token first (Raffel et al., 2020, arXiv:1910.10683); GPT-1,
+GPT-2 and GPT-3 read source and target in one sequence, and learn the target alone (``_sides``).
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from plmctl.config.members import TaskConfig
 from plmctl.errors import ConfigError
 from plmctl.metrics.text import Tokens
 from plmctl.tasks import _decoding, _templates, _text_figures
-from plmctl.tasks._ends import ended, id_of
+from plmctl.tasks._formats import gpt1_ids, with_format
 from plmctl.tasks._known import known
-from plmctl.tasks._padded import padded
+from plmctl.tasks._sides import Sides, sides_of
 from plmctl.tasks._t5_casts import CASTS, CastName, spaced, target_texts
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ Ints = NDArray[np.int64]
 
 PARTS = ("lm",)
 _MOST_LABELS = 1000
+_WRITE = ("t5", "gpt2", "openai-gpt")
 
 
 class Config(TaskConfig):
@@ -114,37 +116,50 @@ def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def positions(config: Config, max_length: int) -> int:
+    """What a row takes of the positions of a network that reads from left to right."""
+    return max_length + config.max_target_length
+
+
 def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
-    """The model's own.
+    """The model's own, with GPT's template for pairs.
 
     Raises:
-        ConfigError: The model is no T5.
+        ConfigError: The model writes no text.
     """
     from plmctl.modeling.auto import config_of
     from plmctl.tokenization.load import load_tokenizer
 
-    if (kind := config_of(model).model_type) != "t5":
+    if (kind := str(config_of(model).model_type)) not in _WRITE:
         raise ConfigError(
             f"{model}: a {kind}, which cannot read one text and write another",
-            "text_to_text needs a model of the family t5; others have the task classification",
+            "text_to_text needs a t5, gpt1, gpt2 or gpt3; others have the task classification",
         )
-    return load_tokenizer(model)
+    return with_format(load_tokenizer(model), kind)
 
 
 def load(
     config: Config, model: str, labels: tuple[str, ...], *, pretrained: bool, changes: Any
 ) -> PreTrainedModel:
-    """T5 with its language-model head; see ``tasks.Task``."""
+    """A network with its language-model head; see ``tasks.Task``."""
     from plmctl.families import t5
+    from plmctl.modeling.auto import config_of
 
+    if not config_of(model).is_encoder_decoder:
+        from plmctl.modeling.heads.writer import load_writer
+
+        ids = gpt1_ids(tokenizer(config, model))
+        return load_writer(model, ids, pretrained=pretrained, changes=changes)
     return t5.load(model, PARTS, **changes) if pretrained else t5.anew(model, **changes)
 
 
 def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
     """Logits of the target tokens, [K, V]."""
     from plmctl.families import t5
+    from plmctl.modeling.heads import writer
 
-    return t5.forward(model, **inputs)
+    run = t5.forward if model.config.is_encoder_decoder else writer.write
+    return run(model, **inputs)
 
 
 @dataclass(frozen=True)
@@ -158,7 +173,7 @@ class TextToText:
     references: tuple[tuple[str, ...], ...] | None
     """[N] right answers."""
     labels: tuple[str, ...]
-    tokenizer: PreTrainedTokenizerBase
+    sides: Sides
     cut: int = 0
     dropped: tuple[str, ...] = ()
     parts: tuple[str, ...] = PARTS
@@ -182,26 +197,11 @@ class TextToText:
             samples: [B] row numbers.
 
         Returns:
-            inputs: input_ids, attention_mask [B, L], and where there are targets decoder_input_ids
-            [B, T] and positions [K]; targets: lm [K]. Tokens and cells are those of both sides.
+            See ``_sides``.
         """
-        import torch
-
-        from plmctl.modeling.batch import Batch
-
-        pad = id_of(self.tokenizer.pad_token_id)
-        ids, real = padded([self.sources[sample] for sample in samples], pad)
-        inputs = {"input_ids": ids, "attention_mask": real.astype(np.int64)}
-        tokens, cells, targets = int(real.sum()), real.size, {}
-        if self.targets is not None:
-            wanted, asked = padded([self.targets[sample] for sample in samples], pad)
-            shifted = np.full_like(wanted, pad)
-            shifted[:, 1:] = wanted[:, :-1]
-            inputs |= {"decoder_input_ids": shifted, "positions": np.flatnonzero(asked)}
-            targets = {"lm": torch.from_numpy(wanted[asked])}
-            tokens, cells = tokens + int(asked.sum()), cells + asked.size
-        made = {name: torch.from_numpy(array) for name, array in inputs.items()}
-        return Batch(made, targets, tokens, cells)
+        sources = [self.sources[sample] for sample in samples]
+        targets = None if self.targets is None else [self.targets[sample] for sample in samples]
+        return self.sides.batch(sources, targets)
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy of the target tokens, in nats."""
@@ -217,14 +217,13 @@ class TextToText:
 
     def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The ids that are written, [B, T], or log-probabilities of the labels, [B, labels]."""
-        inputs = {name: batch.inputs[name] for name in ("input_ids", "attention_mask")}
         config = self.config
         if config.decoding == "rank":
-            labels, _ = ended(self.tokenizer, self.labels, config.max_target_length)
-            return {"label": _decoding.label_scores(network.model, inputs, labels)}
-        ids = _decoding.generated(
+            labels, _ = self.sides.targets(self.labels, config.max_target_length)
+            return {"label": self.sides.label_scores(network.model, batch, labels)}
+        ids = self.sides.generated(
             network.model,
-            inputs,
+            batch,
             longest=config.max_target_length,
             beams=config.beams if config.decoding == "beam" else 1,
             length_penalty=config.length_penalty,
@@ -235,8 +234,9 @@ class TextToText:
         """The text that was written, or the likeliest label with all probabilities."""
         if self.config.decoding == "rank":
             return [_decoding.ranked(self.labels, row) for row in outputs["label"]]
-        ids = [row.tolist() for row in outputs["ids"]]
-        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        end = self.sides.end
+        ids = [row[: [*row, end].index(end)].tolist() for row in outputs["ids"]]
+        texts = self.sides.tokenizer.batch_decode(ids, skip_special_tokens=True)
         return [{"prediction": text.strip()} for text in texts]
 
     def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -265,10 +265,10 @@ def make(
         ConfigError: A metric whose package is missing, or whose words leave nothing of the targets.
         DataError: A missing column, or a target that is no text or none of the labels.
     """
-    texts = [_source(config, row) for row in rows]
+    texts, sides = [_source(config, row) for row in rows], sides_of(tokenizer)
     if use == "predict":
-        sources, cut = ended(tokenizer, texts, max_length)
-        return TextToText(config, sources, None, None, labels, tokenizer, int(cut.sum()))
+        sources, cut = sides.sources(texts, max_length)
+        return TextToText(config, sources, None, None, labels, sides, int(cut.sum()))
     references = [_targets(config, row) for row in rows]
     _text_figures.check(references, config.metrics, config.tokens)
     if config.decoding == "rank":
@@ -279,11 +279,11 @@ def make(
         dropped = [f"{rows[n].origin}: an empty text" for n, keep in enumerate(full) if not keep]
         texts = list(compress(texts, full))
         references = list(compress(references, full))
-    sources, cut = ended(tokenizer, texts, max_length)
-    targets, also = ended(tokenizer, [r[0] for r in references], config.max_target_length)
+    sources, cut = sides.sources(texts, max_length)
+    targets, also = sides.targets([r[0] for r in references], config.max_target_length)
     lost = int((cut | also).sum())
     return TextToText(
-        config, sources, targets, tuple(references), labels, tokenizer, lost, tuple(dropped)
+        config, sources, targets, tuple(references), labels, sides, lost, tuple(dropped)
     )
 
 

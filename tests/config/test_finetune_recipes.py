@@ -13,17 +13,17 @@ from plmctl.runs.finetune_protocol import members
 ROOT = Path(__file__).parents[2] / "configs" / "finetune"
 # Steps, warmup, and batch as RoBERTa (fairseq) and ALBERT give them; rows of GLUE's training sets.
 ROWS = {"cola": 8551, "sst2": 67349, "mrpc": 3668, "qqp": 363846, "mnli": 392702, "qnli": 104743}
-ROWS |= {"rte": 2490}
+ROWS |= {"rte": 2490, "stsb": 5749}
 UPDATES = {
     "roberta": {
         "rte": (2036, 122, 16), "cola": (5336, 320, 16), "mrpc": (2296, 137, 16),
         "sst2": (20935, 1256, 32), "qnli": (33112, 1986, 32), "qqp": (113272, 28318, 32),
-        "mnli": (123873, 7432, 32),
+        "mnli": (123873, 7432, 32), "stsb": (3598, 214, 16),
     },
     "albert": {
         "sst2": (20935, 1256, 32), "mnli": (10000, 1000, 128), "cola": (5336, 320, 16),
         "qnli": (33112, 1986, 32), "qqp": (14000, 1000, 128), "rte": (800, 200, 32),
-        "mrpc": (800, 200, 32),
+        "mrpc": (800, 200, 32), "stsb": (3598, 214, 16),
     },
 }  # fmt: skip
 CASES = [(family, task) for family, tasks in UPDATES.items() for task in tasks]
@@ -45,3 +45,19 @@ def test_every_grid_can_be_run_and_local_files_are_told_of(path: Path) -> None:
     assert isinstance(config, FinetuneConfig)
     assert members(config, 1, grid=bool(config.grid))
     assert re.search(r"^# Local files: data.train=", path.read_text("utf-8"), re.M)
+
+
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+
+
+@pytest.mark.parametrize("family", sorted(path.name for path in (ROOT / "glue").iterdir()))
+def test_every_task_of_glue_is_there(family: str) -> None:
+    for task in GLUE:
+        config = load("finetune", ROOT / "glue" / family / f"{task}.yaml")
+        assert isinstance(config, FinetuneConfig)
+        assert config.run == f"runs/glue/{family}/{task}"
+        assert (config.task.problem == "regression") == (task == "stsb")
+        sets = config.data.valid
+        assert (list(sets) if isinstance(sets, dict) else None) == (
+            ["matched", "mismatched"] if task == "mnli" else None
+        )

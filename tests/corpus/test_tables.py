@@ -50,19 +50,20 @@ def test_labels_of_datasets_are_given_by_name(tmp_path: Path) -> None:
 
 
 def test_held_out_rows_keep_equal_texts_on_one_side(table: str) -> None:
-    train, valid = split_rows(TableConfig(train=(table,), valid=0.2), 0, ["text"])
+    split = split_rows(TableConfig(train=(table,), valid=0.2), 0, ["text"])
+    train, valid = split.train, split.valid["valid"]
     texts = [{row.values["text"] for row in rows} for rows in (train, valid)]
     assert not texts[0] & texts[1]
     assert len(train) + len(valid) == 500
     assert 60 <= len(valid) <= 140  # 100 are expected, with a standard deviation of 13
-    again, _ = split_rows(TableConfig(train=(table,), valid=0.2), 7, ["text"])
+    again = split_rows(TableConfig(train=(table,), valid=0.2), 7, ["text"]).train
     assert keys(again) == keys(train)  # whatever the seed
 
 
 def test_a_smaller_sample_is_part_of_a_larger_one(table: str) -> None:
     def taken(count: int, seed: int = 1) -> list[str]:
         config = TableConfig(train=(table,), valid=(table,), max_rows=count)
-        return keys(split_rows(config, seed, ["n"])[0])
+        return keys(split_rows(config, seed, ["n"]).train)
 
     assert len(set(taken(50))) == 50
     assert set(taken(50)) < set(taken(200))
@@ -74,7 +75,7 @@ def test_sides_without_rows_are_refused(tmp_path: Path, table: str) -> None:
     (tmp_path / "empty.csv").write_text("n,text\n", encoding="utf-8")
     with pytest.raises(DataError, match="no rows in"):
         read_rows([str(tmp_path / "empty.csv")])
-    with pytest.raises(DataError, match="500 training and 0 validation rows"):
+    with pytest.raises(DataError, match="500 training rows, and validation rows: 0 of valid"):
         split_rows(TableConfig(train=(table,), valid=0.0), 0, ["n"])
     (tmp_path / "a.txt").write_text("x", encoding="utf-8")
     with pytest.raises(DataError, match="a text file has no columns"):

@@ -209,3 +209,19 @@ def finetune_config(run: Path) -> dict:
         "train": {"epochs": 1, "batch_size": 16, "max_length": 32},
         "compute": {"device": "cpu"},
     }
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_more_tokens_than_the_network_has_positions_for(
+    name: str, cli: Cli, pretrained: dict[str, Path]
+) -> None:
+    write("long.yaml", finetune_config(pretrained[name]) | {"run": "too-long"})
+    there = 512 if name == "bert" else 1024
+    refused(
+        cli("finetune", "long.yaml", "train.max_length=2000"),
+        2,
+        "train.max_length: 2,000 tokens",
+        f"positions for {there:,}",
+        f"{there} at most",
+    )
+    assert not Path("too-long").exists()

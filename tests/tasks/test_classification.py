@@ -38,7 +38,7 @@ def finetuned(folder: str, labels: tuple[str, ...], place: Path, **fields) -> No
 
 def test_labels_are_sorted_and_numbers_by_value() -> None:
     rows = rows_of(*({"text": "a", "label": n} for n in (10, 9, -1, 2)))
-    assert TASK.labels_of(TASK.Config(), rows) == ("-1", "2", "9", "10")
+    assert TASK.labels_of(TASK.Config(unlabelled="keep"), rows) == ("-1", "2", "9", "10")
     assert TASK.labels_of(TASK.Config(problem="regression"), rows) == ()
     rows = rows_of({"label": "b, a,"}, {"label": ["c", "a"]}, {"label": ""}, {"label": []})
     several = TASK.Config(problem="multi_label")

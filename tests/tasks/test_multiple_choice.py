@@ -72,7 +72,7 @@ def test_the_right_option(label: object, fields: dict, number: int) -> None:
         ({"label": ""}, ["'label' is empty"]),
         ({"options": "x"}, ["'options' holds a str", "expected a list"]),
         ({"options": ["x"]}, ["1 options; expected two"]),
-        ({"question": None}, ["no column 'question'"]),
+        ({"question": None}, ["column 'question' is null"]),
     ],
 )
 def test_bad_rows_are_named(change: dict, words: list[str], folder: Folder) -> None:

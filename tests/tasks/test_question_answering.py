@@ -145,7 +145,7 @@ def test_wrong_rows_are_refused_with_their_place() -> None:
     for change, words in (
         ({"answers": "Elbe"}, "no answers in SQuAD's form"),
         ({"answers": {"text": ["Elbe"], "answer_start": []}}, "no answers in SQuAD's form"),
-        ({"context": None}, "no column 'context'"),
+        ({"context": None}, "column 'context' is null"),
     ):
         with pytest.raises(DataError, match=f"a.jsonl:1.*{words}"):
             made([Row(values | change, "a.jsonl:1")])

@@ -118,7 +118,7 @@ def test_a_batch_writes_what_each_row_writes_alone(folder: str, fields: dict) ->
     for source, answer in zip(made.sources, together, strict=True):
         with torch.no_grad():
             ids = own.generate(torch.tensor([source]), max_new_tokens=8, do_sample=False, **beams)
-        alone = made.tokenizer.decode(ids[0], skip_special_tokens=True)
+        alone = made.sides.tokenizer.decode(ids[0], skip_special_tokens=True)
         assert answer == {"prediction": alone.strip()}
     assert len({answer["prediction"] for answer in together}) > 3
     with pytest.raises(DataError, match="no targets to score"):
@@ -137,7 +137,7 @@ def test_ranking_is_the_loss_of_each_label(folder: str) -> None:
     for source, answer in zip(made.sources, said, strict=True):
         scores = []
         for label in labels:
-            ids = torch.tensor([[*made.tokenizer(label).input_ids, 1]])
+            ids = torch.tensor([[*made.sides.tokenizer(label).input_ids, 1]])
             with torch.no_grad():
                 scores.append(-own(torch.tensor([source]), labels=ids).loss * ids.shape[1])
         expected = torch.stack(scores).softmax(0).tolist()
@@ -148,7 +148,7 @@ def test_ranking_is_the_loss_of_each_label(folder: str) -> None:
     assert figures == {"sequence_accuracy": pytest.approx(np.mean(right))}
     with pytest.raises(DataError, match="rows:0: target 'w9' is not among the training targets"):
         text_to_text.make(
-            made.config, [Row({"source": "w1", "target": "w9"}, "rows:0")], made.tokenizer,
+            made.config, [Row({"source": "w1", "target": "w9"}, "rows:0")], made.sides.tokenizer,
             made.labels, 16, "score",
         )  # fmt: skip
 
@@ -195,7 +195,7 @@ def test_templates_fields_and_aliases(folder: str) -> None:
     for target, message in (
         ([], "no list of texts"),
         ([3], "no text"),
-        (None, "no column 'target'"),
+        (None, "column 'target' is null"),
     ):
         with pytest.raises(DataError, match=rf"a:1: .*{message}"):
             text_to_text._targets(Config(), Row({"target": target}, "a:1"))

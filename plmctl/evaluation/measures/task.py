@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from plmctl.config.members import MeasureConfig
+from plmctl.errors import DataError
 from plmctl.evaluation.measures import Subject
 
 
@@ -24,21 +25,31 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     """The figures of the task, and the number of rows.
 
     Raises:
-        ConfigError: The model is not finetuned, or its task has no such column field.
+        ConfigError: The model is not finetuned, or its task has no such column field, or
+            ``max_length`` is beyond the network's positions.
+        DataError: No row has a label.
     """
     from plmctl import tasks
     from plmctl.corpus.tables import read_rows
     from plmctl.evaluation.predict import answers
+    from plmctl.modeling.auto import refuse_longer
     from plmctl.modeling.network import Network
 
     made = tasks.finetuned(subject.model)
     asked = tasks.with_columns(made.config, config.columns)
     task = tasks.get(asked.name)
-    rows = read_rows(config.data)
+    read = read_rows(config.data)
+    rows = [row for row in read if tasks.is_labelled(asked, row)]
+    if not rows:
+        raise DataError(f"{', '.join(config.data)}: no row has a gold label to score against")
     longest = config.max_length or made.max_length
+    refuse_longer(subject.model, longest, "max_length")
     tokenizer = task.tokenizer(asked, subject.model)
     examples = task.make(asked, rows, tokenizer, made.labels, longest, "score")
     model = task.load(asked, subject.model, made.labels, pretrained=True, changes={})
     network = Network(model, task.forward).to(subject.accelerator.device)
     found = answers(network, examples, subject.accelerator.device)
-    return {**examples.figures(found), "rows": len(rows), "cut": examples.cut}
+    counts = {"rows": len(rows), "cut": examples.cut}
+    if len(rows) < len(read):
+        counts["unlabelled"] = len(read) - len(rows)
+    return {**examples.figures(found), **counts}

@@ -19,6 +19,7 @@ from plmctl.errors import ConfigError
 from plmctl.modeling.auto import config_of
 from plmctl.modeling.gpt1_attention import fuse
 from plmctl.modeling.heads.decoder import add_rows
+from plmctl.modeling.heads.relabel import load_over
 from plmctl.modeling.initialization import truncated_normal_
 
 _CHOICE = {"openai-gpt": OpenAIGPTDoubleHeadsModel, "gpt2": GPT2DoubleHeadsModel}
@@ -88,10 +89,7 @@ def _made(cls: Any, model: str, config: Any, pretrained: bool) -> tuple[Any, set
     if not pretrained:
         made = cls.from_config(config, dtype=torch.float32) if _is_auto(cls) else cls(config)
         return made, {""}  # all of it
-    made, info = cls.from_pretrained(
-        model, config=config, dtype=torch.float32, output_loading_info=True
-    )
-    return made, {name.rpartition(".")[0] for name in info["missing_keys"]}
+    return load_over(cls, model, config)
 
 
 def _is_auto(cls: Any) -> bool:

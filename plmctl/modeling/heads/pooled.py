@@ -21,6 +21,7 @@ from transformers import (
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from plmctl.errors import ConfigError
+from plmctl.modeling.heads.relabel import load_over
 from plmctl.modeling.initialization import truncated_normal_
 
 _OF_THE_HEAD = ("num_labels", "id2label", "label2id", "problem_type")
@@ -138,9 +139,8 @@ def load_pooled(
     )
     config.pad_token_id = inner.pad_token_id
     if again:
-        return PooledForSequenceClassification.from_pretrained(
-            model, config=config, dtype=torch.float32
-        )
+        loaded: PreTrainedModel = load_over(PooledForSequenceClassification, model, config)[0]
+        return loaded
     made = PooledForSequenceClassification(config)
     if inner.model_type in ("bert", "albert"):  # whose published code draws so
         truncated_normal_(made, inner.initializer_range)

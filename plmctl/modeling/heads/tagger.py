@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForTokenClassification
 from plmctl.errors import ConfigError
 from plmctl.modeling.auto import config_of
 from plmctl.modeling.heads.mixed import MixedConfig, mixed
+from plmctl.modeling.heads.relabel import load_over
 from plmctl.modeling.initialization import truncated_normal_
 
 
@@ -61,10 +62,8 @@ def load_tagger(
     cls: Any = AutoModelForTokenClassification
     if not pretrained:
         return _published(cls.from_config(config, dtype=torch.float32))
-    made, info = cls.from_pretrained(
-        model, config=config, dtype=torch.float32, output_loading_info=True
-    )
-    return _published(made) if "classifier.weight" in info["missing_keys"] else made
+    made, fresh = load_over(cls, model, config)
+    return _published(made) if "classifier" in fresh else made
 
 
 def _published(made: Any) -> Any:

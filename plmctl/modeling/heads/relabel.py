@@ -1,0 +1,103 @@
+"""Going on from a finetuned folder: what becomes of a head that was made for other labels.
+
+A head is kept where it was made for the same labels, its rows in their new order; for other labels
+its last layer begins anew, as where MNLI's network is finetuned for RTE.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from plmctl.errors import ConfigError
+
+_DEVIATION = 0.02
+_WITH_LABELS = ("ForSequenceClassification", "ForTokenClassification")
+
+
+def load_over(cls: Any, model: str, config: Any) -> tuple[Any, set[str]]:
+    """A pretrained network with a head for the labels of ``config``, in float32.
+
+    Args:
+        cls: Of transformers, with a head.
+        model: A model folder or Hub id.
+        config: The network's, with ``id2label`` as it is to be.
+
+    Returns:
+        The network, and the modules whose weights the folder does not have.
+
+    Raises:
+        ConfigError: Weights below the head have another shape than the config says.
+    """
+    from plmctl.modeling.auto import config_of
+
+    made, info = cls.from_pretrained(
+        model,
+        config=config,
+        dtype=torch.float32,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    below = f"{made.base_model_prefix}."
+    other = [name for name, *_ in info["mismatched_keys"]]
+    if wrong := [name for name in other if name.startswith(below)]:
+        raise ConfigError(f"{model}: {wrong[0]} has another shape than config.json says")
+    fresh = {name.rpartition(".")[0] for name in (*info["missing_keys"], *other)}
+    before: Any = config_of(model)
+    had = list((before.id2label or {}).values())
+    names = list(config.id2label.values())
+    last = _last_layer(made, below)
+    same = made_for(before) in ("", type(made).__name__)
+    if last is None or last[0] in fresh or config.num_labels == 1 or (same and had == names):
+        return made, fresh
+    name, layer = last
+    if same and set(had) == set(names):
+        _reorder(layer, [had.index(label) for label in names])
+        return made, fresh
+    # Not by the network's own function, which passes over what was loaded.
+    nn.init.normal_(layer.weight, std=getattr(config, "initializer_range", _DEVIATION))
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return made, fresh | {name}
+
+
+def made_for(config: Any) -> str:
+    """The class that a folder's weights were saved from; empty where it does not say."""
+    return str((config.architectures or [""])[0])
+
+
+def new_head(model: str, labels: tuple[str, ...]) -> str | None:
+    """What to tell of a finetuned folder whose head does not go on; None: nothing."""
+    from plmctl.modeling.auto import config_of
+
+    before: Any = config_of(model)
+    if not made_for(before).endswith(_WITH_LABELS):
+        return None
+    had = list((before.id2label or {}).values())
+    if set(had) == set(labels or ("score",)):
+        return None
+    return f"{model} has a head for {_listed(had)}: a new one begins for {_listed(labels)}"
+
+
+def _last_layer(made: Any, below: str) -> tuple[str, Any] | None:
+    """The linear layer that gives the labels."""
+    found = [
+        (name, module)
+        for name, module in made.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith(below)
+    ]
+    return found[-1] if found else None
+
+
+@torch.no_grad()
+def _reorder(layer: nn.Linear, order: list[int]) -> None:
+    layer.weight.copy_(layer.weight[order].clone())
+    if layer.bias is not None:
+        layer.bias.copy_(layer.bias[order].clone())
+
+
+def _listed(labels: Any) -> str:
+    shown = list(labels) or ["a number"]
+    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")

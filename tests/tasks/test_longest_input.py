@@ -1,0 +1,61 @@
+"""How long an input a network takes is known before it runs, and is what torch says of it."""
+
+import pytest
+import torch
+
+from plmctl import tasks
+from plmctl.errors import ConfigError
+from plmctl.modeling.auto import config_of, longest_input, refuse_longer
+from tests.tasks.conftest import FAMILIES, Folder, rows_of
+
+TEXT = "a b " * 100
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_longest_input_runs_and_a_longer_one_does_not(family: str, folder: Folder) -> None:
+    model = folder(family)
+    longest = longest_input(config_of(model))
+    assert longest == 64
+    refuse_longer(model, 64, "train.max_length")
+    with pytest.raises(ConfigError, match=r"train.max_length: 65 tokens.*positions for 64"):
+        refuse_longer(model, 65, "train.max_length")
+    assert runs(model, 64)
+    assert not runs(model, 65)
+
+
+def runs(model: str, length: int) -> bool:
+    task = tasks.get("classification")
+    config = task.Config(name="classification")
+    rows = rows_of({"text": TEXT, "label": "x"})
+    examples = task.make(config, rows, task.tokenizer(config, model), ("x", "y"), length, "score")
+    made = task.load(config, model, ("x", "y"), pretrained=True, changes={}).eval()
+    batch = examples.collate(*torch.zeros(2, 1, dtype=torch.int64).numpy())
+    assert batch.inputs["input_ids"].shape[-1] == length
+    try:
+        with torch.no_grad():
+            task.forward(made, **batch.inputs)
+    except (IndexError, RuntimeError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_networks_around_an_encoder_are_as_long(family: str, folder: Folder) -> None:
+    task = tasks.get("classification")
+    config = task.Config(name="classification", pooling="mean")
+    made = task.load(config, folder(family), ("x", "y"), pretrained=True, changes={})
+    assert longest_input(made.config) == 64
+    task = tasks.get("tagging")
+    mixed = task.load(
+        task.Config(layers="mix"), folder(family), ("O", "B-X"), pretrained=True, changes={}
+    )
+    assert longest_input(mixed.config) == 64
+
+
+def test_relative_positions_have_no_end() -> None:
+    from transformers import T5Config
+
+    from plmctl.modeling.elmo.config import ElmoConfig
+
+    assert longest_input(T5Config()) is None
+    assert longest_input(ElmoConfig()) is None

@@ -1,0 +1,129 @@
+"""Twenty rows without any rule are learnt by heart through the command, so gradients get through.
+
+Each task with one network, and more families where slow tests run.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from plmctl import registry
+from plmctl.families import t5
+from tests.runs.conftest import run_main
+from tests.tasks.conftest import ENCODERS, Folder
+
+LETTERS = "bcdefghijklmnopqrstuvwxyz"  # an "a" is an article, which SQuAD's script leaves out
+DRAW = np.random.default_rng(5)
+
+
+def words(count: int) -> list[str]:
+    return [LETTERS[n] for n in DRAW.integers(len(LETTERS), size=count)]
+
+
+def asked() -> dict:
+    """A row of every task; nothing in it follows from anything else."""
+    context = words(24)
+    first = int(DRAW.integers(20))
+    tokens = words(8)
+    return {
+        "text": " ".join(words(8)),
+        "label": "xyz"[DRAW.integers(3)],
+        "several": [name for name in "uvw" if DRAW.integers(2)],
+        "score": float(DRAW.normal()),
+        "question": " ".join(words(4)),
+        "options": [" ".join(words(3)) for _ in range(3)],
+        "right": int(DRAW.integers(3)),
+        "context": " ".join(context),
+        "answers": {
+            "text": [" ".join(context[first : first + 3])],
+            "answer_start": [2 * first],
+        },
+        "tokens": tokens,
+        "tags": [("O", "B-X", "B-Y")[n] for n in DRAW.integers(3, size=8)],
+        "target": " ".join(words(3)),
+    }
+
+
+ROWS = [asked() for _ in range(20)]
+GPT = ("gpt1", "gpt2", "gpt3")
+
+CLASSIFY = {"name": "classification"}
+SEVERAL = {"name": "classification", "problem": "multi_label", "label": "several"}
+NUMBER = {"name": "classification", "problem": "regression", "label": "score"}
+CHOICE = {"name": "multiple_choice", "label": "right"}
+ANSWER = {"name": "question_answering"}
+TAGS = {"name": "tagging"}
+WRITE = {"name": "text_to_text", "source": "text", "max_target_length": 12}
+
+FAST = [
+    (CLASSIFY, "roberta", "accuracy", 1.0),
+    (NUMBER, "bert", "pearson", 0.99),
+    (CHOICE, "gpt1", "accuracy", 1.0),
+    (ANSWER, "bert", "exact_match", 100.0),
+    (TAGS, "albert", "f1", 1.0),
+    (WRITE, "t5", "sequence_accuracy", 1.0),
+    (WRITE, "gpt2", "sequence_accuracy", 1.0),
+]
+SLOW = [
+    *((CLASSIFY, family, "accuracy", 1.0) for family in (*ENCODERS, *GPT) if family != "roberta"),
+    *((CLASSIFY | {"pooling": how}, "bert", "accuracy", 1.0) for how in ("cls", "mean", "max")),
+    *((SEVERAL, family, "f1_micro", 1.0) for family in ("distilbert", "gpt2")),
+    *((NUMBER, family, "pearson", 0.99) for family in ("roberta", "albert", "gpt1", "gpt2")),
+    *((CHOICE, family, "accuracy", 1.0) for family in ("bert", "roberta", "albert", "gpt2")),
+    (ANSWER, "spanbert", "exact_match", 100.0),
+]
+CASES = [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
+
+
+@pytest.mark.parametrize(("task", "family", "figure", "expected"), CASES)
+def test_twenty_rows_are_learnt_by_heart(  # noqa: PLR0913
+    task: dict,
+    family: str,
+    figure: str,
+    expected: float,
+    folder: Folder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    config = {
+        "run": "run",
+        "model": model_of(family, folder, tmp_path),
+        "task": task,
+        "data": {"train": ["rows.jsonl"], "valid": ["rows.jsonl"]},
+        "train": {"epochs": 90, "batch_size": 20, "max_length": 48},
+        "optim": {"lr": 0.008, "weight_decay": 0.0},
+        "compute": {"device": "cpu"},
+        "log": {"every": 50},
+    }
+    Path("config.yaml").write_text(yaml.safe_dump(config))
+    capfd.readouterr()
+    code = run_main("finetune", "config.yaml", "--json")
+    out, err = capfd.readouterr()
+    assert code == 0, err
+    assert json.loads(out)[figure] >= expected, err
+
+
+def model_of(family: str, folder: Folder, place: Path) -> str:
+    if family != "t5":
+        return folder(family)
+    torch.manual_seed(0)
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocab = ["<pad>", "</s>", "<unk>", *LETTERS]
+    made = Tokenizer(models.WordLevel({w: n for n, w in enumerate(vocab)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(place / "t5")
+    fields = {"d_model": 32, "d_ff": 64, "d_kv": 16, "dropout_rate": 0.0, "vocab_multiple": 1}
+    config = registry.load("families", "t5").Config(size="tiny", version="v1.1", **fields)
+    t5.build(config, vocab_size=len(vocab), pad_id=0, parts=("lm",)).save_pretrained(place / "t5")
+    return str(place / "t5")

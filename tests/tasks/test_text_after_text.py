@@ -1,0 +1,120 @@
+"""Text to text by networks that read from left to right: what is learnt, and what is written."""
+
+import numpy as np
+import pytest
+import torch
+
+from plmctl import tasks
+from plmctl.evaluation.predict import answers
+from plmctl.modeling.network import Network
+from tests.tasks.conftest import Folder, rows_of
+
+TASK = tasks.get("text_to_text")
+FAMILIES = ("gpt1", "gpt2", "gpt3")
+ROWS = rows_of(
+    {"source": "a b c", "target": "x y"},
+    {"source": "d", "target": "z"},
+    {"source": "e f g h i j", "target": "u v w x"},
+)
+
+
+def made(model: str, use: str = "score", rows: list = ROWS, longest: int = 16, **fields: object):  # noqa: ANN201
+    config = TASK.Config(max_target_length=8, **fields)
+    tokens = TASK.tokenizer(config, model)
+    examples = TASK.make(config, rows, tokens, TASK.labels_of(config, ROWS), longest, use)
+    loaded = TASK.load(config, model, (), pretrained=True, changes={})
+    return examples, Network(loaded, TASK.forward).eval(), tokens
+
+
+def batch_of(examples, *which: int):  # noqa: ANN001, ANN201
+    return examples.collate(np.zeros(len(which), dtype=np.int64), np.array(which))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_source_target_and_end_stand_in_one_sequence(family: str, folder: Folder) -> None:
+    examples, _, tokens = made(folder(family))
+    row = batch_of(examples, 1).inputs["input_ids"][0].tolist()
+    text = "".join(tokens.convert_ids_to_tokens(row)).replace("</w>", "")
+    expected = "_start_d_delimiter_z_classify_" if family == "gpt1" else "dĊz<|endoftext|>"
+    assert text == expected
+    examples, _, tokens = made(folder(family), longest=4)
+    assert examples.cut == 2
+    assert max(map(len, examples.sources)) == 4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_loss_is_of_the_target_alone_and_that_of_transformers(
+    family: str, folder: Folder
+) -> None:
+    examples, network, _ = made(folder(family))
+    batch = batch_of(examples, 0, 1, 2)
+    ours = examples.loss(network, batch)["lm"].detach()
+    theirs, count = 0.0, 0
+    for source, target in zip(examples.sources, examples.targets, strict=True):
+        ids = torch.tensor([[*source, *target]])
+        labels = torch.tensor([[-100] * len(source) + list(target)])
+        with torch.no_grad():
+            theirs += float(network.model(ids, labels=labels).loss) * len(target)
+        count += len(target)
+    assert batch.targets["lm"].numel() == count
+    torch.testing.assert_close(float(ours), theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("fields", [{}, {"decoding": "beam", "beams": 2}])
+def test_a_batch_writes_what_each_row_writes_alone(
+    family: str, fields: dict, folder: Folder
+) -> None:
+    examples, network, _ = made(folder(family), "predict", **fields)
+    together = [one["prediction"] for one in answers(network, examples, torch.device("cpu"))]
+    alone = []
+    for row in ROWS:
+        examples, _, _ = made(folder(family), "predict", [row], **fields)
+        alone += [one["prediction"] for one in answers(network, examples, torch.device("cpu"))]
+    assert together == alone
+    scored, _, _ = made(folder(family), **fields)  # the targets are not read
+    assert [a["prediction"] for a in answers(network, scored, torch.device("cpu"))] == alone
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_is_the_likeliest_token_again_and_again(family: str, folder: Folder) -> None:
+    examples, network, _ = made(folder(family), "predict", ROWS[:1])
+    ids = list(examples.sources[0])
+    with torch.no_grad():
+        for _ in range(8):
+            ids.append(int(network.model(torch.tensor([ids])).logits[0, -1].argmax()))
+            if ids[-1] == examples.sides.end:
+                break
+    written = examples.outputs(network, batch_of(examples, 0))["ids"][0].tolist()
+    said = ids[len(examples.sources[0]) :]
+    assert written[: len(said)] == said
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ranking_is_the_loss_of_each_label(family: str, folder: Folder) -> None:
+    examples, network, _ = made(folder(family), decoding="rank")
+    scores = examples.outputs(network, batch_of(examples, 0, 1, 2))["label"]
+    for number, label in enumerate(examples.labels):
+        rows = [row.values | {"target": label} for row in ROWS]
+        asked, _, _ = made(folder(family), rows=rows_of(*rows))
+        for place in range(3):
+            loss = examples.loss(network, batch_of(asked, place))["lm"]
+            torch.testing.assert_close(scores[place, number], -loss, rtol=1e-4, atol=1e-4)
+
+
+def test_random_weights_are_of_the_same_network(folder: Folder) -> None:
+    config = TASK.Config()
+    for family in FAMILIES:
+        one, two = (
+            TASK.load(config, folder(family), (), pretrained=trained, changes={})
+            for trained in (True, False)
+        )
+        shapes = [[(n, p.shape) for n, p in model.named_parameters()] for model in (one, two)]
+        assert shapes[0] == shapes[1]
+        first = next(p for p in one.parameters())
+        assert not torch.equal(first, next(p for p in two.parameters()))
+
+
+def test_both_texts_have_to_fit_the_positions() -> None:
+    assert tasks.positions(TASK.Config(max_target_length=30), 40) == 70
+    assert tasks.positions(tasks.get("classification").Config(), 40) == 40

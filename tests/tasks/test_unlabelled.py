@@ -1,0 +1,45 @@
+"""Rows without a gold label: told of, left out on request, and never learnt as a class unasked."""
+
+import pytest
+
+from plmctl import tasks
+from plmctl.errors import DataError
+from tests.tasks.conftest import rows_of
+
+CLASSIFICATION = tasks.get("classification")
+NLI = ("entailment", "neutral", "contradiction")
+
+
+def kept(task: str, labels: list, **fields: object) -> list:
+    config = tasks.get(task).Config(unlabelled="drop", **fields)
+    rows = rows_of(*({"label": label} for label in labels))
+    return [row.values["label"] for row in rows if tasks.is_labelled(config, row)]
+
+
+def test_what_is_left_out() -> None:
+    labels = ["x", "-", "-1", -1, "", "  ", None, 0, "-x"]
+    assert kept("classification", labels) == ["x", 0, "-x"]
+    assert kept("multiple_choice", ["A", 0, "-", -1, None]) == ["A", 0]
+    assert kept("classification", [1.5, -1, "", None, "-"], problem="regression") == [1.5, -1]
+    several = [["x"], [], "", None]
+    assert kept("classification", several, problem="multi_label") == [["x"], [], ""]
+    missing = rows_of({"text": "a"})[0]  # a column that is not there is told of when it is read
+    assert tasks.is_labelled(CLASSIFICATION.Config(unlabelled="drop"), missing)
+    unlabelled = rows_of({"label": None})[0]
+    assert tasks.is_labelled(CLASSIFICATION.Config(), unlabelled)
+
+
+@pytest.mark.parametrize("labels", [(*NLI, "-"), (*NLI, "-1"), (0, 1, 2, -1), (0, 1, -1)])
+def test_marks_of_no_label_are_refused_unless_they_are_said_to_be_one(labels: tuple) -> None:
+    rows = rows_of(*({"label": label} for label in labels))
+    with pytest.raises(DataError, match=rf"rows.jsonl:{len(labels)}: .*stands for no label") as e:
+        CLASSIFICATION.labels_of(CLASSIFICATION.Config(), rows)
+    assert "task.unlabelled=drop" in str(e.value.hint)
+    found = CLASSIFICATION.labels_of(CLASSIFICATION.Config(unlabelled="keep"), rows)
+    assert set(found) == set(map(str, labels))
+
+
+@pytest.mark.parametrize("labels", [(-1, 1), (-2, -1, 0, 1, 2)])
+def test_negative_numbers_that_are_classes(labels: tuple) -> None:
+    rows = rows_of(*({"label": label} for label in labels))
+    assert CLASSIFICATION.labels_of(CLASSIFICATION.Config(), rows) == tuple(map(str, labels))
