@@ -202,7 +202,9 @@ def _finish(
         merge(model)
     found = answers(bare, examples.valid, engine.accelerator.device)
     results = examples.valid.figures(found) | facts
-    write_results(folder, "valid", {"kind": "finetune", "model": config.model, "results": results})
+    document = {"kind": "finetune", "model": config.model, "results": results}
+    sure = tasks.uncertainty(examples.valid, found)
+    write_results(folder, "valid", {**document, "uncertainty": sure})
     name, values = examples.valid.credits(found)
     credits = {"rows": examples.hashes["valid"], "credit": name, "values": values}
     write_results(folder, "rows/valid", credits)

@@ -235,6 +235,13 @@ class Classification:
             self.config.problem, said, targets, self.labels, self.config.positive
         )
 
+    def uncertainty(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+        """See ``_scoring.uncertainty``."""
+        said = [answer["prediction"] for answer in answers]
+        return _scoring.uncertainty(
+            self.config.problem, said, known(self.targets), self.labels, self.config.positive
+        )
+
     def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
         """Right or wrong; of regression the squared error, below 0."""
         targets = known(self.targets)
