@@ -1,11 +1,14 @@
 """A finetuned model on labelled rows, by the metrics of its task."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from plmctl.config.members import MeasureConfig
 from plmctl.evaluation.measures import Subject
+
+if TYPE_CHECKING:
+    from plmctl.tasks import Answer, Examples
 
 
 class Config(MeasureConfig):
@@ -26,6 +29,12 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     Raises:
         ConfigError: The model is not finetuned, or its task has no such column field.
     """
+    examples, found = answered(config, subject)
+    return {**examples.figures(found), "rows": len(found), "cut": examples.cut}
+
+
+def answered(config: Config, subject: Subject) -> "tuple[Examples, list[Answer]]":
+    """The rows as the model's task has them, and an answer to each; errors as ``measure``."""
     from plmctl import tasks
     from plmctl.corpus.tables import read_rows
     from plmctl.evaluation.predict import answers
@@ -40,5 +49,4 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     examples = task.make(asked, rows, tokenizer, made.labels, longest, "score")
     model = task.load(asked, subject.model, made.labels, pretrained=True, changes={})
     network = Network(model, task.forward).to(subject.accelerator.device)
-    found = answers(network, examples, subject.accelerator.device)
-    return {**examples.figures(found), "rows": len(rows), "cut": examples.cut}
+    return examples, answers(network, examples, subject.accelerator.device)
