@@ -142,7 +142,7 @@ def _nearest(suite: Suite, document: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _seeds(document: Mapping[str, Any]) -> int:
-    return max(column["seeds"] for column in document["columns"])
+    return max(int(column["seeds"]) for column in document["columns"])
 
 
 def _shown(value: float | None) -> str:

@@ -8,11 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import cast
 
 from plmctl import registry
-
-Split = Literal["dev", "test"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ class Published:
     Attributes:
         model: Its name.
         family: Of plmctl's.
-        split: Which rows the figures are of; ours are of dev.
+        split: Which rows the figures are of, dev or test; ours are of dev.
         source: Where they stand.
         figures: By column, in per cent.
         shape: Layers and hidden size, where that tells the size.
@@ -124,7 +122,7 @@ class Published:
 
     model: str
     family: str
-    split: Split
+    split: str
     source: str
     figures: Mapping[str, float]
     shape: tuple[int, int] | None = None
