@@ -238,8 +238,9 @@ def compare(
 ) -> None:
     """Put runs side by side.
 
-    Prints their key figures, and for each pair of finetuned runs that were scored on the same rows
-    the difference, its 95 % interval and its p by the paired bootstrap.
+    Prints their key figures, and for each pair of runs that were asked the same rows, pairs,
+    questions or documents (finetunings, suites and evaluations) the difference, its 95 % interval
+    and its p by the paired bootstrap, drawn beside zero.
     """
     from plmctl.runs import compare as command
 
