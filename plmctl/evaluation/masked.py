@@ -94,11 +94,11 @@ class Masked:
             rows.append(masked.framed(self._reader, ids))
         row, place, until = np.concatenate([np.zeros((3, 0), np.int64), *places], axis=1)
         sums, greedy = np.zeros(len(texts)), np.ones(len(texts), bool)
-        for which, nll, first in masked.scored(
+        for which, nll, likeliest in masked.scored(
             self._reader, masked.Copies(rows, row, place, until)
         ):
             np.subtract.at(sums, row[which], nll)
-            np.logical_and.at(greedy, row[which], first)
+            np.logical_and.at(greedy, row[which], likeliest)
         counts = np.bincount(row, minlength=len(texts))
         return [
             (float(total), int(count), bool(right))
