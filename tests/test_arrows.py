@@ -25,13 +25,14 @@ ALLOWED = {
         "objectives", "tasks", "training",
     },
     "reporting": {"config", "shaping"},
+    "suites": set(),
     "runs": {
         "config", "corpus", "shaping", "tokenization", "modeling", "families", "objectives",
-        "tasks", "training", "evaluation", "reporting", "metrics",
+        "tasks", "training", "evaluation", "reporting", "metrics", "suites",
     },
 }  # fmt: skip
 SHARED = {"errors", "registry", "formatting", "__init__"}
-NO_TORCH = ("config", "corpus", "shaping", "tokenization", "metrics", "reporting")
+NO_TORCH = ("config", "corpus", "shaping", "tokenization", "metrics", "reporting", "suites")
 FILES = sorted(ROOT.rglob("*.py"))
 
 

@@ -1,7 +1,7 @@
 """What a model can do: figures, answers, a page to look at."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -9,17 +9,62 @@ from plmctl.cli.app import Fresh, Json, app, example
 from plmctl.errors import ConfigError
 
 
-@app.command("eval", epilog=example("plmctl eval configs/demo/eval.yaml model=runs/mine/model"))
+@app.command(
+    "eval",
+    epilog=example("plmctl eval configs/demo/eval.yaml model=runs/mine/model")
+    + "\n  plmctl eval runs/mine/model --suite glue --data glue --seeds 3",
+)
 def evaluate(
     config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="A YAML file, or a tokenizer folder.")
+        Path,
+        typer.Argument(
+            metavar="CONFIG",
+            help="A YAML file; with --suite a model folder or Hub id; or a tokenizer folder.",
+        ),
     ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE",
-            help="Overrides of the config, or more tokenizer folders.",
+            help="Overrides of the config, or of a suite's recipes; or more tokenizer folders.",
             show_default=False,
+        ),
+    ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Finetune the model on glue, squad or clue, task by task, and score it.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Of --suite: where DIR/TASK/train.jsonl and dev.jsonl are; the Hub if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B", help="Of --suite: these tasks, and not all.", show_default=False
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Of --suite: runs of each task; the median counts.", show_default=False
+        ),
+    ] = None,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Of --suite: try the recipes' grids.")
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Of --suite: runs at once; one a GPU if not given.", show_default=False
         ),
     ] = None,
     text: Annotated[
@@ -42,9 +87,30 @@ def evaluate(
     """Score a model, or compare tokenizers.
 
     Scores a model on text or labelled rows: prints a table a measure, and writes the figures to
-    eval/ in the run folder. Of tokenizer folders it prints how well they fit a held-out text, side
-    by side.
+    eval/ in the run folder. With --suite it finetunes the model on each task of a suite and prints
+    one table beside published scores; overrides are KEY=VALUE for all recipes, TASK.KEY=VALUE for
+    one, and run=FOLDER. Of tokenizer folders it prints how well they fit a held-out text, side by
+    side.
     """
+    if suite is not None:
+        _suite(
+            str(config),
+            suite,
+            {
+                "overrides": overrides or (),
+                "data": data,
+                "tasks": _names(tasks),
+                "seeds": seeds or 1,
+                "grid": grid,
+                "jobs": jobs,
+                "fresh": fresh,
+            },
+            refused={"--at-checkpoints": at_checkpoints, "--text": bool(text), "--out": bool(out)},
+            as_json=as_json,
+        )
+        return
+    if data or tasks or seeds or grid or jobs:
+        raise ConfigError("--data, --tasks, --seeds, --grid and --jobs go with --suite")
     if config.is_dir():
         from plmctl.runs import tokenizers
 
@@ -56,6 +122,32 @@ def evaluate(
 
     resolved = load("eval", config, overrides or ())
     command.run(resolved, at_checkpoints=at_checkpoints, fresh=fresh, as_json=as_json)
+
+
+def _names(given: str | None) -> tuple[str, ...] | None:
+    """The names between commas."""
+    if given is None:
+        return None
+    found = tuple(name for part in given.split(",") if (name := part.strip()))
+    if not found:
+        raise ConfigError("--tasks: no name in it", "write --tasks sst2,rte")
+    return found
+
+
+def _suite(
+    model: str,
+    name: str,
+    asked: dict[str, Any],
+    *,
+    refused: dict[str, bool],
+    as_json: bool,
+) -> None:
+    wrong = [option for option, given in refused.items() if given]
+    if wrong:
+        raise ConfigError(f"{wrong[0]} does not go with --suite", "leave it out")
+    from plmctl.runs import suite
+
+    suite.run(suite.Asked(model, name, **asked), as_json=as_json)
 
 
 @app.command(epilog=example("plmctl export runs/demo/bert runs/demo/bert-early --step 1000"))
@@ -146,8 +238,9 @@ def compare(
 ) -> None:
     """Put runs side by side.
 
-    Prints their key figures, and for each pair of finetuned runs that were scored on the same rows
-    the difference, its 95 % interval and its p by the paired bootstrap.
+    Prints their key figures, and for each pair of runs that were asked the same rows, pairs,
+    questions or documents (finetunings, suites and evaluations) the difference, its 95 % interval
+    and its p by the paired bootstrap, drawn beside zero.
     """
     from plmctl.runs import compare as command
 

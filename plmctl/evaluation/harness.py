@@ -18,6 +18,7 @@ from plmctl.config.run import ComputeConfig
 from plmctl.errors import ConfigError
 from plmctl.evaluation.language import family_of
 from plmctl.evaluation.masked import Masked
+from plmctl.evaluation.measures import Subject
 from plmctl.evaluation.prompting.continuations import Continuation, score, score_ids
 from plmctl.evaluation.prompting.encoding import Encoded
 from plmctl.evaluation.prompting.generation import Decoding, prompted, write
@@ -63,7 +64,8 @@ class PlmctlModel(LM):  # type: ignore[misc]  # theirs
         self._name = pretrained
         family = family_of(pretrained)
         if "mlm" in families.get(family).HEADS:
-            self._model: Generative | Masked = Masked(pretrained, accelerator.device, seq_len)
+            subject = Subject(pretrained, 0, self._size, accelerator)
+            self._model: Generative | Masked = Masked(subject, seq_len)
         else:
             self._model = load(pretrained, accelerator, seq_len)
 
@@ -85,7 +87,7 @@ class PlmctlModel(LM):  # type: ignore[misc]  # theirs
             bare = context.rstrip()
             pairs.append((bare, context[len(bare) :] + continuation))
         if isinstance(self._model, Masked):
-            found = self._model.score(pairs, self._size)
+            found = self._model.score(pairs)
         else:
             found = score(self._model, pairs, self._size, sentinel=self._sentinel)
         return [(one.log_prob, one.greedy) for one in found]
@@ -145,7 +147,7 @@ class PlmctlModel(LM):  # type: ignore[misc]  # theirs
 
     def _rolled(self, text: str) -> list[Continuation]:
         if isinstance(self._model, Masked):
-            return self._model.rolled(text, self._size)
+            return self._model.rolled(text)
         model = self._model
         ids = tuple(model.plain.encode(text, add_special_tokens=False).ids)
         pieces = [ids[at : at + model.window] for at in range(0, len(ids), model.window)]

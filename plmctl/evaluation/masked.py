@@ -1,118 +1,106 @@
-"""Completions scored by an encoder's pseudo-likelihood, for the lm-evaluation-harness."""
+"""Completions scored by an encoder's pseudo-likelihood, for the lm-evaluation-harness.
+
+The likelihood is that of ``likelihood.masked``, ``word_l2r``: what is here is where a completion
+begins, and how a context is cut.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from plmctl.errors import DataError
+from plmctl.evaluation.likelihood import masked
+from plmctl.evaluation.likelihood.reader import open_reader
+from plmctl.evaluation.likelihood.rows import Ints, pieces
 from plmctl.evaluation.prompting.continuations import Continuation
 
-
-@dataclass(frozen=True)
-class _Text:
-    """Ids with special tokens, the places that are scored, and the word of each id."""
-
-    ids: tuple[int, ...]
-    scored: tuple[int, ...]
-    words: tuple[int | None, ...]
-    cut: bool
+if TYPE_CHECKING:
+    from plmctl.evaluation.measures import Subject
 
 
 class Masked:
     """An encoder with its masked-language-model head.
 
     Args:
-        name: A folder or Hub id.
-        device: Where to compute.
+        subject: The model.
         seq_len: Tokens at most, special ones included; None: its positions.
+
+    Raises:
+        ConfigError: The model has no such head.
     """
 
-    def __init__(self, name: str, device: Any, seq_len: int | None = None) -> None:
-        import torch
-        from transformers import AutoModelForMaskedLM
+    def __init__(self, subject: Subject, seq_len: int | None = None) -> None:
+        self._reader = open_reader(subject, ("masked",))
+        self._room = min(seq_len or 2**31, self._reader.context) - 2
 
-        from plmctl.modeling.auto import longest_input
-        from plmctl.tokenization.load import load_tokenizer
-
-        self._network: Any = AutoModelForMaskedLM.from_pretrained(name, dtype=torch.float32)
-        self._network.to(device).train(False)
-        self._tokenizer: Any = load_tokenizer(name)
-        longest = longest_input(self._network.config)
-        self._room = min(seq_len or 2**31, longest or 2**31) - 2
-
-    def score(self, pairs: Sequence[tuple[str, str]], batch_size: int) -> list[Continuation]:
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[Continuation]:
         """Score the tokens of each completion, all else seen; a context is cut from the left.
 
         Args:
             pairs: A context and its completion each.
-            batch_size: Masked copies at once.
 
         Raises:
             DataError: A completion without a token, or longer than the positions.
         """
-        return self._scored([self._text(*pair) for pair in pairs], batch_size)
-
-    def rolled(self, text: str, batch_size: int) -> list[Continuation]:
-        """Every token of a text once, in windows of all positions that do not overlap."""
-        found = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)
-        ids, words = found["input_ids"], found.word_ids()
-        texts = [
-            self._framed(ids[at : at + self._room], words[at : at + self._room], 0, cut=False)
-            for at in range(0, len(ids), self._room)
+        texts = [context + completion for context, completion in pairs]
+        read = self._reader.tokens([[text] for text in texts])
+        firsts = [
+            self._first(text, context, completion)
+            for text, (context, completion) in zip(texts, pairs, strict=True)
         ]
-        return self._scored(texts, batch_size)
+        over = [max(0, len(tokens.ids) - self._room) for tokens in read]
+        cut = [
+            (tokens.ids[less:], tokens.starts[less:], first - less)
+            for tokens, first, less in zip(read, firsts, over, strict=True)
+        ]
+        found = self._scored(cut)
+        parts = zip(found, over, strict=True)
+        return [Continuation(*one, cut=less > 0) for one, less in parts]
 
-    def _text(self, context: str, completion: str) -> _Text:
-        found = self._tokenizer(
-            context + completion,
-            add_special_tokens=False,
-            split_special_tokens=True,
-            return_offsets_mapping=True,
-        )
-        ids, words = found["input_ids"], found.word_ids()
-        ends = [end for _, end in found["offset_mapping"]]
-        first = next((n for n, end in enumerate(ends) if end > len(context)), len(ids))
-        over = max(0, len(ids) - self._room)
-        if first == len(ids) or over > first:
+    def rolled(self, text: str) -> list[Continuation]:
+        """Every token of a text once, in windows that do not overlap."""
+        (tokens,) = self._reader.tokens([[text]])
+        windows = [
+            (tokens.ids[start:end], tokens.starts[start:end], 0)
+            for start, end in pieces(len(tokens.ids), self._room)
+        ]
+        return [Continuation(*one) for one in self._scored(windows)]
+
+    def _first(self, text: str, context: str, completion: str) -> int:
+        """The first token that has anything of the completion."""
+        ends = [end for _, end in self._reader.offsets(text)]
+        first = next((n for n, end in enumerate(ends) if end > len(context)), len(ends))
+        count = len(ends) - first
+        if not 1 <= count <= self._room:
             raise DataError(
-                f"{completion[:40]!r}: {len(ids) - first} tokens, where the model takes 1 to "
-                f"{self._room}",
+                f"{completion[:40]!r}: {count} tokens, where the model takes 1 to {self._room}",
                 "leave the item out",
             )
-        return self._framed(ids[over:], words[over:], first - over, cut=over > 0)
+        return first
 
-    def _framed(
-        self, ids: Sequence[int], words: Sequence[int | None], first: int, *, cut: bool
-    ) -> _Text:
-        before, after = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
-        scored = tuple(range(first + 1, len(ids) + 1))
-        return _Text((before, *ids, after), scored, (None, *words, None), cut)
-
-    def _scored(self, texts: Sequence[_Text], batch_size: int) -> list[Continuation]:
-        import torch
-
-        copies = [(number, place) for number, text in enumerate(texts) for place in text.scored]
-        copies.sort(key=lambda copy: len(texts[copy[0]].ids))
-        sums, greedy = [0.0] * len(texts), [True] * len(texts)
-        with torch.inference_mode():
-            for at in range(0, len(copies), batch_size):
-                batch = copies[at : at + batch_size]
-                rows = [self._masked(texts[number], place) for number, place in batch]
-                inputs = self._tokenizer.pad({"input_ids": rows}, return_tensors="pt")
-                logits = self._network(**inputs.to(self._network.device)).logits
-                for row, (number, place) in enumerate(batch):
-                    target = texts[number].ids[place]
-                    log_probs = logits[row, place].log_softmax(-1)
-                    sums[number] += float(log_probs[target])
-                    greedy[number] &= int(log_probs.argmax()) == target
-        parts = zip(texts, sums, greedy, strict=True)
-        return [Continuation(total, len(t.scored), right, t.cut) for t, total, right in parts]
-
-    def _masked(self, text: _Text, place: int) -> list[int]:
-        word = text.words[place]
-        later = range(place + 1, len(text.ids))
-        hidden = {place, *(n for n in later if word is not None and text.words[n] == word)}
-        mask = self._tokenizer.mask_token_id
-        return [mask if n in hidden else id_ for n, id_ in enumerate(text.ids)]
+    def _scored(
+        self, texts: Sequence[tuple[Ints, NDArray[np.bool_], int]]
+    ) -> list[tuple[float, int, bool]]:
+        """Of ids, word starts and the first scored place of each text: sum, tokens, greedy."""
+        rows, places = [], []
+        for number, (ids, starts, first) in enumerate(texts):
+            place = np.arange(first, len(ids))
+            until = masked.masked_until(starts, "word_l2r")[first:]
+            places.append(np.stack([np.full_like(place, number), place + 1, until + 1]))
+            rows.append(masked.framed(self._reader, ids))
+        row, place, until = np.concatenate([np.zeros((3, 0), np.int64), *places], axis=1)
+        sums, greedy = np.zeros(len(texts)), np.ones(len(texts), bool)
+        for which, nll, likeliest in masked.scored(
+            self._reader, masked.Copies(rows, row, place, until)
+        ):
+            np.subtract.at(sums, row[which], nll)
+            np.logical_and.at(greedy, row[which], likeliest)
+        counts = np.bincount(row, minlength=len(texts))
+        return [
+            (float(total), int(count), bool(right))
+            for total, count, right in zip(sums, counts, greedy, strict=True)
+        ]

@@ -18,6 +18,9 @@ Rows = Sequence[Any] | NDArray[Any]
 Function = Callable[[Any, Any], float]
 """``function(predictions, references)``."""
 
+CountFunction = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+"""Of confusion matrices [R, C, C], a figure of each."""
+
 _SEED = 0  # of shown intervals: models that are scored on the same rows have the same draws
 
 
@@ -47,11 +50,55 @@ def interval(
         DataError: No row, or not as many predictions as references.
     """
     tail = 100 * (1 - level) / 2
-    said, true = _rows(predictions, references), _rows(references, predictions)
-    draws = _draws(len(said), seed, resamples)
-    found = [function(_taken(said, rows), _taken(true, rows)) for rows in draws]
+    found = _drawn(function, predictions, references, seed, resamples)
     low, high = np.percentile(found, [tail, 100 - tail])
     return float(low), float(high)
+
+
+def uncertainty(function: Function, predictions: Rows, references: Rows) -> dict[str, float]:
+    """How sure a figure is: ``spread_of`` its values over 1,000 draws; arguments as ``interval``.
+
+    Raises:
+        DataError: As ``interval``.
+    """
+    return spread_of(_drawn(function, predictions, references, _SEED, 1_000))
+
+
+def uncertainty_of_counts(
+    functions: Mapping[str, CountFunction], matrix: NDArray[np.int64]
+) -> dict[str, dict[str, float]]:
+    """``uncertainty`` of figures that a confusion matrix decides.
+
+    Drawing N rows with replacement draws the cells of the matrix from a multinomial, which takes
+    as long for a million rows as for a hundred.
+
+    Args:
+        functions: Figures by name, each of matrices [R, C, C], giving [R].
+        matrix: [C, C] counts: rows are the truth, columns the prediction.
+
+    Raises:
+        DataError: No row.
+    """
+    total, classes = int(matrix.sum()), len(matrix)
+    if not total:
+        raise DataError("nothing to score: there are no predictions")
+    generator = np.random.Generator(np.random.Philox(_SEED))
+    found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in functions}
+    for _ in range(10):  # in pieces: a thousand matrices of a hundred classes are large
+        drawn = generator.multinomial(total, matrix.ravel() / total, size=100)
+        for name, function in functions.items():
+            found[name].append(function(drawn.reshape(-1, classes, classes)))
+    return {name: spread_of(np.concatenate(values)) for name, values in found.items()}
+
+
+def spread_of(values: NDArray[np.float64]) -> dict[str, float]:
+    """Standard error ``se``, and the ends ``low`` and ``high`` of the 95 % interval.
+
+    Args:
+        values: [R] a figure, of as many draws.
+    """
+    low, high = np.percentile(values, [2.5, 97.5])
+    return {"se": float(np.std(values, ddof=1)), "low": float(low), "high": float(high)}
 
 
 def with_interval(
@@ -119,6 +166,15 @@ def paired(
         "high": float(high),
         "p": float(min(1.0, 2 * (beyond + 1) / (resamples + 1))),
     }
+
+
+def _drawn(
+    function: Function, predictions: Rows, references: Rows, seed: int, resamples: int
+) -> NDArray[np.float64]:
+    """The figure of each draw."""
+    said, true = _rows(predictions, references), _rows(references, predictions)
+    draws = _draws(len(said), seed, resamples)
+    return np.array([function(_taken(said, rows), _taken(true, rows)) for rows in draws])
 
 
 def _draws(rows: int, seed: int, resamples: int) -> Iterator[NDArray[np.int64]]:

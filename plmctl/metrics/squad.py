@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
+import numpy as np
+
 from plmctl.errors import DataError
+from plmctl.metrics import bootstrap
 
 Metric = Literal["squad", "squad2", "cmrc"]
 
@@ -94,6 +97,15 @@ def summary(found: Scores) -> dict[str, float]:
         "exact_match": _per_cent(found.exact),
         "f1": _per_cent(found.f1),
         "total": len(found.exact),
+    }
+
+
+def uncertainty(found: Scores) -> dict[str, dict[str, float]]:
+    """Standard error and interval of ``exact_match`` and ``f1`` (``metrics.bootstrap``)."""
+    values = {"exact_match": np.array(found.exact), "f1": np.array(found.f1)}
+    return {
+        name: bootstrap.uncertainty(lambda drawn, _: 100 * float(drawn.mean()), of, of)
+        for name, of in values.items()
     }
 
 

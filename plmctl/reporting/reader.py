@@ -120,7 +120,7 @@ def read_run(folder: Path, name: str) -> Run:
     return Run(
         path=folder,
         name=name,
-        kind=kind_of(folder / "config.yaml"),
+        kind="eval" if "suite" in config else kind_of(folder / "config.yaml"),
         config=config,
         environment=_document(folder / "environment.json", unreadable),
         records=_lines(folder / "metrics.jsonl", "step", unreadable),

@@ -6,15 +6,17 @@ from pathlib import Path
 from plmctl.errors import PlmError
 from plmctl.reporting import comparison, sections
 from plmctl.reporting.html import Html, element, join, page
+from plmctl.reporting.intervals import Interval, draw
 from plmctl.reporting.reader import Run, read_runs
 
 
-def write(runs: Sequence[Path], out: Path) -> Path:
+def write(runs: Sequence[Path], out: Path, differences: Sequence[Interval] = ()) -> Path:
     """Write the report on runs, finished or not.
 
     Args:
         runs: Run folders; with several, runs of one kind are drawn together.
         out: The file to write.
+        differences: Between several runs, to be drawn with their intervals.
 
     Returns:
         ``out``.
@@ -23,7 +25,7 @@ def write(runs: Sequence[Path], out: Path) -> Path:
         ConfigError: A folder that is no run folder.
         PlmError: ``out`` cannot be written.
     """
-    text = render(read_runs(runs))
+    text = render(read_runs(runs), differences)
     beside = out.with_name(f".{out.name}.writing")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -34,9 +36,9 @@ def write(runs: Sequence[Path], out: Path) -> Path:
     return out
 
 
-def render(runs: Sequence[Run]) -> str:
-    """The report as HTML."""
-    body = _one(runs[0]) if len(runs) == 1 else _several(runs)
+def render(runs: Sequence[Run], differences: Sequence[Interval] = ()) -> str:
+    """The report as HTML; arguments as ``write``."""
+    body = _one(runs[0]) if len(runs) == 1 else _several(runs, differences)
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     footer = element("footer", "Made by plmctl from the run folder alone. Losses are in nats.")
     return page(f"{title} · plmctl report", element("main", body, footer))
@@ -57,13 +59,18 @@ def _one(run: Run) -> Html:
     )
 
 
-def _several(runs: Sequence[Run]) -> Html:
+def _several(runs: Sequence[Run], differences: Sequence[Interval]) -> Html:
     kinds = list(dict.fromkeys(run.kind for run in runs))
     return join(
         element(
             "header", element("p", "Report", class_="eyebrow"), element("h1", f"{len(runs)} runs")
         ),
         *(_together([run for run in runs if run.kind == kind]) for kind in kinds),
+        *(
+            (element("h2", "Differences, with their 95 % intervals"), draw(differences))
+            if differences
+            else ()
+        ),
         element("h2", "Each run"),
         *(_folded(run) for run in runs),
     )

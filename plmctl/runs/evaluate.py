@@ -102,6 +102,10 @@ def _measured(
                 "data_sha256": content_hash(resolve(getattr(asked, "data", ()))),
                 "versions": versions(),
             }
+            for part, each in figures.pop(measures.EACH, {}).items():
+                write_results(
+                    folder, f"rows/{file}-{part}" if part else f"rows/{file}", each.document()
+                )
             write_results(folder, file, {**document, "results": figures})
         results[name] = json.loads(path.read_text(encoding="utf-8"))["results"]
     return results

@@ -206,15 +206,19 @@ def _finish(
 
         merge(model)
     results: dict[str, Any] = {}
+    sure: dict[str, Any] = {}
     sets = zip(file_names(examples.valid), examples.valid.items(), strict=True)
     for file, (name, valid) in sets:
         found = answers(bare, valid, engine.accelerator.device)
         figures = valid.figures(found)
+        errors = tasks.uncertainty(valid, found)
+        sure |= {f"{name}/{key}": at for key, at in errors.items()} if results else errors
         results = judging.with_further(results, name, figures) if results else figures | facts
         credit, values = valid.credits(found)
         credits = {"rows": examples.hashes[file], "credit": credit, "values": values}
         write_results(folder, f"rows/{file}", credits)
-    write_results(folder, "valid", {"kind": "finetune", "model": config.model, "results": results})
+    document = {"kind": "finetune", "model": config.model, "results": results}
+    write_results(folder, "valid", {**document, "uncertainty": sure})
     asked = tasks.settled(config.task, results)
     made = tasks.Finetuned(asked, examples.labels, config.train.max_length)
     card = model_card(folder, type(model).__name__)

@@ -5,6 +5,7 @@ import multiprocessing
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -51,7 +52,7 @@ def run(config: FinetuneConfig, seeds: int, *, grid: bool, jobs: int | None, as_
     planned = members(config, seeds, grid=grid)
     check_run(config, config.run, fresh=False)
     folder = open_run(config, config.run, fresh=False)
-    failed = _finish_all([member.config for member in planned], jobs)
+    failed = finish_all([member.config for member in planned], jobs)
     document = compare(config, planned)
     write_results(folder, "protocol", {"kind": "protocol", **document})
     from plmctl.reporting.tables import protocol_table
@@ -150,8 +151,16 @@ def _results(run: str) -> dict[str, Any] | None:
     return found
 
 
-def _finish_all(configs: Sequence[FinetuneConfig], jobs: int | None) -> dict[str, str]:
-    """Run what is not finished; what failed, with the message."""
+def finish_all(configs: Sequence[FinetuneConfig], jobs: int | None) -> dict[str, str]:
+    """Run what is not finished.
+
+    Args:
+        configs: Each with a run folder of its own.
+        jobs: As ``run``.
+
+    Returns:
+        What failed, with the message.
+    """
     left = [config for config in configs if _results(config.run) is None]
     if len(left) < len(configs):
         say(f"{len(configs) - len(left)} of {len(configs)} runs are finished")
@@ -182,11 +191,18 @@ def _at_once(
     for number in range(count):
         queue.put(number % devices if devices else None)
     pool = ProcessPoolExecutor(count, context, _worker, (queue,))
-    with _passing_on(), pool:
-        running = {pool.submit(_attempt, config): config.run for config in configs}
+    with _passing_on() as stopped, pool:
+        running = {pool.submit(_attempt_here, config): config.run for config in configs}
         try:
             for future in as_completed(running):
                 yield running[future], future.result()
+        except BrokenProcessPool as error:
+            if stopped:  # a run that had not begun yet, and had nothing to save
+                raise Preempted("stopped", "the same command goes on") from error
+            raise PlmError(
+                "a run's process was ended from outside; was there too little memory?",
+                "the same command goes on; fewer --jobs need less memory",
+            ) from error
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
@@ -203,6 +219,23 @@ def _attempt(config: FinetuneConfig) -> str | None:
     except PlmError as error:
         return error.message
     return None
+
+
+_stopped: list[bool] = []  # of a worker's process: it was told to stop
+
+
+def _attempt_here(config: FinetuneConfig) -> str | None:
+    """``_attempt`` in a worker, which begins nothing more once it was stopped.
+
+    The pool hands a run or two to its workers ahead of time, and cannot take them back.
+    """
+    if _stopped:
+        raise Preempted("stopped", "the same command goes on")
+    try:
+        return _attempt(config)
+    except Preempted:
+        _stopped.append(True)
+        raise
 
 
 def _worker(queue: Any) -> None:
@@ -222,15 +255,21 @@ def _devices(device: str) -> int:
 
 
 @contextmanager
-def _passing_on() -> Iterator[None]:
-    """A signal to this process goes on to the runs, which save a checkpoint and end."""
+def _passing_on() -> Iterator[list[int]]:
+    """A signal to this process goes on to the runs, which save a checkpoint and end.
+
+    Yields:
+        The signals so far.
+    """
+    seen: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
         for child in multiprocessing.active_children():
             child.terminate()
 
     before = signal.signal(signal.SIGTERM, pass_on)
     try:
-        yield
+        yield seen
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -43,8 +43,8 @@ class Task(Protocol):
     """What a file of this folder defines; the module itself is the object.
 
     It may also define ``split_columns(config)``, ``is_labelled(config, row)``,
-    ``positions(config, max_length)`` and ``settled(config, results)``, which the functions of these
-    names below ask for.
+    ``positions(config, max_length)`` and ``settled(config, results)``, and its examples
+    ``uncertainty(answers)``, which the functions of these names below ask for.
     """
 
     Config: Any
@@ -226,6 +226,19 @@ def settled(config: Any, results: Mapping[str, Any]) -> Any:
     """A task's config with what its results settle (a threshold tuned on the validation rows)."""
     task: Any = get(config.name)
     return task.settled(config, results) if hasattr(task, "settled") else config
+
+
+def uncertainty(examples: Any, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
+    """How sure the figures of answers are, over other rows of the same kind: the bootstrap.
+
+    Returns:
+        Of each figure that has one: its standard error ``se``, and its 95 % interval from ``low``
+        to ``high``, in the figure's own unit; nothing where the task does not say.
+    """
+    found: dict[str, dict[str, float]] = (
+        examples.uncertainty(answers) if hasattr(examples, "uncertainty") else {}
+    )
+    return found
 
 
 def _of_others(name: str, network: Any) -> tuple[Any, tuple[str, ...]]:

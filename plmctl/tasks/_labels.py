@@ -90,6 +90,22 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found, key=int if numeric else str))
 
 
+def positive(asked: str | Sequence[str] | None, labels: Sequence[str]) -> str | None:
+    """The label that F1 is of: the first of those asked for that there is; None if none was.
+
+    Raises:
+        ConfigError: None of them is a label.
+    """
+    if asked is None:
+        return None
+    wanted = [asked] if isinstance(asked, str) else list(asked)
+    for name in wanted:
+        if name in labels:
+            return name
+    known = nearest(wanted[0], labels) if wanted else ""
+    raise ConfigError(f"task.positive: no label {', '.join(map(repr, wanted))}{known}")
+
+
 def number_of(name: str, ids: Mapping[str, int], row: Row, column: str) -> int:
     """A label's id.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -122,6 +123,42 @@ def figures(
         predicted, targets, labels, positive=numbers.get(positive or labels[-1])
     )
     return with_interval(found, "accuracy", classification.accuracy, predicted, targets)
+
+
+def uncertainty(
+    problem: Problem,
+    said: Sequence[Any],
+    targets: NDArray[Any],
+    labels: Sequence[str],
+    positive: str | None,
+) -> dict[str, dict[str, float]]:
+    """How sure the figures are that papers report; arguments as ``figures``.
+
+    Returns:
+        accuracy, matthews, and f1 of two labels; pearson and spearman of regression; of several
+        labels a row f1_micro: each with se, low and high (``metrics.bootstrap.spread_of``).
+    """
+    from plmctl.metrics import bootstrap, classification, confusions, multi_label
+
+    if problem == "regression":
+        functions = {"pearson": classification.pearson, "spearman": classification.spearman}
+        numbers = np.asarray(said, dtype=np.float64)
+        return {
+            name: bootstrap.uncertainty(function, numbers, targets)
+            for name, function in functions.items()
+        }
+    if problem == "multi_label":
+        there = np.array([[label in names for label in labels] for names in said])
+        return {"f1_micro": bootstrap.uncertainty(multi_label.f1_micro, there, targets > 0.5)}
+    ids = {name: number for number, name in enumerate(labels)}
+    counts = classification.confusion([ids[name] for name in said], targets, len(labels))
+    of_counts: dict[str, bootstrap.CountFunction] = {
+        "accuracy": confusions.accuracy,
+        "matthews": confusions.matthews,
+    }
+    if len(labels) == 2:
+        of_counts["f1"] = partial(confusions.f1, positive=ids[positive or labels[-1]])
+    return bootstrap.uncertainty_of_counts(of_counts, counts)
 
 
 def credits(

@@ -179,6 +179,11 @@ class Spotting:
             )
         return {**figures, "null_threshold": self._threshold(answers)}
 
+    def uncertainty(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+        """Of exact match and F1, in per cent."""
+        texts = [answer["prediction"] for answer in answers]
+        return squad.uncertainty(squad.scores(texts, self._references(), self.metric))
+
     def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
         """F1 of each question, from 0 to 1."""
         texts = [answer["prediction"] for answer in answers]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -151,13 +152,7 @@ def label_figures(
     """
     from plmctl.metrics import classification as metrics
 
-    cast = CASTS[name]
-    numbers = {label: float(n) for n, label in enumerate(cast.labels)}
-    if name == "stsb":
-        numbers = {label: float(label) for label in cast.labels}
-    read = _number if name == "stsb" else lambda text: numbers.get(text, -1.0)
-    predicted = np.array([read(text.strip()) for text in predictions])
-    expected = np.array([numbers[label] for label in references])
+    predicted, expected = _read(name, predictions, references)
     functions: dict[Figure, Callable[..., float]] = {
         "accuracy": metrics.accuracy,
         "f1": f1_with_invalid,
@@ -166,20 +161,72 @@ def label_figures(
         "spearman": metrics.spearman,
     }
     figures: dict[str, float] = {
-        figure: functions[figure](predicted, expected) for figure in cast.figures
+        figure: functions[figure](predicted, expected) for figure in CASTS[name].figures
     }
     if name != "stsb":
         figures["majority"] = metrics.majority(expected)
     return figures | {"no_label": float((predicted < 0).mean())}
 
 
+def label_uncertainty(
+    name: str, predictions: Sequence[str], references: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """How sure the figures of the cast are; arguments as ``label_figures``.
+
+    Returns:
+        se, low and high of each (``metrics.bootstrap.spread_of``).
+    """
+    from plmctl.metrics import bootstrap, classification, confusions
+
+    predicted, expected = _read(name, predictions, references)
+    if name == "stsb":
+        functions = {"pearson": classification.pearson, "spearman": classification.spearman}
+        return {
+            figure: bootstrap.uncertainty(function, predicted, expected)
+            for figure, function in functions.items()
+        }
+    classes = len(CASTS[name].labels) + 1  # the last: what is no label
+    of_counts: dict[Figure, bootstrap.CountFunction] = {
+        "accuracy": confusions.accuracy,
+        "matthews": confusions.matthews,
+        "f1": partial(confusions.f1, positive=1),
+    }
+    found: dict[str, dict[str, float]] = {}
+    for figure in CASTS[name].figures:
+        said = settled(predicted, expected) if figure == "f1" else predicted
+        numbers = np.where(said < 0, classes - 1, said).astype(np.int64)
+        counts = classification.confusion(numbers, expected.astype(np.int64), classes)
+        found |= bootstrap.uncertainty_of_counts({figure: of_counts[figure]}, counts)
+    return found
+
+
+def _read(
+    name: str, predictions: Sequence[str], references: Sequence[str]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Numbers of what was written, -1 where it is no label, and of what is right."""
+    labels = CASTS[name].labels
+    numbers = {label: float(n) for n, label in enumerate(labels)}
+    if name == "stsb":
+        numbers = {label: float(label) for label in labels}
+    read = _number if name == "stsb" else lambda text: numbers.get(text, -1.0)
+    predicted = np.array([read(text.strip()) for text in predictions])
+    return predicted, np.array([numbers[label] for label in references])
+
+
 def f1_with_invalid(predicted: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> float:
     """F1 of label 1, where a prediction that is neither 0 nor 1 counts as the wrong one of them."""
-    valid = (predicted == 0) | (predicted == 1)
-    settled = np.where(valid, predicted, 1 - expected)
-    both = float(((settled == 1) & (expected == 1)).sum())
-    total = float((settled == 1).sum() + (expected == 1).sum())
+    said = settled(predicted, expected)
+    both = float(((said == 1) & (expected == 1)).sum())
+    total = float((said == 1).sum() + (expected == 1).sum())
     return 2 * both / total if total else 0.0
+
+
+def settled(
+    predicted: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """Predictions of two labels, the wrong one where it is neither."""
+    valid = (predicted == 0) | (predicted == 1)
+    return np.where(valid, predicted, 1 - expected)
 
 
 def _similarity(value: Any, origin: str) -> str:

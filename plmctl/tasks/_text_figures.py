@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from plmctl.errors import ConfigError, DataError
 from plmctl.metrics import squad, text
-from plmctl.tasks._t5_casts import CASTS, label_figures
+from plmctl.tasks._t5_casts import CASTS, label_figures, label_uncertainty
 from plmctl.tokenization.words import has_chinese
 
 Metric = Literal["sequence_accuracy", "squad", "trivia_qa", "bleu", "chrf", "rouge"]
@@ -82,6 +82,21 @@ def _figures(
     if metric == "chrf":
         return {"chrf": text.chrf(predictions, references)}
     return {"sequence_accuracy": text.sequence_accuracy(predictions, references)}
+
+
+def uncertainty(
+    answers: Sequence[Mapping[str, Any]],
+    references: Sequence[Sequence[str]],
+    cast: str | None,
+    metrics: Sequence[Metric],
+) -> dict[str, dict[str, float]]:
+    """How sure the figures of a cast are, and those of squad; arguments as ``figures``."""
+    predictions = [answer["prediction"] for answer in answers]
+    if cast is not None and CASTS[cast].labels:
+        return label_uncertainty(cast, predictions, [texts[0] for texts in references])
+    if "squad" in (metrics or (("squad",) if cast else ())):
+        return squad.uncertainty(squad.scores(predictions, references, "squad"))
+    return {}
 
 
 def credits(

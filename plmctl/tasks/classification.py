@@ -20,7 +20,6 @@ from pydantic import Field, model_validator
 
 from plmctl.config.members import TaskConfig
 from plmctl.errors import ConfigError
-from plmctl.registry import nearest
 from plmctl.tasks import _elmo, _labels, _scoring, _unlabelled
 from plmctl.tasks._formats import gpt1_ids, sequences, with_format
 from plmctl.tasks._known import known
@@ -56,8 +55,9 @@ class Config(TaskConfig):
     """multi_label only: what stands between the labels of a row in one text."""
     threshold: float = Field(default=0.5, gt=0, lt=1)
     """multi_label only: the probability from which a label is given."""
-    positive: str | None = None
-    """The label whose F1 is reported as `f1` where there are two; empty: the second."""
+    positive: str | tuple[str, ...] | None = None
+    """The label whose F1 is reported as `f1` where there are two; of several names the first that
+    is a label; empty: the second."""
     class_weights: Literal["balanced"] | dict[str, float] | None = None
     """What a training row counts for, by its label: `balanced` (all labels the same in sum), or
     weights by label, 1 for the others. They multiply losses; the loss is still divided by the
@@ -124,9 +124,7 @@ def load(
     from plmctl.modeling.heads.classifier import load_classifier
 
     names = labels or ("score",)
-    if config.positive is not None and config.positive not in labels:
-        known = nearest(config.positive, labels)
-        raise ConfigError(f"task.positive: no label {config.positive!r}{known}")
+    _labels.positive(config.positive, labels)
     changes = {
         "num_labels": len(names),
         "id2label": dict(enumerate(names)),
@@ -230,8 +228,13 @@ class Classification:
         """See ``_scoring.figures``."""
         targets = known(self.targets)
         said = [answer["prediction"] for answer in answers]
-        return _scoring.figures(
-            self.config.problem, said, targets, self.labels, self.config.positive
+        return _scoring.figures(self.config.problem, said, targets, self.labels, self._positive)
+
+    def uncertainty(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+        """See ``_scoring.uncertainty``."""
+        said = [answer["prediction"] for answer in answers]
+        return _scoring.uncertainty(
+            self.config.problem, said, known(self.targets), self.labels, self._positive
         )
 
     def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
@@ -239,6 +242,10 @@ class Classification:
         targets = known(self.targets)
         said = [answer["prediction"] for answer in answers]
         return _scoring.credits(self.config.problem, said, targets, self.labels)
+
+    @property
+    def _positive(self) -> str | None:
+        return _labels.positive(self.config.positive, self.labels)
 
     def _said(self, row: NDArray[Any]) -> str | list[str]:
         if self.config.problem == "multi_label":

@@ -245,6 +245,11 @@ class TextToText:
         written, c = [answer["prediction"] for answer in answers], self.config
         return _text_figures.figures(written, references, c.cast, c.metrics, c.tokens)
 
+    def uncertainty(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+        """See ``tasks._text_figures``."""
+        references, c = known(self.references, "targets"), self.config
+        return _text_figures.uncertainty(answers, references, c.cast, c.metrics)
+
     def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
         """SQuAD's F1 of each text, over its words."""
         references = known(self.references, "targets")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.runs.conftest import Cli, write
+from tests.runs.conftest import VERBS, Cli, write
 from tests.runs.test_bad_input import refused
 
 
@@ -53,3 +53,42 @@ def test_pairs_of_runs(cli: Cli, pretrained: dict[str, Path]) -> None:
 def test_what_cannot_be_compared(cli: Cli, pretrained: dict[str, Path]) -> None:
     refused(cli("compare", str(pretrained["bert"])), 2, "one run alone")
     refused(cli("compare", str(pretrained["bert"]), "tok-none"), 2, "no run here")
+
+
+def test_language_measures_are_compared_item_by_item(cli: Cli, pretrained: dict[str, Path]) -> None:
+    Path("pairs.jsonl").write_text(
+        "".join(
+            json.dumps({"sentence_good": f"Anna {verb} Carl.", "sentence_bad": f"{verb} Anna Carl"})
+            + "\n"
+            for verb in VERBS
+        ),
+        encoding="utf-8",
+    )
+    measures = [
+        {"name": "minimal_pairs", "data": ["pairs.jsonl"]},
+        {"name": "bits_per_byte", "data": ["text.txt"], "max_documents": 5, "seq_len": 32},
+    ]
+    for name in ("bert", "gpt2"):
+        made = {"run": f"lm-{name}", "model": str(pretrained[name] / "model")}
+        write(f"lm-{name}.yaml", {**made, "measures": measures, "compute": {"device": "cpu"}})
+        assert cli("eval", f"lm-{name}.yaml")[0] == 0
+    code, out, err = cli("compare", "lm-bert", "lm-gpt2", "--json", "--out", "lm.html")
+    assert code == 0, err
+    bits, pairs = json.loads(out)["differences"]
+    assert (bits["measure"], bits["better"], bits["rows"]) == ("bits_per_byte", "low", 5)
+    assert (pairs["measure"], pairs["better"], pairs["rows"]) == ("minimal_pairs", "high", 8)
+    for pair, figure in ((bits, "bits_per_byte"), (pairs, "accuracy")):
+        one, two = (
+            json.loads(Path(run, f"eval/{pair['measure']}.json").read_text())["results"]
+            for run in ("lm-bert", "lm-gpt2")
+        )
+        assert pair["difference"] == pytest.approx(two[figure] - one[figure])
+        assert pair["low"] <= pair["difference"] <= pair["high"]
+    assert "Differences" in Path("lm.html").read_text(encoding="utf-8")
+    shown = cli("compare", "lm-bert", "lm-gpt2")[1]
+    assert "less is better" in " ".join(shown.split())
+
+    # The same measure of other text is not compared.
+    assert cli("eval", "lm-gpt2.yaml", "run=lm-other", "measures.1.max_documents=4")[0] == 0
+    found = json.loads(cli("compare", "lm-bert", "lm-other", "--json")[1])["differences"]
+    assert [pair["measure"] for pair in found] == ["minimal_pairs"]

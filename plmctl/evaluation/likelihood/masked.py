@@ -7,7 +7,8 @@ word (Kauf and Ivanova, 2023, arXiv:2305.10588).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from plmctl.evaluation.likelihood.reader import Reader, Tokens
 from plmctl.evaluation.likelihood.rows import Ints, batches, padded, pieces, sizes
-from plmctl.evaluation.likelihood.scores import Scores, token_nll
+from plmctl.evaluation.likelihood.scores import Floats, Scores, token_nll
 
 Variant = Literal["original", "word_l2r"]
 
@@ -33,37 +34,73 @@ def score(reader: Reader, texts: Sequence[Tokens], size: int, variant: Variant) 
     Returns:
         The sums of each text.
     """
-    import torch
-
-    cls, sep, mask = (reader.special(name) for name in ("cls", "sep", "mask"))
-    fill = reader.vocab.pad or 0
     rows: list[Ints] = []
-    copies: list[Ints] = []  # [4, n]: row, place, end of what is masked, text
+    places: list[Ints] = []  # [4, n]: row, place, end of what is masked, text
     for number, text in enumerate(texts):
         for start, end in pieces(len(text.ids), size - 2):
             place = np.arange(1, end - start + 1)
             until = masked_until(text.starts[start:end], variant) + 1
             fixed = np.full_like(place, len(rows)), np.full_like(place, number)
-            copies.append(np.stack([fixed[0], place, until, fixed[1]]))
-            rows.append(np.concatenate([[cls], text.ids[start:end], [sep]]))
-    scores, lengths = Scores.empty(len(texts)), sizes(rows)
-    row, place, until, of = np.concatenate([np.zeros((4, 0), np.int64), *copies], axis=1)
+            places.append(np.stack([fixed[0], place, until, fixed[1]]))
+            rows.append(framed(reader, text.ids[start:end]))
+    row, place, until, of = np.concatenate([np.zeros((4, 0), np.int64), *places], axis=1)
+    scores = Scores.empty(len(texts))
+    for which, nll, _ in scored(reader, Copies(rows, row, place, until)):
+        scores.add(of[which], nll)
+    return scores
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Masked copies of rows, each asking for one token.
+
+    Attributes:
+        rows: Ids, special tokens included.
+        row: [n] whose copy it is.
+        place: [n] the token that is asked for.
+        until: [n] where what is masked from there on ends.
+    """
+
+    rows: Sequence[Ints]
+    row: Ints
+    place: Ints
+    until: Ints
+
+
+def framed(reader: Reader, ids: Ints) -> Ints:
+    """A row: the ids between the two special tokens."""
+    return np.concatenate([[reader.special("cls")], ids, [reader.special("sep")]])
+
+
+def scored(reader: Reader, copies: Copies) -> Iterator[tuple[Ints, Floats, NDArray[np.bool_]]]:
+    """What a model says to every copy, in batches by length.
+
+    Yields:
+        Numbers of copies [K], the negative log-likelihood of their tokens in nats [K], and whether
+        each is the most probable one [K].
+    """
+    import torch
+
+    mask, fill = reader.special("mask"), reader.vocab.pad or 0
+    lengths = sizes(copies.rows)
     with torch.inference_mode():
-        for which in batches(lengths[row], reader.cells, most=reader.predictions):
-            ids = padded([rows[number] for number in row[which]], fill)
+        lengths_of = lengths[copies.row]
+        for which in batches(lengths_of, reader.cells, most=reader.predictions):
+            place, until = copies.place[which], copies.until[which]
+            ids = padded([copies.rows[number] for number in copies.row[which]], fill)
             column = np.arange(ids.shape[1])
-            there = column < lengths[row[which], None]
-            at = np.arange(len(which)), place[which]
+            there = column < lengths_of[which, None]
+            at = np.arange(len(which)), place
             targets = ids[at]
-            ids[(column >= place[which, None]) & (column < until[which, None])] = mask
+            ids[(column >= place[:, None]) & (column < until[:, None])] = mask
             logits = reader.logits(
                 input_ids=ids,
                 attention_mask=there.astype(np.int64),
                 token_type_ids=np.zeros_like(ids),
                 positions=at[0] * ids.shape[1] + at[1],
-            )
-            scores.add(of[which], token_nll(logits["mlm"], targets))
-    return scores
+            )["mlm"]
+            first = logits.argmax(-1).cpu().numpy() == targets
+            yield which, token_nll(logits, targets), first
 
 
 def masked_until(starts: NDArray[np.bool_], variant: Variant) -> Ints:

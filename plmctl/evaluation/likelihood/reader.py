@@ -156,14 +156,20 @@ class Reader:
             )
         return found
 
+    def offsets(self, sentence: str) -> list[tuple[int, int]]:
+        """Where in a sentence each of its tokens stands, in characters."""
+        found: list[tuple[int, int]] = self._tokenizer.encode(
+            sentence, add_special_tokens=False
+        ).offsets
+        return found
+
     def _is_unknown(self, ids: Ints) -> NDArray[np.bool_]:
         unknown = ids >= self.outputs  # words of ELMo that are read but not predicted
         return unknown if self.vocab.unk is None else unknown | (ids == self.vocab.unk)
 
     def _bytes(self, sentence: str, chosen: NDArray[np.bool_]) -> int:
         """UTF-8 bytes that the chosen tokens of a sentence stand for."""
-        offsets = self._tokenizer.encode(sentence, add_special_tokens=False).offsets
-        pairs = [pair for pair, wanted in zip(offsets, chosen, strict=True) if wanted]
+        pairs = [p for p, wanted in zip(self.offsets(sentence), chosen, strict=True) if wanted]
         return sum(len(sentence[start:end].encode()) for start, end in pairs)
 
     @cached_property

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from plmctl.config.units import Bytes
 from plmctl.evaluation.likelihood.texts import RawTextConfig
-from plmctl.evaluation.measures import Subject
+from plmctl.evaluation.measures import EACH, Each, Subject, digest
 
 
 class Config(RawTextConfig):
@@ -43,6 +43,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     corpus = read_corpus(config, subject.seed)
     tokens = reader.tokens(corpus.texts)
     scores = score_texts(reader, tokens, way)
+    asked = digest(corpus.texts)
     size, characters, _ = corpus.sizes.astype(np.float64)
     bits, spelt = bits_of(reader, tokens, scores)
     return {
@@ -50,6 +51,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
         **ratio_figures("bits_per_character", bits, characters, subject.seed),
         "unknown_share_of_bits": float(spelt.sum() / bits.sum()),
         **counts(corpus, tokens, scores),
+        EACH: {"": Each("bits per byte", asked, bits.tolist(), size.tolist(), "low")},
         "kind": reader.kind,
         "definition": (f"bits / UTF-8 bytes of the raw text, bits = -log2 {line}; {BITS}"),
     }

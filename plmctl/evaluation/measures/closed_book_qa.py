@@ -14,7 +14,7 @@ from pydantic import Field
 
 from plmctl.corpus.tables import Row, read_rows
 from plmctl.evaluation.answers import Normalisation, exact_match
-from plmctl.evaluation.measures import Subject
+from plmctl.evaluation.measures import EACH, Each, Subject
 from plmctl.evaluation.prompting.measuring import (
     PromptedConfig,
     hash_of,
@@ -87,6 +87,11 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
         "shots": mean_and_error([prompt.shots for prompt in prompts])[0],
         "cut": sum(one.cut for one in inputs),
         "data_hash": hash_of(rows),
+        "definition": (
+            "share of answers that equal one of the right ones, both normalised as "
+            f"{config.normalisation} does"
+        ),
+        EACH: {"": Each("exact match", hash_of(rows), hits)},
     }
 
 

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any, Literal
 
 from plmctl.corpus.tables import Row
-from plmctl.evaluation.measures import Subject
+from plmctl.evaluation.measures import EACH, Each, Subject
 from plmctl.evaluation.prompting.measuring import (
     PromptedConfig,
     hash_of,
@@ -54,8 +54,9 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     prompts = [few_shot(item.prompt, model.count(item.completion)) for item in items]
     pairs = [(p.text, item.completion) for p, item in zip(prompts, items, strict=True)]
     found = score(model, pairs, subject.batch_size, sentinel=config.sentinel)
-    accuracy, error = mean_and_error([float(one.greedy) for one in found])
-    loss, loss_error = mean_and_error([-one.log_prob for one in found])
+    hits, losses = [float(one.greedy) for one in found], [-one.log_prob for one in found]
+    accuracy, error = mean_and_error(hits)
+    loss, loss_error = mean_and_error(losses)
     perplexity = math.exp(min(loss, 700.0))
     return {
         "accuracy": accuracy,
@@ -67,6 +68,14 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
         "shots": mean_and_error([prompt.shots for prompt in prompts])[0],
         "cut": sum(one.cut for one in found),
         "data_hash": hash_of(rows),
+        "definition": (
+            "accuracy: every token of the last word is the most probable one given all before it; "
+            "perplexity: exp(mean of -log p(last word)), a word's tokens summed"
+        ),
+        EACH: {
+            "accuracy": Each("accuracy", hash_of(rows), hits),
+            "nll": Each("nats per word", hash_of(rows), losses, better="low"),
+        },
     }
 
 

@@ -14,7 +14,7 @@ from plmctl.config.base import Text
 from plmctl.config.members import MeasureConfig
 from plmctl.corpus.tables import Row
 from plmctl.errors import DataError
-from plmctl.evaluation.measures import Subject
+from plmctl.evaluation.measures import EACH, Each, Subject, digest
 
 
 class Config(MeasureConfig):
@@ -65,6 +65,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
         "cut": found.cut,
         "unknown": found.unknown,
         "paradigms": paradigms,
+        EACH: {"": Each("accuracy", digest(texts), right.tolist())},
         "definition": (
             "share of pairs whose good sentence has the higher score, ties wrong; score: "
             + definition(reader, config.variant, config.span)

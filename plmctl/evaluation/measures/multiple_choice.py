@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from plmctl.corpus.tables import Row, read_rows
-from plmctl.evaluation.measures import Subject
+from plmctl.evaluation.measures import EACH, Each, Subject
 from plmctl.evaluation.prompting.measuring import (
     PromptedConfig,
     hash_of,
@@ -85,6 +85,12 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
         "shots": mean_and_error([prompt.shots for prompt in prompts])[0],
         "cut": sum(continuation.cut for continuation in found),
         "data_hash": hash_of(rows),
+        "definition": (
+            "share of items whose right option has the highest score, the first of equal ones; "
+            "sum: log p(option | prompt); token, byte: that over the option's tokens or UTF-8 "
+            "bytes; unconditional: less log p(option | a prompt that says nothing)"
+        ),
+        EACH: {name: Each(f"accuracy/{name}", hash_of(rows), hits) for name, hits in right.items()},
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from plmctl.evaluation.likelihood.texts import RawTextConfig
-from plmctl.evaluation.measures import Subject
+from plmctl.evaluation.measures import EACH, Each, Subject, digest
 
 
 class Config(RawTextConfig):
@@ -37,6 +37,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     corpus = read_corpus(config, subject.seed)
     tokens = reader.tokens(corpus.texts)
     scores = score_texts(reader, tokens, way)
+    asked = digest(corpus.texts)
     size, characters, words = corpus.sizes.astype(np.float64)
     bits, _ = bits_of(reader, tokens, scores)
     seed = subject.seed
@@ -46,6 +47,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
         **ratio_figures("bits_per_byte", bits, size, seed),
         **ratio_figures("bits_per_character", bits, characters, seed),
         **counts(corpus, tokens, scores),
+        EACH: {"": Each("bits per byte", asked, bits.tolist(), size.tolist(), "low")},
         "definition": (
             f"{line}; perplexity: exp(nll / scored tokens); word_perplexity: exp(nll / words), "
             "words between white space and one a line end; bits: -log2 p over the UTF-8 bytes or "

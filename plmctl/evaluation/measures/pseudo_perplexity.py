@@ -11,7 +11,7 @@ from pydantic import Field
 
 from plmctl.config.units import Bytes
 from plmctl.evaluation.likelihood.texts import RawTextConfig
-from plmctl.evaluation.measures import Subject
+from plmctl.evaluation.measures import EACH, Each, Subject, digest
 
 
 class Config(RawTextConfig):
@@ -46,10 +46,15 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     corpus = read_corpus(config, subject.seed)
     tokens = reader.tokens(corpus.texts)
     found: dict[str, Any] = {}
+    each = {}
+    asked = digest([corpus.texts, [text.ids.tolist() for text in tokens]])  # of one tokenizer alone
     for variant, way in ways.items():
         scores = score_texts(reader, tokens, way)
         name = "pseudo_perplexity" if variant == "original" else f"pseudo_perplexity_{variant}"
         found |= ratio_figures(name, scores.nll, scores.scored, subject.seed, np.exp)
         found |= counts(corpus, tokens, scores)
+        costs, sizes = scores.nll.tolist(), scores.scored.tolist()
+        each[variant] = Each("nats per token", asked, costs, sizes, "low")
     lines = "; ".join(f"{variant}: {definition(reader, way)}" for variant, way in ways.items())
-    return {**found, "definition": f"exp(nll / tokens); {lines}; special tokens are not scored"}
+    found["definition"] = f"exp(nll / tokens); {lines}; special tokens are not scored"
+    return {**found, EACH: each}

@@ -1,12 +1,15 @@
 """A finetuned model on labelled rows, by the metrics of its task."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from plmctl.config.members import MeasureConfig
 from plmctl.errors import DataError
 from plmctl.evaluation.measures import Subject
+
+if TYPE_CHECKING:
+    from plmctl.tasks import Answer, Examples
 
 
 class Config(MeasureConfig):
@@ -29,6 +32,25 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
             ``max_length`` is beyond the network's positions.
         DataError: No row has a label.
     """
+    examples, found, unlabelled = answered(config, subject)
+    counts = {"rows": len(examples), "cut": examples.cut}
+    return {
+        **examples.figures(found),
+        **counts,
+        **({"unlabelled": unlabelled} if unlabelled else {}),
+    }
+
+
+class Answered(NamedTuple):
+    """Labelled rows, an answer to each, and how many rows were left out for want of a label."""
+
+    examples: "Examples"
+    answers: "list[Answer]"
+    unlabelled: int
+
+
+def answered(config: Config, subject: Subject) -> Answered:
+    """The rows as the model's task has them, and an answer to each; errors as ``measure``."""
     from plmctl import tasks
     from plmctl.corpus.tables import read_rows
     from plmctl.evaluation.predict import answers
@@ -49,7 +71,4 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     model = task.load(asked, subject.model, made.labels, pretrained=True, changes={})
     network = Network(model, task.forward).to(subject.accelerator.device)
     found = answers(network, examples, subject.accelerator.device)
-    counts = {"rows": len(rows), "cut": examples.cut}
-    if len(rows) < len(read):
-        counts["unlabelled"] = len(read) - len(rows)
-    return {**examples.figures(found), **counts}
+    return Answered(examples, found, len(read) - len(rows))

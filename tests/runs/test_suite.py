@@ -1,0 +1,111 @@
+"""A suite end to end on a tiny model: runs, the table, what continues and what is refused."""
+
+import json
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from tests.runs.conftest import Cli, sentence
+from tests.runs.test_bad_input import refused
+
+SETTINGS = ("train.epochs=2", "train.max_length=32", "optim.lr=0.003", "compute.device=cpu")
+
+
+def rows(path: Path, count: int, start: int, columns: tuple[str, ...], label: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for number in range(start, start + count):
+        texts = {column: sentence(number + n) for n, column in enumerate(columns)}
+        value = ("sees" in texts[columns[0]] or "likes" in texts[columns[0]]) == 1
+        lines.append(json.dumps({**texts, label: int(value)}))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def data(world: Path) -> Path:
+    folder = world / "glue-data"
+    rows(folder / "cola" / "train.jsonl", 80, 0, ("sentence",), "label")
+    rows(folder / "cola" / "dev.jsonl", 40, 80, ("sentence",), "label")
+    pair = ("premise", "hypothesis")
+    rows(folder / "mnli" / "train.jsonl", 80, 0, pair, "label")
+    rows(folder / "mnli" / "dev.jsonl", 40, 80, pair, "label")
+    rows(folder / "mnli" / "dev_mismatched.jsonl", 30, 120, pair, "label")
+    return folder
+
+
+def result(run: str, name: str = "valid") -> dict:
+    return json.loads(Path(run, "eval", f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_a_suite_s_table(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
+    model = str(pretrained["bert"] / "model")
+    command = ("eval", model, "--suite", "glue", "--data", str(data), "run=suite-1", *SETTINGS)
+    code, out, err = cli(*command, "--tasks", "cola", "--seeds", "2", "--json")
+    assert code == 0, err
+    runs = [f"suite-1/cola/seeds/seed={seed}" for seed in (42, 43)]
+    (column,) = json.loads(out)["columns"]
+    values = [100 * result(run)["results"]["matthews"] for run in runs]
+    assert column["value"] == pytest.approx(median(values))
+    errors = [100 * result(run)["uncertainty"]["matthews"]["se"] for run in runs]
+    assert column["se"] == pytest.approx(median(errors))
+    assert column["low"] <= column["value"] <= column["high"]
+
+    # Another task later: the first keeps its place, and nothing of it runs again.
+    before = Path(runs[0], "events").read_text(encoding="utf-8")
+    code, out, err = cli(*command, "--tasks", "mnli", "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert [c["name"] for c in document["columns"]] == ["CoLA", "MNLI-m", "MNLI-mm"]
+    assert document["averages"] == []  # of part of the tasks there is none
+    assert document == result("suite-1", "glue")
+    mnli = "suite-1/mnli/seeds/seed=42"
+    mismatched = result(mnli, "dev_mismatched")
+    assert document["results"]["MNLI-mm"] == 100 * mismatched["results"]["accuracy"]
+    assert mismatched["results"]["rows"] == 30
+    assert Path(runs[0], "events").read_text(encoding="utf-8") == before
+    assert result("suite-1", "rows/mnli")["values"] == result(mnli, "rows/valid")["values"]
+
+    code, out, err = cli(*command, "--tasks", "cola,mnli")
+    assert code == 0
+    assert "2 of 2 runs are finished" in err
+    assert "MNLI-mm" in out
+    assert "BERT-base" in out
+    assert "README of transformers" in err
+
+
+def test_data_that_are_not_there(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
+    model = str(pretrained["bert"] / "model")
+    found = cli("eval", model, "--suite", "glue", "--data", str(data), "run=suite-2")
+    refused(found, 3, "nothing was scored", "glue-data/rte/train.jsonl", "nyu-mll/glue, config rte")
+    assert "cola" not in found[2].replace("--tasks", "")
+    assert not Path("suite-2").exists()
+
+
+def test_wrong_usage(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
+    model = str(pretrained["bert"] / "model")
+    asked = ("eval", model, "--suite", "glue", "--data", str(data), "run=suite-3")
+    refused(cli(*asked, "--tasks", "sst"), 2, "did you mean 'sst2'")
+    refused(cli(*asked, "--tasks", ","), 2, "no name in it")
+    refused(cli(*asked, "--tasks", "cola", "train.epoch=1"), 2, "epoch", "did you mean")
+    refused(cli(*asked, "--tasks", "cola", "--at-checkpoints"), 2, "does not go with --suite")
+    refused(cli("eval", model, "--suite", "glu"), 2, "did you mean 'glue'")
+    refused(cli("eval", "bert.yaml", "--seeds", "2"), 2, "go with --suite")
+    refused(cli("eval", "no/such/model", "--suite", "glue"), 2, "no such folder")
+    assert not Path("suite-3").exists()
+
+
+def test_a_failed_task_leaves_the_others(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
+    model = str(pretrained["bert"] / "model")
+    rows(data / "rte" / "train.jsonl", 20, 0, ("sentence1",), "label")  # no second sentence
+    rows(data / "rte" / "dev.jsonl", 20, 0, ("sentence1",), "label")
+    found = cli(
+        *("eval", model, "--suite", "glue", "--data", str(data), "run=suite-4", *SETTINGS),
+        *("--tasks", "cola,rte"),
+    )
+    code, out, err = found
+    assert code == 1
+    assert "CoLA" in out
+    for words in ("1 of 2 runs failed", "no column 'sentence2'", "the others are kept"):
+        assert words in err
+    assert [c["name"] for c in result("suite-4", "glue")["columns"]] == ["CoLA"]

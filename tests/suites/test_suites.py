@@ -1,0 +1,115 @@
+"""The declared suites: recipes that load, and averages that give the papers' own."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from plmctl import registry, suites
+from plmctl.config.load import load
+from plmctl.errors import ConfigError
+from plmctl.runs import suite_plan
+from plmctl.suites import Average
+
+ROOT = Path(__file__).parents[2]
+NAMES = registry.names("suites")
+
+
+def published(suite: str, model: str, split: str) -> dict[str, float]:
+    (row,) = [r for r in suites.get(suite).published if (r.model, r.split) == (model, split)]
+    return dict(row.figures)
+
+
+def average(name: str) -> Average:
+    return next(one for one in suites.get("glue").averages if one.name == name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_suite_names_is_there(name: str) -> None:
+    suite = suites.get(name)
+    tasks, columns = [t.name for t in suite.tasks], [c.name for c in suite.columns]
+    assert len(set(tasks)) == len(tasks)
+    assert len(set(columns)) == len(columns)
+    assert {column.task for column in suite.columns} == set(tasks)
+    for column in suite.columns:
+        task = next(task for task in suite.tasks if task.name == column.task)
+        assert column.rows in ("dev", *task.also)
+    for one in suite.averages:
+        assert {n for group in one.groups for n in group} <= set(columns)
+    for row in suite.published:
+        assert row.figures
+        assert set(row.figures) <= set(columns)
+        assert all(0 <= value <= 100 for value in row.figures.values())
+        assert row.split in ("dev", "test")
+        assert row.family in registry.names("families")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_loads_with_its_family_s_changes(name: str) -> None:
+    loaded = set()
+    for family, recipes in suites.get(name).recipes.items():
+        assert family in registry.names("families")
+        for recipe in recipes.values():
+            if recipe not in loaded:
+                load("finetune", ROOT / "configs/finetune" / recipe.path, recipe.changes)
+                loaded.add(recipe)
+
+
+@pytest.mark.parametrize(
+    ("model", "mean"), [("BERT-base", 79.6), ("BERT-large", 82.1), ("GPT-1", 75.1)]
+)
+def test_the_mean_is_that_of_bert_s_paper(model: str, mean: float) -> None:
+    found = average("BERT's mean").of(published("glue", model, "test"))
+    assert found == pytest.approx(mean, abs=0.06)
+
+
+def test_glue_s_mean_is_the_published_one_with_wnli() -> None:
+    """T5's and BERT-tiny's published means have WNLI in them, with 69.2 and 62.3 there."""
+    t5 = average("GLUE").of(published("glue", "T5-small", "test"))
+    assert t5 is not None
+    assert (8 * t5 + 69.2) / 9 == pytest.approx(77.4, abs=0.06)
+
+
+def test_an_average_lacks_what_a_column_lacks() -> None:
+    assert average("GLUE").of({"CoLA": 50.0}) is None
+    one = Average("x", (("a",), ("b", "c")), "")
+    assert one.of({"a": 1.0, "b": 2.0, "c": 4.0}) == 2.0
+    assert one.error({"a": 3.0, "b": 3.0, "c": 5.0}) == pytest.approx(math.sqrt(9 + 16) / 2)
+
+
+def test_the_nearest_published_models_come_first() -> None:
+    rows = suites.get("glue").nearest("bert", (4, 256), 3)
+    assert rows[0].model == "BERT-mini"
+    assert {row.split for row in rows[1:]} == {"dev"}
+    assert [row.model for row in suites.get("squad").nearest("roberta", None, 9)] == [
+        "RoBERTa-large"
+    ]
+
+
+def test_settings_of_all_tasks_and_of_one() -> None:
+    glue = suites.get("glue")
+    run, kept, of_task = suite_plan.settings_of(
+        glue, ["train.epochs=1", "run=here", "rte.train.epochs=2", "sst2.data.train=[x.tsv]"]
+    )
+    assert run == "here"
+    assert kept == ("train.epochs=1", "rte.train.epochs=2", "sst2.data.train=[x.tsv]")
+    assert of_task["rte"] == ["train.epochs=1", "train.epochs=2"]
+    assert of_task["cola"] == ["train.epochs=1"]
+    for wrong in ("model=x", "data.train=[x]", "rte.model=x", "rte.run=x"):
+        with pytest.raises(ConfigError, match="a suite sets"):
+            suite_plan.settings_of(glue, [wrong])
+    with pytest.raises(ConfigError, match="expected KEY=VALUE"):
+        suite_plan.settings_of(glue, ["epochs"])
+
+
+def test_tasks_are_asked_for_by_name() -> None:
+    glue = suites.get("glue")
+    assert len(suite_plan.tasks_of(glue, "glue", "bert", None)) == 8
+    found = suite_plan.tasks_of(glue, "glue", "bert", ["wnli", "cola"])
+    assert [task.name for task in found] == ["cola", "wnli"]
+    with pytest.raises(ConfigError, match="did you mean 'sst2'"):
+        suite_plan.tasks_of(glue, "glue", "bert", ["sst"])
+    with pytest.raises(ConfigError, match="no recipe of wnli for t5"):
+        suite_plan.tasks_of(glue, "glue", "t5", ["wnli"])
+    with pytest.raises(ConfigError, match="no recipe for elmo"):
+        suite_plan.tasks_of(suites.get("squad"), "squad", "elmo", None)
