@@ -15,12 +15,14 @@ from plmctl.training.engine import Engine as Engine
 from plmctl.training.feed import Feed
 from plmctl.training.guard import Verdict
 from plmctl.training.journal import Journal
+from plmctl.training.memory import is_out_of_memory, release_memory
 from plmctl.training.plan import Phase as Phase
 from plmctl.training.plan import Plan as Plan
+from plmctl.training.saving import Saver
 from plmctl.training.step import Step
 from plmctl.training.stop import StopAsked, StopRequest
 from plmctl.training.telemetry import Progress, Update, Window, record
-from plmctl.training.update import apply, gradient, is_out_of_memory, reduce, release_memory
+from plmctl.training.update import apply, gradient, reduce
 from plmctl.training.update import update as update
 
 _SAID: dict[Verdict, tuple[str, str]] = {
@@ -52,6 +54,7 @@ class _Run:
     validate: Validate
     feed: Feed
     watch: Watch | None
+    saver: Saver
 
     def over(self, progress: Progress) -> bool:
         """Whether it has waited long enough for better scores."""
@@ -82,10 +85,11 @@ def train(
     """
     progress = resume(engine, checkpoints, journal)
     feed = Feed(plan, pin=engine.accelerator.device.type == "cuda")
-    run = _Run(engine, plan, checkpoints, journal, validate, feed, watch)
+    saver = Saver(checkpoints, journal, background=plan.background)
+    run = _Run(engine, plan, checkpoints, journal, validate, feed, watch, saver)
     window = Window(progress, feed)
     engine.network.train()
-    with StopRequest() as stop, feed.watched():
+    with StopRequest() as stop, feed.watched(), saver:
         if _owes_validation(plan, progress):  # it was stopped in the middle of one
             progress = _validated(run, progress, stop)
         while progress.step < plan.last and not run.over(progress):
@@ -95,6 +99,7 @@ def train(
             if done is None:  # it did not fit in memory and is tried again, or the run went back
                 window = Window(progress, feed)
                 continue
+            saver.look()
             journal.tick(progress.step, done.loss)
             if plan.due(plan.log_every, progress.step):
                 figures = window.figures(progress)
@@ -105,7 +110,7 @@ def train(
                 progress = _secure(run, progress, done, stop)
             if done.stop:
                 raise _stopped(run, progress)
-    return _ended(run, progress)
+        return _ended(run, progress)
 
 
 def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progress:
@@ -124,13 +129,18 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
     return progress
 
 
-def save(engine: Engine, checkpoints: Checkpoints, journal: Journal, progress: Progress) -> None:
-    """Write a checkpoint from the main process; every process has the same state."""
-    engine.trained().carried.share(lambda rows: reduce(engine.accelerator, rows))
-    if engine.accelerator.is_main_process:
-        journal.flush()  # a checkpoint that outlives a power cut must not outlive its log
-        folder = checkpoints.save(progress.step, engine.trained(), progress.saved())
-        journal.event("saved", step=progress.step, checkpoint=folder.name)
+def _save(run: _Run, progress: Progress) -> None:
+    """Save from the main process; every process has the same state, but for carried rows."""
+    trained = run.engine.trained()
+    trained.carried.share(lambda rows: reduce(run.engine.accelerator, rows))
+    if run.engine.accelerator.is_main_process:
+        run.saver.save(progress.step, trained, progress.saved())
+
+
+def _saved(run: _Run) -> None:
+    """Wait until the last save is on the disk; all processes do."""
+    run.saver.wait()
+    run.engine.accelerator.wait_for_everyone()
 
 
 def _attempt(
@@ -168,7 +178,7 @@ def _secure(run: _Run, progress: Progress, done: Update, stop: StopRequest) -> P
     if plan.due(plan.validate_every, progress.step):
         progress = _validated(run, progress, stop)
     if done.stop or run.over(progress) or plan.save_due(progress.step, progress.best):
-        save(run.engine, run.checkpoints, run.journal, progress)
+        _save(run, progress)
     return progress
 
 
@@ -209,8 +219,8 @@ def _write_down(run: _Run, progress: Progress, done: Update, verdict: Verdict, r
     run.journal.event(event, step=number, reason=reason, loss=done.loss, batch=file)
     run.journal.warn(f"step {number:,}: {reason}; {said}")
     if verdict == "stop":
-        save(run.engine, run.checkpoints, run.journal, progress)
-        run.engine.accelerator.wait_for_everyone()
+        _save(run, progress)
+        _saved(run)
         key = "nonfinite" if "finite" in reason else "on_spike"
         raise PlmError(
             f"step {number}: {reason}; the state before it is saved",
@@ -222,6 +232,7 @@ def _write_down(run: _Run, progress: Progress, done: Update, verdict: Verdict, r
 
 def _rolled_back(run: _Run, progress: Progress) -> Progress:
     """The last checkpoint that was due, with the data between it and this step passed over."""
+    _saved(run)
     every = run.plan.save_every
     folder, _ = run.checkpoints.newest(lambda step: step <= progress.step and not step % every)
     if folder is None:
@@ -251,7 +262,7 @@ def _validated(run: _Run, progress: Progress, stop: StopRequest) -> Progress:
     try:
         scores = run.validate(stop=stop)
     except StopAsked:
-        save(run.engine, run.checkpoints, run.journal, progress)
+        _save(run, progress)
         raise _stopped(run, progress) from None
     finally:
         run.engine.network.train()
@@ -283,7 +294,7 @@ def _ended(run: _Run, progress: Progress) -> Progress:
 
 def _stopped(run: _Run, progress: Progress) -> Preempted:
     """Where the run stands; said when every process is done, since a launcher ends the others."""
-    run.engine.accelerator.wait_for_everyone()
+    _saved(run)
     return Preempted(
         f"stopped after step {progress.step:,} of {run.plan.steps:,}, checkpoint saved",
         "run the same command again to go on",

@@ -4,7 +4,6 @@ The loss of a step is, for each part, the sum over its targets divided by the co
 over the whole step: all processes and all micro-batches. How the step was cut up cannot change it.
 """
 
-import gc
 import math
 from contextlib import nullcontext
 
@@ -79,17 +78,3 @@ def reduce(accelerator: Accelerator, values: Tensor) -> Tensor:
         return values
     reduced: Tensor = accelerator.reduce(values.to(accelerator.device), reduction="sum")
     return reduced
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device, or the CPU's allocator, has no memory left."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-
-
-def release_memory() -> None:
-    """Give back what a step that did not fit has left."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
