@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ class Checkpoints:
                 "free some space and run the same command again: it goes on from the last one",
             ) from error
         if replaced is not None:
-            shutil.rmtree(replaced)
+            shutil.rmtree(replaced, ignore_errors=True)
         self._faults[target] = None
         self._drop(_step(target), state.state.get("best"))
         return target
@@ -158,7 +159,8 @@ class Checkpoints:
         valid = {_step(folder): folder for folder in folders if self._fault_of(folder) is None}
         for step, folder in valid.items():
             if not self._retention.keeps(step, list(valid), best[1] if best else None):
-                _remove(folder)
+                with suppress(OSError):  # one too many is no reason to stop
+                    _remove(folder)
 
 
 def _step(folder: Path) -> int:

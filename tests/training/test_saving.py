@@ -211,6 +211,46 @@ def test_a_stop_waits_for_its_save(store: TokenStore, tmp_path: Path, run_plan: 
     )
 
 
+@pytest.mark.parametrize("background", [False, True])
+def test_ctrl_c_saves_once_and_twice_stops(
+    background: bool, store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """Both in a step; what an earlier step has saved is there, and the run goes on from it."""
+    plan = replace(tiny_plan("clm", store, steps=(12,), save_every=5), background=background)
+    rate = plan.learning_rate
+
+    def pressing(times: int) -> Plan:
+        def pressed(step: int) -> float:
+            for _ in range(times if step == 7 else 0):
+                signal.raise_signal(signal.SIGINT)
+            return rate(step)
+
+        return replace(plan, learning_rate=pressed)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(dropping(), pressing(2), tmp_path / "a")
+    assert {path.name for path in (tmp_path / "a" / "checkpoints").glob("step-*")} <= {
+        "step-000005"
+    }
+    with pytest.raises(Preempted, match="after step 8 of 12, checkpoint saved"):
+        run_plan(dropping(), pressing(1), tmp_path / "a")
+    run_plan(dropping(), plan, tmp_path / "a")
+    run_plan(dropping(), plan, tmp_path / "b")
+    assert exact(tmp_path / "a") == exact(tmp_path / "b")
+
+
+def test_a_checkpoint_half_deleted_is_no_damaged_one(tmp_path: Path) -> None:
+    """What a kill leaves of a checkpoint that was not to be kept goes with the next save."""
+    checkpoints = Checkpoints(tmp_path, 1)
+    checkpoints.save(1, trained(), {})
+    half = tmp_path / ".step-000000.dropped"
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"half")
+    assert checkpoints.newest() == (tmp_path / "step-000001", [])
+    checkpoints.save(2, trained(), {})
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000002"]
+
+
 def test_a_rollback_waits_for_the_save_that_it_goes_back_to(
     store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:
