@@ -197,25 +197,6 @@ def test_a_kill_that_missed_its_moment_is_made_again() -> None:
     )
 
 
-@pytest.mark.slow
-def test_fewer_kills_than_were_asked_for_prove_nothing(world: Path) -> None:
-    """No round is made: the verdict, and the exit code, say that nothing was shown."""
-    write("oracle-short.yaml", gpt() | {"run": "oracle-short"})
-    hurried = (
-        "import sys\n"
-        "from plmctl.runs import verify_resume\n"
-        "from plmctl.__main__ import main\n"
-        "verify_resume._ROUNDS = 0\n"
-        "sys.argv = ['plmctl', 'verify-resume', 'oracle-short.yaml', '--kills=3', '--steps=2']\n"
-        "main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", hurried], capture_output=True, text=True)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "NOT PROVED:" in done.stdout
-    assert "of 3 kills missed their moments" in done.stdout
-    assert "ask for fewer --kills, or for more --steps" in done.stderr
-
-
 def test_it_takes_configs_of_trainings(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_main("verify-resume", "tok-bert.yaml") == 2
     assert "verify-resume takes a training's config" in capfd.readouterr().err
