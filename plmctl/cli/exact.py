@@ -29,7 +29,8 @@ def verify_resume(
     Runs a pretraining or finetuning config for some steps, then once more with SIGKILL at random
     moments: while text is prepared, in steps, in the middle of a save. Every logged figure and the
     final state must be equal bit for bit, and the examples of every step the same for another
-    number of processes. Exits with 1 if anything differs.
+    number of processes. A kill that misses its moment is made again. Exits with 1 if anything
+    differs, or if the run is too short for all kills to land.
     """
     from plmctl.runs import verify_resume as command
 

@@ -88,6 +88,7 @@ def _train(
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints
     from plmctl.training.engine import make_accelerator
+    from plmctl.training.fitting import fitted
     from plmctl.training.journal import Journal
 
     accelerator = make_accelerator(config.compute)
@@ -104,6 +105,7 @@ def _train(
         quiet=not accelerator.is_main_process,
     ) as journal:
         checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
+        plan = fitted(engine, plan, journal, folder)
         watch = judging.watch_of(config, folder / "best")
         judged = config if watch is not None else None
         validate = partial(judging.validate, engine, examples.judge, plan, judged)

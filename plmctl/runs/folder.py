@@ -216,9 +216,12 @@ def write_results(folder: Path, name: str, document: Mapping[str, object]) -> Pa
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write beside and rename, so that a reader never finds half a file."""
+    """Write beside, flush and rename: a reader, or a power cut, never finds half a file."""
     beside = path.with_name(f".{path.name}.writing")
-    beside.write_text(text, encoding="utf-8")
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     beside.replace(path)
 
 

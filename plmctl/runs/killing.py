@@ -4,6 +4,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,7 +23,7 @@ class Kill:
     """A kill that was made.
 
     Attributes:
-        moment: What the process was to be doing.
+        moment: What the process was doing, by what it has left in its folder.
         seconds: After its start.
         logged: The last step in its log, 0 before there is one.
         saved: The step that the next start goes on from, 0 before there is one.
@@ -77,6 +78,8 @@ def run_killed(
 ) -> list[Kill]:
     """Run a command again and again, killed at each of the moments, and then to its end.
 
+    A moment can be missed, as a save that was over before the kill: see ``missing``.
+
     Returns:
         The kills that were made: fewer than wanted if it came to its end before the last.
 
@@ -87,6 +90,7 @@ def run_killed(
     share = 1.6 * pace.training / (len(wanted) + 1)  # half of it is the mean: spread over the run
     for moment in wanted:
         began, said = time.perf_counter(), _lines(folder / "events")
+        before = _saves(folder)
         child = start(body, log)
         if moment == "preparing":
             _wait(child, draw.random() * pace.preparing)
@@ -94,13 +98,16 @@ def run_killed(
             _wait_for_more(child, folder / "events", said)
             _wait(child, draw.random() * share)
         if moment == "saving":
-            _wait_for_save(child, folder)
+            _wait_for_save(child, folder, before)
             _wait(child, draw.random() * pace.saving)
         if child.ended():
             break
         child.kill()
         seconds = time.perf_counter() - began
-        kills.append(Kill(moment, seconds, _logged(folder), _saved(folder)))
+        doing: Moment = "step" if _lines(folder / "events") > said else "preparing"
+        if _saves(folder) - before:
+            doing = "saving"
+        kills.append(Kill(doing, seconds, _logged(folder), _saved(folder)))
     else:
         child = start(body, log)
         child.wait()
@@ -116,6 +123,18 @@ def moments(kills: int, seed: int) -> list[Moment]:
     draw.shuffle(rest)
     early: list[Moment] = ["preparing"] * first
     return early + rest
+
+
+def missing(wanted: list[Moment], kills: list[Kill]) -> list[Moment]:
+    """The moments that no kill has hit yet, in the order in which they were wanted."""
+    left = [kill.moment for kill in kills]
+    found = []
+    for moment in wanted:
+        if moment in left:
+            left.remove(moment)
+        else:
+            found.append(moment)
+    return found
 
 
 def _check(child: Child, log: Path) -> None:
@@ -136,8 +155,8 @@ def _wait_for_more(child: Child, path: Path, lines: int) -> None:
         time.sleep(_LOOK)
 
 
-def _wait_for_save(child: Child, folder: Path) -> None:
-    while not _saves(folder) and not child.ended():
+def _wait_for_save(child: Child, folder: Path, before: set[tuple[str, int]]) -> None:
+    while not _saves(folder) - before and not child.ended():
         time.sleep(_LOOK)
 
 
@@ -148,8 +167,13 @@ def _lines(path: Path) -> int:
         return 0
 
 
-def _saves(folder: Path) -> bool:
-    return any((folder / "checkpoints").glob(".step-*.writing"))
+def _saves(folder: Path) -> set[tuple[str, int]]:
+    """The saves that are under way or were cut short: one that another kill has left stays."""
+    found = set()
+    for path in (folder / "checkpoints").glob(".step-*.writing"):
+        with suppress(OSError):  # it was just renamed
+            found.add((path.name, path.stat().st_ctime_ns))
+    return found
 
 
 def _logged(folder: Path) -> int:

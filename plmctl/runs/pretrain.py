@@ -197,6 +197,7 @@ def _train(
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints
     from plmctl.training.engine import make_accelerator, make_engine
+    from plmctl.training.fitting import fitted
     from plmctl.training.journal import Journal
 
     accelerator = make_accelerator(config.compute)
@@ -215,6 +216,7 @@ def _train(
         quiet=not accelerator.is_main_process,
     ) as journal:
         checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
+        plan = fitted(engine, plan, journal, folder)
         validate = partial(_validate, engine, config, prepared, plan)
         progress = loop.train(engine, plan, checkpoints, journal, validate)
         figures = {"steps": progress.step, "tokens": progress.tokens, **validate()}

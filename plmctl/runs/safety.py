@@ -24,6 +24,7 @@ def safety(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
     return {
         "save_every": config.checkpoint.every,
         "save_best": config.checkpoint.keep_best,
+        "background": config.checkpoint.background,
         "guard": Guard(**config.divergence.model_dump()),
         "elastic": config.train.micro_batch_size == "auto",
     }

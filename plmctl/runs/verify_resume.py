@@ -17,7 +17,7 @@ from plmctl.reporting.tables import rows_table
 from plmctl.runs import child
 from plmctl.runs.exactness import Check, compare, compare_logs, compare_states, records
 from plmctl.runs.folder import free
-from plmctl.runs.killing import Kill, moments, run_killed, run_whole
+from plmctl.runs.killing import Kill, Moment, missing, moments, run_killed, run_whole
 from plmctl.runs.say import say, show
 
 if TYPE_CHECKING:
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 AnyConfig = PretrainConfig | FinetuneConfig
 
-_ROUNDS = 5  # that a run which ends before its last kill is begun anew
+_ROUNDS = 6  # that the run is begun anew, because it ended or a kill missed its moment
+_SAID: dict[Moment, str] = {
+    "preparing": "while it started and prepared",
+    "step": "in steps",
+    "saving": "in saves",
+}
 _MICRO = 3  # examples of the other micro-batches
 
 
@@ -59,26 +64,40 @@ def run(path: Path, overrides: Sequence[str], wanted: Wanted, *, as_json: bool) 
     base.mkdir(parents=True)
     checks, kills = _prove(config, wanted, base)
     equal = not any(check.different for check in checks)
+    left = missing(moments(wanted.kills, wanted.seed), kills)
     document = {
         "equal": equal,
+        "proved": equal and not left,
+        "missed": left,
         "kills": [asdict(kill) for kill in kills],
         "checks": [asdict(check) for check in checks],
     }
-    verdict = "the killed run is the uninterrupted one" if equal else "THE RUNS DIFFER"
-    show(document, [_kills_table(kills), _checks_table(checks, verdict)], as_json=as_json)
-    if equal and not wanted.keep:
+    tables = [_kills_table(kills), _checks_table(checks, _verdict(wanted, left, equal=equal))]
+    show(document, tables, as_json=as_json)
+    if equal and not left and not wanted.keep:
         shutil.rmtree(base)
         return
     say(f"the runs are in {base}")
-    if not equal:
+    if left:
+        say("ask for fewer --kills, or for more --steps: the run is over too soon for all of them")
+    if left or not equal:
         raise SystemExit(1)
+
+
+def _verdict(wanted: Wanted, left: list[Moment], *, equal: bool) -> str:
+    if not equal:
+        return "THE RUNS DIFFER"
+    if left:
+        return f"NOT PROVED: {len(left)} of {wanted.kills} kills missed their moments"
+    return "the killed run is the uninterrupted one"
 
 
 def _prove(config: AnyConfig, wanted: Wanted, base: Path) -> tuple[list[Check], list[Kill]]:
     whole = _changed(config, base / "whole", wanted)
     say(f"the uninterrupted run: {wanted.steps} steps at most")
     pace = run_whole(body_of(whole, wanted.steps), base / "whole", base / "whole.log")
-    todo, kills, checks = moments(wanted.kills, wanted.seed), list[Kill](), list[Check]()
+    asked = moments(wanted.kills, wanted.seed)
+    todo, kills, checks = asked, list[Kill](), list[Check]()
     for number in range(_ROUNDS):
         folder = base / f"killed-{number + 1}"
         killed = _changed(config, folder, wanted)
@@ -87,7 +106,7 @@ def _prove(config: AnyConfig, wanted: Wanted, base: Path) -> tuple[list[Check], 
         made = run_killed(body_of(killed, wanted.steps), folder, log, todo, seed, pace)
         kills += made
         checks += _compared(base / "whole", folder)
-        todo = todo[len(made) :]
+        todo = missing(asked, kills)
         if not todo:
             break
     return [*_merged(checks), *_examples(whole, wanted, base)], kills
@@ -205,8 +224,10 @@ def _kills_table(kills: list[Kill]) -> Any:
         (kill.moment, number, round(kill.seconds, 2), kill.logged, kill.saved)
         for number, kill in enumerate(kills, start=1)
     ]
+    hit = [kill.moment for kill in kills]
+    landed = ", ".join(f"{hit.count(moment)} {name}" for moment, name in _SAID.items())
     return rows_table(
-        f"{len(kills)} kills (SIGKILL)",
+        f"{len(kills)} kills (SIGKILL) landed: {landed}",
         ("while", "kill", "seconds after its start", "last logged step", "goes on after step"),
         rows,
     )

@@ -11,36 +11,21 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import nn
-from torch.optim import Optimizer
 
 from plmctl.errors import PlmError
-from plmctl.modeling.carried import Carried
+from plmctl.training.state import Snapshot, snapshot, write
+from plmctl.training.state import Trained as Trained
+from plmctl.training.state import load_weights as load_weights
+from plmctl.training.state import restore as restore
+from plmctl.training.state import save_weights as save_weights
 
 MANIFEST = "manifest.json"
-_CARRIED = "carried.safetensors"
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a checkpoint holds: the unwrapped network, its optimizer, and what else there may be.
-
-    Attributes:
-        scaler: Of fp16.
-        carried: The state of a recurrent network's rows between steps.
-    """
-
-    network: nn.Module
-    optimizer: Optimizer
-    scaler: torch.amp.GradScaler | None = None
-    carried: Carried = field(default_factory=Carried)
 
 
 @dataclass(frozen=True)
@@ -84,17 +69,22 @@ class Checkpoints:
         self._faults: dict[Path, str | None] = {}  # what is known: a gigabyte is hashed once
 
     def save(self, step: int, trained: Trained, telemetry: Mapping[str, Any]) -> Path:
-        """Write the state after ``step`` updates; then drop checkpoints that need not be kept.
+        """Write the state after ``step`` updates; as ``write``."""
+        return self.write(snapshot(trained, step, telemetry))
+
+    def write(self, state: Snapshot) -> Path:
+        """Write a state; then drop checkpoints that need not be kept.
 
         Raises:
             PlmError: The disk refused; no earlier checkpoint was touched.
         """
-        target = self._folder / f"step-{step:06d}"
+        target = self._folder / f"step-{state.state['step']:06d}"
         beside = self._folder / f".{target.name}.writing"
         try:
-            shutil.rmtree(beside, ignore_errors=True)
+            self._sweep()
             beside.mkdir(parents=True)
-            _write(beside, trained, {"step": step, **telemetry})
+            write(beside, state)
+            _seal(beside)
             replaced = self._make_room(target)
             beside.rename(target)
             _sync(self._folder)
@@ -106,9 +96,9 @@ class Checkpoints:
                 "free some space and run the same command again: it goes on from the last one",
             ) from error
         if replaced is not None:
-            shutil.rmtree(replaced)
+            shutil.rmtree(replaced, ignore_errors=True)
         self._faults[target] = None
-        self._drop(step, telemetry.get("best"))
+        self._drop(_step(target), state.state.get("best"))
         return target
 
     def newest(
@@ -133,7 +123,7 @@ class Checkpoints:
         """Delete the valid checkpoints of steps after ``after``: the run goes another way there."""
         for folder in self._all():
             if _step(folder) > after and self._fault_of(folder) is None:
-                shutil.rmtree(folder)
+                _remove(folder)
 
     def _all(self) -> list[Path]:
         return sorted(self._folder.glob("step-*"), key=_step)
@@ -142,6 +132,12 @@ class Checkpoints:
         if folder not in self._faults:
             self._faults[folder] = _fault(folder)
         return self._faults[folder]
+
+    def _sweep(self) -> None:
+        """Delete what saves that were killed have left; damaged checkpoints stay."""
+        for kind in ("writing", "replaced-*", "dropped"):
+            for left in self._folder.glob(f".step-*.{kind}"):
+                shutil.rmtree(left, ignore_errors=True)
 
     def _make_room(self, target: Path) -> Path | None:
         """Move away what is there of the same step; where to, if it need not be kept.
@@ -163,61 +159,12 @@ class Checkpoints:
         valid = {_step(folder): folder for folder in folders if self._fault_of(folder) is None}
         for step, folder in valid.items():
             if not self._retention.keeps(step, list(valid), best[1] if best else None):
-                shutil.rmtree(folder)
+                with suppress(OSError):  # one too many is no reason to stop
+                    _remove(folder)
 
 
 def _step(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
-
-
-def restore(folder: Path, trained: Trained) -> dict[str, Any]:
-    """Put a checkpoint's state into ``trained``, in place.
-
-    Returns:
-        The telemetry that was saved with it, ``step`` included.
-
-    Raises:
-        PlmError: The checkpoint is of another network.
-    """
-    load_weights(folder, trained.network)
-    states = load_file(folder / "optimizer.safetensors")
-    parameters = dict(trained.network.named_parameters())  # tied ones once
-    trained.optimizer.state.clear()  # a rollback finds a later state here
-    for key, value in states.items():
-        field, _, name = key.partition("/")
-        # "step" stays where the optimizer keeps it, on the CPU unless it is fused.
-        trained.optimizer.state[parameters[name]][field] = (
-            value if field == "step" else value.to(parameters[name].device)
-        )
-    if (folder / _CARRIED).is_file():
-        device = next(iter(parameters.values())).device
-        trained.carried.slots = load_file(folder / _CARRIED)["rows"].to(device)
-    saved: dict[str, Any] = json.loads((folder / "state.json").read_text())
-    if trained.scaler is not None and "scaler" in saved:
-        trained.scaler.load_state_dict(saved["scaler"])
-    return {key: value for key, value in saved.items() if key != "scaler"}
-
-
-def save_weights(folder: Path, network: nn.Module) -> None:
-    """Write a network's weights, tied ones once, where ``load_weights`` finds them."""
-    weights = {n: p.detach().contiguous().cpu() for n, p in network.named_parameters()}
-    save_file(weights, folder / "model.safetensors")
-
-
-def load_weights(folder: Path, network: nn.Module) -> None:
-    """Put a checkpoint's weights into a network, in place.
-
-    Raises:
-        PlmError: The checkpoint is of another network.
-    """
-    weights = load_file(folder / "model.safetensors")
-    parameters = dict(network.named_parameters())  # tied ones once
-    if weights.keys() != parameters.keys():
-        odd = sorted(weights.keys() ^ parameters.keys())[0]
-        raise PlmError(f"{folder}: made by another network: {odd!r} is on one side only")
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
 
 
 def valid(folder: Path) -> list[Path]:
@@ -225,30 +172,20 @@ def valid(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.glob("step-*"), key=_step) if _fault(path) is None]
 
 
-def _write(folder: Path, trained: Trained, telemetry: Mapping[str, Any]) -> None:
-    save_weights(folder, trained.network)
-    parameters = dict(trained.network.named_parameters())  # tied ones once
-    save_file(
-        {
-            f"{field}/{name}": torch.as_tensor(value).contiguous().cpu()
-            for name, parameter in parameters.items()
-            for field, value in trained.optimizer.state.get(parameter, {}).items()
-        },
-        folder / "optimizer.safetensors",
-    )
-    if trained.carried.slots is not None:
-        save_file({"rows": trained.carried.slots.contiguous().cpu()}, folder / _CARRIED)
-    state: dict[str, Any] = dict(telemetry)
-    if trained.scaler is not None:
-        state["scaler"] = trained.scaler.state_dict()
-    (folder / "state.json").write_text(json.dumps(state))
-    files = sorted(path for path in folder.iterdir())
+def _seal(folder: Path) -> None:
+    """Flush a checkpoint's files, and list them in a manifest."""
+    files = sorted(folder.iterdir())
     for path in files:
         _sync(path)
     manifest = {p.name: {"size": p.stat().st_size, "sha256": _sha256(p)} for p in files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
     _sync(folder / MANIFEST)
     _sync(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Delete a checkpoint; one that is half gone must not look like a damaged one."""
+    shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.dropped")))
 
 
 def _fault(folder: Path) -> str | None:

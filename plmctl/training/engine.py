@@ -26,11 +26,18 @@ _PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 @dataclass(frozen=True)
 class Engine:
-    """What computes: Accelerate, and the network and optimizer that it has prepared."""
+    """What computes: Accelerate, and the network and optimizer that it has prepared.
+
+    Attributes:
+        guarded: Whether processes exchange gradients only when every one of them has its own, so
+            that one that runs out of memory leaves none waiting. It costs the overlap of that
+            exchange with the last backward.
+    """
 
     accelerator: Accelerator
     network: Network
     optimizer: Optimizer
+    guarded: bool = False
 
     def trained(self) -> Trained:
         """What a checkpoint is about: the same objects without their wrappers."""

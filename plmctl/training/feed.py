@@ -29,18 +29,17 @@ class Feed:
     def __init__(self, plan: Plan, *, pin: bool) -> None:
         self._plan, self._pin = plan, pin
         self._steps = self._from(Progress(step=plan.steps))
-        self._at: tuple[int, int] | None = None
-        self._most: int | None = None
+        self._at: tuple[object, ...] | None = None
         self.seconds = 0.0
 
     def take(self, progress: Progress) -> Taken:
         """The number of the phase, the phase, and this process's micro-batches of the next step."""
-        began, at = time.perf_counter(), (progress.step, progress.shift)
+        began, at = time.perf_counter(), (progress.step, progress.shift, progress.micro)
         if self._at != at:  # the first step, or after a rollback or a change of micro-batches
             self._steps.close()
             self._steps = self._from(progress)
         taken = next(self._steps)
-        self._at = progress.step + 1, progress.shift
+        self._at = progress.step + 1, progress.shift, progress.micro
         self.seconds += time.perf_counter() - began
         return taken
 
@@ -69,21 +68,6 @@ class Feed:
         number, phase, within = next(self._plan.remaining(progress.step))
         return self._source(number, phase, progress).examples(within)
 
-    def smaller(self, batches: list[Batch]) -> int | None:
-        """Halve the micro-batches from now on.
-
-        Args:
-            batches: Those that did not fit.
-
-        Returns:
-            Their new size; None where they are single examples already.
-        """
-        largest = max(_examples(batch) for batch in batches)
-        if largest == 1:
-            return None
-        self._most, self._at = largest // 2, None
-        return self._most
-
     def _from(self, progress: Progress) -> Generator[Taken, None, None]:
         for number, phase, first in self._plan.remaining(progress.step):
             source = self._source(number, phase, progress)
@@ -95,12 +79,7 @@ class Feed:
 
     def _source(self, number: int, phase: Phase, progress: Progress) -> StepBatches:
         slicing = phase.slicing
-        if self._most is not None:
-            micro = min(self._most, slicing.micro_batch_size)
+        if progress.micro:
+            micro = min(progress.micro[number], slicing.micro_batch_size)
             slicing = replace(slicing, micro_batch_size=micro)
         return StepBatches(phase.step, slicing, int(fold(self._plan.seed, number)), progress.shift)
-
-
-def _examples(batch: Batch) -> int:
-    """Rows of a micro-batch: the first axis of its widest input."""
-    return max((len(t) for t in batch.inputs.values() if t.ndim > 1), default=1)

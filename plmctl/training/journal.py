@@ -106,8 +106,7 @@ class Journal:
             with _writing(self._run / name) as path:
                 path.parent.mkdir(exist_ok=True)
                 beside = path.with_name(f".{path.name}.writing")
-                beside.write_text(json.dumps(_plain(document)), encoding="utf-8")
-                beside.replace(path)
+                _replace(beside, json.dumps(_plain(document)).encode(), path)
 
     def flush(self) -> None:
         """Bring what was logged to the disk, as a checkpoint that follows it will be."""
@@ -150,8 +149,16 @@ def _forget_after(path: Path, step: int) -> None:
     kept = [line for line in lines if _step_of(line) <= step]
     if kept != lines:
         beside = path.with_name(".metrics.jsonl.writing")
-        beside.write_bytes(b"".join(kept))
-        beside.replace(path)
+        _replace(beside, b"".join(kept), path)
+
+
+def _replace(beside: Path, content: bytes, path: Path) -> None:
+    """Write a file that takes another's place: a power cut leaves one of them whole."""
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
 
 
 def _step_of(line: bytes) -> float:

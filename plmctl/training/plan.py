@@ -35,6 +35,7 @@ class Plan:
         until: Save and stop after this step; None: go on to the end.
         guard: What is done about a step that went wrong.
         save_best: Save as well where the validation loss is the lowest so far.
+        background: Whether the loop goes on while a checkpoint is written.
         elastic: Whether micro-batches are made smaller where they do not fit in memory.
     """
 
@@ -49,6 +50,7 @@ class Plan:
     until: int | None = None
     guard: Guard = field(default_factory=Guard)
     save_best: bool = False
+    background: bool = False
     elastic: bool = False
 
     @property

@@ -54,6 +54,7 @@ class Progress:
         shift: Samples that rollbacks have passed over: the data goes on after them.
         judged: The best score of what the run is judged by (``training.best``), and its step.
         waited: Validations since.
+        micro: The largest micro-batch of each phase, once a step did not fit in memory.
     """
 
     step: int = 0
@@ -70,6 +71,7 @@ class Progress:
     shift: int = 0
     judged: tuple[float, int] | None = None
     waited: int = 0
+    micro: tuple[int, ...] = ()
 
     def after(self, update: Update, samples: int, epoch_size: int) -> "Progress":
         """The progress after one more update of ``samples`` of an epoch's ``epoch_size``."""

@@ -4,8 +4,8 @@ The loss of a step is, for each part, the sum over its targets divided by the co
 over the whole step: all processes and all micro-batches. How the step was cut up cannot change it.
 """
 
-import gc
 import math
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 import torch
@@ -13,16 +13,25 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from plmctl.modeling.batch import Batch
+from plmctl.modeling.network import Network
 from plmctl.shaping.keys import fold
 from plmctl.training.engine import Engine
+from plmctl.training.memory import is_out_of_memory, release_memory
 from plmctl.training.step import Step, weight
 from plmctl.training.telemetry import Update
+
+Losses = dict[str, Tensor]
+Total = Callable[[Losses], Tensor]
+
+_BUCKET = 8_000_000  # 32 MB of float32, as PyTorch's own exchange has about
 
 
 def gradient(
     engine: Engine, step: Step, batches: list[Batch], clip: float | None, key: int, stop: bool
 ) -> Update:
     """The clipped gradient of a step, left in the parameters; nothing else is changed.
+
+    With several processes and ``engine.guarded``, all raise the error of one of them.
 
     Args:
         engine: Network and optimizer.
@@ -31,6 +40,9 @@ def gradient(
         clip: Largest global norm of the gradient.
         key: Seeds the draws of dropout, so that a resumed run needs no generator's history.
         stop: Whether this process was asked to stop; all learn of it in the same reduction.
+
+    Raises:
+        MemoryError: A micro-batch did not fit, or as PyTorch's allocators say it (``memory.py``).
     """
     accelerator, network = engine.accelerator, engine.network
     counts = [batch.counts() for batch in batches]
@@ -40,22 +52,113 @@ def gradient(
     divisor = dict(zip(step.parts, (max(count, 1) for count in targets), strict=True))
     weights = {part: weight(step, part) for part in step.parts}
 
-    summed = torch.zeros(len(step.parts), device=accelerator.device)
-    for micro, batch in enumerate(batches):
-        torch.manual_seed(int(fold(key, micro)) >> 1)  # PyTorch takes 63 bits on every device
-        last = micro == len(batches) - 1
-        with nullcontext() if last else accelerator.no_sync(network):
-            losses = step.loss(network, batch.to(accelerator.device))
-            total = sum(weights[part] * losses[part] / divisor[part] for part in step.parts)
-            # Gradients are averaged over processes: undo that, the divisor is global already.
-            accelerator.backward(accelerator.num_processes * total)
-        summed += torch.stack([losses[part].detach().float() for part in step.parts])
+    def total(losses: Losses) -> Tensor:
+        return sum((weights[p] * losses[p] / divisor[p] for p in step.parts), torch.zeros(()))
+
+    guarded = engine.guarded and accelerator.num_processes > 1
+    accumulate = _agreed if guarded else _averaged
+    summed = accumulate(engine, step, batches, total, key)
     norm = accelerator.clip_grad_norm_(network.parameters(), math.inf if clip is None else clip)
     # The one point where the loop waits for the device: what is applied is known to be finite.
     *sums, grad_norm = torch.cat([reduce(accelerator, summed), norm.reshape(1)]).tolist()
     means = {part: total / divisor[part] for part, total in zip(step.parts, sums, strict=True)}
     loss = sum(weights[part] * mean for part, mean in means.items())
     return Update(means, grad_norm, tokens, cells, stops > 0, loss)
+
+
+def _averaged(engine: Engine, step: Step, batches: list[Batch], total: Total, key: int) -> Tensor:
+    """Accumulate the gradients of micro-batches, averaged over processes within the last backward.
+
+    Args:
+        engine: Network and optimizer.
+        step: Gives the summed losses.
+        batches: Micro-batches.
+        total: The loss, of the summed losses of the parts.
+        key: Seeds the draws of dropout.
+
+    Returns:
+        The summed loss of each part, of this process.
+    """
+    accelerator, network = engine.accelerator, engine.network
+    summed = torch.zeros(len(step.parts), device=accelerator.device)
+    for micro, batch in enumerate(batches):
+        last = micro == len(batches) - 1
+        with nullcontext() if last else accelerator.no_sync(network):
+            losses = _losses(network, step, batch.to(accelerator.device), int(fold(key, micro)))
+            # Gradients are averaged over processes: undo that, the divisor is global already.
+            accelerator.backward(accelerator.num_processes * total(losses))
+        summed += torch.stack([losses[part].detach().float() for part in step.parts])
+    return summed
+
+
+def _agreed(engine: Engine, step: Step, batches: list[Batch], total: Total, key: int) -> Tensor:
+    """As ``_averaged``, but nothing is exchanged before every process has its gradient.
+
+    Raises:
+        MemoryError: Some process ran out of memory; raised by all of them.
+    """
+    accelerator = engine.accelerator
+    bare = accelerator.unwrap_model(engine.network)  # whose calls wait for no other process
+    fits, summed = True, torch.zeros(len(step.parts), device=accelerator.device)
+    try:
+        for micro, batch in enumerate(batches):
+            losses = _losses(bare, step, batch.to(accelerator.device), int(fold(key, micro)))
+            accelerator.backward(total(losses))
+            summed += torch.stack([losses[part].detach().float() for part in step.parts])
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        fits = False
+    _exchange(engine, fits=fits)
+    return summed
+
+
+def _losses(network: Network, step: Step, batch: Batch, key: int) -> Losses:
+    """The summed losses of a micro-batch under its own draws of dropout."""
+    torch.manual_seed(key >> 1)  # PyTorch takes 63 bits on every device
+    return step.loss(network, batch)
+
+
+def _exchange(engine: Engine, *, fits: bool) -> None:
+    """Sum the gradients over processes, if all have one.
+
+    Raises:
+        MemoryError: One of them has none.
+    """
+    accelerator = engine.accelerator
+    if not fits:
+        engine.optimizer.zero_grad()
+        release_memory()
+    parameters = [p for p in engine.network.parameters() if p.requires_grad]
+    facts = [not fits, *(p.grad is not None for p in parameters)]
+    failed, *there = reduce(accelerator, torch.tensor(facts, dtype=torch.int64)).tolist()
+    if failed:
+        raise MemoryError(f"{failed} of {accelerator.num_processes} processes")
+    for parameter, count in zip(parameters, there, strict=True):
+        if count and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    for bucket in _buckets(gradients):
+        flat = reduce(accelerator, torch.cat([g.reshape(-1) for g in bucket]))
+        sums = torch.split(flat, [g.numel() for g in bucket])
+        for gradient_, part in zip(bucket, sums, strict=True):
+            gradient_.copy_(part.view_as(gradient_))
+
+
+def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Neighbours of one type, of ``_BUCKET`` numbers or a little more: one message each."""
+    bucket: list[Tensor] = []
+    for gradient_ in gradients:
+        if bucket and (bucket[0].dtype != gradient_.dtype or _size(bucket) >= _BUCKET):
+            yield bucket
+            bucket = []
+        bucket.append(gradient_)
+    if bucket:
+        yield bucket
+
+
+def _size(tensors: list[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
 
 
 def apply(engine: Engine) -> None:
@@ -79,17 +182,3 @@ def reduce(accelerator: Accelerator, values: Tensor) -> Tensor:
         return values
     reduced: Tensor = accelerator.reduce(values.to(accelerator.device), reduction="sum")
     return reduced
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device, or the CPU's allocator, has no memory left."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-
-
-def release_memory() -> None:
-    """Give back what a step that did not fit has left."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from plmctl.runs.exactness import compare_logs, compare_states, records
-from plmctl.runs.killing import moments
+from plmctl.runs.killing import Kill, missing, moments
 from tests.runs.conftest import pretrain_config, run_main, write
 from tests.runs.test_bad_input import finetune_config
 
@@ -63,11 +63,12 @@ def t5() -> dict:
 def gpt() -> dict:
     ramp = {"start": 2, "tokens": 2000}
     return pretrain_config("gpt2") | {
+        "checkpoint": {"background": True},
         "train": {
             "batch_size": 8,
             "batch_ramp": ramp,
             "phases": [{"seq_len": 32, "steps": 100}],
-        }
+        },
     }
 
 
@@ -77,6 +78,7 @@ def elmo() -> dict:
         "tokenizer": tokenizer("elmo", "word", 100),
         "model": {"family": "elmo", "size": "tiny", **sizes},
         "objective": {"name": "bilm"},
+        "checkpoint": {"background": True},
         "train": {"batch_size": 8, "phases": [{"seq_len": 20, "steps": 100}]},
     }
 
@@ -96,7 +98,8 @@ def verified(name: str, kills: int, steps: int) -> dict:
 def test_pretraining_survives_kills(name: str, world: Path) -> None:
     write(f"oracle-{name}.yaml", CONFIGS[name]() | {"run": f"oracle-{name}"})
     report = verified(name, kills=5, steps=24)
-    assert len(report["kills"]) == 5
+    assert report["proved"]
+    assert not missing(moments(5, 1), [Kill(**kill) for kill in report["kills"]])
     assert {kill["moment"] for kill in report["kills"]} == {"preparing", "step", "saving"}
     checks = {check["name"]: check for check in report["checks"]}
     assert not any(check["different"] for check in checks.values())
@@ -113,8 +116,8 @@ def test_finetuning_survives_kills(pretrained: dict[str, Path]) -> None:
     config["train"] |= {"epochs": 3, "batch_size": 8, "dropout": 0.1}
     write("oracle-finetune.yaml", config)
     report = verified("finetune", kills=5, steps=24)
-    assert len(report["kills"]) == 5
-    assert report["equal"]
+    assert len(report["kills"]) >= 5
+    assert report["proved"]
 
 
 @pytest.mark.slow
@@ -177,6 +180,21 @@ def test_moments_hit_preparation_steps_and_saves() -> None:
     assert {drawn.count("step"), drawn.count("saving")} == {4}
     assert moments(10, seed=4) == drawn
     assert moments(0, seed=4) == []
+
+
+def test_a_kill_that_missed_its_moment_is_made_again() -> None:
+    wanted = moments(10, seed=4)
+
+    def kills(*hit: str) -> list[Kill]:
+        return [Kill(moment, 1.0, 2, 2) for moment in hit]
+
+    assert missing(wanted, []) == wanted
+    assert missing(wanted, kills(*wanted)) == []
+    assert missing(wanted, kills("step", *wanted[:-1])) == wanted[-1:]
+    assert missing(wanted, kills(*["step"] * 20)) == [m for m in wanted if m != "step"]
+    assert sorted(missing(wanted, kills("saving"))) == sorted(
+        wanted[:2] + ["step"] * 4 + ["saving"] * 3
+    )
 
 
 def test_it_takes_configs_of_trainings(world: Path, capfd: pytest.CaptureFixture[str]) -> None:

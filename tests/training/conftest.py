@@ -1,6 +1,10 @@
 """Small worlds that train in milliseconds: a corpus in memory, a tiny network, a plan."""
 
-from collections.abc import Callable
+import os
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -99,3 +103,26 @@ def run_plan() -> Train:
 
 def weights(engine: Engine) -> dict[str, torch.Tensor]:
     return {n: p.detach().clone() for n, p in engine.trained().network.named_parameters()}
+
+
+@contextmanager
+def limited(kind: int, size: int) -> Iterator[None]:
+    """Under a limit of the kernel's."""
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (soft, hard))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kilobytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)

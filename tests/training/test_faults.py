@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,36 +18,13 @@ from plmctl.errors import PlmError
 from plmctl.runs.launch import descendants
 from plmctl.training.checkpoint import Checkpoints, Retention, restore
 from plmctl.training.loader import Slicing
-from tests.training.conftest import Train, tiny_engine, tiny_network, tiny_plan
+from tests.training.conftest import Train, limited, tiny_engine, tiny_network, tiny_plan
 from tests.training.test_checkpoint import trained
 from tests.training.test_loop import metrics
 
 
 def steps(folder: Path) -> list[int]:
     return sorted(int(path.name[5:]) for path in folder.glob("step-*"))
-
-
-@contextmanager
-def limited(kind: int, size: int) -> Iterator[None]:
-    """Under a limit of the kernel's."""
-    soft, hard = resource.getrlimit(kind)
-    resource.setrlimit(kind, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(kind, (soft, hard))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 kilobytes."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_loses_nothing_and_is_told(small_disk: Path) -> None:

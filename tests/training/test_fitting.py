@@ -1,0 +1,277 @@
+"""Micro-batches that fit in memory: found by trials, made smaller, agreed on, kept by a resume."""
+
+import ctypes
+import json
+import os
+import resource
+import socket
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plmctl.corpus.store import TokenStore
+from plmctl.errors import PlmError
+from plmctl.runs.child import Child, start
+from plmctl.shaping.keys import fold
+from plmctl.training.checkpoint import Checkpoints
+from plmctl.training.fitting import heaviest, largest, search, trial
+from plmctl.training.journal import Journal
+from plmctl.training.loader import Slicing
+from plmctl.training.loop import Plan, train
+from tests.training.conftest import Train, nothing, tiny_engine, tiny_network, tiny_plan, weights
+from tests.training.test_guard import events, exact
+
+
+@given(st.integers(1, 5000), st.integers(0, 6000), st.integers(1, 6000))
+def test_the_largest_that_fits_is_found(most: int, border: int, first: int) -> None:
+    tried = []
+
+    def fits(size: int) -> bool:
+        assert 1 <= size <= most
+        tried.append(size)
+        return size <= border
+
+    found = largest(fits, most, first)
+    assert found <= border
+    assert (found == 0) == (border == 0)
+    if found:
+        best = min(border, most)
+        assert -(-most // found) == -(-most // best)  # no fewer pieces are possible
+    assert len(tried) == len(set(tried))
+    assert len(tried) <= 2 * most.bit_length() + 1
+
+
+def test_the_first_guess_is_enough_where_all_fits() -> None:
+    tried: list[int] = []
+    assert largest(lambda size: not tried.append(size), 64, 64) == 64
+    assert tried == [64]
+
+
+@pytest.mark.parametrize("objective", ["mlm+nsp", "clm"])
+def test_a_trial_leaves_no_trace(
+    objective: str, store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """Neither in the weights, nor in the draws of dropout that come after it."""
+    plan = tiny_plan(objective, store, steps=(3,), batch=8, micro=4)
+    tried, other = (tiny_engine(tiny_network(objective, dropout=0.1)) for _ in range(2))
+    before = weights(tried)
+    assert trial(tried, heaviest(plan.phases[0], 7, 8), plan.phases[0])
+    assert all(torch.equal(value, before[name]) for name, value in weights(tried).items())
+    assert all(p.grad is None for p in tried.network.parameters())
+    assert not tried.trained().optimizer.state
+    run_plan(tried, plan, tmp_path / "a")
+    run_plan(other, plan, tmp_path / "b")
+    assert exact(tmp_path / "a") == exact(tmp_path / "b")
+
+
+def test_a_trial_is_of_the_longest_rows_or_of_a_batch_that_has_grown(store: TokenStore) -> None:
+    (phase,) = tiny_plan("mlm", store, batch=32, micro=4).phases
+    assert len(heaviest(phase, 7, 16).inputs["input_ids"]) == 16
+
+    class Rows:
+        def __getattr__(self, name: str) -> object:
+            return getattr(phase.step, name)
+
+        def __len__(self) -> int:
+            return len(phase.step)
+
+        def lengths(self) -> object:
+            return torch.arange(len(phase.step)).numpy() % 11
+
+    longest = heaviest(replace(phase, step=Rows()), 7, 3)
+    wanted = [n for n in range(len(phase.step)) if n % 11 == 10][:3]
+    same = phase.step.collate(torch.zeros(3, dtype=torch.int64).numpy(), torch.tensor(wanted))
+    assert torch.equal(longest.inputs["input_ids"], same.inputs["input_ids"])
+
+
+def _find_in_a_tight_place(folder: Path, room: int) -> None:
+    torch.set_num_threads(1)
+    store = TokenStore.from_lists([[list(range(6, 106))] * 3] * 600, vocab_size=120)
+    plan = tiny_plan("clm", store, steps=(2,), batch=1024, micro=64)
+    engine = tiny_engine(tiny_network("clm"))
+    assert trial(engine, heaviest(plan.phases[0], 7, 8), plan.phases[0])  # what is made but once
+    ctypes.CDLL(None).malloc_trim(0)  # what tests before this one have freed is no room
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages + room, hard))
+    (size,) = search(engine, plan)
+    sizes = (max(1, size // 2), 1024)  # at the border itself, what was freed decides
+    fits = [trial(engine, heaviest(plan.phases[0], 7, n), plan.phases[0]) for n in sizes]
+    (folder / "found").write_text(json.dumps([size, *fits]))
+
+
+@pytest.mark.slow
+def test_a_search_under_a_real_limit_of_memory(tmp_path: Path) -> None:
+    """The kernel refuses the process more address space than a part of the step needs."""
+    child = start(partial(_find_in_a_tight_place, tmp_path, 60_000_000), tmp_path / "log")
+    assert child.wait() == 0, (tmp_path / "log").read_text()
+    size, fits, whole = json.loads((tmp_path / "found").read_text())
+    assert 1 <= size < 1024
+    assert fits
+    assert not whole
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """An objective that asks for more memory than there is, where a micro-batch is too large.
+
+    Attributes:
+        step: The objective.
+        most: Examples that fit.
+        last: Only where the micro-batch is the last of its step (whose size differs).
+        backward: Ask for it in the backward.
+    """
+
+    step: object
+    most: int
+    last: bool = False
+    backward: bool = False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.step, name)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def loss(self, network: object, batch: object) -> dict[str, torch.Tensor]:
+        losses = self.step.loss(network, batch)
+        rows = len(batch.inputs["input_ids"])
+        if (rows == self.most + 1) if self.last else (rows > self.most):
+            if not self.backward:
+                torch.empty(2**60)  # refused by the allocator itself
+            losses = {part: _Demand.apply(loss) for part, loss in losses.items()}
+        return losses
+
+
+class _Demand(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, loss: torch.Tensor) -> torch.Tensor:
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+        return torch.empty(2**60)
+
+
+def greedy(plan: Plan, step: Greedy) -> Plan:
+    (phase,) = plan.phases
+    return replace(plan, phases=(replace(phase, step=step),), elastic=True)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_resume_keeps_the_smaller_micro_batches(
+    backward: bool, store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """The run that is stopped is the one that is not, and runs out of memory once."""
+
+    def run(name: str, until: int | None = None, *, elastic: bool = True) -> dict:
+        plan = tiny_plan("clm", store, steps=(6,), batch=16, micro=16)
+        plan = greedy(plan, Greedy(plan.phases[0].step, 15, backward=backward))
+        engine = tiny_engine(tiny_network("clm", dropout=0.1))
+        run_plan(engine, replace(plan, until=until, elastic=elastic), tmp_path / name)
+        return weights(engine)
+
+    whole = run("whole")
+    with pytest.raises(PlmError, match="after step 3 of 6"):
+        run("cut", 3)
+    cut = run("cut")
+    assert exact(tmp_path / "cut") == exact(tmp_path / "whole")
+    assert all(torch.equal(value, cut[name]) for name, value in whole.items())
+    assert events(tmp_path / "cut").count("smaller") == 1
+    with pytest.raises(PlmError, match="after step 3 of 6"):
+        run("asked", 3)
+    hint = "run the same command again with train.micro_batch_size=8"
+    with pytest.raises(PlmError, match=f"(?s)step 4: out of memory.*{hint}"):
+        run("asked", elastic=False)
+
+
+def test_a_run_goes_on_with_other_micro_batches(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """The same examples in the same steps; losses to the order of sums."""
+    plan = tiny_plan("clm", store, steps=(6,), batch=16, micro=16)
+    other = tiny_plan("clm", store, steps=(6,), batch=16, micro=3)
+    with pytest.raises(PlmError, match="after step 3 of 6"):
+        run_plan(tiny_engine(tiny_network("clm")), replace(plan, until=3), tmp_path / "a")
+    run_plan(tiny_engine(tiny_network("clm")), other, tmp_path / "a")
+    run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path / "b")
+    ours, theirs = exact(tmp_path / "a"), exact(tmp_path / "b")
+    assert [line["tokens"] for line in ours] == [line["tokens"] for line in theirs]
+    losses = [line["loss"] for line in theirs]
+    assert [line["loss"] for line in ours] == pytest.approx(losses, rel=1e-5)
+
+
+CASES = {
+    "the first forward": Greedy(None, 3),
+    "the last forward": Greedy(None, 2, last=True),
+    "the first backward": Greedy(None, 3, backward=True),
+    "the last backward": Greedy(None, 2, last=True, backward=True),
+}
+
+
+def _one_of_two(folder: Path, rank: int, port: int, store: TokenStore) -> None:
+    """A process that is out of memory in its second step, in each of the ways; and one that is not.
+
+    Its share of 14 examples is 7: in micro-batches of 4 and 3, of 3, 2 and 2 ...
+    """
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    torch.set_num_threads(1)
+    for number, case in enumerate([None, *CASES.values()]):
+        plan = tiny_plan("clm", store, steps=(4,), batch=14, micro=2 if case is None else 4)
+        (phase,) = plan.phases
+        slicing = replace(phase.slicing, rank=rank, world=2)
+        plan = replace(plan, phases=(replace(phase, slicing=slicing),), elastic=True)
+        if case is not None and rank == 1:
+            plan = greedy(plan, replace(case, step=phase.step))
+        engine = tiny_engine(tiny_network("clm"))
+        run = folder / f"{number}"
+        run.mkdir(exist_ok=True)
+        quiet = rank > 0
+        with Journal(run, title="t", total_steps=4, trackers=(), quiet=quiet) as journal:
+            train(engine, plan, Checkpoints(run / "checkpoints", 3), journal, nothing)
+        torch.save(weights(engine), run / f"weights-{rank}")
+
+
+def test_processes_agree_where_one_of_them_runs_out_of_memory(
+    store: TokenStore, tmp_path: Path
+) -> None:
+    """Wherever it does: none waits for the gradient of one that has none, and the run is the same.
+
+    Two processes of 7 examples, in micro-batches of 4 and 3, or of 2, 2, 2 and 1 when they agree.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    children: list[Child] = [
+        start(partial(_one_of_two, tmp_path, rank, port, store), tmp_path / f"log-{rank}")
+        for rank in range(2)
+    ]
+    for rank, child in enumerate(children):
+        assert child.wait() == 0, (tmp_path / f"log-{rank}").read_text()
+    reference = torch.load(tmp_path / "0" / "weights-0", weights_only=True)
+    for number, name in enumerate(CASES, start=1):
+        said = [json.loads(line) for line in (tmp_path / f"{number}" / "events").open()]
+        sizes = [event["micro_batch_size"] for event in said if event["event"] == "smaller"]
+        assert sizes == [2], name
+        for rank in range(2):
+            got = torch.load(tmp_path / f"{number}" / f"weights-{rank}", weights_only=True)
+            assert all(torch.equal(got[n], value) for n, value in reference.items()), (name, rank)
+
+
+def test_the_plan_of_a_cpu_stays_as_it_is(store: TokenStore, tmp_path: Path) -> None:
+    from plmctl.training.fitting import cut, fitted
+
+    plan = replace(tiny_plan("clm", store, steps=(2, 2)), elastic=True)
+    with Journal(tmp_path, title="t", total_steps=4, trackers=(), quiet=False) as journal:
+        assert fitted(tiny_engine(tiny_network("clm")), plan, journal, tmp_path) is plan
+    sizes = [phase.slicing for phase in cut(plan, (5, 3)).phases]
+    assert sizes == [Slicing(16, 5), Slicing(16, 3)]
+    assert int(fold(plan.seed, 0)) != int(fold(plan.seed, 1))
