@@ -83,15 +83,16 @@ def _class(model: str, config: Any, choice: bool) -> Any:
     return auto
 
 
-def _made(cls: Any, model: str, config: Any, pretrained: bool) -> tuple[Any, set[str]]:
-    """The network, and the modules whose weights the folder does not have."""
+def _made(cls: Any, model: str, config: Any, pretrained: bool) -> tuple[Any, list[str]]:
+    """The network, and the modules whose weights the folder does not have, by name."""
     if not pretrained:
         made = cls.from_config(config, dtype=torch.float32) if _is_auto(cls) else cls(config)
-        return made, {""}  # all of it
+        return made, [""]  # all of it
     made, info = cls.from_pretrained(
         model, config=config, dtype=torch.float32, output_loading_info=True
     )
-    return made, {name.rpartition(".")[0] for name in info["missing_keys"]}
+    # In an order: they are drawn one after the other, and a set's differs from process to process.
+    return made, sorted({name.rpartition(".")[0] for name in info["missing_keys"]})
 
 
 def _is_auto(cls: Any) -> bool:
