@@ -157,13 +157,20 @@ def forward(
     Returns:
         mlm: [K, V]; sop: [B, 2] if the model has that head.
     """
+    from plmctl.modeling.top_layer import encode
+
     whole: Any = model  # transformers types its submodules as tensors or modules
-    encoded = whole.albert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
-    hidden_KH = encoded.last_hidden_state.flatten(0, 1)[positions]
+    hidden_KH, pooled_BH = encode(
+        whole.albert,
+        positions,
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        token_type_ids=token_type_ids,
+    )
     head = whole.predictions
     shaped_KE = head.LayerNorm(head.activation(head.dense(hidden_KH)))
     logits = {"mlm": project(shaped_KE, head.decoder)}
-    if encoded.pooler_output is not None:  # AlbertForMaskedLM has no pooler
+    if pooled_BH is not None:  # AlbertForMaskedLM has no pooler
         # transformers puts finetuning's dropout before this head; the published code has none.
-        logits["sop"] = whole.sop_classifier.classifier(encoded.pooler_output)
+        logits["sop"] = whole.sop_classifier.classifier(pooled_BH)
     return logits
