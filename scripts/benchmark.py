@@ -31,6 +31,9 @@ def main() -> None:
         part = work.check if given.check else work.run
         print(json.dumps(part(given, given.side)))
         return
+    if given.profile:
+        importlib.import_module("benchmarks.profile").show(given)
+        return
     from benchmarks import duel
 
     result = work.alone(given) if given.work == "resume" else duel.fight(given, work)
@@ -59,6 +62,7 @@ def arguments() -> argparse.Namespace:
     add("--text", default="premise,hypothesis", help="finetune: the columns of the text")
     add("--label", default="label", help="finetune: the column of the label")
     add("--far", type=int, default=1_000_000, help="resume: a far step")
+    add("--profile", action="store_true", help="mlm, clm, t5: the ten costliest operators instead")
     add("--json", action="store_true")
     add("--plot", type=Path, help="an SVG of the rounds")
     add("--side", choices=("plmctl", "stock"), help=argparse.SUPPRESS)

@@ -131,7 +131,7 @@ def _trainer(given: argparse.Namespace, model: Any, clock: Clock, count: int) ->
             clock.tick(given.batch * given.length)
 
     if given.work == "clm":
-        model = _as_published(model)
+        model = as_published(model)
     with tempfile.TemporaryDirectory() as folder:
         cuda = given.device == "cuda"
         arguments = TrainingArguments(
@@ -147,7 +147,7 @@ def _trainer(given: argparse.Namespace, model: Any, clock: Clock, count: int) ->
         ).train()
 
 
-def _as_published(model: Any) -> Any:
+def as_published(model: Any) -> Any:
     """GPT-2 as its published config has it: gelu_new, the same function written out."""
     from transformers import GPT2LMHeadModel
 

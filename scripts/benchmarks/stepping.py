@@ -67,4 +67,4 @@ def plain_steps(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        yield tokens, float(loss)
+        yield tokens, loss.item()
