@@ -16,6 +16,7 @@ the rounds both take three steps without dropout on identical batches, and the l
 import argparse
 import importlib
 import json
+import os
 import time
 from pathlib import Path
 
@@ -26,6 +27,8 @@ _FILES = {"mlm": "pretraining", "clm": "pretraining", "t5": "pretraining"}
 def main() -> None:
     given = arguments()
     given.began = given.began or time.time()
+    if given.side == "plmctl":
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command does
     work = importlib.import_module(f"benchmarks.{_FILES.get(given.work, given.work)}")
     if given.side:
         part = work.check if given.check else work.run

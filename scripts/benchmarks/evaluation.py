@@ -5,7 +5,6 @@ is a hundred sentences.
 """
 
 import argparse
-import os
 from typing import Any
 
 from benchmarks.clock import Clock
@@ -13,7 +12,6 @@ from benchmarks.clock import Clock
 
 def run(given: argparse.Namespace, side: str) -> dict[str, float]:
     """The speed of a side, in scored tokens."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command does
     model, family = _network(given)
     clock, score = Clock(given), _SCORES[side]
     for texts in _texts(given.steps + 2):
