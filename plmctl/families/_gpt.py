@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from plmctl.config.members import ModelConfig
+from plmctl.families._project import Project, logits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,7 +92,10 @@ def positions(config: DecoderConfig) -> int:
 
 
 def forward(
-    model: GPT2LMHeadModel, input_ids: Tensor, position_ids: Tensor | None = None
+    model: GPT2LMHeadModel,
+    input_ids: Tensor,
+    position_ids: Tensor | None = None,
+    project: Project = logits,
 ) -> dict[str, Tensor]:
     """Logits at every position.
 
@@ -101,10 +105,11 @@ def forward(
         position_ids: [B, T], beginning again at 0 where attention shall not look back any further;
             None: each row is one text. transformers makes the block-diagonal causal mask of them,
             for every implementation of attention.
+        project: What is made of hidden states and output layer: logits.
 
     Returns:
         lm: [B, T, V].
     """
     # A cache would cost memory, and switches transformers' own handling of packed rows off.
     encoded = model.transformer(input_ids, position_ids=position_ids, use_cache=False)
-    return {"lm": model.lm_head(encoded.last_hidden_state)}
+    return {"lm": project(encoded.last_hidden_state, model.lm_head)}

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from plmctl.config.members import ModelConfig
+from plmctl.families._project import Project
+from plmctl.families._project import logits as logits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,6 +142,7 @@ def forward(
     attention_mask: Tensor,
     token_type_ids: Tensor,
     positions: Tensor,
+    project: Project = logits_of,
 ) -> dict[str, Tensor]:
     """Logits of each part.
 
@@ -149,15 +152,25 @@ def forward(
         attention_mask: [B, L], 0 at padding.
         token_type_ids: [B, L].
         positions: [K] cells of the flattened batch where a token is predicted.
+        project: What is made of hidden states and output layer: logits.
 
     Returns:
         mlm: [K, V]; sop: [B, 2] if the model has that head.
     """
+    from plmctl.modeling.top_layer import encode
+
     whole: Any = model  # transformers types its submodules as tensors or modules
-    encoded = whole.albert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
-    hidden_KH = encoded.last_hidden_state.flatten(0, 1)[positions]
-    logits = {"mlm": whole.predictions(hidden_KH)}
-    if encoded.pooler_output is not None:  # AlbertForMaskedLM has no pooler
+    hidden_KH, pooled_BH = encode(
+        whole.albert,
+        positions,
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        token_type_ids=token_type_ids,
+    )
+    head = whole.predictions
+    shaped_KE = head.LayerNorm(head.activation(head.dense(hidden_KH)))
+    logits = {"mlm": project(shaped_KE, head.decoder)}
+    if pooled_BH is not None:  # AlbertForMaskedLM has no pooler
         # transformers puts finetuning's dropout before this head; the published code has none.
-        logits["sop"] = whole.sop_classifier.classifier(encoded.pooler_output)
+        logits["sop"] = whole.sop_classifier.classifier(pooled_BH)
     return logits

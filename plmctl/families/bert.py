@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from plmctl.families._encoder import DROPOUT as DROPOUT
 from plmctl.families._encoder import EncoderConfig, fields
+from plmctl.families._project import Project
+from plmctl.families._project import logits as logits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,6 +82,7 @@ def forward(
     attention_mask: Tensor,
     token_type_ids: Tensor,
     positions: Tensor,
+    project: Project = logits_of,
 ) -> dict[str, Tensor]:
     """Logits of each part.
 
@@ -89,6 +92,7 @@ def forward(
         attention_mask: [B, L], 0 at padding.
         token_type_ids: [B, L].
         positions: [K] cells of the flattened batch where a token is predicted.
+        project: What is made of hidden states and output layer: logits.
 
     Returns:
         mlm: [K, V]; nsp: [B, 2] if the model has that head.
@@ -103,7 +107,8 @@ def forward(
         attention_mask=attention_mask,
         token_type_ids=token_type_ids,
     )
-    logits = {"mlm": whole.cls.predictions(hidden_KH)}
+    head = whole.cls.predictions
+    logits = {"mlm": project(head.transform(hidden_KH), head.decoder)}
     if pooled_BH is not None:  # BertForMaskedLM has no pooler
         logits["nsp"] = whole.cls.seq_relationship(pooled_BH)
     return logits

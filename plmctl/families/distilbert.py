@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from plmctl.config.members import ModelConfig
+from plmctl.families._project import Project
+from plmctl.families._project import logits as logits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,6 +133,7 @@ def forward(
     attention_mask: Tensor,
     token_type_ids: Tensor,
     positions: Tensor,
+    project: Project = logits_of,
 ) -> dict[str, Tensor]:
     """Logits of the masked tokens, and the hidden states that they are made from.
 
@@ -140,6 +143,7 @@ def forward(
         attention_mask: [B, L], 0 at padding.
         token_type_ids: [B, L], not used: there are no token types.
         positions: [K] cells of the flattened batch where a token is predicted.
+        project: What is made of hidden states and output layer: logits.
 
     Returns:
         mlm: [K, V]; hidden: [K, H].
@@ -148,4 +152,4 @@ def forward(
     encoded = whole.distilbert(input_ids, attention_mask=attention_mask)
     hidden_KH = encoded.last_hidden_state.flatten(0, 1)[positions]
     shaped_KH = whole.vocab_layer_norm(whole.activation(whole.vocab_transform(hidden_KH)))
-    return {"mlm": whole.vocab_projector(shaped_KH), "hidden": hidden_KH}
+    return {"mlm": project(shaped_KH, whole.vocab_projector), "hidden": hidden_KH}

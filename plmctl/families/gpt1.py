@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from plmctl.config.members import ModelConfig
+from plmctl.families._project import Project, logits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,7 +109,10 @@ def positions(config: Config) -> int:
 
 
 def forward(
-    model: OpenAIGPTLMHeadModel, input_ids: Tensor, position_ids: Tensor | None = None
+    model: OpenAIGPTLMHeadModel,
+    input_ids: Tensor,
+    position_ids: Tensor | None = None,
+    project: Project = logits,
 ) -> dict[str, Tensor]:
     """Logits at every position.
 
@@ -119,6 +123,7 @@ def forward(
         input_ids: [B, T], rows without padding.
         position_ids: [B, T], beginning again at 0 where attention shall not look back any further;
             None: each row is one text.
+        project: What is made of hidden states and output layer: logits.
 
     Returns:
         lm: [B, T, V].
@@ -131,4 +136,4 @@ def forward(
     hidden_BTH = whole.drop(whole.tokens_embed(input_ids) + whole.positions_embed(places))
     for block in whole.h:
         hidden_BTH = block(hidden_BTH, mask)[0]
-    return {"lm": model.lm_head(hidden_BTH)}
+    return {"lm": project(hidden_BTH, model.lm_head)}

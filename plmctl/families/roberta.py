@@ -13,6 +13,8 @@ from pydantic import Field
 from plmctl.errors import ConfigError
 from plmctl.families._encoder import DROPOUT as DROPOUT
 from plmctl.families._encoder import EncoderConfig, fields
+from plmctl.families._project import Project
+from plmctl.families._project import logits as logits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,6 +97,7 @@ def forward(
     attention_mask: Tensor,
     token_type_ids: Tensor,
     positions: Tensor,
+    project: Project = logits_of,
 ) -> dict[str, Tensor]:
     """Logits of the masked tokens.
 
@@ -104,10 +107,13 @@ def forward(
         attention_mask: [B, L], 0 at padding.
         token_type_ids: [B, L], not used: there is one type.
         positions: [K] cells of the flattened batch where a token is predicted.
+        project: What is made of hidden states and output layer: logits.
 
     Returns:
         mlm: [K, V].
     """
+    from torch.nn.functional import gelu
+
     from plmctl.modeling.top_layer import encode
 
     whole: Any = model  # transformers types its submodules as tensors or modules
@@ -120,4 +126,6 @@ def forward(
         attention_mask=attention_mask,
         position_ids=places,
     )
-    return {"mlm": whole.lm_head(hidden_KH)}
+    head = whole.lm_head
+    shaped_KH = head.layer_norm(gelu(head.dense(hidden_KH)))
+    return {"mlm": project(shaped_KH, head.decoder)}

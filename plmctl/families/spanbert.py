@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from plmctl.families._encoder import DROPOUT as DROPOUT
 from plmctl.families._encoder import EncoderConfig, fields
+from plmctl.families._project import Project
+from plmctl.families._project import logits as logits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,6 +89,7 @@ def forward(
     attention_mask: Tensor,
     token_type_ids: Tensor,
     positions: Tensor,
+    project: Project = logits_of,
     **spans: Tensor,
 ) -> dict[str, Tensor]:
     """Logits of each part.
@@ -97,6 +100,7 @@ def forward(
         attention_mask: [B, L], 0 at padding.
         token_type_ids: [B, L].
         positions: [K] cells of the flattened batch where a token is predicted.
+        project: What is made of hidden states and output layer: logits.
         **spans: left, right, place, all [T]: for each target of the span-boundary head the cells
             around its span, and its place in it.
 
@@ -106,7 +110,8 @@ def forward(
     whole: Any = model  # transformers types its submodules as tensors or modules
     encoded = whole.bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
     cells = encoded.last_hidden_state.flatten(0, 1)
-    logits = {"mlm": whole.cls.predictions(cells[positions])}
+    head = whole.cls.predictions
+    logits = {"mlm": project(head.transform(cells[positions]), head.decoder)}
     if spans:
         words = whole.bert.embeddings.word_embeddings.weight
         left, right, place = spans["left"], spans["right"], spans["place"]

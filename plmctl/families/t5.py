@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from plmctl.config.members import ModelConfig
+from plmctl.families._project import Project
+from plmctl.families._project import logits as logits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -127,6 +129,7 @@ def forward(
     attention_mask: Tensor,
     decoder_input_ids: Tensor,
     positions: Tensor,
+    project: Project = logits_of,
 ) -> dict[str, Tensor]:
     """Logits of the target tokens.
 
@@ -137,6 +140,7 @@ def forward(
         decoder_input_ids: [B, T] the targets shifted right; what follows a target's end is seen by
             none of its tokens.
         positions: [K] cells of the flattened targets that are no padding.
+        project: What is made of hidden states and output layer: logits.
 
     Returns:
         lm: [K, V].
@@ -151,7 +155,7 @@ def forward(
     hidden_KH = decoded_BTH.flatten(0, 1)[positions]
     if model.config.scale_decoder_outputs:
         hidden_KH = hidden_KH * model.config.d_model**-0.5
-    return {"lm": model.lm_head(hidden_KH)}
+    return {"lm": project(hidden_KH, model.lm_head)}
 
 
 def _network(config: Config, vocab_size: int, pad_id: int) -> T5Config:

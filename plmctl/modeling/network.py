@@ -1,6 +1,6 @@
 """A transformers model behind one forward: the module that is wrapped for several devices."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from torch import Tensor, nn
@@ -8,9 +8,15 @@ from transformers import PreTrainedModel
 
 from plmctl.modeling.batch import Rows
 from plmctl.modeling.carried import Carried
+from plmctl.modeling.losses import cross_entropy_sums, sums_with_penalty
+from plmctl.modeling.projection import Projection
 
 Forward = Callable[..., dict[str, Tensor]]
-"""``forward(model, **inputs)``: the logits of each part of the loss."""
+"""``forward(model, **inputs)``: the logits of each part of the loss.
+
+A language model's takes ``project``, a function of hidden states and output layer that gives what
+stands for the logits.
+"""
 
 
 class Network(nn.Module):
@@ -28,14 +34,29 @@ class Network(nn.Module):
         self._forward = forward
         self.carried = Carried()
 
-    def forward(self, *, rows: Rows | None = None, **inputs: Tensor) -> dict[str, Tensor]:
-        """Logits of each part of the loss.
+    def forward(
+        self,
+        *,
+        rows: Rows | None = None,
+        loss_on: Mapping[str, Tensor] | None = None,
+        z_loss: float = 0.0,
+        **inputs: Tensor,
+    ) -> dict[str, Tensor]:
+        """Logits of each part of the loss, or with ``loss_on`` the summed losses themselves.
+
+        The loss is computed in here because a wrapper for several devices may have the output layer
+        whole only meanwhile, and because all logits at once would be the largest tensor of a step.
 
         Args:
             rows: Whose state to go on from, and to keep; None: every row begins anew.
+            loss_on: The targets of each part, of a language model without a state; see
+                ``cross_entropy_sums``.
+            z_loss: With them: weight of the penalty that is the part "z_loss".
             **inputs: As the family's forward takes them. A recurrent one takes ``state`` and gives
                 it back among its logits.
         """
+        if loss_on is not None:
+            return self._losses(loss_on, z_loss, inputs)
         if rows is not None and (state := self.carried.take(rows)) is not None:
             inputs["state"] = state
         logits = self._forward(self.model, **inputs)
@@ -43,6 +64,15 @@ class Network(nn.Module):
         if rows is not None and after is not None:
             self.carried.put(rows, after)
         return logits
+
+    def _losses(
+        self, targets: Mapping[str, Tensor], z_loss: float, inputs: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        made = self._forward(self.model, project=Projection, **inputs)
+        if not z_loss:
+            return cross_entropy_sums(made, targets)
+        entropy, penalty = sums_with_penalty(made["lm"], targets["lm"], z_loss)
+        return {"lm": entropy, "z_loss": penalty}
 
     @contextmanager
     def apart(self) -> Iterator[None]:

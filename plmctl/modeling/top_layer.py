@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.models.albert.modeling_albert import AlbertTransformer
 from transformers.models.bert.modeling_bert import BertLayer
 from transformers.models.roberta.modeling_roberta import RobertaLayer
 
@@ -46,12 +48,35 @@ class _RobertaTop(_Narrow, RobertaLayer):  # type: ignore[no-untyped-call]
     pass
 
 
+class _AlbertTop(AlbertTransformer):
+    """Its layers share their weights, so that the stack is asked, not the last of its layers."""
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, **options: Any
+    ) -> Any:
+        wanted_BQ: Tensor | None = options.pop("wanted_BQ", None)
+        theirs: Any = super()
+        if wanted_BQ is None:
+            return theirs.forward(hidden_states, attention_mask, **options)
+        whole: Any = self
+        count, groups = self.config.num_hidden_layers, self.config.num_hidden_groups
+        numbers = [int(number / (count / groups)) for number in range(count)]  # as transformers'
+        layers = [layer for n in numbers for layer in whole.albert_layer_groups[n].albert_layers]
+        hidden_states = whole.embedding_hidden_mapping_in(hidden_states)
+        for layer in layers[:-1]:
+            hidden_states = layer(hidden_states, attention_mask, **options)
+        top = _at_of_albert(layers[-1], hidden_states, attention_mask, wanted_BQ)
+        return BaseModelOutput(last_hidden_state=top)
+
+
 _CLASSES: dict[type[nn.Module], type[nn.Module]] = {BertLayer: _BertTop, RobertaLayer: _RobertaTop}
 
 
 def narrow(model: nn.Module) -> None:
     """Let the top layer of an encoder, in place, be asked for some cells; nothing else changes."""
     for module in model.modules():
+        if type(module) is AlbertTransformer:
+            module.__class__ = _AlbertTop
         layers = getattr(module, "layer", None)
         if isinstance(layers, nn.ModuleList) and len(layers) and type(layers[-1]) in _CLASSES:
             layers[-1].__class__ = _CLASSES[type(layers[-1])]
@@ -61,7 +86,7 @@ def encode(body: Any, positions: Tensor, **inputs: Tensor) -> tuple[Tensor, Tens
     """An encoder's states of the cells that are asked for.
 
     Args:
-        body: BertModel or RobertaModel.
+        body: BertModel, RobertaModel or AlbertModel.
         positions: [K] cells of the flattened batch.
         **inputs: Of ``body``: input_ids [B, L] and others.
 
@@ -69,8 +94,11 @@ def encode(body: Any, positions: Tensor, **inputs: Tensor) -> tuple[Tensor, Tens
         [K, H], and what the pooler makes of each row's first cell, [B, H], if there is one.
     """
     rows, length = inputs["input_ids"].shape
-    wanted_BQ, slots_K = _slots(positions, rows, length)
-    if not isinstance(body.encoder.layer[-1], _Narrow) or wanted_BQ.shape[1] > _WORTH_IT * length:
+    top = getattr(body.encoder, "layer", [body.encoder])[-1]
+    narrowed = isinstance(top, (_Narrow, _AlbertTop))
+    # Counting waits for a GPU, where nothing is narrowed.
+    wanted_BQ, slots_K = _slots(positions, rows, length) if narrowed else (None, positions)
+    if wanted_BQ is None or wanted_BQ.shape[1] > _WORTH_IT * length:
         whole = body(**inputs)
         return whole.last_hidden_state.flatten(0, 1)[positions], whole.pooler_output
     some = body(**inputs, wanted_BQ=wanted_BQ)
@@ -102,7 +130,32 @@ def _slots(positions: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor]:
 def _at(layer: Any, hidden_BLH: Tensor, mask: Tensor | None, wanted_BQ: Tensor) -> Tensor:
     """The layer's states of the wanted cells, [B, Q, H]."""
     inner = layer.attention.self
-    x_BQH = hidden_BLH.gather(1, wanted_BQ[..., None].expand(-1, -1, hidden_BLH.shape[-1]))
+    x_BQH = _gathered(hidden_BLH, wanted_BQ)
+    dropout = inner.dropout.p if layer.training else 0.0
+    attended = _attended(inner, x_BQH, hidden_BLH, mask, dropout)
+    out: Tensor = layer.feed_forward_chunk(layer.attention.output(attended, x_BQH))
+    return out
+
+
+def _at_of_albert(layer: Any, hidden_BLH: Tensor, mask: Tensor | None, wanted_BQ: Tensor) -> Tensor:
+    """As ``_at``."""
+    inner = layer.attention
+    x_BQH = _gathered(hidden_BLH, wanted_BQ)
+    dropout = inner.attention_dropout.p if layer.training else 0.0
+    attended = inner.dense(_attended(inner, x_BQH, hidden_BLH, mask, dropout))
+    x_BQH = inner.LayerNorm(x_BQH + inner.output_dropout(attended))
+    out: Tensor = layer.full_layer_layer_norm(layer.ff_chunk(x_BQH) + x_BQH)
+    return out
+
+
+def _gathered(hidden_BLH: Tensor, wanted_BQ: Tensor) -> Tensor:
+    return hidden_BLH.gather(1, wanted_BQ[..., None].expand(-1, -1, hidden_BLH.shape[-1]))
+
+
+def _attended(
+    inner: Any, x_BQH: Tensor, hidden_BLH: Tensor, mask: Tensor | None, dropout: float
+) -> Tensor:
+    """What some cells gather from all cells of their row, [B, Q, H]."""
     if mask is not None:  # [B, 1, L or 1, L]: which keys a row has, the same for all its queries
         mask = mask[:, :, :1]
     attended, _ = attention.forward(
@@ -111,11 +164,10 @@ def _at(layer: Any, hidden_BLH: Tensor, mask: Tensor | None, wanted_BQ: Tensor) 
         _heads(inner.key(hidden_BLH), inner),
         _heads(inner.value(hidden_BLH), inner),
         mask,
-        dropout=inner.dropout.p if layer.training else 0.0,
+        dropout=dropout,
         scaling=inner.scaling,
     )
-    out: Tensor = layer.feed_forward_chunk(layer.attention.output(attended.flatten(2), x_BQH))
-    return out
+    return attended.flatten(2)
 
 
 def _heads(x: Tensor, inner: Any) -> Tensor:

@@ -99,9 +99,8 @@ class MaskedPairs:
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy of the masked tokens and of the pairs' labels, in nats."""
-        from plmctl.modeling.losses import cross_entropy_sums
-
-        return cross_entropy_sums(network(**batch.inputs), batch.targets)
+        sums: dict[str, Tensor] = network(loss_on=batch.targets, **batch.inputs)
+        return sums
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The losses, and the number of right first guesses of each."""

@@ -127,7 +127,8 @@ class TextToText:
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy of the target tokens, in nats, and the summed penalty."""
-        return self._losses(network(**batch.inputs)["lm"], batch)
+        sums: dict[str, Tensor] = network(loss_on=batch.targets, z_loss=self.z_loss, **batch.inputs)
+        return sums
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The losses and the number of right first guesses: nan for the penalty, which has none."""

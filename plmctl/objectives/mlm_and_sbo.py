@@ -142,9 +142,7 @@ class SpanMaskedLm:
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy of the masked tokens and of the boundary targets, in nats."""
-        from plmctl.modeling.losses import cross_entropy_sums
-
-        return self._weighted(cross_entropy_sums(network(**batch.inputs), batch.targets))
+        return self._weighted(network(loss_on=batch.targets, **batch.inputs))
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The losses, and the number of right first guesses of each."""

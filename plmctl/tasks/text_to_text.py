@@ -153,7 +153,7 @@ def load(
     return t5.load(model, PARTS, **changes) if pretrained else t5.anew(model, **changes)
 
 
-def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
+def forward(model: Any, **inputs: Any) -> dict[str, Tensor]:
     """Logits of the target tokens, [K, V]."""
     from plmctl.families import t5
     from plmctl.modeling.heads import writer
@@ -205,9 +205,8 @@ class TextToText:
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy of the target tokens, in nats."""
-        from plmctl.modeling.losses import cross_entropy_sums
-
-        return cross_entropy_sums(network(**batch.inputs), batch.targets)
+        sums: dict[str, Tensor] = network(loss_on=batch.targets, **batch.inputs)
+        return sums
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The loss, and the number of right first guesses, each after the true tokens before it."""

@@ -13,6 +13,7 @@ from plmctl.config.optim import OptimizerConfig
 from plmctl.config.run import ComputeConfig
 from plmctl.errors import ConfigError
 from plmctl.modeling import attention
+from plmctl.modeling.activation import fuse_gelu
 from plmctl.modeling.dropout import quicken
 from plmctl.modeling.network import Network
 from plmctl.modeling.top_layer import narrow
@@ -84,6 +85,7 @@ def make_engine(
     if accelerator.device.type == "cpu":
         quicken(network.model)
         narrow(network.model)
+    fuse_gelu(network.model)
     network.to(accelerator.device)
     if compute.compile is True:
         network.compile(dynamic=True)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import (
     AlbertConfig,
     AlbertForMaskedLM,
+    AlbertForPreTraining,
     BertConfig,
     BertForPreTraining,
     DistilBertConfig,
@@ -21,7 +22,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from plmctl.families import bert, roberta
+from plmctl import families
 from plmctl.modeling import attention
 from plmctl.modeling.dropout import Dropout, drop, quicken
 from plmctl.modeling.top_layer import narrow
@@ -159,19 +160,20 @@ def test_attention_drops_weights() -> None:
     assert 0.3 < float(dropped.float().mean()) < 0.7
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert"])
 @pytest.mark.parametrize("cells", [[1, 5, 13, 14, 20, 30], [3], list(range(36))])
 def test_the_top_layer_where_it_is_asked_for(name: str, cells: list[int]) -> None:
     torch.manual_seed(0)
     config = {**ENCODER, "attention_probs_dropout_prob": 0.0}
-    model: Any = (
-        BertForPreTraining(BertConfig(**config))
-        if name == "bert"
-        else RobertaForMaskedLM(RobertaConfig(**config))
-    )
+    made: dict[str, Any] = {
+        "bert": lambda: BertForPreTraining(BertConfig(**config)),
+        "roberta": lambda: RobertaForMaskedLM(RobertaConfig(**config)),
+        "albert": lambda: AlbertForPreTraining(AlbertConfig(**config, embedding_size=16)),
+    }
+    model = made[name]()
     for weight in model.parameters():
         weight.data.mul_(4)
-    family = bert if name == "bert" else roberta
+    family = families.get(name)
     positions = torch.tensor(cells)
 
     def outcome() -> tuple[dict[str, Tensor], list[Tensor]]:
@@ -183,8 +185,13 @@ def test_the_top_layer_where_it_is_asked_for(name: str, cells: list[int]) -> Non
     logits, gradients = outcome()
     reads: list[int] = []
     narrow(model)
-    top = model.base_model.encoder.layer[-1]
-    top.intermediate.register_forward_hook(lambda m, i, out: reads.append(out.shape[1]))
+    encoder = model.base_model.encoder
+    top = (
+        encoder.albert_layer_groups[0].albert_layers[0].ffn
+        if name == "albert"
+        else encoder.layer[-1].intermediate
+    )
+    top.register_forward_hook(lambda m, i, out: reads.append(out.shape[1]))
     narrowed, narrowed_gradients = outcome()
     for part, value in logits.items():
         torch.testing.assert_close(narrowed[part], value, rtol=1e-4, atol=1e-5)
@@ -192,4 +199,6 @@ def test_the_top_layer_where_it_is_asked_for(name: str, cells: list[int]) -> Non
     for found, expected in zip(narrowed_gradients, gradients, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5 * largest)
     most = max((sum(c // 12 == row for c in cells) for row in range(3)), default=0)
-    assert reads == [12 if 1 + most > 0.7 * 12 else 1 + most]  # and not every cell was computed
+    assert reads[-1:] == [
+        12 if 1 + most > 0.7 * 12 else 1 + most
+    ]  # and not every cell was computed

@@ -2,15 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from torch import nn
 
 from plmctl import tasks
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.predict import answers
+from plmctl.modeling.heads import classifier
 from plmctl.modeling.network import Network
 from plmctl.tasks import _labels
 from tests.tasks.conftest import Folder, rows_of
@@ -185,3 +188,13 @@ def test_answers_and_figures_of_each_kind(folder: Folder) -> None:
     figures = number.figures(said)
     assert figures["spearman"] == pytest.approx(0.5)
     assert figures["mean_squared_error"] == pytest.approx((0.25 + 0.25 + 9) / 3)
+
+
+def test_fresh_weights_are_drawn_in_the_same_order_in_every_process(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[nn.Module] = []
+    monkeypatch.setattr(classifier, "truncated_normal_", lambda module, _: drawn.append(module))
+    labels = ("a", "b")
+    model: Any = TASK.load(TASK.Config(), folder("spanbert"), labels, pretrained=True, changes={})
+    assert drawn == [model.bert.pooler.dense, model.classifier]

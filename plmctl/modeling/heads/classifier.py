@@ -84,11 +84,11 @@ def _class(model: str, config: Any, choice: bool) -> Any:
     return auto
 
 
-def _made(cls: Any, model: str, config: Any, pretrained: bool) -> tuple[Any, set[str]]:
-    """The network, and the modules whose weights the folder does not have."""
+def _made(cls: Any, model: str, config: Any, pretrained: bool) -> tuple[Any, list[str]]:
+    """The network, and the modules whose weights the folder does not have, by name."""
     if not pretrained:
         made = cls.from_config(config, dtype=torch.float32) if _is_auto(cls) else cls(config)
-        return made, {""}  # all of it
+        return made, [""]  # all of it
     return load_over(cls, model, config)
 
 

@@ -17,7 +17,7 @@ _DEVIATION = 0.02
 _WITH_LABELS = ("ForSequenceClassification", "ForTokenClassification")
 
 
-def load_over(cls: Any, model: str, config: Any) -> tuple[Any, set[str]]:
+def load_over(cls: Any, model: str, config: Any) -> tuple[Any, list[str]]:
     """A pretrained network with a head for the labels of ``config``, in float32.
 
     Args:
@@ -26,7 +26,7 @@ def load_over(cls: Any, model: str, config: Any) -> tuple[Any, set[str]]:
         config: The network's, with ``id2label`` as it is to be.
 
     Returns:
-        The network, and the modules whose weights the folder does not have.
+        The network, and the modules whose weights the folder does not have, by name.
 
     Raises:
         ConfigError: Weights below the head have another shape than the config says.
@@ -44,7 +44,8 @@ def load_over(cls: Any, model: str, config: Any) -> tuple[Any, set[str]]:
     other = [name for name, *_ in info["mismatched_keys"]]
     if wrong := [name for name in other if name.startswith(below)]:
         raise ConfigError(f"{model}: {wrong[0]} has another shape than config.json says")
-    fresh = {name.rpartition(".")[0] for name in (*info["missing_keys"], *other)}
+    # In an order: they are drawn one after the other, and a set's differs from process to process.
+    fresh = sorted({name.rpartition(".")[0] for name in (*info["missing_keys"], *other)})
     before: Any = config_of(model)
     had = list((before.id2label or {}).values())
     names = list(config.id2label.values())
@@ -60,7 +61,7 @@ def load_over(cls: Any, model: str, config: Any) -> tuple[Any, set[str]]:
     nn.init.normal_(layer.weight, std=getattr(config, "initializer_range", _DEVIATION))
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
-    return made, fresh | {name}
+    return made, [*fresh, name]
 
 
 def made_for(config: Any) -> str:

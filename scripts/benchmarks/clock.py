@@ -1,0 +1,82 @@
+"""What a side measures of itself."""
+
+import argparse
+import resource
+import statistics
+import time
+from itertools import pairwise
+from typing import Any
+
+# bf16 without sparsity, in TFLOP/s: the makers' data sheets.
+_PEAKS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "V100": 125.0}
+
+
+class Clock:
+    """The ends of steps, in seconds and in CPU seconds of all threads; the first two warm up."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._given = given
+        self._ends: list[tuple[float, float, float]] = []
+        self._first = 0.0
+
+    def tick(self, tokens: float = 0) -> None:
+        """A step has ended.
+
+        Args:
+            tokens: That it had, without padding.
+        """
+        if self._given.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+        self._first = self._first or time.time() - self._given.began
+        self._ends.append((time.perf_counter(), time.process_time(), tokens))
+
+    def figures(self, flops_a_token: float = 0) -> dict[str, float]:
+        """Of the median step; where steps differ in tokens, of all of them."""
+        steps = list(pairwise(self._ends[1:]))
+        tokens = [after[2] for _, after in steps]
+        seconds = [after[0] - before[0] for before, after in steps]
+        if len(set(tokens)) == 1:
+            speed = tokens[0] / statistics.median(seconds)
+        else:
+            speed = sum(tokens) / sum(seconds)
+        found = {
+            "tokens_per_second": speed,
+            "tokens": statistics.mean(tokens),
+            "cpu_seconds": statistics.mean(after[1] - before[1] for before, after in steps),
+            "peak_mb": self._peak(),
+            "first_step": self._first,
+        }
+        peak = self._given.peak_tflops or self._known_peak()
+        return found | ({"mfu": speed * flops_a_token / peak / 1e12} if peak else {})
+
+    def _peak(self) -> float:
+        if self._given.device == "cuda":
+            import torch
+
+            return torch.cuda.max_memory_allocated() / 2**20
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    def _known_peak(self) -> float | None:
+        if self._given.device != "cuda":
+            return None
+        import torch
+
+        name = torch.cuda.get_device_name()
+        return next((peak for part, peak in _PEAKS.items() if part in name), None)
+
+
+def flops_a_token(model: Any, length: int) -> float:
+    """Of a training step: 6 N + 12 layers width length (PaLM's; N has the tied output matrix).
+
+    An encoder-decoder's token passes half of the model.
+    """
+    config = model.config
+    counted = sum(
+        p.numel() for name, p in model.named_parameters()
+        if not name.endswith(("position_embeddings.weight", "wpe.weight"))
+    )  # fmt: skip
+    layers, width = config.num_hidden_layers, config.hidden_size
+    whole = 6 * counted + 12 * layers * width * length
+    return whole / 2 if config.is_encoder_decoder else whole

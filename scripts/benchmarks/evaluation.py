@@ -1,0 +1,82 @@
+"""Pseudo-log-likelihoods of sentences of 6 to 14 tokens, of a masked language model.
+
+The other way is transformers' model on one sentence at a time, its masked copies as a batch. A step
+is a hundred sentences.
+"""
+
+import argparse
+from typing import Any
+
+from benchmarks.clock import Clock
+
+
+def run(given: argparse.Namespace, side: str) -> dict[str, float]:
+    """The speed of a side, in scored tokens."""
+    model, family = _network(given)
+    clock, score = Clock(given), _SCORES[side]
+    for texts in _texts(given.steps + 2):
+        score(given, model, family, texts)
+        clock.tick(sum(map(len, texts)))
+    return clock.figures()
+
+
+def check(given: argparse.Namespace, side: str) -> dict[str, list[float]]:
+    """The likelihoods of a few sentences."""
+    model, family = _network(given)
+    return {"losses": _SCORES[side](given, model, family, _texts(1)[0][:20])}
+
+
+def _network(given: argparse.Namespace) -> tuple[Any, Any]:
+    from benchmarks.pretraining import network
+
+    given.work = "mlm"
+    model, family = network(given)
+    return model.eval().to(given.device), family
+
+
+def _texts(steps: int) -> list[list[Any]]:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    return [
+        [rng.integers(10, 8000, size) for size in rng.integers(6, 15, 100)] for _ in range(steps)
+    ]
+
+
+def _plmctl(given: argparse.Namespace, model: Any, family: Any, texts: list[Any]) -> list[float]:
+    import numpy as np
+
+    from plmctl.config.run import ComputeConfig
+    from plmctl.evaluation.likelihood import masked
+    from plmctl.evaluation.likelihood.reader import Reader, Tokens
+    from plmctl.evaluation.measures import Subject
+    from plmctl.modeling.network import Network
+    from plmctl.tokenization.vocab import Vocab
+    from plmctl.training.engine import make_accelerator
+
+    subject = Subject("", 0, 32, make_accelerator(ComputeConfig(device=given.device)))
+    size = model.config.vocab_size
+    vocab = Vocab(size, pad=0, unk=1, cls=2, sep=3, mask=4)
+    network = Network(model, family.forward)
+    reader = Reader("", "masked", network, 512, size, vocab, None, subject)  # ids are given
+    tokens = [Tokens(ids, np.ones(len(ids), bool), np.array([len(ids)])) for ids in texts]
+    return [-nll for nll in masked.score(reader, tokens, 512, "original").nll.tolist()]
+
+
+def _stock(given: argparse.Namespace, model: Any, family: Any, texts: list[Any]) -> list[float]:
+    import torch
+
+    found = []
+    with torch.no_grad():
+        for ids in texts:
+            row = torch.tensor([2, *ids.tolist(), 3], device=given.device)
+            rows = torch.arange(len(ids))
+            places = torch.arange(1, len(ids) + 1)
+            copies = row.repeat(len(ids), 1)
+            copies[rows, places] = 4
+            logits = model(copies).logits[rows, places]
+            found.append(logits.log_softmax(-1)[rows, row[1:-1]].sum().item())
+    return found
+
+
+_SCORES = {"plmctl": _plmctl, "stock": _stock}

@@ -1,0 +1,119 @@
+"""Finetuning on pairs of texts: batches of one length, against a loop that pads to the longest.
+
+Rows are given by ``--data``, ``--text`` and ``--label``; without them they are made up, with the
+lengths of MRPC (53 tokens a pair, from 30 to 100). The tokenizer is a WordPiece one of the rows.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.clock import Clock, flops_a_token
+from benchmarks.stepping import CHECKED, plain_steps, plmctl_steps
+
+
+def prepare(given: argparse.Namespace, folder: Path) -> None:
+    """The rows, and a fresh network with a tokenizer, in ``folder``."""
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import BertTokenizerFast
+
+    from benchmarks.pretraining import network
+
+    columns, rows = given.text.split(","), _made_up() if given.data is None else _read(given.data)
+    trained = BertWordPieceTokenizer(lowercase=False)
+    texts = (str(row[column]) for row in rows for column in columns)
+    trained.train_from_iterator(texts, vocab_size=given.vocab_size, show_progress=False)
+    tokenizer = BertTokenizerFast(vocab=trained.get_vocab(), do_lower_case=False)
+    tokenizer.save_pretrained(folder / "model")
+    given.work = "mlm"
+    network(given)[0].save_pretrained(folder / "model")
+    given.work = "finetune"
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (folder / "rows.jsonl").write_text(lines, encoding="utf-8")
+
+
+def run(given: argparse.Namespace, side: str) -> dict[str, float]:
+    """The speed of a side."""
+    task, model, step = _task(given, dropout=None)
+    clock, count = Clock(given), given.steps + 2
+    if side == "plmctl":
+        lengths = step.lengths()
+        for done in plmctl_steps(given, model, task.forward, step, count, lengths):
+            clock.tick(done.tokens)
+    else:
+        for tokens, _ in plain_steps(given, model, _padded(given, step, count, grouped=False)):
+            clock.tick(tokens)
+    return clock.figures(flops_a_token(model, given.length))
+
+
+def check(given: argparse.Namespace, side: str) -> dict[str, list[float]]:
+    """Losses of a few steps on the same rows, without dropout; the stock side's are padded."""
+    task, model, step = _task(given, dropout=0.0)
+    if side == "plmctl":
+        done = plmctl_steps(given, model, task.forward, step, CHECKED, step.lengths())
+        return {"losses": [update.loss for update in done]}
+    batches = _padded(given, step, CHECKED, grouped=True)
+    return {"losses": [loss for _, loss in plain_steps(given, model, batches)]}
+
+
+def _task(given: argparse.Namespace, dropout: float | None) -> tuple[Any, Any, Any]:
+    """The task, its network and its rows as examples."""
+    import torch
+
+    from plmctl import families, tasks
+    from plmctl.corpus.tables import read_rows
+
+    task, folder = tasks.get("classification"), str(given.folder / "model")
+    columns = given.text.split(",")
+    text = columns[0] if len(columns) == 1 else tuple(columns)
+    config = task.Config(name="classification", text=text, label=given.label)
+    rows = read_rows([str(given.folder / "rows.jsonl")])
+    labels = task.labels_of(config, rows)
+    step = task.make(config, rows, task.tokenizer(config, folder), labels, given.length, "train")
+    changes: dict[str, Any] = {"classifier_dropout": dropout}
+    if dropout is not None:
+        changes |= dict.fromkeys(families.get("bert").DROPOUT, dropout)
+    torch.manual_seed(0)
+    return task, task.load(config, folder, labels, pretrained=True, changes=changes), step
+
+
+def _padded(
+    given: argparse.Namespace, step: Any, count: int, *, grouped: bool
+) -> list[tuple[dict[str, Any], int]]:
+    """Batches padded to the length that was asked for, and their tokens without padding."""
+    from torch.nn.functional import pad
+
+    from plmctl.training.loader import Slicing, StepBatches
+
+    lengths = step.lengths() if grouped else None
+    batches = StepBatches(step, Slicing(given.batch, given.batch, lengths=lengths), 1)
+    made = []
+    for number in range(count):
+        (batch,) = batches[number]
+        inputs = {
+            name: pad(value, (0, given.length - value.shape[1]))
+            for name, value in batch.inputs.items()
+        }
+        made.append((inputs | {"labels": batch.targets["label"]}, batch.tokens))
+    return made
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _made_up() -> list[dict[str, Any]]:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    words = [f"{a}{b}{c}" for a in "bdfgklmn" for b in "aeiou" for c in "bdfgklmnprst"]
+    rows = []
+    for number in range(2000):
+        words_of_row = int(np.clip(rng.lognormal(3.9, 0.28), 27, 100))
+        drawn = [words[i] for i in rng.integers(0, len(words), words_of_row)]
+        half = words_of_row // 2
+        premise, hypothesis = " ".join(drawn[:half]), " ".join(drawn[half:])
+        label = ("no", "yes")[number % 2]
+        rows.append({"premise": premise, "hypothesis": hypothesis, "label": label})
+    return rows

@@ -1,0 +1,179 @@
+"""Pretraining of a small network: masked, causal, and text to text."""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.clock import Clock, flops_a_token
+from benchmarks.stepping import CHECKED, plain_steps, plmctl_steps
+
+_FAMILIES = {"mlm": "bert", "clm": "gpt2", "t5": "t5"}
+_OBJECTIVES = {"mlm": {"name": "mlm"}, "clm": {"name": "clm"},
+               "t5": {"name": "span_corruption", "z_loss": 0}}  # fmt: skip
+
+
+def run(given: argparse.Namespace, side: str) -> dict[str, float]:
+    """The speed of a side."""
+    model, family = network(given)
+    clock, count = Clock(given), given.steps + 2
+    step = objective(given)
+    if side == "plmctl":
+        for done in plmctl_steps(given, model, family.forward, step, count):
+            clock.tick(done.tokens)
+    elif given.work == "t5":
+        batches = [stock_batch(given, batch) for batch in batches_of(given, step, count)]
+        for tokens, _ in plain_steps(given, model, batches):
+            clock.tick(tokens)
+    else:
+        _trainer(given, model, clock, count)
+    return clock.figures(flops_a_token(model, given.length))
+
+
+def check(given: argparse.Namespace, side: str) -> dict[str, list[float]]:
+    """Losses of a few steps on identical batches, without dropout."""
+    model, family = network(given, dropout=0.0)
+    step = objective(given)
+    if side == "plmctl":
+        done = plmctl_steps(given, model, family.forward, step, CHECKED)
+        return {"losses": [update.loss for update in done]}
+    batches = [stock_batch(given, batch) for batch in batches_of(given, step, CHECKED)]
+    return {"losses": [loss for _, loss in plain_steps(given, model, batches)]}
+
+
+def network(given: argparse.Namespace, dropout: float | None = None) -> tuple[Any, Any]:
+    """The network of the work, dropout as published, and its family."""
+    import torch
+
+    from plmctl import families, objectives, registry
+
+    name = _FAMILIES[given.work]
+    family = families.get(name)
+    changes = {} if dropout is None else dict.fromkeys(family.DROPOUT, dropout)
+    config = registry.load("families", name).Config(family=name, size=given.size, **changes)
+    torch.manual_seed(0)
+    parts = objectives.get(_OBJECTIVES[given.work]["name"]).PARTS
+    return family.build(config, vocab_size=given.vocab_size, pad_id=0, parts=parts), family
+
+
+def objective(given: argparse.Namespace) -> Any:
+    """The work's objective over random documents that fill a row each."""
+    import numpy as np
+
+    from plmctl import objectives
+    from plmctl.corpus.store import TokenStore
+    from plmctl.tokenization.vocab import Vocab
+
+    size = given.vocab_size
+    rows = np.random.default_rng(0).integers(10, size - 110, (8 * given.batch, given.length - 2))
+    store = TokenStore.from_lists([[row.tolist()] for row in rows], size)
+    sentinels = tuple(range(size - 1, size - 101, -1))
+    vocab = Vocab(size, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=sentinels)
+    asked = _OBJECTIVES[given.work]
+    member = objectives.get(asked["name"])
+    step = member.make(member.Config(**asked), store, vocab, given.length, 1)
+    return _Closed(step) if given.work == "clm" and given.check else step
+
+
+class _Closed:
+    """A causal objective without the target after a row's end, which transformers' loss has not."""
+
+    def __init__(self, step: Any) -> None:
+        self._step, self.parts = step, step.parts
+
+    def __len__(self) -> int:
+        return len(self._step)
+
+    def collate(self, epochs: Any, samples: Any) -> Any:
+        batch = self._step.collate(epochs, samples)
+        batch.targets["lm"][:, -1] = -100
+        return batch
+
+    def loss(self, network: Any, batch: Any) -> Any:
+        return self._step.loss(network, batch)
+
+
+def batches_of(given: argparse.Namespace, step: Any, count: int) -> Iterator[Any]:
+    """The batches that plmctl trains on, a step's in one piece."""
+    from plmctl.training.loader import Slicing, StepBatches
+
+    batches = StepBatches(step, Slicing(given.batch, given.batch), 1)
+    for number in range(count):
+        yield batches[number][0]
+
+
+def stock_batch(given: argparse.Namespace, batch: Any) -> tuple[dict[str, Any], int]:
+    """The same batch as a transformers model takes it, and its tokens without padding."""
+    import torch
+
+    inputs = dict(batch.inputs)
+    if given.work == "clm":
+        labels = torch.full_like(inputs["input_ids"], -100)
+        labels[:, 1:] = batch.targets["lm"][:, :-1]
+        return {"input_ids": inputs["input_ids"], "labels": labels}, batch.tokens
+    asked = inputs.pop("positions")
+    like = inputs.pop("decoder_input_ids", inputs["input_ids"])
+    labels = torch.full_like(like, -100).flatten()
+    labels[asked] = batch.targets["lm" if given.work == "t5" else "mlm"]
+    return inputs | {"labels": labels.view_as(like)}, batch.tokens
+
+
+def _trainer(given: argparse.Namespace, model: Any, clock: Clock, count: int) -> None:
+    from transformers import (
+        DataCollatorForLanguageModeling,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+    )
+
+    class Ticks(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            clock.tick(given.batch * given.length)
+
+    if given.work == "clm":
+        model = as_published(model)
+    with tempfile.TemporaryDirectory() as folder:
+        cuda = given.device == "cuda"
+        arguments = TrainingArguments(
+            folder, max_steps=count, per_device_train_batch_size=given.batch, learning_rate=1e-4,
+            use_cpu=not cuda, bf16=cuda, torch_compile=cuda, report_to=[], save_strategy="no",
+            logging_steps=1000, disable_tqdm=True, dataloader_num_workers=2 if cuda else 0,
+            max_grad_norm=1.0,
+        )  # fmt: skip
+        collator = DataCollatorForLanguageModeling(_tokenizer(given), mlm=given.work == "mlm")
+        rows = _rows(given)
+        Trainer(
+            model, arguments, train_dataset=rows, data_collator=collator, callbacks=[Ticks()]
+        ).train()
+
+
+def as_published(model: Any) -> Any:
+    """GPT-2 as its published config has it: gelu_new, the same function written out."""
+    from transformers import GPT2LMHeadModel
+
+    config = model.config
+    config.activation_function = "gelu_new"
+    made = GPT2LMHeadModel(config)
+    made.load_state_dict(model.state_dict())
+    return made
+
+
+def _rows(given: argparse.Namespace) -> list[dict[str, list[int]]]:
+    import numpy as np
+
+    size = (8 * given.batch, given.length - 2)
+    rows = np.random.default_rng(0).integers(10, given.vocab_size - 110, size)
+    return [{"input_ids": [2, *row.tolist(), 3]} for row in rows]
+
+
+def _tokenizer(given: argparse.Namespace) -> Any:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words += [f"w{number}" for number in range(len(words), given.vocab_size)]
+    ids = {word: number for number, word in enumerate(words)}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(ids, unk_token="[UNK]")),
+        pad_token="[PAD]", mask_token="[MASK]", cls_token="[CLS]", sep_token="[SEP]",
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+"""Steps of plmctl's own loop, and of a plain one around a transformers model."""
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+CHECKED = 3
+"""Steps whose losses are compared."""
+
+
+def plmctl_steps(
+    given: argparse.Namespace, model: Any, forward: Any, step: Any, count: int, lengths: Any = None
+) -> Iterator[Any]:
+    """What each of ``count`` updates did (``telemetry.Update``).
+
+    Args:
+        given: Batch and device.
+        model: The network.
+        forward: Of its family or task.
+        step: Objective or task.
+        count: Updates.
+        lengths: [N] of the examples, where those of a step are to be alike.
+    """
+    from plmctl.config.optim import OptimConfig
+    from plmctl.config.run import ComputeConfig
+    from plmctl.modeling.network import Network
+    from plmctl.training.engine import make_accelerator, make_engine
+    from plmctl.training.loader import Slicing, StepBatches, training_batches
+    from plmctl.training.loop import update
+
+    cuda = given.device == "cuda"
+    compute = ComputeConfig(device=given.device, precision="bf16" if cuda else "fp32", compile=cuda)
+    accelerator = make_accelerator(compute)
+    optim = OptimConfig(eps=1e-8, weight_decay=0.0)
+    engine = make_engine(accelerator, Network(model, forward), optim, compute)
+    slicing = Slicing(given.batch, given.batch, lengths=lengths)
+    source = StepBatches(step, slicing, 1)
+    engine.network.train()
+    made = training_batches(source, 0, count, workers=2 if cuda else 0, pin=cuda)
+    for number, batches in enumerate(made):
+        yield update(engine, step, batches, 1.0, number, False)
+
+
+def plain_steps(
+    given: argparse.Namespace, model: Any, batches: list[tuple[dict[str, Any], int]]
+) -> Iterator[tuple[int, float]]:
+    """Tokens and loss of each update: forward, backward, clip, AdamW, as the examples do it.
+
+    Args:
+        given: Device.
+        model: Of transformers.
+        batches: Its arguments, labels among them, and tokens without padding.
+    """
+    import torch
+
+    device, cuda = torch.device(given.device), given.device == "cuda"
+    model.to(device).train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, eps=1e-8, weight_decay=0.0, fused=cuda
+    )
+    run = torch.compile(model) if cuda else model
+    for inputs, tokens in batches:
+        there = {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
+        with torch.autocast(given.device, torch.bfloat16, enabled=cuda):
+            loss = run(**there).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        yield tokens, loss.item()
