@@ -55,7 +55,8 @@ def tags_of(
             raise DataError(
                 f"{row.origin}: tag {tag!r} of word {number}, {word!r}, is not among the training "
                 f"tags: {there}",
-                "mend it; or, if no training row has it, name all tags under `task.labels`",
+                "mend it; or, if no training row has it, count it as wrong (task.unseen=wrong), or "
+                "name all tags under `task.labels`",
             )
     return tags
 

@@ -59,6 +59,9 @@ class Config(TaskConfig):
     labels: tuple[str, ...] = ()
     """All tags there are; empty: those of the training rows. To be named where the validation rows
     have tags that no training row has."""
+    unseen: Literal["refuse", "wrong"] = "refuse"
+    """Validation rows with a tag that no training row has: refuse them, since it may be a slip of
+    the pen; or score its words, which no answer can then be right for, and say how many."""
     layers: Literal["last", "mix"] = "last"
     """What the head reads: the last layer, or a learnt mix of all, as of ELMo, which always has
     one."""
@@ -220,11 +223,13 @@ class Tagging:
         tags = known(self.tags, "tags")
         said = [answer["prediction"] for answer in answers]
         if self.config.scheme != "pos":
-            return spans.entities(said, tags, self.config.scheme, strict=self.config.strict)
+            found = spans.entities(said, tags, self.config.scheme, strict=self.config.strict)
+            return {**found, **self._unseen()}
         return {
             "accuracy": spans.accuracy(said, tags),
             "majority": spans.majority(tags),
             "words": sum(map(len, tags)),
+            **self._unseen(),
         }
 
     def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
@@ -233,6 +238,11 @@ class Tagging:
         pairs = zip((answer["prediction"] for answer in answers), tags, strict=True)
         return "tag accuracy", [float(np.mean(np.equal(said, true))) for said, true in pairs]
 
+    def _unseen(self) -> dict[str, int]:
+        """How many words have a tag that there is no label for, if any."""
+        count = sum(tag not in self.labels for row in known(self.tags, "tags") for tag in row)
+        return {"unseen_tags": count} if count else {}
+
     def _targets(self, chosen: Sequence[Example]) -> Ints:
         assert self.tags is not None
         numbers = {tag: number for number, tag in enumerate(self.labels)}
@@ -240,7 +250,7 @@ class Tagging:
         targets = np.full((len(chosen), max(1, width)), _IGNORE, dtype=np.int64)
         for row, example in zip(targets, chosen, strict=True):
             tags = self.tags[example.row][example.first : example.first + len(example.places)]
-            row[list(example.places)] = [numbers[tag] for tag in tags]
+            row[list(example.places)] = [numbers.get(tag, _IGNORE) for tag in tags]
         return targets
 
 
@@ -256,8 +266,9 @@ def make(
     read = [(row, tuple(sentence(config, row))) for row in rows]
     dropped = [f"{row.origin}: no words" for row, words in read if not words and use == "train"]
     read = [(row, words) for row, words in read if words or use != "train"]
+    allowed = None if use == "score" and config.unseen == "wrong" else labels
     tags = None if use == "predict" else tuple(
-        tuple(tags_of(config, row, words, labels)) for row, words in read
+        tuple(tags_of(config, row, words, allowed)) for row, words in read
     )  # fmt: skip
     sentences = tuple(words for _, words in read)
     if _elmo.reads_characters(tokenizer):

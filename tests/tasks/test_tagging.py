@@ -13,6 +13,7 @@ from plmctl import tasks
 from plmctl.corpus.tables import Row
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.predict import answers
+from plmctl.modeling.batch import IGNORE
 from plmctl.modeling.network import Network
 from plmctl.tasks import tagging
 from plmctl.tasks._words import Pieces, examples, windows
@@ -267,6 +268,19 @@ def test_wrong_rows_are_told_of(bert: str) -> None:
         made(bert, row(["a", "b"], ["O", "B-X"]), "score")
     with pytest.raises(DataError, match="no column 'tokens'"):
         made(bert, [Row({"words": ["a"]}, "a.jsonl:7")], "predict")
+
+
+def test_tags_that_were_never_learnt_are_wrong_answers(bert: str) -> None:
+    tags = ["B-NEW", *ROWS[1].values["tags"][1:]]
+    rows = [Row({**ROWS[1].values, "tags": tags}, "a.jsonl:7")]
+    step = made(bert, rows, "score", unseen="wrong")
+    assert step.tags == (tuple(tags),)
+    batch = step.collate(np.zeros(1, int), np.array([0]))
+    assert int((batch.targets["tag"] != IGNORE).sum()) == len(tags) - 1  # no loss of the first word
+    right = [{"prediction": ROWS[1].values["tags"]}]
+    figures = step.figures(right)
+    assert figures["unseen_tags"] == 1
+    assert figures["accuracy"] == pytest.approx((len(tags) - 1) / len(tags))
 
 
 def test_sentences_without_words(bert: str) -> None:
