@@ -192,7 +192,7 @@ def _at_once(
         queue.put(number % devices if devices else None)
     pool = ProcessPoolExecutor(count, context, _worker, (queue,))
     with _passing_on() as stopped, pool:
-        running = {pool.submit(_attempt_here, config): config.run for config in configs}
+        running = {pool.submit(_attempt, config): config.run for config in configs}
         try:
             for future in as_completed(running):
                 yield running[future], future.result()
@@ -219,23 +219,6 @@ def _attempt(config: FinetuneConfig) -> str | None:
     except PlmError as error:
         return error.message
     return None
-
-
-_stopped: list[bool] = []  # of a worker's process: it was told to stop
-
-
-def _attempt_here(config: FinetuneConfig) -> str | None:
-    """``_attempt`` in a worker, which begins nothing more once it was stopped.
-
-    The pool hands a run or two to its workers ahead of time, and cannot take them back.
-    """
-    if _stopped:
-        raise Preempted("stopped", "the same command goes on")
-    try:
-        return _attempt(config)
-    except Preempted:
-        _stopped.append(True)
-        raise
 
 
 def _worker(queue: Any) -> None:
