@@ -16,10 +16,15 @@ from tokenizers import Tokenizer
 from plmctl.errors import ConfigError
 from plmctl.tokenization.ids import encode_texts, encode_units
 from plmctl.tokenization.sums import check_sums
-from plmctl.tokenization.units import Kind, cuts_at_spaces_only, find_units, kind_of
+from plmctl.tokenization.units import Kind, cuts_at_spaces_only, kind_of, pattern, plain
 from plmctl.tokenization.words import jieba_version
 
+Encoded = list[tuple[NDArray[np.int64], NDArray[np.bool_]]]
+"""Ids of each text, and whether a word starts at each."""
+
 _TABLE = 1_000_000  # units kept: a few hundred megabytes at most
+_LOOKED_AT = 5_000  # units of a batch
+_NEW = 0.5  # share of them that are not in the table; more, and it does not pay
 
 
 class Encoder:
@@ -82,21 +87,36 @@ class Encoder:
         """Largest id + 1."""
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
-    def __call__(self, texts: list[str]) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+    def __call__(self, texts: list[str]) -> Encoded:
         """Ids of each text, and whether a word starts at each id.
 
         Words are those of the pre-tokenizer, but of one that cuts at spaces only, a mark is a word
         of its own, as it is to BERT. A Chinese character begins a word unless it stands within a
         token or, with jieba, within a word of several.
         """
-        if not texts:
-            return []
         if self._kind is None or self._jieba:  # words depend on what is around a character
-            made = encode_texts(self._tokenizer, texts, marks=self._marks, segmented=self._jieba)
-            return _split(made.ids, made.starts, np.cumsum(made.sizes))
+            return self._encode_whole(texts)
+        if self._kind != "spaces":
+            return self._encode_units(texts, self._kind)
+        alike = list(map(plain, texts))
+        by_units = iter(self._encode_units(list(itertools.compress(texts, alike)), self._kind))
+        others = [text for text, fits in zip(texts, alike, strict=True) if not fits]
+        whole = iter(self._encode_whole(others))
+        return [next(by_units if fits else whole) for fits in alike]
+
+    def _encode_units(self, texts: list[str], kind: Kind) -> Encoded:
+        units = list(map(pattern(kind).findall, texts))
+        if self._table.hardly_knows(units):
+            return self._encode_whole(texts)
         if len(self._table.numbers) > _TABLE:
             del self._table
-        return self._table.look_up([find_units(text, self._kind) for text in texts])
+        return self._table.look_up(units)
+
+    def _encode_whole(self, texts: list[str]) -> Encoded:
+        if not texts:
+            return []
+        made = encode_texts(self._tokenizer, texts, marks=self._marks, segmented=self._jieba)
+        return _split(made.ids, made.starts, np.cumsum(made.sizes))
 
 
 class _Table:
@@ -110,8 +130,16 @@ class _Table:
         self._starts = np.zeros(0, dtype=bool)
         self._sizes = np.zeros(0, dtype=np.int64)
 
-    def look_up(self, texts: list[list[str]]) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+    def hardly_knows(self, texts: list[list[str]]) -> bool:
+        """Whether it would not pay for these: text without spaces hardly repeats its units."""
+        units = list(itertools.islice(itertools.chain.from_iterable(texts), _LOOKED_AT))
+        new = {unit for unit in units if unit not in self.numbers}
+        return len(units) == _LOOKED_AT and len(new) > _NEW * len(units)
+
+    def look_up(self, texts: list[list[str]]) -> Encoded:
         """The ids and word starts of texts that are given as units."""
+        if not texts:
+            return []
         counts = list(map(len, texts))
         units = itertools.chain.from_iterable(texts)
         number = np.fromiter(map(self.numbers.__getitem__, units), np.int64, sum(counts))
@@ -131,9 +159,7 @@ class _Table:
         self._sizes = np.concatenate([self._sizes, made.sizes])
 
 
-def _split(
-    ids: NDArray[np.int64], starts: NDArray[np.bool_], ends: NDArray[np.int64]
-) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+def _split(ids: NDArray[np.int64], starts: NDArray[np.bool_], ends: NDArray[np.int64]) -> Encoded:
     bounds = itertools.pairwise([0, *ends.tolist()])
     return [(ids[begin:end], starts[begin:end]) for begin, end in bounds]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from plmctl.tokenization.units import Kind
 from plmctl.tokenization.words import has_chinese, starts_within
@@ -39,22 +40,8 @@ def encode_texts(tokenizer: Tokenizer, texts: list[str], *, marks: bool, segment
         marks: Whether punctuation marks are words of their own, as Chinese characters are.
         segmented: Whether Chinese words are jieba's.
     """
-    encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
-    sizes = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
-    ids = np.array([n for encoding in encodings for n in encoding.ids], dtype=np.int64)
-    text = np.repeat(np.arange(len(texts)), sizes)
-    starts = (np.diff(_words(encodings), prepend=-1) != 0) | (np.diff(text, prepend=-1) != 0)
-    if marks or any(has_chinese(text) for text in texts):
-        offsets = np.array([pair for e in encodings for pair in e.offsets], dtype=np.int64)
-        before = np.cumsum([0, *map(len, texts)])[text]
-        starts = starts_within(
-            starts,
-            (offsets.reshape(-1, 2).T + before).T,
-            texts,
-            marks=marks,
-            segmented=segmented,
-        )
-    return Ids(ids, starts, sizes)
+    made, _ = _encode(tokenizer, texts, marks, segmented)
+    return made
 
 
 def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
@@ -68,13 +55,13 @@ def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
         units: One or more.
         kind: Whose.
     """
-    find = _single_word(kind).fullmatch
+    find, marks = _single_word(kind).fullmatch, kind == "spaces"
     single = np.fromiter((find(unit) is not None for unit in units), np.bool_, len(units))
     words = [unit for unit, alone in zip(units, single.tolist(), strict=True) if alone]
     others = [unit for unit, alone in zip(units, single.tolist(), strict=True) if not alone]
-    parts = [_encode_words(tokenizer, words, " " if kind == "bert" else "")]
+    parts = [_encode_words(tokenizer, words, "" if kind == "bytes" else " ", marks)]
     if others:
-        parts.append(encode_texts(tokenizer, others, marks=False, segmented=False))
+        parts.append(encode_texts(tokenizer, others, marks=marks, segmented=False))
     made = Ids(*map(np.concatenate, zip(*parts, strict=True)))
     return _reordered(made, np.append(np.flatnonzero(single), np.flatnonzero(~single)))
 
@@ -85,22 +72,34 @@ def _single_word(kind: Kind) -> re.Pattern[str]:
 
     ASCII alone, where no normalization or version of Unicode makes a difference.
     """
-    return re.compile("[A-Za-z0-9]+" if kind == "bert" else " (?:[A-Za-z]+|[0-9]+)")
+    plain = {"bert": "[A-Za-z0-9]+", "bytes": " (?:[A-Za-z]+|[0-9]+)", "spaces": "[!-~]+"}
+    return re.compile(plain[kind])
 
 
-def _encode_words(tokenizer: Tokenizer, words: list[str], gap: str) -> Ids:
-    chunks = [words[at : at + _JOINED] for at in range(0, len(words), _JOINED)]
-    encodings = tokenizer.encode_batch(list(map(gap.join, chunks)), add_special_tokens=False)
-    ids = np.array([n for encoding in encodings for n in encoding.ids], dtype=np.int64)
-    text = np.repeat(np.arange(len(chunks)), list(map(len, encodings)))
-    word = _words(encodings) + _JOINED * text
-    starts = np.diff(word, prepend=-1) != 0
-    return Ids(ids, starts, np.bincount(word, minlength=len(words)))
+def _encode_words(tokenizer: Tokenizer, words: list[str], gap: str, marks: bool) -> Ids:
+    texts = [gap.join(words[at : at + _JOINED]) for at in range(0, len(words), _JOINED)]
+    made, word = _encode(tokenizer, texts, marks, False)
+    word += _JOINED * np.repeat(np.arange(len(texts)), made.sizes)
+    return Ids(made.ids, made.starts, np.bincount(word, minlength=len(words)))
 
 
-def _words(encodings: list[Encoding]) -> NDArray[np.int64]:
-    """The number of its word within its text, of each token."""
-    return np.array([n for encoding in encodings for n in encoding.word_ids], dtype=np.int64)
+def _encode(
+    tokenizer: Tokenizer, texts: list[str], marks: bool, segmented: bool
+) -> tuple[Ids, NDArray[np.int64]]:
+    """The ids of texts, and the number of its word within its text, of each."""
+    encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
+    sizes = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
+    total = int(sizes.sum())
+    ids = np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int64, total)
+    words = np.fromiter(chain.from_iterable(e.word_ids for e in encodings), np.int64, total)
+    text = np.repeat(np.arange(len(texts)), sizes)
+    starts = (np.diff(words, prepend=-1) != 0) | (np.diff(text, prepend=-1) != 0)
+    if marks or any(has_chinese(text) for text in texts):
+        pairs = chain.from_iterable(e.offsets for e in encodings)
+        offsets = np.fromiter(chain.from_iterable(pairs), np.int64, 2 * total).reshape(-1, 2)
+        offsets += np.cumsum([0, *map(len, texts)])[text][:, None]
+        starts = starts_within(starts, offsets, texts, marks=marks, segmented=segmented)
+    return Ids(ids, starts, sizes), words
 
 
 def _reordered(made: Ids, places: NDArray[np.int64]) -> Ids:
