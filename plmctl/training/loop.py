@@ -99,6 +99,7 @@ def train(
             if plan.due(plan.log_every, progress.step):
                 figures = window.figures(progress)
                 journal.log(record(progress, number, done, rate) | figures)
+                feed.advise(figures["data_wait"], journal.warn)
                 progress = replace(progress, seconds=figures["time"])
                 window = Window(progress, feed)
             with window.paused():
@@ -238,8 +239,7 @@ def _rolled_back(run: _Run, progress: Progress) -> Progress:
 
 
 def _owes_validation(plan: Plan, progress: Progress) -> bool:
-    step = progress.step
-    return 0 < step != progress.validated and plan.due(plan.validate_every, step)
+    return 0 < progress.step != progress.validated and plan.due(plan.validate_every, progress.step)
 
 
 def _validated(run: _Run, progress: Progress, stop: StopRequest) -> Progress:
