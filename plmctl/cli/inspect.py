@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from plmctl.cli.app import Json, Overrides, app, example
+from plmctl.cli.app import ConfigFile, Json, Overrides, app, example
 from plmctl.errors import ConfigError
 
 
@@ -38,3 +38,29 @@ def doctor(
         command.run(load("finetune", config, overrides or ()), as_json=as_json)
     else:
         raise ConfigError(f"{config}: expected a config of pretrain or finetune, not of {kind}")
+
+
+@app.command(epilog=example("plmctl plan configs/pretrain/bert-base.yaml --vocab-size 30522"))
+def plan(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Time a few micro-batches here, for the time it takes."),
+    ] = False,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(min=6, help="Ids of a tokenizer that is yet to be trained."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a pretraining will cost, before it starts.
+
+    Parameters, tokens, passes over the text, arithmetic, memory (an estimate), disk; with --measure
+    also how long it takes on this machine. Nothing is written to the run folder.
+    """
+    from plmctl.config.load import load
+    from plmctl.runs import plan as command
+
+    loaded = load("pretrain", config, overrides or ())
+    command.run(loaded, measure=measure, vocab_size=vocab_size, as_json=as_json)
