@@ -40,7 +40,7 @@ def doctor(
         raise ConfigError(f"{config}: expected a config of pretrain or finetune, not of {kind}")
 
 
-@app.command(epilog=example("plmctl plan configs/pretrain/bert-base.yaml --vocab-size 30522"))
+@app.command(epilog=example("plmctl plan configs/demo/pretrain.yaml train.batch_size=64"))
 def plan(
     config: ConfigFile,
     overrides: Overrides = None,
