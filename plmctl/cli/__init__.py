@@ -15,4 +15,7 @@ from plmctl.cli import generate as generate
 from plmctl.cli import exact as exact
 
 # isort: split
+from plmctl.cli import inspect as inspect
+
+# isort: split
 from plmctl.cli import config as config

@@ -157,7 +157,8 @@ class _Writer:
         self._put("words", np.packbits(self._bits, bitorder="little"))
         for file in self._files.values():
             file.flush()
-            os.fsync(file.fileno())
+            if file.tell():  # half of the files of a corpus without a validation text are empty
+                os.fsync(file.fileno())
             file.close()
         return {**self._counts, "digest": self._hash.hexdigest()}
 

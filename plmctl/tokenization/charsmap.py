@@ -8,6 +8,7 @@ replacements, each ended by a zero byte.
 
 import struct
 import unicodedata
+from collections.abc import Iterator
 from functools import cache
 
 _DELETED = {*range(0x01, 0x09), 0x0B, *range(0x0E, 0x20), 0x7F, 0x8F, 0x9F}
@@ -36,7 +37,7 @@ def nmt_nfkc() -> bytes:
 def replacements() -> dict[str, str]:
     """Each character, or letter with accents, that is not left as it is."""
     table: dict[str, str] = {}
-    for code in range(1, 0x110000):
+    for code in _candidates():
         character = chr(code)
         if code in _KEPT or unicodedata.category(character) == "Cs":
             continue
@@ -50,6 +51,20 @@ def replacements() -> dict[str, str]:
         if len(apart) > 1 and len(apart.encode()) < 6:  # longer ones are never looked up
             table[apart] = normal
     return table
+
+
+def _candidates() -> Iterator[int]:
+    """The code points of the blocks of 256 that have any that are not left as they are.
+
+    Text in Unicode's decomposed form has no character with a decomposition: so most blocks are
+    passed over at once.
+    """
+    special = {code >> 8 for code in _DELETED | _SPACES}
+    for block in range(0x1100):
+        codes = range(max(1, block << 8), (block + 1) << 8)
+        text = "" if 0xD8 <= block <= 0xDF else "".join(map(chr, codes))  # surrogates
+        if block in special or not unicodedata.is_normalized("NFKD", text):
+            yield from codes
 
 
 def _double_array(table: dict[bytes, int]) -> list[int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import re
+import itertools
+from collections import defaultdict
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -13,11 +14,17 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plmctl.errors import ConfigError
+from plmctl.tokenization.ids import encode_texts, encode_units
 from plmctl.tokenization.sums import check_sums
-from plmctl.tokenization.units import cuts_at_spaces_only, kind_of, pattern
-from plmctl.tokenization.words import has_chinese, jieba_version, starts_within
+from plmctl.tokenization.units import Kind, cuts_at_spaces_only, kind_of, pattern, plain
+from plmctl.tokenization.words import jieba_version
+
+Encoded = list[tuple[NDArray[np.int64], NDArray[np.bool_]]]
+"""Ids of each text, and whether a word starts at each."""
 
 _TABLE = 1_000_000  # units kept: a few hundred megabytes at most
+_LOOKED_AT = 5_000  # units of a batch
+_NEW = 0.5  # share of them that are not in the table; more, and it does not pay
 
 
 class Encoder:
@@ -61,9 +68,8 @@ class Encoder:
         return tokenizer
 
     @cached_property
-    def _pattern(self) -> re.Pattern[str] | None:
-        kind = kind_of(self._tokenizer)
-        return pattern(kind) if kind else None
+    def _kind(self) -> Kind | None:
+        return kind_of(self._tokenizer)
 
     @cached_property
     def _marks(self) -> bool:
@@ -72,99 +78,90 @@ class Encoder:
 
     @cached_property
     def _table(self) -> _Table:
-        return _Table(self._tokenizer)
+        if self._kind is None:
+            raise TypeError("the units of this tokenizer are not known")
+        return _Table(self._tokenizer, self._kind)
 
     @property
     def vocab_size(self) -> int:
         """Largest id + 1."""
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
-    def __call__(self, texts: list[str]) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+    def __call__(self, texts: list[str]) -> Encoded:
         """Ids of each text, and whether a word starts at each id.
 
         Words are those of the pre-tokenizer, but of one that cuts at spaces only, a mark is a word
         of its own, as it is to BERT. A Chinese character begins a word unless it stands within a
         token or, with jieba, within a word of several.
         """
-        if not texts:
-            return []
-        if self._pattern is None or self._jieba:  # words depend on what is around a character
-            ids, starts, sizes = _encode(
-                self._tokenizer, texts, marks=self._marks, segmented=self._jieba
-            )
-            return _split(ids, starts, np.cumsum(sizes))
+        if self._kind is None or self._jieba:  # words depend on what is around a character
+            return self._encode_whole(texts)
+        if self._kind != "spaces":
+            return self._encode_units(texts, self._kind)
+        alike = list(map(plain, texts))
+        by_units = iter(self._encode_units(list(itertools.compress(texts, alike)), self._kind))
+        others = [text for text, fits in zip(texts, alike, strict=True) if not fits]
+        whole = iter(self._encode_whole(others))
+        return [next(by_units if fits else whole) for fits in alike]
+
+    def _encode_units(self, texts: list[str], kind: Kind) -> Encoded:
+        units = list(map(pattern(kind).findall, texts))
+        if self._table.hardly_knows(units):
+            return self._encode_whole(texts)
         if len(self._table.numbers) > _TABLE:
             del self._table
-        return self._table.look_up([self._pattern.findall(text) for text in texts])
+        return self._table.look_up(units)
+
+    def _encode_whole(self, texts: list[str]) -> Encoded:
+        if not texts:
+            return []
+        made = encode_texts(self._tokenizer, texts, marks=self._marks, segmented=self._jieba)
+        return _split(made.ids, made.starts, np.cumsum(made.sizes))
 
 
 class _Table:
     """Ids and word starts of the units seen so far."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self.numbers: dict[str, int] = {}
+    def __init__(self, tokenizer: Tokenizer, kind: Kind) -> None:
+        self._tokenizer, self._kind = tokenizer, kind
+        # A unit that is not there gets the next number: one look-up a unit, none of it in Python.
+        self.numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
         self._ids = np.zeros(0, dtype=np.int64)
         self._starts = np.zeros(0, dtype=bool)
         self._sizes = np.zeros(0, dtype=np.int64)
 
-    def look_up(self, texts: list[list[str]]) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+    def hardly_knows(self, texts: list[list[str]]) -> bool:
+        """Whether it would not pay for these: text without spaces hardly repeats its units."""
+        units = list(itertools.islice(itertools.chain.from_iterable(texts), _LOOKED_AT))
+        new = {unit for unit in units if unit not in self.numbers}
+        return len(units) == _LOOKED_AT and len(new) > _NEW * len(units)
+
+    def look_up(self, texts: list[list[str]]) -> Encoded:
         """The ids and word starts of texts that are given as units."""
-        units = [unit for text in texts for unit in text]
-        if new := [unit for unit in dict.fromkeys(units) if unit not in self.numbers]:
-            self._add(new)
-        number = np.fromiter(map(self.numbers.__getitem__, units), np.int64, len(units))
+        if not texts:
+            return []
+        counts = list(map(len, texts))
+        units = itertools.chain.from_iterable(texts)
+        number = np.fromiter(map(self.numbers.__getitem__, units), np.int64, sum(counts))
+        if len(self.numbers) > len(self._sizes):
+            self._add(list(itertools.islice(self.numbers, len(self._sizes), None)))
         sizes = self._sizes[number]
         ends = np.append(0, np.cumsum(sizes))
         # Where each id lies in the table: as far from its unit's first there as here.
         shift = (np.cumsum(self._sizes) - self._sizes)[number] - ends[:-1]
         places = np.arange(ends[-1]) + np.repeat(shift, sizes)
-        text_ends = ends[np.cumsum([len(text) for text in texts])]
-        return _split(self._ids[places], self._starts[places], text_ends)
+        return _split(self._ids[places], self._starts[places], ends[np.cumsum(counts)])
 
     def _add(self, units: list[str]) -> None:
-        ids, starts, sizes = _encode(self._tokenizer, units, marks=False, segmented=False)
-        self._ids = np.concatenate([self._ids, ids])
-        self._starts = np.concatenate([self._starts, starts])
-        self._sizes = np.concatenate([self._sizes, sizes])
-        self.numbers.update(zip(units, range(len(self.numbers), len(self._sizes)), strict=True))
+        made = encode_units(self._tokenizer, units, self._kind)
+        self._ids = np.concatenate([self._ids, made.ids])
+        self._starts = np.concatenate([self._starts, made.starts])
+        self._sizes = np.concatenate([self._sizes, made.sizes])
 
 
-def _split(
-    ids: NDArray[np.int64], starts: NDArray[np.bool_], ends: NDArray[np.int64]
-) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
-    cuts = ends[:-1]
-    return list(zip(np.split(ids, cuts), np.split(starts, cuts), strict=True))
-
-
-def _encode(
-    tokenizer: Tokenizer, texts: list[str], *, marks: bool, segmented: bool
-) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-    """The ids and word starts of all texts in a row, and the number of ids of each.
-
-    Args:
-        tokenizer: Any.
-        texts: One or more.
-        marks: Whether punctuation marks are words of their own, as Chinese characters are.
-        segmented: Whether Chinese words are jieba's.
-    """
-    encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
-    sizes = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
-    ids = np.array([n for encoding in encodings for n in encoding.ids], dtype=np.int64)
-    words = np.array([n for encoding in encodings for n in encoding.word_ids], dtype=np.int64)
-    text = np.repeat(np.arange(len(texts)), sizes)
-    starts = (np.diff(words, prepend=-1) != 0) | (np.diff(text, prepend=-1) != 0)
-    if marks or any(has_chinese(text) for text in texts):
-        offsets = np.array([pair for e in encodings for pair in e.offsets], dtype=np.int64)
-        before = np.cumsum([0, *map(len, texts)])[text]
-        starts = starts_within(
-            starts,
-            (offsets.reshape(-1, 2).T + before).T,
-            texts,
-            marks=marks,
-            segmented=segmented,
-        )
-    return ids, starts, sizes
+def _split(ids: NDArray[np.int64], starts: NDArray[np.bool_], ends: NDArray[np.int64]) -> Encoded:
+    bounds = itertools.pairwise([0, *ends.tolist()])
+    return [(ids[begin:end], starts[begin:end]) for begin, end in bounds]
 
 
 def _tokenizer_file(source: str) -> Path:

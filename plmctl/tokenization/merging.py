@@ -17,6 +17,7 @@ Ints = NDArray[np.int32]
 Pair = tuple[int, int]
 
 _SHIFT = 32  # a pair of symbols as one number: the left one above this bit
+_FEW = 200  # pairs that are quicker summed one by one
 
 
 @dataclass(frozen=True)
@@ -154,12 +155,12 @@ class _Chains:
         second = self._right[place]
         left, right = self._left[place], self._right[second]
         # A place may be named twice: in "abab" the first "b" is right of one pair, left of another.
-        gone = self._pairs_at(np.unique(np.concatenate((left, place, second))))
+        gone = self._pairs_at(_distinct(np.concatenate((left, place, second))))
         self._symbol[place], self._symbol[second] = new, -1
         self._right[place] = right
         self._left[right] = place
         self._left[self._end] = self._end
-        touched = np.unique(np.concatenate((left, place)))
+        touched = _distinct(np.concatenate((left, place)))
         added = self._pairs_at(touched[self._symbol[touched] >= 0])
         if new == len(self._places):
             self._places.append(place)
@@ -194,7 +195,19 @@ class _Chains:
         return (left << _SHIFT) | self._symbol[self._right[places]], self._weight[places]
 
 
+def _distinct(places: Ints) -> Ints:
+    """As ``np.unique``, which costs several times as much where there are few: most merges."""
+    found: Ints = np.sort(places)
+    first: Ints = found[np.append(True, found[1:] != found[:-1])[: len(found)]]
+    return first
+
+
 def _sums(keys: NDArray[np.int64], weights: NDArray[np.float64]) -> tuple[list[int], list[float]]:
     """Distinct keys and the sum of the weights of each."""
-    distinct, number = np.unique(keys, return_inverse=True)
-    return distinct.tolist(), np.bincount(number, weights, len(distinct)).tolist()
+    if len(keys) > _FEW:
+        distinct, number = np.unique(keys, return_inverse=True)
+        return distinct.tolist(), np.bincount(number, weights, len(distinct)).tolist()
+    sums: dict[int, float] = {}
+    for key, weight in zip(keys.tolist(), weights.tolist(), strict=True):
+        sums[key] = sums.get(key, 0.0) + weight
+    return list(sums), list(sums.values())

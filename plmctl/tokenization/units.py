@@ -58,6 +58,8 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
 def kind_of(tokenizer: "Tokenizer") -> Kind | None:
     """Whose units are this tokenizer's, or None: it has to be given whole texts.
 
+    Of kind "spaces" that is so for texts that are ``plain`` only.
+
     Args:
         tokenizer: Any.
     """
@@ -70,7 +72,36 @@ def kind_of(tokenizer: "Tokenizer") -> Kind | None:
     if names == ([], ["ByteLevel"]):
         plain = cutter[0]["use_regex"] and not cutter[0]["add_prefix_space"]
         return "bytes" if plain else None
+    if names[1] == ["WhitespaceSplit", "Metaspace"]:
+        alike = cutter[1]["prepend_scheme"] == "always" and all(map(_keeps_spaces, normalizer))
+        return "spaces" if alike else None
     return None
+
+
+def _keeps_spaces(normalizer: dict[str, Any]) -> bool:
+    """Whether a normalizer leaves space between what has space between it, in a plain text."""
+    if normalizer["type"] == "Replace":
+        what = normalizer["pattern"].get("String", " ")
+        return not re.search(r"\s", what + normalizer["content"]) and normalizer["content"] != ""
+    forms = ("NFC", "NFD", "NFKC", "NFKD", "Precompiled", "StripAccents", "Lowercase")
+    return normalizer["type"] in forms
+
+
+def plain(text: str) -> bool:
+    """Whether a text has nothing in it that Unicode attaches to a space before or after it.
+
+    Accents that stand alone, joiners and the like: normalizers look at such a cluster as a whole.
+    """
+    return text.isprintable() if text.isascii() else not _attaching().search(text)
+
+
+@cache
+def _attaching() -> re.Pattern[str]:
+    """What is no letter, number, mark, symbol or plain space of the basic plane, and exceptions."""
+    exceptions = "\u0d4e\u0e33\u0eb3\uff9e\uff9f"  # letters that are attached all the same
+    others = class_of(lambda code: _category(code)[0] not in "LNPS" and _category(code) != "Zs")
+    above = "\U00010000-\U0010ffff"
+    return re.compile(f"[{others}{exceptions}{above}]")
 
 
 def cuts_at_spaces_only(tokenizer: "Tokenizer") -> bool:

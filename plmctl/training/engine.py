@@ -18,6 +18,7 @@ from plmctl.modeling.dropout import quicken
 from plmctl.modeling.network import Network
 from plmctl.modeling.top_layer import narrow
 from plmctl.training.checkpoint import Trained
+from plmctl.training.hardware import native_bf16
 from plmctl.training.optim import make_optimizer
 
 # glibc's mallopt parameters (malloc.h)
@@ -67,7 +68,7 @@ def make_accelerator(compute: ComputeConfig) -> Accelerator:
     # sweep) may want another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
     return Accelerator(
-        cpu=compute.device == "cpu", mixed_precision=_PRECISION[_precision(compute, cuda=cuda)]
+        cpu=compute.device == "cpu", mixed_precision=_PRECISION[precision(compute, cuda=cuda)]
     )
 
 
@@ -107,9 +108,25 @@ def _keep_freed_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, 2**30)
 
 
-def _precision(compute: ComputeConfig, *, cuda: bool) -> str:
+def precision(compute: ComputeConfig, *, cuda: bool) -> str:
+    """The precision of a config here.
+
+    Args:
+        compute: What is asked for.
+        cuda: Whether it is for a CUDA device.
+
+    Raises:
+        ConfigError: The device has no such precision, or is slow beyond use in it.
+    """
     if compute.precision == "auto":
         return "bf16" if cuda and torch.cuda.is_bf16_supported() else "fp32"
     if compute.precision == "fp16" and not cuda:
-        raise ConfigError("compute.precision: fp16 needs a CUDA device", "use bf16 or fp32")
+        raise ConfigError("compute.precision: fp16 needs a CUDA device", "use fp32")
+    mps = compute.device != "cpu" and torch.backends.mps.is_available()
+    if compute.precision == "bf16" and not (cuda or mps) and native_bf16() is False:
+        raise ConfigError(
+            "compute.precision: this CPU has no instructions for bf16 (avx512_bf16, amx_bf16), "
+            "and without them a step was measured to take 27 times as long as in fp32",
+            "use fp32, or leave it out",
+        )
     return compute.precision

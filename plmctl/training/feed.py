@@ -1,7 +1,7 @@
 """The micro-batches of any step, made ahead where steps follow each other."""
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
@@ -12,6 +12,7 @@ from plmctl.training.loader import Ints, StepBatches, training_batches
 from plmctl.training.plan import Phase, Plan
 from plmctl.training.telemetry import Progress
 
+_MUCH_WAITING = 0.05  # share of the time: above it a word about it is worth while
 Taken = tuple[int, Phase, list[Batch]]
 
 
@@ -31,6 +32,7 @@ class Feed:
         self._steps = self._from(Progress(step=plan.steps))
         self._at: tuple[object, ...] | None = None
         self.seconds = 0.0
+        self._figures, self._advised = 0, False
 
     def take(self, progress: Progress) -> Taken:
         """The number of the phase, the phase, and this process's micro-batches of the next step."""
@@ -67,6 +69,24 @@ class Feed:
         """The examples of the next step over all processes, [2, N]: epochs and samples."""
         number, phase, within = next(self._plan.remaining(progress.step))
         return self._source(number, phase, progress).examples(within)
+
+    def advise(self, wait: float, warn: Callable[[str], None]) -> None:
+        """Say once what to do where the loop waits for its data.
+
+        The first figure counts for nothing: it has the start of the processes in it.
+
+        Args:
+            wait: Share of the time since the last log line that the loop has waited.
+            warn: Says it.
+        """
+        if self._figures and wait > _MUCH_WAITING and not self._advised:
+            workers = self._plan.workers
+            warn(
+                f"{100 * wait:.0f} % of the time goes into waiting for batches; "
+                f"compute.workers={2 * workers or 2} makes more of them ahead (now: {workers})"
+            )
+            self._advised = True
+        self._figures += 1
 
     def _from(self, progress: Progress) -> Generator[Taken, None, None]:
         for number, phase, first in self._plan.remaining(progress.step):

@@ -70,6 +70,7 @@ def train(
             if plan.due(plan.log_every, progress.step):
                 figures = window.figures(progress)
                 journal.log(record(progress, number, done, rate) | figures)
+                feed.advise(figures["data_wait"], journal.warn)
                 progress = replace(progress, seconds=figures["time"])
                 window = Window(progress, feed)
             with window.paused():
@@ -134,8 +135,7 @@ def _secure(run: Run, progress: Progress, done: Update, stop: StopRequest) -> Pr
 
 
 def _owes_validation(plan: Plan, progress: Progress) -> bool:
-    step = progress.step
-    return 0 < step != progress.validated and plan.due(plan.validate_every, step)
+    return 0 < progress.step != progress.validated and plan.due(plan.validate_every, progress.step)
 
 
 def _validated(run: Run, progress: Progress, stop: StopRequest) -> Progress:

@@ -57,6 +57,8 @@ def test_all_commands_are_there() -> None:
         "report",
         "verify-resume",
         "reproduce",
+        "doctor",
+        "plan",
         "config",
     }
 

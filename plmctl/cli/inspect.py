@@ -1,0 +1,66 @@
+"""What is here, and what a run would take."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plmctl.cli.app import ConfigFile, Json, Overrides, app, example
+from plmctl.errors import ConfigError
+
+
+@app.command(epilog=example("plmctl doctor configs/demo/pretrain.yaml compute.threads=1"))
+def doctor(
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG]", help="A YAML file of a run.", show_default=False),
+    ] = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Say what is installed here, and what a run would use.
+
+    Processor, devices, memory, disk; package versions beside those that plmctl is tested with, and
+    the optional ones. With a config of pretrain or finetune: the device, precision, attention
+    kernel, threads, processes and micro-batches of that run.
+    """
+    from plmctl.runs import doctor as command
+
+    if config is None:
+        command.run(None, as_json=as_json)
+        return
+    from plmctl.config.load import kind_of, load
+
+    kind = kind_of(config, overrides or ())
+    if kind == "pretrain":
+        command.run(load("pretrain", config, overrides or ()), as_json=as_json)
+    elif kind == "finetune":
+        command.run(load("finetune", config, overrides or ()), as_json=as_json)
+    else:
+        raise ConfigError(f"{config}: expected a config of pretrain or finetune, not of {kind}")
+
+
+@app.command(epilog=example("plmctl plan configs/demo/pretrain.yaml train.batch_size=64"))
+def plan(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Time a few micro-batches here, for the time it takes."),
+    ] = False,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(min=6, help="Ids of a tokenizer that is yet to be trained."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a pretraining will cost, before it starts.
+
+    Parameters, tokens, passes over the text, arithmetic, memory (an estimate), disk; with --measure
+    also how long it takes on this machine. Nothing is written to the run folder.
+    """
+    from plmctl.config.load import load
+    from plmctl.runs import plan as command
+
+    loaded = load("pretrain", config, overrides or ())
+    command.run(loaded, measure=measure, vocab_size=vocab_size, as_json=as_json)

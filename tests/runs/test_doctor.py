@@ -1,0 +1,81 @@
+"""``plmctl doctor``: what is here, and what a run would use."""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+
+from plmctl.runs import doctor
+from plmctl.training import engine
+from tests.runs.conftest import run_main
+
+
+def document(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict:
+    assert run_main("doctor", *arguments, "--json") == 0
+    return json.loads(capfd.readouterr().out)
+
+
+def test_the_machine_and_its_packages(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    found = document(capfd)
+    assert set(found) == {"machine", "packages", "extras"}
+    assert found["machine"]["disk_free_gb"] > 0
+    packages = {package["name"]: package for package in found["packages"]}
+    assert packages["torch"]["installed"] == version("torch")
+    assert packages["numpy"]["tested"] is not None
+    assert {extra["name"] for extra in found["extras"]} >= {"zh", "peft", "text"}
+
+
+def test_what_a_run_would_use(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    given = ("bert.yaml", "compute.device=cpu", "compute.threads=1", "train.micro_batch_size=3")
+    use = document(capfd, *given)["run"]
+    assert use["device"] == "cpu"
+    assert use["precision"] == "fp32"
+    assert use["compile"] is False
+    assert use["attention"].startswith("plmctl_cpu")
+    assert (use["threads"], use["processes"], use["micro_batch_size"]) == (1, 1, 3)
+    eager = document(capfd, *given, "compute.attention=eager")["run"]
+    assert eager["attention"] == "eager"
+
+
+def test_what_it_says_of_attention_is_what_a_run_has(world: Path) -> None:
+    from plmctl.config.load import load
+    from plmctl.runs.prepare import prepare
+    from plmctl.runs.pretrain import make_network
+
+    config = load("pretrain", "bert.yaml", ["compute.device=cpu"])
+    accelerator = engine.make_accelerator(config.compute)
+    network = make_network(config, prepare(config).vocab)
+    made = engine.make_engine(accelerator, network, config.optim, config.compute)
+    used = made.trained().network.config._attn_implementation
+    assert doctor.would_use(config)["attention"].split()[0] == used
+
+
+def test_what_the_machine_has_not_is_refused(
+    world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capfd.readouterr()
+    monkeypatch.setattr(engine, "native_bf16", lambda: False)
+    given = ("bert.yaml", "compute.device=cpu", "compute.precision=bf16")
+    assert run_main("doctor", *given) == 2
+    assert "27 times" in capfd.readouterr().err
+    if not torch.cuda.is_available():
+        assert run_main("doctor", "bert.yaml", "compute.device=cuda") == 2
+
+
+def test_a_tokenizer_config_is_no_run(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    assert run_main("doctor", "tok-bert.yaml") == 2
+    assert "expected a config of pretrain or finetune" in capfd.readouterr().err
+
+
+def test_extras_that_are_missing_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "jieba" else real(name))
+    found = {extra["name"]: extra for extra in doctor._extras()}
+    assert not found["zh"]["present"]
+    assert found["zh"]["missing"] == ["jieba"]
+    assert found["zh"]["install"] == "pip install 'plmctl[zh]'"

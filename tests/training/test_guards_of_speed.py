@@ -1,0 +1,103 @@
+"""What would make a run slow beyond use is refused or told of."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plmctl.config.run import ComputeConfig
+from plmctl.corpus.store import TokenStore
+from plmctl.errors import ConfigError
+from plmctl.training import engine
+from plmctl.training.engine import make_accelerator
+from plmctl.training.feed import Feed
+from plmctl.training.hardware import native_bf16
+from plmctl.training.loop import Plan
+from tests.training.conftest import Train, tiny_engine, tiny_network, tiny_plan
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("flags\t\t: fpu sse2 avx2 fma", False),
+        ("flags\t\t: fpu avx512f avx512_bf16", True),
+        ("flags\t\t: fpu avx512f amx_bf16 amx_tile", True),
+        ("Features\t: fp asimd bf16", True),
+        ("Features\t: fp asimd", False),
+        ("processor\t: 0", None),
+    ],
+)
+def test_bf16_is_known_by_the_flags_of_the_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, expected: bool | None
+) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"model name\t: any, not bf16\n{flags}\n")
+    assert native_bf16(cpuinfo) is expected
+    assert native_bf16(tmp_path / "none") is None
+
+
+def test_bf16_is_refused_where_it_would_be_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ComputeConfig(device="cpu", precision="bf16")
+    monkeypatch.setattr(engine, "native_bf16", lambda: False)
+    with pytest.raises(ConfigError, match="27 times") as refused:
+        make_accelerator(wanted)
+    assert "use fp32" in str(refused.value)
+    for native in (True, None):  # None: nobody knows
+        monkeypatch.setattr(engine, "native_bf16", lambda native=native: native)
+        assert engine.precision(wanted, cuda=False) == "bf16"
+    assert engine.precision(ComputeConfig(device="cpu"), cuda=False) == "fp32"
+
+
+def test_a_network_is_not_compiled_unless_told(store: TokenStore) -> None:
+    network = tiny_network("mlm")
+    tiny_engine(network)
+    assert network._compiled_call_impl is None
+
+
+class Slow:
+    """A step whose batches take much longer than what is done with them."""
+
+    def __init__(self, step: Any) -> None:
+        self._step = step
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
+
+    def __len__(self) -> int:
+        return len(self._step)
+
+    def collate(self, *given: Any) -> Any:
+        time.sleep(0.2)
+        return self._step.collate(*given)
+
+
+def slowed(plan: Plan) -> Plan:
+    return replace(plan, phases=tuple(replace(p, step=Slow(p.step)) for p in plan.phases))
+
+
+def test_waiting_for_data_is_told_of_once(
+    store: TokenStore, tmp_path: Path, run_plan: Train, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plan = slowed(tiny_plan("mlm", store, steps=(4,)))
+    run_plan(tiny_engine(tiny_network("mlm")), plan, tmp_path / "run")
+    assert capfd.readouterr().err.count("goes into waiting for batches") == 1
+
+
+@pytest.mark.parametrize(
+    ("waits", "told"),
+    [((0.9, 0.04, 0.02), []), ((0.9, 0.04, 0.2, 0.3), ["20 %"]), ((0.0, 0.06), ["6 %"])],
+)
+def test_a_twentieth_of_the_time_is_much(
+    store: TokenStore, waits: tuple[float, ...], told: list[str]
+) -> None:
+    said: list[str] = []
+    say: Callable[[str], None] = said.append
+    feed = Feed(tiny_plan("mlm", store), pin=False)
+    for wait in waits:
+        feed.advise(wait, say)
+    assert [message.partition(" of the time")[0] for message in said] == told
+    assert all("compute.workers=2" in message for message in said)
