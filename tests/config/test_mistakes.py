@@ -138,7 +138,7 @@ def test_a_key_that_is_needed(mistakes: Mistakes) -> None:
 
 def test_an_unknown_key_far_from_all_lists_them(mistakes: Mistakes) -> None:
     [line] = mistakes("pretrain", LEAST["pretrain"] + "checkpoint: {zzz: 1}\n")
-    known = "every, keep, keep_every, keep_best"
+    known = "every, keep, keep_every, keep_best, background"
     assert line == f"c.yaml:6:14: checkpoint.zzz: unknown key; one of: {known}"
 
 

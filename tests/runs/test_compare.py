@@ -69,10 +69,10 @@ def test_language_measures_are_compared_item_by_item(cli: Cli, pretrained: dict[
         {"name": "bits_per_byte", "data": ["text.txt"], "max_documents": 5, "seq_len": 32},
     ]
     for name in ("bert", "gpt2"):
-        made = {"run": f"lm-{name}", "model": str(pretrained[name] / "model")}
-        write(f"lm-{name}.yaml", {**made, "measures": measures, "compute": {"device": "cpu"}})
-        assert cli("eval", f"lm-{name}.yaml")[0] == 0
-    code, out, err = cli("compare", "lm-bert", "lm-gpt2", "--json", "--out", "lm.html")
+        made = {"run": f"pairs-{name}", "model": str(pretrained[name] / "model")}
+        write(f"pairs-{name}.yaml", {**made, "measures": measures, "compute": {"device": "cpu"}})
+        assert cli("eval", f"pairs-{name}.yaml")[0] == 0
+    code, out, err = cli("compare", "pairs-bert", "pairs-gpt2", "--json", "--out", "lm.html")
     assert code == 0, err
     bits, pairs = json.loads(out)["differences"]
     assert (bits["measure"], bits["better"], bits["rows"]) == ("bits_per_byte", "low", 5)
@@ -80,15 +80,15 @@ def test_language_measures_are_compared_item_by_item(cli: Cli, pretrained: dict[
     for pair, figure in ((bits, "bits_per_byte"), (pairs, "accuracy")):
         one, two = (
             json.loads(Path(run, f"eval/{pair['measure']}.json").read_text())["results"]
-            for run in ("lm-bert", "lm-gpt2")
+            for run in ("pairs-bert", "pairs-gpt2")
         )
         assert pair["difference"] == pytest.approx(two[figure] - one[figure])
         assert pair["low"] <= pair["difference"] <= pair["high"]
     assert "Differences" in Path("lm.html").read_text(encoding="utf-8")
-    shown = cli("compare", "lm-bert", "lm-gpt2")[1]
+    shown = cli("compare", "pairs-bert", "pairs-gpt2")[1]
     assert "less is better" in " ".join(shown.split())
 
     # The same measure of other text is not compared.
-    assert cli("eval", "lm-gpt2.yaml", "run=lm-other", "measures.1.max_documents=4")[0] == 0
-    found = json.loads(cli("compare", "lm-bert", "lm-other", "--json")[1])["differences"]
+    assert cli("eval", "pairs-gpt2.yaml", "run=pairs-other", "measures.1.max_documents=4")[0] == 0
+    found = json.loads(cli("compare", "pairs-bert", "pairs-other", "--json")[1])["differences"]
     assert [pair["measure"] for pair in found] == ["minimal_pairs"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +52,13 @@ def load_writer(
 
 
 def write(
-    model: Any, input_ids: Tensor, attention_mask: Tensor, positions: Tensor, prompts: Tensor
-) -> dict[str, Tensor]:
+    model: Any,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    positions: Tensor,
+    prompts: Tensor,
+    project: Callable[..., Any] = lambda hidden, layer: layer(hidden),
+) -> dict[str, Any]:
     """Logits of the target tokens.
 
     Args:
@@ -62,13 +67,14 @@ def write(
         attention_mask: [B, L], not used.
         positions: [K] cells of the flattened batch that predict a target token.
         prompts: [B], not used.
+        project: What is made of hidden states and output layer: logits.
 
     Returns:
         lm: [K, V].
     """
     embedded = model.get_input_embeddings()(input_ids)  # of ids without a mask, transformers warns
     states = model.transformer(inputs_embeds=embedded, use_cache=False).last_hidden_state
-    return {"lm": model.lm_head(states.flatten(0, 1)[positions])}
+    return {"lm": project(states.flatten(0, 1)[positions], model.lm_head)}
 
 
 def generated(
