@@ -27,7 +27,7 @@ AnyConfig = PretrainConfig | FinetuneConfig
 
 _ROUNDS = 6  # that the run is begun anew, because it ended or a kill missed its moment
 _SAID: dict[Moment, str] = {
-    "preparing": "while it started and prepared",
+    "preparing": "at the start",
     "step": "in steps",
     "saving": "in saves",
 }
@@ -227,7 +227,7 @@ def _kills_table(kills: list[Kill]) -> Any:
     hit = [kill.moment for kill in kills]
     landed = ", ".join(f"{hit.count(moment)} {name}" for moment, name in _SAID.items())
     return rows_table(
-        f"{len(kills)} kills (SIGKILL) landed: {landed}",
+        f"{len(kills)} kills (SIGKILL): {landed}",
         ("while", "kill", "seconds after its start", "last logged step", "goes on after step"),
         rows,
     )
