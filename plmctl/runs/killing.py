@@ -98,8 +98,7 @@ def run_killed(
             _wait_for_more(child, folder / "events", said)
             _wait(child, draw.random() * share)
         if moment == "saving":
-            _wait_for_save(child, folder, before)
-            _wait(child, draw.random() * pace.saving)
+            _wait_into_save(child, folder, before, lambda: draw.random() * pace.saving)
         if child.ended():
             break
         child.kill()
@@ -155,8 +154,15 @@ def _wait_for_more(child: Child, path: Path, lines: int) -> None:
         time.sleep(_LOOK)
 
 
-def _wait_for_save(child: Child, folder: Path, before: set[tuple[str, int]]) -> None:
-    while not _saves(folder) - before and not child.ended():
+def _wait_into_save(
+    child: Child, folder: Path, before: set[tuple[str, int]], seconds: Callable[[], float]
+) -> None:
+    """Until some time into a save; one that is over by then is let go, for one after it."""
+    while not child.ended():
+        if saves := _saves(folder) - before:
+            _wait(child, seconds())
+            if saves & _saves(folder):
+                return
         time.sleep(_LOOK)
 
 
