@@ -4,9 +4,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from benchmarks.duel import SPEEDS
+
 
 def write(result: dict[str, Any], path: Path) -> None:
-    """An SVG that stands by itself: tokens a second of both sides in every round."""
+    """An SVG that stands by itself: tokens or megabytes a second of both sides in every round."""
     import numpy as np
 
     from plmctl.reporting.html import Html, element
@@ -17,8 +19,8 @@ def write(result: dict[str, Any], path: Path) -> None:
         Line(side, np.arange(1.0, len(speeds) + 1), np.array(speeds), color, "dashed")
         for color, (side, speeds) in enumerate(result["by_round"].items())
     )
-    title = f"{result['work']}, {result['size']}, V = {result['vocab_size']:,}"
-    plot = Plot("rounds", title, "tokens/s", lines, zero=True, along="round")
+    unit = next(SPEEDS[name] for name in SPEEDS if name in result)
+    plot = Plot("rounds", result["title"], unit, lines, zero=True, along="round")
     style = Html(files("plmctl.reporting").joinpath("report.css").read_text(encoding="utf-8"))
     head = '<svg xmlns="http://www.w3.org/2000/svg" '
     drawn = draw(plot).replace("<svg ", head, 1)
