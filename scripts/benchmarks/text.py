@@ -60,7 +60,10 @@ def set_threads(given: argparse.Namespace) -> None:
 
 
 def measured(given: argparse.Namespace, work: Callable[[], Any]) -> tuple[Any, Figures]:
-    """What the work gives, and its figures; CPU time has that of its processes."""
+    """What the work gives, and its figures.
+
+    CPU time has that of its processes; peak memory is that of the largest of them.
+    """
     began, used = time.perf_counter(), cpu_seconds()
     made = work()
     seconds, cpu = time.perf_counter() - began, cpu_seconds() - used
@@ -68,7 +71,7 @@ def measured(given: argparse.Namespace, work: Callable[[], Any]) -> tuple[Any, F
     return made, {
         "mb_per_second": megabytes / seconds,
         "cpu_seconds": cpu,
-        "peak_mb": peak_mb(),
+        "peak_mb": max(peak_mb(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024),
     }
 
 
