@@ -1,4 +1,4 @@
-"""plmctl and the stock way side by side on this machine: tokens a second as a ratio of medians.
+"""plmctl and the stock way side by side on this machine: speeds, as medians of ratios.
 
     python scripts/benchmark.py mlm --vocab-size 30522     a masked language model
     python scripts/benchmark.py clm                        a causal one
@@ -6,11 +6,16 @@
     python scripts/benchmark.py finetune --data rte.jsonl --text premise,hypothesis
     python scripts/benchmark.py evaluation                 pseudo-log-likelihoods
     python scripts/benchmark.py resume                     from the command to the first step
+    python scripts/benchmark.py prepare --data text.txt    a text file to what training reads
+    python scripts/benchmark.py encode                     texts to ids
+    python scripts/benchmark.py tokenizer                  a text file to a vocabulary
 
-Same network, same rows, same batch, same number of steps. Each round runs both in processes of
-their own, in turns, and the order changes from round to round. The other side is transformers'
-Trainer (mlm, clm), or a plain loop around a transformers model (t5, finetune, evaluation). Before
-the rounds both take three steps without dropout on identical batches, and the losses are compared.
+Same network, same rows or text, same batch, same number of steps. Each round runs both in processes
+of their own, in turns, and the order changes from round to round. The other side is transformers'
+Trainer (mlm, clm), a plain loop around a transformers model (t5, finetune, evaluation), `datasets`
+(prepare) or the tokenizers library (encode, tokenizer). Before the rounds of a training both take
+three steps without dropout on identical batches, and the losses are compared; the ids of encode
+must be the same.
 """
 
 import argparse
@@ -20,7 +25,10 @@ import os
 import time
 from pathlib import Path
 
-WORKS = ("mlm", "clm", "t5", "finetune", "evaluation", "resume")
+from benchmarks.duel import ON_TEXT, fight, told, too_slow
+from benchmarks.text import ALGORITHMS
+
+_PROFILED = ("mlm", "clm", "t5")
 _FILES = {"mlm": "pretraining", "clm": "pretraining", "t5": "pretraining"}
 
 
@@ -37,14 +45,14 @@ def main() -> None:
     if given.profile:
         importlib.import_module("benchmarks.profile").show(given)
         return
-    from benchmarks import duel
-
-    result = work.alone(given) if given.work == "resume" else duel.fight(given, work)
+    result = work.alone(given) if given.work == "resume" else fight(given, work)
     if given.plot is not None:
         from benchmarks.plot import write
 
         write(result, given.plot)
-    print(json.dumps(result) if given.json else duel.told(result))
+    print(json.dumps(result) if given.json else told(result))
+    if given.at_least is not None and (short := too_slow(result, given.at_least)):
+        raise SystemExit(short)
 
 
 def arguments() -> argparse.Namespace:
@@ -52,7 +60,7 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("work", choices=WORKS)
+    add("work", choices=(*_PROFILED, "finetune", "evaluation", "resume", *ON_TEXT))
     add("--vocab-size", type=int, default=8192)
     add("--size", default="mini", help="of the network")
     add("--batch", type=int, default=32, help="sequences a step")
@@ -61,18 +69,29 @@ def arguments() -> argparse.Namespace:
     add("--steps", type=int, default=8, help="measured in a round, after two")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: bf16 and compiled")
     add("--peak-tflops", type=float, help="of the device, for its utilisation (MFU)")
-    add("--data", type=Path, help="finetune: rows, as jsonl; without: made up")
+    add("--data", type=Path, help="rows of finetune, as jsonl; the text of prepare, encode and "
+        "tokenizer; without: made up, and the sample sotu")  # fmt: skip
     add("--text", default="premise,hypothesis", help="finetune: the columns of the text")
     add("--label", default="label", help="finetune: the column of the label")
     add("--far", type=int, default=1_000_000, help="resume: a far step")
+    add("--megabytes", type=float, default=5, help="prepare, encode, tokenizer: of the text")
+    add("--algorithm", choices=ALGORITHMS, default="wordpiece", help="of the same: the tokenizer's")
+    add("--processes", type=int, default=1, help="prepare: on both sides")
+    add("--whole", action="store_true", help="prepare: pack rows too, as run_mlm.py does")
     add("--profile", action="store_true", help="mlm, clm, t5: the ten costliest operators instead")
+    add("--at-least", type=float, metavar="RATIO", help="of CPU time; under it: exit status 1")
     add("--json", action="store_true")
     add("--plot", type=Path, help="an SVG of the rounds")
     add("--side", choices=("plmctl", "stock"), help=argparse.SUPPRESS)
     add("--check", action="store_true", help=argparse.SUPPRESS)
     add("--began", type=float, help=argparse.SUPPRESS)
     add("--folder", type=Path, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.work == "resume" and (given.at_least is not None or given.plot):
+        parser.error("resume has no other side: --at-least and --plot are of the others")
+    if given.profile and given.work not in _PROFILED:
+        parser.error(f"--profile is of {', '.join(_PROFILED)}")
+    return given
 
 
 if __name__ == "__main__":

@@ -5,10 +5,20 @@ import resource
 import statistics
 import time
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 # bf16 without sparsity, in TFLOP/s: the makers' data sheets.
 _PEAKS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "V100": 125.0}
+
+
+def peak_mb() -> float:
+    """Of this process; Linux's ``ru_maxrss`` would have the parent's from before the start."""
+    status = Path("/proc/self/status")
+    if not status.is_file():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    lines = status.read_text(encoding="utf-8").splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
 class Clock:
@@ -56,7 +66,7 @@ class Clock:
             import torch
 
             return torch.cuda.max_memory_allocated() / 2**20
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return peak_mb()
 
     def _known_peak(self) -> float | None:
         if self._given.device != "cuda":

@@ -12,15 +12,29 @@ from types import ModuleType
 from typing import Any
 
 SIDES = ("plmctl", "stock")
+ON_TEXT = ("prepare", "encode", "tokenizer")
+SPEEDS = {"tokens_per_second": "tokens/s", "mb_per_second": "MB/s"}
 Figures = dict[str, Any]
+
+_NAMES = {
+    "tokens_per_second": ("tokens/s, no padding", 0),
+    "mb_per_second": ("MB/s", 2),
+    "cpu_seconds": ("CPU seconds", 3),
+    "peak_mb": ("peak memory, MB", 0),
+    "first_step": ("first step after, s", 1),
+    "mfu": ("utilisation (MFU)", 3),
+    "disk_mb": ("on disk, MB", 1),
+    "vocabulary": ("vocabulary", 0),
+}
 
 
 def fight(given: argparse.Namespace, work: ModuleType) -> Figures:
-    """All rounds of a work, and the losses of both sides on identical batches."""
+    """All rounds of a work, and the losses of both sides on identical batches if it has some."""
     with tempfile.TemporaryDirectory() as folder:
         if hasattr(work, "prepare"):
             work.prepare(given, Path(folder))
-        losses = {side: _in_process(side, folder, "--check") for side in SIDES}
+        checked = SIDES if hasattr(work, "check") else ()
+        losses = {side: _in_process(side, folder, "--check")["losses"] for side in checked}
         rounds = []
         for number in range(given.rounds):
             order = SIDES if number % 2 == 0 else SIDES[::-1]
@@ -39,19 +53,19 @@ def _in_process(side: str, folder: str, *more: str) -> Figures:
 
 
 def _summary(
-    given: argparse.Namespace, rounds: list[dict[str, Figures]], losses: dict[str, Figures]
+    given: argparse.Namespace, rounds: list[dict[str, Figures]], losses: dict[str, list[float]]
 ) -> Figures:
-    ratios = [r["plmctl"]["tokens_per_second"] / r["stock"]["tokens_per_second"] for r in rounds]
+    speed = next(name for name in SPEEDS if name in rounds[0]["stock"])
+    ratios = [r["plmctl"][speed] / r["stock"][speed] for r in rounds]
     cpu = [_cpu(r["stock"]) / _cpu(r["plmctl"]) for r in rounds]
-    pairs = zip(*(losses[side]["losses"] for side in SIDES), strict=True)
+    digests = {r[side].pop("digest", None) for r in rounds for side in SIDES}
     medians = {
         key: {side: statistics.median(r[side][key] for r in rounds) for side in SIDES}
         for key in rounds[0]["stock"]
     }
-    return {
+    found = {
         "work": given.work,
-        "vocab_size": given.vocab_size,
-        "size": given.size,
+        "title": _title(given),
         "device": given.device,
         "rounds": given.rounds,
         "ratio": statistics.median(ratios),
@@ -59,13 +73,37 @@ def _summary(
         "cpu_ratio": statistics.median(cpu),
         "cpu_range": [min(cpu), max(cpu)],
         **medians,
-        "loss_difference": max(abs(a - b) / abs(b) for a, b in pairs),
-        "by_round": {side: [r[side]["tokens_per_second"] for r in rounds] for side in SIDES},
+        "by_round": {side: [r[side][speed] for r in rounds] for side in SIDES},
     }
+    if losses:
+        pairs = zip(*(losses[side] for side in SIDES), strict=True)
+        found["loss_difference"] = max(abs(a - b) / abs(b) for a, b in pairs)
+    if digests != {None}:
+        found["same_ids"] = len(digests) == 1
+    return found
+
+
+def _title(given: argparse.Namespace) -> str:
+    of = given.algorithm if given.work in ON_TEXT else given.size
+    return f"{given.work}, {of}, V = {given.vocab_size:,}"
 
 
 def _cpu(figures: Figures) -> float:
-    return float(figures["cpu_seconds"]) / float(figures["tokens"])
+    return float(figures["cpu_seconds"]) / float(figures.get("tokens", 1))
+
+
+def too_slow(result: Figures, at_least: float) -> str | None:
+    """One line if the median ratio is under ``at_least``.
+
+    It is that of CPU time, which other programs on the machine hardly change.
+    """
+    if result["cpu_ratio"] >= at_least:
+        return None
+    low, high = result["cpu_range"]
+    return (
+        f"{result['title']}: {result['cpu_ratio']:.2f} times the stock way in CPU time "
+        f"[{low:.2f} to {high:.2f}], and {at_least:g} was asked for"
+    )
 
 
 def told(result: Figures) -> str:
@@ -74,21 +112,18 @@ def told(result: Figures) -> str:
         lines = (f"{name}: {seconds:.1f} s" for name, seconds in result["seconds"].items())
         return "\n".join(["seconds from the command to the end of the first step", *lines])
     low, high = result["range"]
-    rows = [
-        f"{result['work']}, {result['size']}, V = {result['vocab_size']:,}: "
-        f"{result['ratio']:.2f} times the stock way [{low:.2f} to {high:.2f}, "
-        f"{result['rounds']} rounds], {result['cpu_ratio']:.2f} in CPU time; "
-        f"losses differ by {result['loss_difference']:.1e}",
-        f"{'':24}{'plmctl':>12}{'stock':>12}",
-    ]
-    names = {
-        "tokens_per_second": ("tokens/s, no padding", 0),
-        "cpu_seconds": ("CPU seconds a step", 3),
-        "peak_mb": ("peak memory, MB", 0),
-        "first_step": ("first step after, s", 1),
-        "mfu": ("utilisation (MFU)", 3),
-    }
-    for key, (name, digits) in names.items():
+    least, most = result["cpu_range"]
+    head = (
+        f"{result['title']}: {result['ratio']:.2f} times the stock way [{low:.2f} to {high:.2f}, "
+        f"{result['rounds']} rounds], {result['cpu_ratio']:.2f} in CPU time "
+        f"[{least:.2f} to {most:.2f}]"
+    )
+    if "loss_difference" in result:
+        head += f"; losses differ by {result['loss_difference']:.1e}"
+    if "same_ids" in result:
+        head += f"; {'the same ids' if result['same_ids'] else 'OTHER IDS'}"
+    rows = [head, f"{'':24}{'plmctl':>12}{'stock':>12}"]
+    for key, (name, digits) in _NAMES.items():
         if key in result:
             values = "".join(f"{result[key][side]:>12,.{digits}f}" for side in SIDES)
             rows.append(f"{name:24}{values}")

@@ -4,23 +4,31 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from benchmarks.duel import SPEEDS
+
 
 def write(result: dict[str, Any], path: Path) -> None:
-    """An SVG that stands by itself: tokens a second of both sides in every round."""
+    """Tokens or megabytes a second of both sides in every round."""
     import numpy as np
 
-    from plmctl.reporting.html import Html, element
     from plmctl.reporting.plots import Line, Plot
-    from plmctl.reporting.svg import draw
 
     lines = tuple(
         Line(side, np.arange(1.0, len(speeds) + 1), np.array(speeds), color, "dashed")
         for color, (side, speeds) in enumerate(result["by_round"].items())
     )
-    title = f"{result['work']}, {result['size']}, V = {result['vocab_size']:,}"
-    plot = Plot("rounds", title, "tokens/s", lines, zero=True, along="round")
+    unit = next(SPEEDS[name] for name in SPEEDS if name in result)
+    plot = Plot("rounds", result["title"], unit, lines, zero=True, along="round")
+    path.write_text(standalone(plot), encoding="utf-8")
+
+
+def standalone(plot: Any) -> str:
+    """A plot as an SVG file's text, with the report's style sheet inside."""
+    from plmctl.reporting.html import Html, element
+    from plmctl.reporting.svg import draw
+
     style = Html(files("plmctl.reporting").joinpath("report.css").read_text(encoding="utf-8"))
     head = '<svg xmlns="http://www.w3.org/2000/svg" '
     drawn = draw(plot).replace("<svg ", head, 1)
     inside = drawn.index(">") + 1
-    path.write_text(drawn[:inside] + element("style", style) + drawn[inside:], encoding="utf-8")
+    return drawn[:inside] + element("style", style) + drawn[inside:]

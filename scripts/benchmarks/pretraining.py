@@ -27,7 +27,8 @@ def run(given: argparse.Namespace, side: str) -> dict[str, float]:
             clock.tick(tokens)
     else:
         _trainer(given, model, clock, count)
-    return clock.figures(flops_a_token(model, given.length))
+    figures = clock.figures(flops_a_token(model, given.length))
+    return figures | {"parameters": sum(p.numel() for p in model.parameters())}
 
 
 def check(given: argparse.Namespace, side: str) -> dict[str, list[float]]:
@@ -50,6 +51,8 @@ def network(given: argparse.Namespace, dropout: float | None = None) -> tuple[An
     name = _FAMILIES[given.work]
     family = families.get(name)
     changes = {} if dropout is None else dict.fromkeys(family.DROPOUT, dropout)
+    if name == "bert" and given.length > 512:
+        changes["max_position_embeddings"] = given.length
     config = registry.load("families", name).Config(family=name, size=given.size, **changes)
     torch.manual_seed(0)
     parts = objectives.get(_OBJECTIVES[given.work]["name"]).PARTS

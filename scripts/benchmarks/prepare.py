@@ -1,0 +1,68 @@
+"""A text file to what training reads: the token store against ``datasets``, and their disk space.
+
+The other way is ``load_dataset`` and ``map`` with the tokenizer; with ``--whole`` it packs rows of
+128 too, as ``run_mlm.py`` does.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.encode import prepare as prepare
+from benchmarks.text import Figures, measured, set_threads, size_of
+
+
+def run(given: argparse.Namespace, side: str) -> Figures:
+    """The speed of a side, and what it leaves on disk."""
+    set_threads(given)
+    with tempfile.TemporaryDirectory(dir=given.folder) as root:
+        return _SIDES[side](given, Path(root)) | {"disk_mb": size_of(Path(root))}
+
+
+def _plmctl(given: argparse.Namespace, root: Path) -> Figures:
+    from plmctl.config.data import DataConfig
+    from plmctl.corpus.build import build
+    from plmctl.tokenization.encode import Encoder
+
+    config = DataConfig.model_validate({"train": [str(given.folder / "text.txt")], "valid": None})
+    encoder = Encoder(str(given.folder / "tokenizer"))
+
+    def work() -> Any:
+        return build(
+            config, encoder, root=root, processes=given.processes, progress=lambda done, total: None
+        )
+
+    return measured(given, work)[1]
+
+
+def _stock(given: argparse.Namespace, root: Path) -> Figures:
+    import datasets
+    from transformers import AutoTokenizer
+
+    datasets.disable_progress_bars()
+    tokenizer = AutoTokenizer.from_pretrained(given.folder / "tokenizer")
+    text, cache = str(given.folder / "text.txt"), str(root)
+
+    def work() -> Any:
+        rows = datasets.load_dataset("text", data_files=text, cache_dir=cache, split="train")
+        processes = given.processes if given.processes > 1 else None
+        rows = rows.map(
+            lambda batch: tokenizer(batch["text"], return_special_tokens_mask=True),
+            batched=True, num_proc=processes, remove_columns=["text"],
+        )  # fmt: skip
+        return rows.map(_rows_of_128, batched=True, num_proc=processes) if given.whole else rows
+
+    return measured(given, work)[1]
+
+
+_SIDES = {"plmctl": _plmctl, "stock": _stock}
+
+
+def _rows_of_128(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+    """As ``run_mlm.py`` packs what the tokenizer gave."""
+    from itertools import chain
+
+    joined = {name: list(chain(*lists)) for name, lists in batch.items()}
+    whole = len(joined["input_ids"]) // 128 * 128
+    return {name: [v[at : at + 128] for at in range(0, whole, 128)] for name, v in joined.items()}

