@@ -67,8 +67,11 @@ def make_accelerator(compute: ComputeConfig) -> Accelerator:
     # Accelerate keeps its state for the whole process, and a second run in one process (a test, a
     # sweep) may want another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
+    # It has to be told where there is nothing but a CPU: by itself it would take each of several
+    # processes for the only one.
     return Accelerator(
-        cpu=compute.device == "cpu", mixed_precision=_PRECISION[precision(compute, cuda=cuda)]
+        cpu=compute.device == "cpu" or not torch.accelerator.is_available(),
+        mixed_precision=_PRECISION[precision(compute, cuda=cuda)],
     )
 
 
