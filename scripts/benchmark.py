@@ -65,6 +65,8 @@ def arguments() -> argparse.Namespace:
     add("--size", default="mini", help="of the network")
     add("--batch", type=int, default=32, help="sequences a step")
     add("--length", type=int, default=128, help="tokens a sequence, at most")
+    add("--fill", type=float, default=1.0, help="mlm: share of a batch that is no padding; BERT's "
+        "own rows: 0.81")  # fmt: skip
     add("--rounds", type=int, default=5)
     add("--steps", type=int, default=8, help="measured in a round, after two")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: bf16 and compiled")
@@ -89,6 +91,8 @@ def arguments() -> argparse.Namespace:
     given = parser.parse_args()
     if given.work == "resume" and (given.at_least is not None or given.plot):
         parser.error("resume has no other side: --at-least and --plot are of the others")
+    if given.fill != 1 and (given.work != "mlm" or not 0.5 <= given.fill < 1):
+        parser.error("--fill is of mlm, and from 0.5 to 1")
     if given.profile and given.work not in _PROFILED:
         parser.error(f"--profile is of {', '.join(_PROFILED)}")
     return given

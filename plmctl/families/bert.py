@@ -97,7 +97,7 @@ def forward(
     Returns:
         mlm: [K, V]; nsp: [B, 2] if the model has that head.
     """
-    from plmctl.modeling.top_layer import encode
+    from plmctl.modeling.encoder import encode
 
     whole: Any = model  # transformers types its submodules as tensors or modules
     hidden_KH, pooled_BH = encode(

@@ -148,8 +148,11 @@ def forward(
     Returns:
         mlm: [K, V]; hidden: [K, H].
     """
+    from plmctl.modeling.encoder import encode
+
     whole: Any = model  # transformers types its submodules as tensors or modules
-    encoded = whole.distilbert(input_ids, attention_mask=attention_mask)
-    hidden_KH = encoded.last_hidden_state.flatten(0, 1)[positions]
+    hidden_KH, _ = encode(
+        whole.distilbert, positions, input_ids=input_ids, attention_mask=attention_mask
+    )
     shaped_KH = whole.vocab_layer_norm(whole.activation(whole.vocab_transform(hidden_KH)))
     return {"mlm": project(shaped_KH, whole.vocab_projector), "hidden": hidden_KH}

@@ -114,7 +114,7 @@ def forward(
     """
     from torch.nn.functional import gelu
 
-    from plmctl.modeling.top_layer import encode
+    from plmctl.modeling.encoder import encode
 
     whole: Any = model  # transformers types its submodules as tensors or modules
     # As transformers counts them, but from the mask: a random token may be the padding token.

@@ -13,6 +13,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from plmctl.modeling.cells import Cells
 from plmctl.modeling.dropout import drop
 
 NAME = "plmctl_cpu"
@@ -57,11 +58,17 @@ def forward(
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls; see ``attend``.
 
-    ``options`` are transformers': dropout, scaling, is_causal, and T5's position_bias.
+    ``options`` are transformers': dropout, scaling, is_causal, and T5's position_bias. With
+    ``cells`` (``modeling.encoder``) there is one row of what is real of a batch, [1, heads, T, d].
 
     Returns:
         [B, Q, heads, d], and no weights.
     """
+    cells: Cells | None = options.pop("cells", None)
+    if cells is not None:
+        q, k, v = (cells.padded(x.transpose(1, 2)).transpose(1, 2) for x in (query, key, value))
+        attended, _ = forward(module, q, k, v, attention_mask, **options)
+        return cells.flat(attended), None
     dropout: float = options.get("dropout", 0.0)
     if not dropout or key.shape[1] != query.shape[1]:
         theirs: Any = sdpa_attention_forward

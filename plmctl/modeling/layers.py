@@ -140,8 +140,7 @@ def _stacks(model: Any) -> dict[str, nn.ModuleList]:
 def _blocks(modules: nn.ModuleList) -> bool:
     if type(modules[0]).__name__ in ("Highway", "Conv1d"):
         return False
-    kind = type(modules[0])  # a top layer may be a kind of it (``modeling.top_layer``)
-    return all(isinstance(module, kind) for module in modules)
+    return len(set(map(type, modules))) == 1
 
 
 def _refuse_more(asked: str, count: int, layers: int) -> None:

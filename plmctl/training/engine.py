@@ -15,8 +15,8 @@ from plmctl.errors import ConfigError
 from plmctl.modeling import attention
 from plmctl.modeling.activation import fuse_gelu
 from plmctl.modeling.dropout import quicken
+from plmctl.modeling.encoder import narrow
 from plmctl.modeling.network import Network
-from plmctl.modeling.top_layer import narrow
 from plmctl.training.checkpoint import Trained
 from plmctl.training.hardware import native_bf16
 from plmctl.training.optim import make_optimizer

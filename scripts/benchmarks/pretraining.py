@@ -60,16 +60,13 @@ def network(given: argparse.Namespace, dropout: float | None = None) -> tuple[An
 
 
 def objective(given: argparse.Namespace) -> Any:
-    """The work's objective over random documents that fill a row each."""
-    import numpy as np
-
+    """The work's objective over random documents, each of them a row."""
     from plmctl import objectives
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.vocab import Vocab
 
     size = given.vocab_size
-    rows = np.random.default_rng(0).integers(10, size - 110, (8 * given.batch, given.length - 2))
-    store = TokenStore.from_lists([[row.tolist()] for row in rows], size)
+    store = TokenStore.from_lists([[text] for text in _texts(given)], size)
     sentinels = tuple(range(size - 1, size - 101, -1))
     vocab = Vocab(size, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=sentinels)
     asked = _OBJECTIVES[given.work]
@@ -129,9 +126,12 @@ def _trainer(given: argparse.Namespace, model: Any, clock: Clock, count: int) ->
         TrainingArguments,
     )
 
+    rows = [{"input_ids": [2, *text, 3]} for text in _texts(given)]
+    tokens = sum(len(row["input_ids"]) for row in rows) * given.batch // len(rows)
+
     class Ticks(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            clock.tick(given.batch * given.length)
+            clock.tick(tokens)
 
     if given.work == "clm":
         model = as_published(model)
@@ -144,7 +144,6 @@ def _trainer(given: argparse.Namespace, model: Any, clock: Clock, count: int) ->
             max_grad_norm=1.0,
         )  # fmt: skip
         collator = DataCollatorForLanguageModeling(_tokenizer(given), mlm=given.work == "mlm")
-        rows = _rows(given)
         Trainer(
             model, arguments, train_dataset=rows, data_collator=collator, callbacks=[Ticks()]
         ).train()
@@ -161,12 +160,15 @@ def as_published(model: Any) -> Any:
     return made
 
 
-def _rows(given: argparse.Namespace) -> list[dict[str, list[int]]]:
+def _texts(given: argparse.Namespace) -> list[list[int]]:
+    """Random documents: all fill a row, or with ``--fill`` some are shorter, by any length."""
     import numpy as np
 
-    size = (8 * given.batch, given.length - 2)
-    rows = np.random.default_rng(0).integers(10, given.vocab_size - 110, size)
-    return [{"input_ids": [2, *row.tolist(), 3]} for row in rows]
+    draws, longest = np.random.default_rng(0), given.length - 2
+    rows = draws.integers(10, given.vocab_size - 110, (8 * given.batch, longest))
+    short = draws.random(len(rows)) < 2 * (1 - given.fill)
+    sizes = np.where(short, draws.integers(1, longest + 1, len(rows)), longest)
+    return [row[:size].tolist() for row, size in zip(rows, sizes, strict=True)]
 
 
 def _tokenizer(given: argparse.Namespace) -> Any:

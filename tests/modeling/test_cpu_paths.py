@@ -1,9 +1,11 @@
-"""Faster on a CPU, and the same: draws of dropout, attention with dropout, the top layer."""
+"""Faster on a CPU, and the same: dropout, its attention, the top layer, no padding."""
 
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import (
     AlbertConfig,
@@ -24,8 +26,9 @@ from transformers import (
 
 from plmctl import families
 from plmctl.modeling import attention
+from plmctl.modeling.cells import Cells
 from plmctl.modeling.dropout import Dropout, drop, quicken
-from plmctl.modeling.top_layer import narrow
+from plmctl.modeling.encoder import narrow
 
 SMALL = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 ENCODER = {**SMALL, "intermediate_size": 64, "hidden_dropout_prob": 0.0}
@@ -33,7 +36,8 @@ ENCODER = {**SMALL, "intermediate_size": 64, "hidden_dropout_prob": 0.0}
 NEXT_TO_NONE = 1e-9
 IDS = torch.arange(36).reshape(3, 12) % 90 + 5
 MASK = torch.ones_like(IDS)
-MASK[0, 8:] = 0
+HOLE = range(8, 12)
+MASK[0, HOLE] = 0
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.25, 0.5, 0.9])
@@ -160,45 +164,103 @@ def test_attention_drops_weights() -> None:
     assert 0.3 < float(dropped.float().mean()) < 0.7
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "albert"])
-@pytest.mark.parametrize("cells", [[1, 5, 13, 14, 20, 30], [3], list(range(36))])
-def test_the_top_layer_where_it_is_asked_for(name: str, cells: list[int]) -> None:
+def made(name: str) -> PreTrainedModel:
+    """A network with sharp attention, so that a wrong mask shows."""
     torch.manual_seed(0)
-    config = {**ENCODER, "attention_probs_dropout_prob": 0.0}
-    made: dict[str, Any] = {
+    config = {**ENCODER, "attention_probs_dropout_prob": NEXT_TO_NONE}
+    distilled: Any = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64, "dropout": 0.0}
+    distilled |= {"attention_dropout": NEXT_TO_NONE, "vocab_size": 100}
+    networks: dict[str, Any] = {
         "bert": lambda: BertForPreTraining(BertConfig(**config)),
         "roberta": lambda: RobertaForMaskedLM(RobertaConfig(**config)),
         "albert": lambda: AlbertForPreTraining(AlbertConfig(**config, embedding_size=16)),
+        "distilbert": lambda: DistilBertForMaskedLM(DistilBertConfig(**distilled)),
     }
-    model = made[name]()
+    model: PreTrainedModel = networks[name]()
     for weight in model.parameters():
         weight.data.mul_(4)
-    family = families.get(name)
-    positions = torch.tensor(cells)
+    return model
 
-    def outcome() -> tuple[dict[str, Tensor], list[Tensor]]:
-        model.zero_grad()
-        logits = family.forward(model, IDS, MASK, torch.zeros_like(IDS), positions)
-        torch.stack([part.square().sum() for part in logits.values()]).sum().backward()
-        return logits, [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
-    logits, gradients = outcome()
-    reads: list[int] = []
+def outcome(
+    name: str, model: PreTrainedModel, cells: list[int]
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """Logits, and the gradients of all weights."""
+    model.zero_grad()
+    family, kinds = families.get(name), torch.zeros_like(IDS)
+    logits = family.forward(model, IDS, MASK, kinds, torch.tensor(cells))
+    torch.stack([part.square().sum() for part in logits.values()]).sum().backward()
+    return logits, [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def assert_alike(
+    found: tuple[dict[str, Tensor], list[Tensor]], expected: tuple[dict[str, Tensor], list[Tensor]]
+) -> None:
+    for part, value in expected[0].items():
+        torch.testing.assert_close(found[0][part], value, rtol=1e-4, atol=1e-5)
+    largest = max(float(gradient.abs().max()) for gradient in expected[1])
+    for gradient, right in zip(found[1], expected[1], strict=True):
+        torch.testing.assert_close(gradient, right, rtol=1e-3, atol=1e-5 * largest)
+
+
+def reads(model: PreTrainedModel, layer: int) -> list[tuple[int, ...]]:
+    """Filled with the shapes that a layer's feed-forward is given."""
+    encoder: Any = getattr(model.base_model, "encoder", None) or model.base_model.transformer
+    if isinstance(model, AlbertForPreTraining):
+        inner = encoder.albert_layer_groups[0].albert_layers[0].ffn
+    elif isinstance(model, DistilBertForMaskedLM):
+        inner = encoder.layer[layer].ffn.lin1
+    else:
+        inner = encoder.layer[layer].intermediate
+    shapes: list[tuple[int, ...]] = []
+    inner.register_forward_hook(lambda m, given, out: shapes.append(tuple(out.shape[:2])))
+    return shapes
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert"])
+@pytest.mark.parametrize("cells", [[1, 5, 13, 14, 20, 30], [3], list(range(36))])
+def test_the_top_layer_where_it_is_asked_for(name: str, cells: list[int]) -> None:
+    model = made(name)
+    expected = outcome(name, model, cells)
     narrow(model)
-    encoder = model.base_model.encoder
-    top = (
-        encoder.albert_layer_groups[0].albert_layers[0].ffn
-        if name == "albert"
-        else encoder.layer[-1].intermediate
-    )
-    top.register_forward_hook(lambda m, i, out: reads.append(out.shape[1]))
-    narrowed, narrowed_gradients = outcome()
-    for part, value in logits.items():
-        torch.testing.assert_close(narrowed[part], value, rtol=1e-4, atol=1e-5)
-    largest = max(float(gradient.abs().max()) for gradient in gradients)
-    for found, expected in zip(narrowed_gradients, gradients, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5 * largest)
+    shapes = reads(model, -1)
+    assert_alike(outcome(name, model, cells), expected)
     most = max((sum(c // 12 == row for c in cells) for row in range(3)), default=0)
-    assert reads[-1:] == [
-        12 if 1 + most > 0.7 * 12 else 1 + most
-    ]  # and not every cell was computed
+    # Not every cell was computed, where it is worth while.
+    assert shapes[-1] == (3, 12 if 1 + most > 0.7 * 12 else 1 + most)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("cells", [[1, 5, 13, 14, 20, 30], [c for c in range(36) if c not in HOLE]])
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "distilbert"])
+def test_padding_is_left_out_of_the_layers(name: str, cells: list[int], training: bool) -> None:
+    model = made(name).train(training)
+    model.set_attn_implementation("eager")
+    expected = outcome(name, model, cells)
+    model.set_attn_implementation("sdpa")
+    attention.use(model)
+    narrow(model)
+    shapes = reads(model, 0)
+    assert_alike(outcome(name, model, cells), expected)
+    assert shapes[0] == (1, 32)  # in one row, the four cells of padding left out
+
+
+def test_a_batch_with_hardly_any_padding_stays_as_it_is() -> None:
+    mask = torch.ones(10, 10)
+    mask[3, 8:] = 0
+    assert Cells.of(mask) is None
+    mask[4, 5:] = 0
+    assert Cells.of(mask) is not None
+
+
+@given(st.lists(st.booleans(), min_size=24, max_size=24).filter(lambda real: sum(real) < 20))
+def test_there_and_back(real: list[bool]) -> None:
+    mask = torch.tensor(real).view(4, 6)
+    cells = Cells.of(mask)
+    assert cells is not None
+    x = torch.rand(4, 6, 3, dtype=torch.float64, requires_grad=True)
+    back = cells.padded(cells.flat(x))
+    assert torch.equal(back, x * mask[..., None])
+    back.backward(weights := torch.rand_like(back))
+    assert x.grad is not None
+    assert torch.equal(x.grad, weights * mask[..., None])
