@@ -79,7 +79,6 @@ def arguments() -> argparse.Namespace:
     add("--megabytes", type=float, default=5, help="prepare, encode, tokenizer: of the text")
     add("--algorithm", choices=ALGORITHMS, default="wordpiece", help="of the same: the tokenizer's")
     add("--processes", type=int, default=1, help="prepare: on both sides")
-    add("--whole", action="store_true", help="prepare: pack rows too, as run_mlm.py does")
     add("--profile", action="store_true", help="mlm, clm, t5: the ten costliest operators instead")
     add("--at-least", type=float, metavar="RATIO", help="of CPU time; under it: exit status 1")
     add("--json", action="store_true")

@@ -1,7 +1,7 @@
 """A text file to what training reads: the token store against ``datasets``, and their disk space.
 
-The other way is ``load_dataset`` and ``map`` with the tokenizer; with ``--whole`` it packs rows of
-128 too, as ``run_mlm.py`` does.
+The other way is ``load_dataset``, ``map`` with the tokenizer and ``map`` to rows of 128, as
+``run_mlm.py`` does; the store needs no rows, which an objective finds as it goes.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def _stock(given: argparse.Namespace, root: Path) -> Figures:
             lambda batch: tokenizer(batch["text"], return_special_tokens_mask=True),
             batched=True, num_proc=processes, remove_columns=["text"],
         )  # fmt: skip
-        return rows.map(_rows_of_128, batched=True, num_proc=processes) if given.whole else rows
+        return rows.map(_rows_of_128, batched=True, num_proc=processes)
 
     return measured(given, work)[1]
 
