@@ -3,6 +3,7 @@
 import os
 import sys
 
+from plmctl.cpus import quota, usable_cpus
 from plmctl.errors import PlmError
 
 
@@ -18,6 +19,8 @@ def main() -> None:
     # Threads that wait by spinning slow a step two to three times where another program has a part
     # of the cores; waiting passively costs nothing measurable on a quiet machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if quota() is not None:  # PyTorch would begin a thread for each CPU of the machine
+        os.environ.setdefault("OMP_NUM_THREADS", str(usable_cpus()))
     from plmctl.cli import app
 
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import __version__
+from plmctl.cpus import usable_cpus
 from plmctl.reporting.tables import figures_table, rows_table
 from plmctl.runs.say import show
 
@@ -77,9 +77,7 @@ def machine(folder: Path) -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": usable_cpus(),
         "threads of PyTorch": torch.get_num_threads(),
         "cpu instructions": torch.backends.cpu.get_cpu_capability(),
         "bf16 on the cpu": native[native_bf16()],

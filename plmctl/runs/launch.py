@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from plmctl.config.run import LaunchConfig
+from plmctl.cpus import usable_cpus
 from plmctl.errors import ConfigError
 
 _PROC = Path("/proc/self/stat")
@@ -63,8 +64,9 @@ def start(command: str, config: Path, processes: int, until: int | None = None) 
     from torch.distributed.run import main
 
     # An unset value is announced by a warning and becomes 1, which would leave cores idle.
-    threads = max(1, (os.cpu_count() or 1) // processes)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    # All CPUs for each of several processes is what `__main__` may have set, and never meant.
+    if os.environ.get("OMP_NUM_THREADS") in (None, str(usable_cpus())):
+        os.environ["OMP_NUM_THREADS"] = str(max(1, usable_cpus() // processes))
     arguments = ["--standalone", "--nproc-per-node", str(processes)]
     if _PROC.exists():  # the launcher puts handlers of its own over those of these signals
         arguments.append("--signals-to-handle=SIGHUP,SIGQUIT")

@@ -1,0 +1,69 @@
+"""How many CPUs this process may use, which need not be those that the machine has."""
+
+import math
+import os
+from pathlib import Path
+
+_OWN = Path("/proc/self/cgroup")
+_ROOT = Path("/sys/fs/cgroup")
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may run on, at least 1, and no more than a container's quota pays for.
+
+    PyTorch and Python go by the first alone: in a container with a quota of two CPUs on a machine
+    of 64 they begin 64 threads, which then wait for each other.
+    """
+    has_affinity = hasattr(os, "sched_getaffinity")
+    allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    granted = quota()
+    return allowed if granted is None else max(1, min(allowed, math.ceil(granted)))
+
+
+def quota(own: Path = _OWN, root: Path = _ROOT) -> float | None:
+    """CPUs' worth of time that Linux's control groups grant; None: as much as there is.
+
+    Args:
+        own: The list of this process's groups.
+        root: Where the groups are mounted.
+    """
+    try:
+        lines = own.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    limits = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # version 2; a container sees its own group as the root
+            folder, read = root, _unified
+        elif "cpu" in controllers.split(","):
+            folder, read = root / "cpu", _legacy
+        else:
+            continue
+        place = folder / path.lstrip("/")
+        for group in (place, *place.parents):
+            if group.is_relative_to(folder) and (limit := read(group)) is not None:
+                limits.append(limit)
+    return min(limits, default=None)
+
+
+def _unified(group: Path) -> float | None:
+    return _share(_words(group / "cpu.max"))
+
+
+def _legacy(group: Path) -> float | None:
+    return _share(_words(group / "cpu.cfs_quota_us") + _words(group / "cpu.cfs_period_us"))
+
+
+def _share(words: list[str]) -> float | None:
+    """Of "max 100000", "200000 100000", or with version 1 "-1 100000"."""
+    if len(words) != 2 or words[0] in ("max", "-1"):
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split()
+    except OSError:
+        return []
