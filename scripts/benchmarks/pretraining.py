@@ -136,10 +136,10 @@ def _trainer(given: argparse.Namespace, model: Any, clock: Clock, count: int) ->
     if given.work == "clm":
         model = as_published(model)
     with tempfile.TemporaryDirectory() as folder:
-        cuda = given.device == "cuda"
+        cuda, bf16 = given.device == "cuda", given.precision == "bf16"
         arguments = TrainingArguments(
             folder, max_steps=count, per_device_train_batch_size=given.batch, learning_rate=1e-4,
-            use_cpu=not cuda, bf16=cuda, torch_compile=cuda, report_to=[], save_strategy="no",
+            use_cpu=not cuda, bf16=bf16, torch_compile=cuda, report_to=[], save_strategy="no",
             logging_steps=1000, disable_tqdm=True, dataloader_num_workers=2 if cuda else 0,
             max_grad_norm=1.0,
         )  # fmt: skip

@@ -14,7 +14,7 @@ def plmctl_steps(
     """What each of ``count`` updates did (``telemetry.Update``).
 
     Args:
-        given: Batch and device.
+        given: Batch, device, precision.
         model: The network.
         forward: Of its family or task.
         step: Objective or task.
@@ -29,7 +29,7 @@ def plmctl_steps(
     from plmctl.training.loop import update
 
     cuda = given.device == "cuda"
-    compute = ComputeConfig(device=given.device, precision="bf16" if cuda else "fp32", compile=cuda)
+    compute = ComputeConfig(device=given.device, precision=given.precision, compile=cuda)
     accelerator = make_accelerator(compute)
     optim = OptimConfig(eps=1e-8, weight_decay=0.0)
     engine = make_engine(accelerator, Network(model, forward), optim, compute)
@@ -47,7 +47,7 @@ def plain_steps(
     """Tokens and loss of each update: forward, backward, clip, AdamW, as the examples do it.
 
     Args:
-        given: Device.
+        given: Device and precision.
         model: Of transformers.
         batches: Its arguments, labels among them, and tokens without padding.
     """
@@ -61,7 +61,7 @@ def plain_steps(
     run = torch.compile(model) if cuda else model
     for inputs, tokens in batches:
         there = {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
-        with torch.autocast(given.device, torch.bfloat16, enabled=cuda):
+        with torch.autocast(given.device, torch.bfloat16, enabled=given.precision == "bf16"):
             loss = run(**there).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
