@@ -101,10 +101,9 @@ class Display:
         self._next_refresh = now + _REFRESH
         self._pace.mark(now, step)
         if self._bar:
-            known = "" if loss is None else f"loss {loss:.3f}"
-            figures = f"{known}{self._speed}  {self._clock(step)}"
-            count = f"{step:,}/{self._total:,}"
-            self._bar.update(self._task, completed=step, figures=f"{count}  {figures}")
+            known = "" if loss is None else f"  loss {loss:.3f}"
+            figures = f"{step:,}/{self._total:,}{known}{self._speed}  {self._clock(step)}"
+            self._bar.update(self._task, completed=step, figures=figures)
 
     def log(self, record: Mapping[str, Value]) -> None:
         """A record: the speed in the bar, or a line where there is none, or validation."""

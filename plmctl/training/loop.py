@@ -49,34 +49,40 @@ def train(
     feed = Feed(plan, pin=engine.accelerator.device.type == "cuda")
     saver = Saver(checkpoints, journal, background=plan.background)
     run = Run(engine, plan, checkpoints, journal, validate, feed, watch, saver)
-    window = Window(progress, feed)
-    unread: tuple[Pending, ...] = ()
     engine.network.train()
     with StopRequest() as stop, feed.watched(), saver:
         if _owes_validation(plan, progress):  # it was stopped in the middle of one
             progress = _validated(run, progress, stop)
-        while progress.step < plan.last and not run.over(progress):
-            number, phase, batches = feed.take(progress)
-            _set_rate(engine.optimizer, rate := plan.learning_rate(progress.step))
-            unread += (begin(run, phase.step, batches, progress, stop),)
-            saver.look()
-            if not must_read(run, unread):
-                progress = _ahead(run, unread[-1])
-                continue
-            progress, done = read(run, unread, batches)
-            unread = ()
-            if done is None:  # it did not fit in memory and is tried again, or the run went back
-                window = Window(progress, feed)
-                continue
-            journal.tick(progress.step, done.loss)
-            if plan.due(plan.log_every, progress.step):
-                progress = _logged(run, window, progress, record(progress, number, done, rate))
-                window = Window(progress, feed)
-            with window.paused():
-                progress = _secure(run, progress, done, stop)
-            if done.stop:
-                raise stopped(run, progress)
-        return _ended(run, progress)
+        return _ended(run, _stepped(run, progress, stop))
+
+
+def _stepped(run: Run, progress: Progress, stop: StopRequest) -> Progress:
+    """Take steps until the plan, or the patience, is at its end."""
+    plan, feed = run.plan, run.feed
+    window = Window(progress, feed)
+    unread: tuple[Pending, ...] = ()
+    while progress.step < plan.last and not run.over(progress):
+        number, phase, batches = feed.take(progress)
+        _set_rate(run.engine.optimizer, rate := plan.learning_rate(progress.step))
+        unread += (begin(run, phase.step, batches, progress, stop),)
+        run.saver.look()
+        if not must_read(run, unread):
+            progress = _ahead(run, unread[-1])
+            continue
+        progress, done = read(run, unread, batches)
+        unread = ()
+        if done is None:  # it did not fit in memory and is tried again, or the run went back
+            window = Window(progress, feed)
+            continue
+        run.journal.tick(progress.step, done.loss)
+        if plan.due(plan.log_every, progress.step):
+            progress = _logged(run, window, progress, record(progress, number, done, rate))
+            window = Window(progress, feed)
+        with window.paused():
+            progress = _secure(run, progress, done, stop)
+        if done.stop:
+            raise stopped(run, progress)
+    return progress
 
 
 def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progress:
