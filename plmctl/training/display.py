@@ -91,8 +91,8 @@ class Display:
             self._bar.update(self._task, completed=step)
             self._bar.start()
 
-    def tick(self, step: int, loss: float) -> None:
-        """A step is done."""
+    def tick(self, step: int, loss: float | None) -> None:
+        """A step is done; the loss is the last one that is known."""
         if self._quiet:
             return
         now = time.monotonic()
@@ -101,9 +101,9 @@ class Display:
         self._next_refresh = now + _REFRESH
         self._pace.mark(now, step)
         if self._bar:
-            figures = f"loss {loss:.3f}{self._speed}  {self._clock(step)}"
-            count = f"{step:,}/{self._total:,}"
-            self._bar.update(self._task, completed=step, figures=f"{count}  {figures}")
+            known = "" if loss is None else f"  loss {loss:.3f}"
+            figures = f"{step:,}/{self._total:,}{known}{self._speed}  {self._clock(step)}"
+            self._bar.update(self._task, completed=step, figures=figures)
 
     def log(self, record: Mapping[str, Value]) -> None:
         """A record: the speed in the bar, or a line where there is none, or validation."""

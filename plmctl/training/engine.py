@@ -2,11 +2,14 @@
 
 import ctypes
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+import torch.distributed
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from torch import Tensor
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from plmctl.config.optim import OptimizerConfig
@@ -34,12 +37,19 @@ class Engine:
         guarded: Whether processes exchange gradients only when every one of them has its own, so
             that one that runs out of memory leaves none waiting. It costs the overlap of that
             exchange with the last backward.
+        halted: On the device, 1 once a step that nobody has read yet had a loss or gradient that
+            is not finite: the optimizer leaves out that update and all later ones, inside its
+            kernel. None: it cannot, and every step is read before it is applied.
+        hosts: Processes over which hosts exchange what they know without a GPU; None: over those
+            of the accelerator.
     """
 
     accelerator: Accelerator
     network: Network
     optimizer: Optimizer
     guarded: bool = False
+    halted: Tensor | None = None
+    hosts: ProcessGroup | None = None
 
     def trained(self) -> Trained:
         """What a checkpoint is about: the same objects without their wrappers."""
@@ -95,7 +105,24 @@ def make_engine(
         network.compile(dynamic=True)
     optimizer = make_optimizer(optim, network, fused=accelerator.device.type == "cuda")
     prepared, optimizer = accelerator.prepare(network, optimizer)
-    return Engine(accelerator, prepared, optimizer)
+    engine = Engine(accelerator, prepared, optimizer)
+    return unwaiting(engine) if accelerator.device.type == "cuda" else engine
+
+
+def unwaiting(engine: Engine) -> Engine:
+    """The same, with what lets the host of a GPU work ahead of it.
+
+    An optimizer leaves out updates by a flag where it has a kernel made for fp16's scaler, which
+    is in the place of that flag where there is one.
+    """
+    accelerator, optimizer = engine.accelerator, engine.trained().optimizer
+    halted = hosts = None
+    if accelerator.scaler is None and getattr(optimizer, "_step_supports_amp_scaling", False):
+        halted = torch.zeros((), device=accelerator.device)
+        optimizer.found_inf = halted  # type: ignore[attr-defined]  # as torch.amp's scaler sets it
+    if accelerator.num_processes > 1:
+        hosts = torch.distributed.new_group(backend="gloo")
+    return replace(engine, halted=halted, hosts=hosts)
 
 
 def _keep_freed_memory() -> None:

@@ -91,8 +91,8 @@ class Journal:
             now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
             self._append("events", {"time": now, "event": name, **fields})
 
-    def tick(self, step: int, loss: float) -> None:
-        """A step is done."""
+    def tick(self, step: int, loss: float | None) -> None:
+        """A step is done; the loss is the last one that was read, None before there is one."""
         self._display.tick(step, loss)
 
     def warn(self, message: str) -> None:

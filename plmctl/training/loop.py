@@ -4,23 +4,19 @@ from dataclasses import replace
 
 from torch.optim import Optimizer
 
-from plmctl.modeling.batch import Batch
-from plmctl.shaping.keys import fold, stream
 from plmctl.training.best import Watch
 from plmctl.training.checkpoint import Checkpoints, restore
 from plmctl.training.engine import Engine as Engine
 from plmctl.training.feed import Feed
 from plmctl.training.journal import Journal
-from plmctl.training.memory import is_out_of_memory
-from plmctl.training.mishaps import make_smaller, rolled_back, write_down
 from plmctl.training.plan import Phase as Phase
 from plmctl.training.plan import Plan as Plan
+from plmctl.training.reading import Pending, begin, must_read, read
 from plmctl.training.running import Run, Validate, save, stopped
 from plmctl.training.saving import Saver
-from plmctl.training.step import Step
 from plmctl.training.stop import StopAsked, StopRequest
 from plmctl.training.telemetry import Progress, Update, Window, record
-from plmctl.training.update import apply, gradient
+from plmctl.training.update import apply_unread
 from plmctl.training.update import update as update
 
 
@@ -53,31 +49,40 @@ def train(
     feed = Feed(plan, pin=engine.accelerator.device.type == "cuda")
     saver = Saver(checkpoints, journal, background=plan.background)
     run = Run(engine, plan, checkpoints, journal, validate, feed, watch, saver)
-    window = Window(progress, feed)
     engine.network.train()
     with StopRequest() as stop, feed.watched(), saver:
         if _owes_validation(plan, progress):  # it was stopped in the middle of one
             progress = _validated(run, progress, stop)
-        while progress.step < plan.last and not run.over(progress):
-            number, phase, batches = feed.take(progress)
-            _set_rate(engine.optimizer, rate := plan.learning_rate(progress.step))
-            progress, done = _attempt(run, phase.step, batches, progress, stop)
-            if done is None:  # it did not fit in memory and is tried again, or the run went back
-                window = Window(progress, feed)
-                continue
-            saver.look()
-            journal.tick(progress.step, done.loss)
-            if plan.due(plan.log_every, progress.step):
-                figures = window.figures(progress)
-                journal.log(record(progress, number, done, rate) | figures)
-                feed.advise(figures["data_wait"], journal.warn)
-                progress = replace(progress, seconds=figures["time"])
-                window = Window(progress, feed)
-            with window.paused():
-                progress = _secure(run, progress, done, stop)
-            if done.stop:
-                raise stopped(run, progress)
-        return _ended(run, progress)
+        return _ended(run, _stepped(run, progress, stop))
+
+
+def _stepped(run: Run, progress: Progress, stop: StopRequest) -> Progress:
+    """Take steps until the plan, or the patience, is at its end."""
+    plan, feed = run.plan, run.feed
+    window = Window(progress, feed)
+    unread: tuple[Pending, ...] = ()
+    while progress.step < plan.last and not run.over(progress):
+        number, phase, batches = feed.take(progress)
+        _set_rate(run.engine.optimizer, rate := plan.learning_rate(progress.step))
+        unread += (begin(run, phase.step, batches, progress, stop),)
+        run.saver.look()
+        if not must_read(run, unread):
+            progress = _ahead(run, unread[-1])
+            continue
+        progress, done = read(run, unread, batches)
+        unread = ()
+        if done is None:  # it did not fit in memory and is tried again, or the run went back
+            window = Window(progress, feed)
+            continue
+        run.journal.tick(progress.step, done.loss)
+        if plan.due(plan.log_every, progress.step):
+            progress = _logged(run, window, progress, record(progress, number, done, rate))
+            window = Window(progress, feed)
+        with window.paused():
+            progress = _secure(run, progress, done, stop)
+        if done.stop:
+            raise stopped(run, progress)
+    return progress
 
 
 def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progress:
@@ -96,32 +101,21 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
     return progress
 
 
-def _attempt(
-    run: Run, step: Step, batches: list[Batch], progress: Progress, stop: StopRequest
-) -> tuple[Progress, Update | None]:
-    """The progress after a step, and what it did; None where it is to be done again."""
-    engine, plan = run.engine, run.plan
-    mark = engine.trained().carried.marked()
-    rank = engine.accelerator.process_index
-    key = int(fold(plan.seed, stream("dropout"), progress.step, rank))
-    try:
-        done = gradient(engine, step, batches, plan.clip, key, stop.received is not None)
-        verdict, reason = plan.guard.verdict(done, progress, scaled=_scaled(engine))
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        done, verdict, reason = None, "skip", "out of memory"
-    if done is not None and verdict == "good":
-        apply(engine)
-        return progress.after(done, plan.samples(progress.step), len(step)), done
-    engine.optimizer.zero_grad()
-    engine.trained().carried.rewind(mark)
-    if done is None:
-        return make_smaller(run, batches, progress), None
-    write_down(run, progress, done, verdict, reason)
-    if verdict == "rollback":
-        return rolled_back(run, progress), None
-    return progress.without(done, plan.samples(progress.step), len(step)), done
+def _ahead(run: Run, pending: Pending) -> Progress:
+    """The progress after a step that is applied unread, its loss not in it."""
+    assert pending.computed is not None
+    apply_unread(run.engine, pending.computed)
+    progress = pending.after()
+    run.journal.tick(progress.step, progress.recent[-1] if progress.recent else None)
+    return progress
+
+
+def _logged(run: Run, window: Window, progress: Progress, learned: dict[str, float]) -> Progress:
+    """Write down what was learned, and how fast; the progress has the time."""
+    figures = window.figures(progress)
+    run.journal.log(learned | figures)
+    run.feed.advise(figures["data_wait"], run.journal.warn)
+    return replace(progress, seconds=figures["time"])
 
 
 def _secure(run: Run, progress: Progress, done: Update, stop: StopRequest) -> Progress:
@@ -180,7 +174,3 @@ def _ended(run: Run, progress: Progress) -> Progress:
 def _set_rate(optimizer: Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("scale", 1.0)
-
-
-def _scaled(engine: Engine) -> bool:
-    return engine.accelerator.scaler is not None

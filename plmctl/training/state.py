@@ -106,12 +106,15 @@ def restore(folder: Path, trained: Trained) -> dict[str, Any]:
     states = load_file(folder / "optimizer.safetensors")
     parameters = dict(trained.network.named_parameters())  # tied ones once
     trained.optimizer.state.clear()  # a rollback finds a later state here
+    groups = trained.optimizer.param_groups
+    fused = {p for group in groups if group.get("fused") for p in group["params"]}
     for key, value in states.items():
         field, _, name = key.partition("/")
-        # "step" stays where the optimizer keeps it, on the CPU unless it is fused.
-        trained.optimizer.state[parameters[name]][field] = (
-            value if field == "step" else value.to(parameters[name].device)
-        )
+        parameter = parameters[name]
+        # "step" goes where the optimizer keeps it: on the CPU, unless its kernel counts itself.
+        on_host = field == "step" and parameter not in fused
+        there = value if on_host else value.to(parameter.device)
+        trained.optimizer.state[parameter][field] = there
     if (folder / _CARRIED).is_file():
         device = next(iter(parameters.values())).device
         trained.carried.slots = load_file(folder / _CARRIED)["rows"].to(device)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 _RECENT = 64  # losses that a spike is measured against
 
@@ -33,6 +34,39 @@ class Update:
     cells: int
     stop: bool
     loss: float
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A step whose gradient was computed: what the host knows, and figures still on the device.
+
+    Attributes:
+        figures: [parts + 1]: the summed loss of each part over all processes, in nats, and the
+            global norm of the gradient before clipping.
+        targets: Of each part of the loss over all processes, at least 1.
+        weights: What the mean of each part counts for in the loss.
+        tokens: As in ``Update``.
+        cells: As in ``Update``.
+        stop: As in ``Update``.
+    """
+
+    figures: Tensor
+    targets: dict[str, int]
+    weights: dict[str, float]
+    tokens: int
+    cells: int
+    stop: bool
+
+    def read(self) -> Update:
+        """What the step did; waits for the device."""
+        return self.update(self.figures.tolist())
+
+    def update(self, figures: list[float]) -> Update:
+        """What the step did, its figures known."""
+        *sums, grad_norm = figures
+        means = {p: total / n for (p, n), total in zip(self.targets.items(), sums, strict=True)}
+        loss = sum(self.weights[part] * mean for part, mean in means.items())
+        return Update(means, grad_norm, self.tokens, self.cells, self.stop, loss)
 
 
 @dataclass(frozen=True)
@@ -73,23 +107,25 @@ class Progress:
     waited: int = 0
     micro: tuple[int, ...] = ()
 
-    def after(self, update: Update, samples: int, epoch_size: int) -> "Progress":
-        """The progress after one more update of ``samples`` of an epoch's ``epoch_size``."""
+    def ahead(self, done: Update | Computed, samples: int, epoch_size: int) -> "Progress":
+        """One more step of ``samples`` of an epoch's ``epoch_size``, whatever its loss is."""
         return replace(
             self,
             step=self.step + 1,
             epoch=self.epoch + samples / epoch_size,
-            tokens=self.tokens + update.tokens,
-            cells=self.cells + update.cells,
+            tokens=self.tokens + done.tokens,
+            cells=self.cells + done.cells,
             samples=self.samples + samples,
-            recent=(*self.recent, update.loss)[-_RECENT:],
-            skipped=0,
         )
+
+    def after(self, update: Update, samples: int, epoch_size: int) -> "Progress":
+        """The progress after one more update."""
+        recent = (*self.recent, update.loss)[-_RECENT:]
+        return replace(self.ahead(update, samples, epoch_size), recent=recent, skipped=0)
 
     def without(self, update: Update, samples: int, epoch_size: int) -> "Progress":
         """The same, where the update was left out."""
-        skipped = self.skipped + 1
-        return replace(self.after(update, samples, epoch_size), recent=self.recent, skipped=skipped)
+        return replace(self.ahead(update, samples, epoch_size), skipped=self.skipped + 1)
 
     def scored(self, loss: float | None) -> "Progress":
         """The progress after a validation; None: there was nothing to score."""

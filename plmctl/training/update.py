@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 import torch
+import torch.distributed
 from accelerate import Accelerator
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from plmctl.shaping.keys import fold
 from plmctl.training.engine import Engine
 from plmctl.training.memory import is_out_of_memory, release_memory
 from plmctl.training.step import Step, weight
-from plmctl.training.telemetry import Update
+from plmctl.training.telemetry import Computed, Update
 
 Losses = dict[str, Tensor]
 Total = Callable[[Losses], Tensor]
@@ -28,9 +29,10 @@ _BUCKET = 8_000_000  # 32 MB of float32, as PyTorch's own exchange has about
 
 def gradient(
     engine: Engine, step: Step, batches: list[Batch], clip: float | None, key: int, stop: bool
-) -> Update:
+) -> Computed:
     """The clipped gradient of a step, left in the parameters; nothing else is changed.
 
+    On a GPU it waits for no kernel: what it launches is there when the device has come to it.
     With several processes and ``engine.guarded``, all raise the error of one of them.
 
     Args:
@@ -48,7 +50,7 @@ def gradient(
     counts = [batch.counts() for batch in batches]
     tally = [sum(count[part] for count in counts) for part in step.parts]
     tally += [sum(b.tokens for b in batches), sum(b.cells for b in batches), int(stop)]
-    *targets, tokens, cells, stops = reduce(accelerator, torch.tensor(tally)).tolist()
+    *targets, tokens, cells, stops = summed_facts(engine, tally)
     divisor = dict(zip(step.parts, (max(count, 1) for count in targets), strict=True))
     weights = {part: weight(step, part) for part in step.parts}
 
@@ -59,11 +61,8 @@ def gradient(
     accumulate = _agreed if guarded else _averaged
     summed = accumulate(engine, step, batches, total, key)
     norm = accelerator.clip_grad_norm_(network.parameters(), math.inf if clip is None else clip)
-    # The one point where the loop waits for the device: what is applied is known to be finite.
-    *sums, grad_norm = torch.cat([reduce(accelerator, summed), norm.reshape(1)]).tolist()
-    means = {part: total / divisor[part] for part, total in zip(step.parts, sums, strict=True)}
-    loss = sum(weights[part] * mean for part, mean in means.items())
-    return Update(means, grad_norm, tokens, cells, stops > 0, loss)
+    figures = torch.cat([reduce(accelerator, summed), norm.reshape(1)])
+    return Computed(figures, divisor, weights, tokens, cells, stops > 0)
 
 
 def _averaged(engine: Engine, step: Step, batches: list[Batch], total: Total, key: int) -> Tensor:
@@ -130,8 +129,8 @@ def _exchange(engine: Engine, *, fits: bool) -> None:
         engine.optimizer.zero_grad()
         release_memory()
     parameters = [p for p in engine.network.parameters() if p.requires_grad]
-    facts = [not fits, *(p.grad is not None for p in parameters)]
-    failed, *there = reduce(accelerator, torch.tensor(facts, dtype=torch.int64)).tolist()
+    facts = [int(not fits), *(int(p.grad is not None) for p in parameters)]
+    failed, *there = summed_facts(engine, facts)
     if failed:
         raise MemoryError(f"{failed} of {accelerator.num_processes} processes")
     for parameter, count in zip(parameters, there, strict=True):
@@ -167,13 +166,33 @@ def apply(engine: Engine) -> None:
     engine.optimizer.zero_grad()
 
 
+def apply_unread(engine: Engine, computed: Computed) -> None:
+    """Step the optimizer by a gradient of which nobody knows yet whether it is finite.
+
+    If its figures are not, this update and all later ones change nothing (``Engine.halted``).
+    """
+    assert engine.halted is not None
+    engine.halted.logical_or_(~computed.figures.isfinite().all())
+    apply(engine)
+
+
 def update(
     engine: Engine, step: Step, batches: list[Batch], clip: float | None, key: int, stop: bool
 ) -> Update:
     """``gradient``, then ``apply``, whatever the gradient is."""
-    done = gradient(engine, step, batches, clip, key, stop)
+    done = gradient(engine, step, batches, clip, key, stop).read()
     apply(engine)
     return done
+
+
+def summed_facts(engine: Engine, facts: list[int]) -> list[int]:
+    """The sums over processes of what their hosts know, which no GPU is waited for."""
+    if engine.hosts is None:
+        sums: list[int] = reduce(engine.accelerator, torch.tensor(facts)).tolist()
+        return sums
+    values = torch.tensor(facts)
+    torch.distributed.all_reduce(values, group=engine.hosts)
+    return values.tolist()
 
 
 def reduce(accelerator: Accelerator, values: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ with work_progress("preparing") as progress:
         progress(done * 10**6, 100 * 10**6)
 with Display("pretraining bert", 30, quiet=False) as display:
     display.begin(10)
+    display.tick(11, None)  # nobody has read a loss yet
+    time.sleep(0.2)
     for step in range(11, 31):
         time.sleep(0.01)
         display.tick(step, 5.25)
@@ -124,6 +126,7 @@ def test_a_terminal_gets_a_bar_that_fits(columns):
     assert "100.0/100.0 MB" in seen
     assert "━" in seen
     assert "\x1b[2K" in seen or "\r" in seen  # redrawn in place
+    assert "11/30  eta" in seen
     assert "30/30  loss 5.250  31,002 tok/s  in 0:00" in seen  # whole, at any width
     assert "validation  loss 4.500" in seen
 
