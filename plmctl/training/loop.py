@@ -17,7 +17,6 @@ from plmctl.training.saving import Saver
 from plmctl.training.stop import StopAsked, StopRequest
 from plmctl.training.telemetry import Progress, Update, Window, record
 from plmctl.training.update import apply_unread
-from plmctl.training.update import update as update
 
 
 def train(

@@ -52,7 +52,7 @@ def check(given: argparse.Namespace, side: str) -> dict[str, list[float]]:
     task, model, step = _task(given, dropout=0.0)
     if side == "plmctl":
         done = plmctl_steps(given, model, task.forward, step, CHECKED, step.lengths())
-        return {"losses": [update.loss for update in done]}
+        return {"losses": [update.read().loss for update in done]}
     batches = _padded(given, step, CHECKED, grouped=True)
     return {"losses": [loss for _, loss in plain_steps(given, model, batches)]}
 

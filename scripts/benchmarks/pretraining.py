@@ -37,7 +37,7 @@ def check(given: argparse.Namespace, side: str) -> dict[str, list[float]]:
     step = objective(given)
     if side == "plmctl":
         done = plmctl_steps(given, model, family.forward, step, CHECKED)
-        return {"losses": [update.loss for update in done]}
+        return {"losses": [update.read().loss for update in done]}
     batches = [stock_batch(given, batch) for batch in batches_of(given, step, CHECKED)]
     return {"losses": [loss for _, loss in plain_steps(given, model, batches)]}
 

@@ -11,7 +11,7 @@ CHECKED = 3
 def plmctl_steps(
     given: argparse.Namespace, model: Any, forward: Any, step: Any, count: int, lengths: Any = None
 ) -> Iterator[Any]:
-    """What each of ``count`` updates did (``telemetry.Update``).
+    """What each of ``count`` updates did (``telemetry.Computed``), read where the loop reads it.
 
     Args:
         given: Batch, device, precision.
@@ -26,7 +26,7 @@ def plmctl_steps(
     from plmctl.modeling.network import Network
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loader import Slicing, StepBatches, training_batches
-    from plmctl.training.loop import update
+    from plmctl.training.update import apply, apply_unread, gradient
 
     cuda = given.device == "cuda"
     compute = ComputeConfig(device=given.device, precision=given.precision, compile=cuda)
@@ -38,7 +38,13 @@ def plmctl_steps(
     engine.network.train()
     made = training_batches(source, 0, count, workers=2 if cuda else 0, pin=cuda)
     for number, batches in enumerate(made):
-        yield update(engine, step, batches, 1.0, number, False)
+        done = gradient(engine, step, batches, 1.0, number, False)
+        if engine.halted is None:
+            done.read()
+            apply(engine)
+        else:  # on a GPU, where the loop reads several steps at once
+            apply_unread(engine, done)
+        yield done
 
 
 def plain_steps(

@@ -107,7 +107,7 @@ def test_a_choice_is_learnt(folder: Folder) -> None:
     """The option that repeats the passage's letter: a few updates are enough."""
     from plmctl.modeling.network import Network
     from plmctl.training.loader import Slicing, StepBatches
-    from plmctl.training.loop import update
+    from plmctl.training.update import update
     from tests.training.conftest import tiny_engine
 
     rows = rows_of(
