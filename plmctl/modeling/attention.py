@@ -35,10 +35,13 @@ def attend(
     Returns:
         [B, heads, Q, d].
     """
-    scores_BHQK = torch.matmul(query * scale, key.transpose(-1, -2))
+    query = query if scale == 1 else query * scale  # T5's is 1
+    scores_BHQK = torch.matmul(query, key.transpose(-1, -2))
     if mask is not None and mask.dtype == torch.bool:
-        scores_BHQK = scores_BHQK.masked_fill(~mask, torch.finfo(scores_BHQK.dtype).min)
-    elif mask is not None:
+        scores_BHQK.masked_fill_(~mask, torch.finfo(scores_BHQK.dtype).min)
+    elif mask is not None and mask.dtype == scores_BHQK.dtype:
+        scores_BHQK += mask
+    elif mask is not None:  # under autocast it is the wider of the two
         scores_BHQK = scores_BHQK + mask
     return torch.matmul(drop(scores_BHQK.softmax(-1), dropout), value)
 
