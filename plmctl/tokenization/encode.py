@@ -15,8 +15,17 @@ from tokenizers import Tokenizer
 
 from plmctl.errors import ConfigError
 from plmctl.tokenization.ids import encode_texts, encode_units
+from plmctl.tokenization.seams import Seams, seams_of
 from plmctl.tokenization.sums import check_sums
-from plmctl.tokenization.units import Kind, cuts_at_spaces_only, kind_of, pattern, plain
+from plmctl.tokenization.units import (
+    CUT,
+    Kind,
+    cuts_at_spaces_only,
+    has_unspaced,
+    kind_of,
+    pattern,
+    plain,
+)
 from plmctl.tokenization.words import jieba_version
 
 Encoded = list[tuple[NDArray[np.int64], NDArray[np.bool_]]]
@@ -77,6 +86,10 @@ class Encoder:
         return cuts_at_spaces_only(self._tokenizer)
 
     @cached_property
+    def _seams(self) -> Seams | None:
+        return seams_of(self._tokenizer)
+
+    @cached_property
     def _table(self) -> _Table:
         if self._kind is None:
             raise TypeError("the units of this tokenizer are not known")
@@ -105,12 +118,23 @@ class Encoder:
         return [next(by_units if fits else whole) for fits in alike]
 
     def _encode_units(self, texts: list[str], kind: Kind) -> Encoded:
-        units = list(map(pattern(kind).findall, texts))
+        units = self._units(texts, kind)
         if self._table.hardly_knows(units):
             return self._encode_whole(texts)
         if len(self._table.numbers) > _TABLE:
             del self._table
         return self._table.look_up(units)
+
+    def _units(self, texts: list[str], kind: Kind) -> list[list[str]]:
+        find = pattern(kind).findall
+        at = [n for n, text in enumerate(texts) if has_unspaced(text)] if kind == "bytes" else []
+        if not at or self._seams is None:
+            return list(map(find, texts))
+        marked = dict(zip(at, self._seams.mark([texts[n] for n in at]), strict=True))
+        return [
+            CUT.join(find(marked[n])).split(CUT) if n in marked else find(text)
+            for n, text in enumerate(texts)
+        ]
 
     def _encode_whole(self, texts: list[str]) -> Encoded:
         if not texts:

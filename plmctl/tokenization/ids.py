@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from itertools import chain
 from typing import NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from plmctl.tokenization.units import Kind
+from plmctl.tokenization.units import INNER, Kind, unspaced
 from plmctl.tokenization.words import has_chinese, starts_within
 
 _JOINED = 2_000  # words given to the library as one text
@@ -45,7 +46,7 @@ def encode_texts(tokenizer: Tokenizer, texts: list[str], *, marks: bool, segment
 
 
 def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
-    """The same of the units of a text (``units.pattern``).
+    """The same of the units of a text (``units.pattern``), or of parts of them (``seams``).
 
     To the library a text costs about ten times what a word in it does, so those units that are
     surely one word each go to it by the thousand as one text; its numbers of words part them again.
@@ -55,32 +56,56 @@ def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
         units: One or more.
         kind: Whose.
     """
-    find, marks = _single_word(kind).fullmatch, kind == "spaces"
-    single = np.fromiter((find(unit) is not None for unit in units), np.bool_, len(units))
-    words = [unit for unit, alone in zip(units, single.tolist(), strict=True) if alone]
-    others = [unit for unit, alone in zip(units, single.tolist(), strict=True) if not alone]
-    parts = [_encode_words(tokenizer, words, "" if kind == "bytes" else " ", marks)]
-    if others:
-        parts.append(encode_texts(tokenizer, others, marks=marks, segmented=False))
+    inner = np.fromiter((unit[0] == INNER for unit in units), np.bool_, len(units))
+    if inner.any():
+        made = encode_units(tokenizer, [unit.removeprefix(INNER) for unit in units], kind)
+        made.starts[(np.cumsum(made.sizes) - made.sizes)[inner]] = False
+        return made
+    marks = kind == "spaces"
+    sort = np.fromiter(map(_sort_of(kind), units), np.int64, len(units))
+    apart: list[list[str]] = [[], [], []]
+    for unit, number in zip(units, sort.tolist(), strict=True):
+        apart[number].append(unit)
+    others, words, letters = apart
+    parts = [
+        encode_texts(tokenizer, others, marks=marks, segmented=False),
+        _encode_words(tokenizer, words, "" if kind == "bytes" else " ", marks),
+        _encode_words(tokenizer, letters, "\n", marks),
+    ]
     made = Ids(*map(np.concatenate, zip(*parts, strict=True)))
-    return _reordered(made, np.append(np.flatnonzero(single), np.flatnonzero(~single)))
+    return _reordered(made, np.argsort(sort, kind="stable"))
 
 
 @cache
-def _single_word(kind: Kind) -> re.Pattern[str]:
-    """Units that are a word of the pre-tokenizer wherever they stand among others of their sort.
+def _sort_of(kind: Kind) -> Callable[[str], int]:
+    """1 and 2: units that are a word of the pre-tokenizer wherever they stand among their sort.
 
-    ASCII alone, where no normalization or version of Unicode makes a difference.
+    1 is ASCII alone, where no normalization or version of Unicode makes a difference. 2 is of kind
+    "bytes": other letters or digits, without a space before them; 0 is the rest.
     """
-    plain = {"bert": "[A-Za-z0-9]+", "bytes": " (?:[A-Za-z]+|[0-9]+)", "spaces": "[!-~]+"}
-    return re.compile(plain[kind])
+    if kind == "bytes":
+        others = f"[{unspaced('L')}]+|[{unspaced('N')}]+"
+        find = re.compile(f"( (?:[A-Za-z]+|[0-9]+))|({others})").fullmatch
+    else:
+        find = re.compile({"bert": "([A-Za-z0-9]+)", "spaces": "([!-~]+)"}[kind]).fullmatch
+
+    def sort(unit: str) -> int:
+        match = find(unit)
+        return match.lastindex or 0 if match else 0
+
+    return sort
 
 
 def _encode_words(tokenizer: Tokenizer, words: list[str], gap: str, marks: bool) -> Ids:
     texts = [gap.join(words[at : at + _JOINED]) for at in range(0, len(words), _JOINED)]
     made, word = _encode(tokenizer, texts, marks, False)
-    word += _JOINED * np.repeat(np.arange(len(texts)), made.sizes)
-    return Ids(made.ids, made.starts, np.bincount(word, minlength=len(words)))
+    text = np.repeat(np.arange(len(texts)), made.sizes)
+    if gap == "\n":  # to GPT-2 a word as well
+        kept = word % 2 == 0
+        word, text = word[kept] // 2, text[kept]
+        made = Ids(made.ids[kept], made.starts[kept], made.sizes)
+    sizes = np.bincount(word + _JOINED * text, minlength=len(words))
+    return Ids(made.ids, made.starts, sizes)
 
 
 def _encode(
