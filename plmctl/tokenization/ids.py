@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from plmctl.tokenization.units import INNER, Kind, unspaced
 from plmctl.tokenization.words import has_chinese, starts_within
 
-_JOINED = 2_000  # words given to the library as one text
+_JOINED = 200  # words given to the library as one text
 
 
 class Ids(NamedTuple):
