@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from collections import defaultdict
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,6 @@ from plmctl.tokenization.units import (
     CUT,
     Kind,
     cuts_at_spaces_only,
-    has_unspaced,
     kind_of,
     pattern,
     plain,
@@ -34,6 +34,9 @@ Encoded = list[tuple[NDArray[np.int64], NDArray[np.bool_]]]
 _TABLE = 1_000_000  # units kept: a few hundred megabytes at most
 _LOOKED_AT = 5_000  # units of a batch
 _NEW = 0.5  # share of them that are not in the table; more, and it does not pay
+_RARE = 0.05  # share of texts with unspaced scripts, up to which these are no different from others
+# Thai to Georgian, Khmer, and kana, Han and Hangul, as a rule without spaces.
+_UNSPACED = re.compile("[\u0e00-\u10ff\u1780-\u17ff\u3005-\ud7a3\uf900-\uffdc]")
 
 
 class Encoder:
@@ -127,8 +130,10 @@ class Encoder:
 
     def _units(self, texts: list[str], kind: Kind) -> list[list[str]]:
         find = pattern(kind).findall
-        at = [n for n, text in enumerate(texts) if has_unspaced(text)] if kind == "bytes" else []
-        if not at or self._seams is None:
+        if kind != "bytes":
+            return list(map(find, texts))
+        at = [n for n, text in enumerate(texts) if not text.isascii() and _UNSPACED.search(text)]
+        if len(at) <= _RARE * len(texts) or self._seams is None:
             return list(map(find, texts))
         marked = dict(zip(at, self._seams.mark([texts[n] for n in at]), strict=True))
         return [

@@ -138,16 +138,6 @@ def _is_other_mark(code: int) -> bool:
     return known and not re.match(f"[{_SPACE}]", chr(code))
 
 
-def has_unspaced(text: str) -> bool:
-    """Whether a text has a character of ``unspaced``."""
-    return not text.isascii() and _unspaced().search(text) is not None
-
-
-@cache
-def _unspaced() -> re.Pattern[str]:
-    return re.compile(f"[{unspaced('L')}{unspaced('N')}]")
-
-
 @cache
 def unspaced(sort: Literal["L", "N"]) -> str:
     """Letters or numbers of scripts without capitals, mostly without spaces: a class's inside.
