@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plmctl.errors import ConfigError
-from plmctl.tokenization.ids import encode_texts, encode_units
+from plmctl.tokenization.ids import Ids, chosen, encode_texts, encode_units, joined
 from plmctl.tokenization.seams import Seams, seams_of
 from plmctl.tokenization.sums import check_sums
 from plmctl.tokenization.units import (
@@ -31,7 +31,7 @@ from plmctl.tokenization.words import jieba_version
 Encoded = list[tuple[NDArray[np.int64], NDArray[np.bool_]]]
 """Ids of each text, and whether a word starts at each."""
 
-_TABLE = 1_000_000  # units kept: a few hundred megabytes at most
+_TABLE = 200_000  # units kept: sixty megabytes; with more the processor's caches do worse
 _LOOKED_AT = 5_000  # units of a batch
 _NEW = 0.5  # share of them that are not in the table; more, and it does not pay
 _RARE = 0.05  # share of texts with unspaced scripts, up to which these are no different from others
@@ -43,8 +43,8 @@ class Encoder:
     """Encodes texts without special tokens; text that looks like one is only text.
 
     Words repeat, so each distinct unit is given to the tokenizer once and then looked up: the ids
-    are those of ``encode_batch``, several times as fast. A tokenizer whose units are not known is
-    given whole texts.
+    are those of ``encode_batch``, several times as fast. Text without spaces has units of a few
+    characters (``seams``). A tokenizer whose units are not known is given whole texts.
 
     It can be sent to another process: the tokenizer itself is loaded where it is used.
 
@@ -124,8 +124,6 @@ class Encoder:
         units = self._units(texts, kind)
         if self._table.hardly_knows(units):
             return self._encode_whole(texts)
-        if len(self._table.numbers) > _TABLE:
-            del self._table
         return self._table.look_up(units)
 
     def _units(self, texts: list[str], kind: Kind) -> list[list[str]]:
@@ -155,12 +153,11 @@ class _Table:
         self._tokenizer, self._kind = tokenizer, kind
         # A unit that is not there gets the next number: one look-up a unit, none of it in Python.
         self.numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-        self._ids = np.zeros(0, dtype=np.int64)
-        self._starts = np.zeros(0, dtype=bool)
-        self._sizes = np.zeros(0, dtype=np.int64)
+        none = np.zeros(0, dtype=np.int64)
+        self._made, self._seen = Ids(none, none.astype(np.bool_), none), none
 
     def hardly_knows(self, texts: list[list[str]]) -> bool:
-        """Whether it would not pay for these: text without spaces hardly repeats its units."""
+        """Whether it would not pay for these: noise, say, hardly repeats its units."""
         units = list(itertools.islice(itertools.chain.from_iterable(texts), _LOOKED_AT))
         new = {unit for unit in units if unit not in self.numbers}
         return len(units) == _LOOKED_AT and len(new) > _NEW * len(units)
@@ -172,20 +169,27 @@ class _Table:
         counts = list(map(len, texts))
         units = itertools.chain.from_iterable(texts)
         number = np.fromiter(map(self.numbers.__getitem__, units), np.int64, sum(counts))
-        if len(self.numbers) > len(self._sizes):
-            self._add(list(itertools.islice(self.numbers, len(self._sizes), None)))
-        sizes = self._sizes[number]
-        ends = np.append(0, np.cumsum(sizes))
-        # Where each id lies in the table: as far from its unit's first there as here.
-        shift = (np.cumsum(self._sizes) - self._sizes)[number] - ends[:-1]
-        places = np.arange(ends[-1]) + np.repeat(shift, sizes)
-        return _split(self._ids[places], self._starts[places], ends[np.cumsum(counts)])
+        if len(self.numbers) > len(self._seen):
+            self._add(list(itertools.islice(self.numbers, len(self._seen), None)))
+        self._seen += np.bincount(number, minlength=len(self.numbers))
+        found = chosen(self._made, number)
+        if len(self.numbers) > _TABLE:
+            self._forget()
+        ends = np.append(0, np.cumsum(found.sizes))[np.cumsum(counts)]
+        return _split(found.ids, found.starts, ends)
 
     def _add(self, units: list[str]) -> None:
         made = encode_units(self._tokenizer, units, self._kind)
-        self._ids = np.concatenate([self._ids, made.ids])
-        self._starts = np.concatenate([self._starts, made.starts])
-        self._sizes = np.concatenate([self._sizes, made.sizes])
+        self._made = joined([self._made, made])
+        self._seen = np.append(self._seen, np.zeros(len(units), dtype=np.int64))
+
+    def _forget(self) -> None:
+        """Keep the units that were seen most often."""
+        kept = np.sort(np.argsort(-self._seen, kind="stable")[: _TABLE // 2])
+        units = list(self.numbers)
+        numbers = {units[old]: new for new, old in enumerate(kept.tolist())}
+        self.numbers = defaultdict(itertools.count(len(kept)).__next__, numbers)
+        self._made, self._seen = chosen(self._made, kept), self._seen[kept]
 
 
 def _split(ids: NDArray[np.int64], starts: NDArray[np.bool_], ends: NDArray[np.int64]) -> Encoded:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cache
 from itertools import chain
 from typing import NamedTuple
@@ -62,38 +61,30 @@ def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
         made.starts[(np.cumsum(made.sizes) - made.sizes)[inner]] = False
         return made
     marks = kind == "spaces"
-    sort = np.fromiter(map(_sort_of(kind), units), np.int64, len(units))
-    apart: list[list[str]] = [[], [], []]
-    for unit, number in zip(units, sort.tolist(), strict=True):
-        apart[number].append(unit)
-    others, words, letters = apart
+    matches = map(_single_word(kind).fullmatch, units)
+    sort = [(match.lastindex or 0) if match else 0 for match in matches]
+    others, words, letters = (
+        [unit for unit, number in zip(units, sort, strict=True) if number == wanted]
+        for wanted in (0, 1, 2)
+    )
     parts = [
         encode_texts(tokenizer, others, marks=marks, segmented=False),
         _encode_words(tokenizer, words, "" if kind == "bytes" else " ", marks),
         _encode_words(tokenizer, letters, "\n", marks),
     ]
-    made = Ids(*map(np.concatenate, zip(*parts, strict=True)))
-    return _reordered(made, np.argsort(sort, kind="stable"))
+    return chosen(joined(parts), np.argsort(np.argsort(sort, kind="stable")))
 
 
 @cache
-def _sort_of(kind: Kind) -> Callable[[str], int]:
-    """1 and 2: units that are a word of the pre-tokenizer wherever they stand among their sort.
+def _single_word(kind: Kind) -> re.Pattern[str]:
+    """Units that are a word of the pre-tokenizer wherever they stand among others of their group.
 
-    1 is ASCII alone, where no normalization or version of Unicode makes a difference. 2 is of kind
-    "bytes": other letters or digits, without a space before them; 0 is the rest.
+    Group 1 is ASCII alone, where no normalization or version of Unicode makes a difference. Group 2
+    of kind "bytes" has other letters or digits, without a space before them.
     """
-    if kind == "bytes":
-        others = f"[{unspaced('L')}]+|[{unspaced('N')}]+"
-        find = re.compile(f"( (?:[A-Za-z]+|[0-9]+))|({others})").fullmatch
-    else:
-        find = re.compile({"bert": "([A-Za-z0-9]+)", "spaces": "([!-~]+)"}[kind]).fullmatch
-
-    def sort(unit: str) -> int:
-        match = find(unit)
-        return match.lastindex or 0 if match else 0
-
-    return sort
+    if kind != "bytes":
+        return re.compile({"bert": "([A-Za-z0-9]+)", "spaces": "([!-~]+)"}[kind])
+    return re.compile(f"( (?:[A-Za-z]+|[0-9]+))|([{unspaced('L')}]+|[{unspaced('N')}]+)")
 
 
 def _encode_words(tokenizer: Tokenizer, words: list[str], gap: str, marks: bool) -> Ids:
@@ -127,10 +118,15 @@ def _encode(
     return Ids(ids, starts, sizes), words
 
 
-def _reordered(made: Ids, places: NDArray[np.int64]) -> Ids:
-    """The same with text k at ``places[k]``."""
-    back = np.argsort(places)
-    sizes = made.sizes[back]
-    firsts = (np.cumsum(made.sizes) - made.sizes)[back]
-    at = np.arange(sizes.sum()) + np.repeat(firsts - (np.cumsum(sizes) - sizes), sizes)
+def joined(parts: list[Ids]) -> Ids:
+    """The texts of several, one after the other."""
+    return Ids(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def chosen(made: Ids, texts: NDArray[np.int64]) -> Ids:
+    """Those of some of the texts, in this order; a text may be named again."""
+    sizes = made.sizes[texts]
+    # Where each id lies: as far from its text's first there as here.
+    shift = (np.cumsum(made.sizes) - made.sizes)[texts] - (np.cumsum(sizes) - sizes)
+    at = np.arange(sizes.sum()) + np.repeat(shift, sizes)
     return Ids(made.ids[at], made.starts[at], sizes)

@@ -47,8 +47,8 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
     # GPT-2's expression, but letters and digits in one unit: its own, applied to the unit, cuts
     # between them. Next to a character that is not known to this Python, a unit is all up to the
     # next space. (Above four digits all count as unknown, for speed.)
-    letters = class_of(lambda code: _category(code)[0] in "LN" or chr(code) in CUT + INNER)
-    unknown = class_of(lambda code: _category(code) == "Cn") + "\U00010000-\U0010ffff"
+    letters = _class_of(bytes(known[0] in "LN" for known in _categories())) + CUT + INNER
+    unknown = _class_of(bytes(known == "Cn" for known in _categories())) + "\U00010000-\U0010ffff"
     marks = class_of(_is_other_mark)
     return re.compile(
         rf"'(?:[stmd]|re|ve|ll)"
@@ -146,10 +146,10 @@ def unspaced(sort: Literal["L", "N"]) -> str:
     agree on them.
     """
     kinds = ("Lo", "Lm") if sort == "L" else ("Nd", "Nl", "No")
-    old = unicodedata.ucd_3_2_0.category
-    return class_of(
-        lambda code: code >= 0xE00 and _category(code) in kinds and old(chr(code))[0] == sort
-    )
+    known, old = _categories(), unicodedata.ucd_3_2_0.category
+    far = range(0xE00, 0x10000)
+    fits = [known[code] in kinds and old(chr(code))[0] == sort for code in far]
+    return _class_of(bytes(0xE00) + bytes(fits))
 
 
 def _category(code: int) -> str:
@@ -163,6 +163,9 @@ def _categories() -> list[str]:
 
 def class_of(of: Callable[[int], bool]) -> str:
     """The characters of at most four digits for which ``of`` is true, as a class's inside."""
-    flags = bytes(map(of, range(0x10000)))
+    return _class_of(bytes(map(of, range(0x10000))))
+
+
+def _class_of(flags: bytes) -> str:
     runs = (run.span() for run in re.finditer(rb"\x01+", flags))
     return "".join(f"\\u{first:04x}-\\u{end - 1:04x}" for first, end in runs)
