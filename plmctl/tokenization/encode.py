@@ -33,7 +33,7 @@ Encoded = list[tuple[NDArray[np.int64], NDArray[np.bool_]]]
 
 _TABLE = 200_000  # units kept: sixty megabytes; with more the processor's caches do worse
 _LOOKED_AT = 5_000  # units of a batch
-_NEW = 0.5  # share of them that are not in the table; more, and it does not pay
+_NEW = 0.7  # share of them that are not in the table; more, and it does not pay
 _RARE = 0.05  # share of texts with unspaced scripts, up to which these are no different from others
 # Thai to Georgian, Khmer, and kana, Han and Hangul, as a rule without spaces.
 _UNSPACED = re.compile("[\u0e00-\u10ff\u1780-\u17ff\u3005-\ud7a3\uf900-\uffdc]")
