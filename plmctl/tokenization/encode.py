@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from collections import defaultdict
 from functools import cached_property
 from pathlib import Path
@@ -14,25 +15,36 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plmctl.errors import ConfigError
-from plmctl.tokenization.ids import encode_texts, encode_units
+from plmctl.tokenization.ids import Ids, chosen, encode_texts, encode_units, joined
+from plmctl.tokenization.seams import Seams, seams_of
 from plmctl.tokenization.sums import check_sums
-from plmctl.tokenization.units import Kind, cuts_at_spaces_only, kind_of, pattern, plain
+from plmctl.tokenization.units import (
+    CUT,
+    Kind,
+    cuts_at_spaces_only,
+    kind_of,
+    pattern,
+    plain,
+)
 from plmctl.tokenization.words import jieba_version
 
 Encoded = list[tuple[NDArray[np.int64], NDArray[np.bool_]]]
 """Ids of each text, and whether a word starts at each."""
 
-_TABLE = 1_000_000  # units kept: a few hundred megabytes at most
+_TABLE = 200_000  # units kept: sixty megabytes; with more the processor's caches do worse
 _LOOKED_AT = 5_000  # units of a batch
-_NEW = 0.5  # share of them that are not in the table; more, and it does not pay
+_NEW = 0.7  # share of them that are not in the table; more, and it does not pay
+_RARE = 0.05  # share of texts with unspaced scripts, up to which these are no different from others
+# Thai to Georgian, Khmer, and kana, Han and Hangul, as a rule without spaces.
+_UNSPACED = re.compile("[\u0e00-\u10ff\u1780-\u17ff\u3005-\ud7a3\uf900-\uffdc]")
 
 
 class Encoder:
     """Encodes texts without special tokens; text that looks like one is only text.
 
     Words repeat, so each distinct unit is given to the tokenizer once and then looked up: the ids
-    are those of ``encode_batch``, several times as fast. A tokenizer whose units are not known is
-    given whole texts.
+    are those of ``encode_batch``, several times as fast. Text without spaces has units of a few
+    characters (``seams``). A tokenizer whose units are not known is given whole texts.
 
     It can be sent to another process: the tokenizer itself is loaded where it is used.
 
@@ -77,6 +89,10 @@ class Encoder:
         return cuts_at_spaces_only(self._tokenizer)
 
     @cached_property
+    def _seams(self) -> Seams | None:
+        return seams_of(self._tokenizer)
+
+    @cached_property
     def _table(self) -> _Table:
         if self._kind is None:
             raise TypeError("the units of this tokenizer are not known")
@@ -105,12 +121,23 @@ class Encoder:
         return [next(by_units if fits else whole) for fits in alike]
 
     def _encode_units(self, texts: list[str], kind: Kind) -> Encoded:
-        units = list(map(pattern(kind).findall, texts))
+        units = self._units(texts, kind)
         if self._table.hardly_knows(units):
             return self._encode_whole(texts)
-        if len(self._table.numbers) > _TABLE:
-            del self._table
         return self._table.look_up(units)
+
+    def _units(self, texts: list[str], kind: Kind) -> list[list[str]]:
+        find = pattern(kind).findall
+        if kind != "bytes":
+            return list(map(find, texts))
+        at = [n for n, text in enumerate(texts) if not text.isascii() and _UNSPACED.search(text)]
+        if len(at) <= _RARE * len(texts) or self._seams is None:
+            return list(map(find, texts))
+        marked = dict(zip(at, self._seams.mark([texts[n] for n in at]), strict=True))
+        return [
+            CUT.join(find(marked[n])).split(CUT) if n in marked else find(text)
+            for n, text in enumerate(texts)
+        ]
 
     def _encode_whole(self, texts: list[str]) -> Encoded:
         if not texts:
@@ -126,12 +153,11 @@ class _Table:
         self._tokenizer, self._kind = tokenizer, kind
         # A unit that is not there gets the next number: one look-up a unit, none of it in Python.
         self.numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-        self._ids = np.zeros(0, dtype=np.int64)
-        self._starts = np.zeros(0, dtype=bool)
-        self._sizes = np.zeros(0, dtype=np.int64)
+        none = np.zeros(0, dtype=np.int64)
+        self._made, self._seen = Ids(none, none.astype(np.bool_), none), none
 
     def hardly_knows(self, texts: list[list[str]]) -> bool:
-        """Whether it would not pay for these: text without spaces hardly repeats its units."""
+        """Whether it would not pay for these: noise, say, hardly repeats its units."""
         units = list(itertools.islice(itertools.chain.from_iterable(texts), _LOOKED_AT))
         new = {unit for unit in units if unit not in self.numbers}
         return len(units) == _LOOKED_AT and len(new) > _NEW * len(units)
@@ -143,20 +169,27 @@ class _Table:
         counts = list(map(len, texts))
         units = itertools.chain.from_iterable(texts)
         number = np.fromiter(map(self.numbers.__getitem__, units), np.int64, sum(counts))
-        if len(self.numbers) > len(self._sizes):
-            self._add(list(itertools.islice(self.numbers, len(self._sizes), None)))
-        sizes = self._sizes[number]
-        ends = np.append(0, np.cumsum(sizes))
-        # Where each id lies in the table: as far from its unit's first there as here.
-        shift = (np.cumsum(self._sizes) - self._sizes)[number] - ends[:-1]
-        places = np.arange(ends[-1]) + np.repeat(shift, sizes)
-        return _split(self._ids[places], self._starts[places], ends[np.cumsum(counts)])
+        if len(self.numbers) > len(self._seen):
+            self._add(list(itertools.islice(self.numbers, len(self._seen), None)))
+        self._seen += np.bincount(number, minlength=len(self.numbers))
+        found = chosen(self._made, number)
+        if len(self.numbers) > _TABLE:
+            self._forget()
+        ends = np.append(0, np.cumsum(found.sizes))[np.cumsum(counts)]
+        return _split(found.ids, found.starts, ends)
 
     def _add(self, units: list[str]) -> None:
         made = encode_units(self._tokenizer, units, self._kind)
-        self._ids = np.concatenate([self._ids, made.ids])
-        self._starts = np.concatenate([self._starts, made.starts])
-        self._sizes = np.concatenate([self._sizes, made.sizes])
+        self._made = joined([self._made, made])
+        self._seen = np.append(self._seen, np.zeros(len(units), dtype=np.int64))
+
+    def _forget(self) -> None:
+        """Keep the units that were seen most often."""
+        kept = np.sort(np.argsort(-self._seen, kind="stable")[: _TABLE // 2])
+        units = list(self.numbers)
+        numbers = {units[old]: new for new, old in enumerate(kept.tolist())}
+        self.numbers = defaultdict(itertools.count(len(kept)).__next__, numbers)
+        self._made, self._seen = chosen(self._made, kept), self._seen[kept]
 
 
 def _split(ids: NDArray[np.int64], starts: NDArray[np.bool_], ends: NDArray[np.int64]) -> Encoded:

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from plmctl.tokenization.units import Kind
+from plmctl.tokenization.units import INNER, Kind, unspaced
 from plmctl.tokenization.words import has_chinese, starts_within
 
-_JOINED = 2_000  # words given to the library as one text
+_JOINED = 200  # words given to the library as one text
 
 
 class Ids(NamedTuple):
@@ -45,7 +45,7 @@ def encode_texts(tokenizer: Tokenizer, texts: list[str], *, marks: bool, segment
 
 
 def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
-    """The same of the units of a text (``units.pattern``).
+    """The same of the units of a text (``units.pattern``), or of parts of them (``seams``).
 
     To the library a text costs about ten times what a word in it does, so those units that are
     surely one word each go to it by the thousand as one text; its numbers of words part them again.
@@ -55,32 +55,48 @@ def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
         units: One or more.
         kind: Whose.
     """
-    find, marks = _single_word(kind).fullmatch, kind == "spaces"
-    single = np.fromiter((find(unit) is not None for unit in units), np.bool_, len(units))
-    words = [unit for unit, alone in zip(units, single.tolist(), strict=True) if alone]
-    others = [unit for unit, alone in zip(units, single.tolist(), strict=True) if not alone]
-    parts = [_encode_words(tokenizer, words, "" if kind == "bytes" else " ", marks)]
-    if others:
-        parts.append(encode_texts(tokenizer, others, marks=marks, segmented=False))
-    made = Ids(*map(np.concatenate, zip(*parts, strict=True)))
-    return _reordered(made, np.append(np.flatnonzero(single), np.flatnonzero(~single)))
+    inner = np.fromiter((unit[0] == INNER for unit in units), np.bool_, len(units))
+    if inner.any():
+        made = encode_units(tokenizer, [unit.removeprefix(INNER) for unit in units], kind)
+        made.starts[(np.cumsum(made.sizes) - made.sizes)[inner]] = False
+        return made
+    marks = kind == "spaces"
+    matches = map(_single_word(kind).fullmatch, units)
+    sort = [(match.lastindex or 0) if match else 0 for match in matches]
+    others, words, letters = (
+        [unit for unit, number in zip(units, sort, strict=True) if number == wanted]
+        for wanted in (0, 1, 2)
+    )
+    parts = [
+        encode_texts(tokenizer, others, marks=marks, segmented=False),
+        _encode_words(tokenizer, words, "" if kind == "bytes" else " ", marks),
+        _encode_words(tokenizer, letters, "\n", marks),
+    ]
+    return chosen(joined(parts), np.argsort(np.argsort(sort, kind="stable")))
 
 
 @cache
 def _single_word(kind: Kind) -> re.Pattern[str]:
-    """Units that are a word of the pre-tokenizer wherever they stand among others of their sort.
+    """Units that are a word of the pre-tokenizer wherever they stand among others of their group.
 
-    ASCII alone, where no normalization or version of Unicode makes a difference.
+    Group 1 is ASCII alone, where no normalization or version of Unicode makes a difference. Group 2
+    of kind "bytes" has other letters or digits, without a space before them.
     """
-    plain = {"bert": "[A-Za-z0-9]+", "bytes": " (?:[A-Za-z]+|[0-9]+)", "spaces": "[!-~]+"}
-    return re.compile(plain[kind])
+    if kind != "bytes":
+        return re.compile({"bert": "([A-Za-z0-9]+)", "spaces": "([!-~]+)"}[kind])
+    return re.compile(f"( (?:[A-Za-z]+|[0-9]+))|([{unspaced('L')}]+|[{unspaced('N')}]+)")
 
 
 def _encode_words(tokenizer: Tokenizer, words: list[str], gap: str, marks: bool) -> Ids:
     texts = [gap.join(words[at : at + _JOINED]) for at in range(0, len(words), _JOINED)]
     made, word = _encode(tokenizer, texts, marks, False)
-    word += _JOINED * np.repeat(np.arange(len(texts)), made.sizes)
-    return Ids(made.ids, made.starts, np.bincount(word, minlength=len(words)))
+    text = np.repeat(np.arange(len(texts)), made.sizes)
+    if gap == "\n":  # to GPT-2 a word as well
+        kept = word % 2 == 0
+        word, text = word[kept] // 2, text[kept]
+        made = Ids(made.ids[kept], made.starts[kept], made.sizes)
+    sizes = np.bincount(word + _JOINED * text, minlength=len(words))
+    return Ids(made.ids, made.starts, sizes)
 
 
 def _encode(
@@ -102,10 +118,15 @@ def _encode(
     return Ids(ids, starts, sizes), words
 
 
-def _reordered(made: Ids, places: NDArray[np.int64]) -> Ids:
-    """The same with text k at ``places[k]``."""
-    back = np.argsort(places)
-    sizes = made.sizes[back]
-    firsts = (np.cumsum(made.sizes) - made.sizes)[back]
-    at = np.arange(sizes.sum()) + np.repeat(firsts - (np.cumsum(sizes) - sizes), sizes)
+def joined(parts: list[Ids]) -> Ids:
+    """The texts of several, one after the other."""
+    return Ids(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def chosen(made: Ids, texts: NDArray[np.int64]) -> Ids:
+    """Those of some of the texts, in this order; a text may be named again."""
+    sizes = made.sizes[texts]
+    # Where each id lies: as far from its text's first there as here.
+    shift = (np.cumsum(made.sizes) - made.sizes)[texts] - (np.cumsum(sizes) - sizes)
+    at = np.arange(sizes.sum()) + np.repeat(shift, sizes)
     return Ids(made.ids[at], made.starts[at], sizes)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Kind = Literal["bert", "bytes", "spaces"]
 """Whose rule: BERT's words and marks, GPT-2's expression, or white space alone."""
 
+# Marks that ``seams`` puts into a text: no text has them, which are halves of larger characters.
+CUT, INNER = "\ud800", "\ud801"
+
 # What BERT puts spaces around, and below its marks, as far as they have four digits: a class with
 # larger ones in it is searched ten times as slowly, and it is no error to leave units together.
 _HAN = "\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
@@ -44,8 +47,8 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
     # GPT-2's expression, but letters and digits in one unit: its own, applied to the unit, cuts
     # between them. Next to a character that is not known to this Python, a unit is all up to the
     # next space. (Above four digits all count as unknown, for speed.)
-    letters = class_of(lambda code: _category(code)[0] in "LN")
-    unknown = class_of(lambda code: _category(code) == "Cn") + "\U00010000-\U0010ffff"
+    letters = _class_of(bytes(known[0] in "LN" for known in _categories())) + CUT + INNER
+    unknown = _class_of(bytes(known == "Cn" for known in _categories())) + "\U00010000-\U0010ffff"
     marks = class_of(_is_other_mark)
     return re.compile(
         rf"'(?:[stmd]|re|ve|ll)"
@@ -135,13 +138,34 @@ def _is_other_mark(code: int) -> bool:
     return known and not re.match(f"[{_SPACE}]", chr(code))
 
 
+@cache
+def unspaced(sort: Literal["L", "N"]) -> str:
+    """Letters or numbers of scripts without capitals, mostly without spaces: a class's inside.
+
+    From Thai on, where a character has three bytes, and so old that all versions of Unicode in use
+    agree on them.
+    """
+    kinds = ("Lo", "Lm") if sort == "L" else ("Nd", "Nl", "No")
+    known, old = _categories(), unicodedata.ucd_3_2_0.category
+    far = range(0xE00, 0x10000)
+    fits = [known[code] in kinds and old(chr(code))[0] == sort for code in far]
+    return _class_of(bytes(0xE00) + bytes(fits))
+
+
 def _category(code: int) -> str:
-    return unicodedata.category(chr(code))
+    return _categories()[code]
+
+
+@cache
+def _categories() -> list[str]:
+    return [unicodedata.category(chr(code)) for code in range(0x10000)]
 
 
 def class_of(of: Callable[[int], bool]) -> str:
     """The characters of at most four digits for which ``of`` is true, as a class's inside."""
-    flags = [False, *map(of, range(0x10000)), False]
-    edges = [code for code in range(0x10001) if flags[code] != flags[code + 1]]
-    pairs = zip(edges[::2], edges[1::2], strict=True)
-    return "".join(f"\\u{first:04x}-\\u{end - 1:04x}" for first, end in pairs)
+    return _class_of(bytes(map(of, range(0x10000))))
+
+
+def _class_of(flags: bytes) -> str:
+    runs = (run.span() for run in re.finditer(rb"\x01+", flags))
+    return "".join(f"\\u{first:04x}-\\u{end - 1:04x}" for first, end in runs)

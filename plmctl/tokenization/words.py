@@ -25,6 +25,14 @@ def has_chinese(text: str) -> bool:
     return _HAN.search(text) is not None
 
 
+def chinese(code: NDArray[np.uint32]) -> Bools:
+    """Whether each code point is that of a Chinese character."""
+    found: Bools = np.zeros(len(code), dtype=bool)
+    for low, high in _HAN_RANGES:
+        found |= (code >= low) & (code <= high)
+    return found
+
+
 def jieba_version() -> str:
     """The version of jieba, which decides where words start.
 
@@ -57,9 +65,7 @@ def starts_within(
         segmented: Whether Chinese characters that jieba takes for one word are one.
     """
     code = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
-    han = np.zeros(len(code) + 1, dtype=bool)
-    for low, high in _HAN_RANGES:
-        han[:-1] |= (code >= low) & (code <= high)
+    han = np.append(chinese(code), False)
     alone = han.copy()
     if marks:
         alone[:-1] |= _marks()[np.minimum(code, 0xFFFF)]
@@ -71,7 +77,9 @@ def starts_within(
     end = np.maximum.accumulate(np.where(visible, offsets[:, 1], 0))
     follows = offsets[:, 0] >= np.append(0, end[:-1])
     begin = offsets[:, 0]
-    all_starts = starts | ((seen > seen[first]) & follows & (alone[begin] | alone[begin - 1]))
+    all_starts: Bools = starts | (
+        (seen > seen[first]) & follows & (alone[begin] | alone[begin - 1])
+    )
     if segmented:
         all_starts &= ~_within_words(texts, han)[begin]
     return all_starts

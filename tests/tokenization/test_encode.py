@@ -124,12 +124,17 @@ def test_added_tokens_are_found_as_the_tokenizer_finds_them(saved: Saved, tmp_pa
     assert len(ids) == len(starts)
 
 
-def test_a_table_that_is_full_begins_anew(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plmctl.tokenization.encode._TABLE", 3)
-    encoder = Encoder(saved("byte_bpe", "gpt2"))
-    first = [ids.tolist() for ids, _ in encoder(TEXTS)]
-    assert [ids.tolist() for ids, _ in encoder(TEXTS[:1])] == first[:1]
-    assert [ids.tolist() for ids, _ in encoder(TEXTS)] == first
+def test_a_full_table_forgets_what_is_rare(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plmctl.tokenization.encode._TABLE", 8)
+    encoder, folder = Encoder(saved("byte_bpe", "gpt2")), saved("byte_bpe", "gpt2")
+    frequent = ["the mat", "the cat", "the end"]
+    texts = [*frequent, *(f"the {word}" for word in TEXTS[0].split())]
+    expected = [e.ids for e in raw(folder).encode_batch(texts, add_special_tokens=False)]
+    for _ in range(3):  # what is kept, what was forgotten, and both in one call
+        assert [ids.tolist() for ids, _ in encoder(texts)] == expected
+        assert [ids.tolist() for ids, _ in encoder(frequent)] == expected[:3]
+        assert len(encoder._table.numbers) <= 8
+        assert "the" in encoder._table.numbers
 
 
 def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:

@@ -1,0 +1,171 @@
+"""Cutting words of scripts without spaces where no token can reach across, for byte-level BPE.
+
+A merge makes a token of the vocabulary. So if no token has the boundary between two characters in
+it, no merge ever joins what is left and right of it: the two sides have the same ids apart as
+together, whatever else there is. A Chinese sentence is one word to GPT-2's expression and hardly
+repeats; its stretches between such seams are a few characters each, and do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plmctl.tokenization.units import CUT, INNER, unspaced
+from plmctl.tokenization.words import chinese
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Ints = NDArray[np.int64]
+
+_CODES = 0x10000  # of at most three bytes
+_LARGEST = 1 << 26  # pairs of sorts of characters, a byte each
+_LENGTHS = (1, 2, 3)
+_NONE = 0xFF  # a byte that no text has
+
+
+class _Parts(NamedTuple):
+    """What tokens have of characters of three bytes at a boundary: some of their bytes, or all.
+
+    Attributes:
+        length: How many bytes, [N].
+        bits: The bits of the code point that they say, [N].
+    """
+
+    length: Ints
+    bits: Ints
+
+    def codes(self, length: int, *, last: bool) -> Ints:
+        """The characters that end or begin with each part of this length, [parts, characters]."""
+        bits, unsaid = self.bits[self.length == length, None], 64 ** (3 - length)
+        rest = np.arange(0, _CODES, 64**length) if last else np.arange(unsaid)
+        found: Ints = rest + bits * (1 if last else unsaid)
+        return found
+
+
+class Seams:
+    """Where texts may be cut.
+
+    Args:
+        vocab: All tokens, as byte-level BPE writes them.
+    """
+
+    def __init__(self, vocab: Iterable[str]) -> None:
+        left, right = _crossed(vocab)
+        # Characters that all tokens treat alike are of one sort: the table has a row for each.
+        self._row, rows = _sorts(left, last=True)
+        self._column, columns = _sorts(right, last=False)
+        self._fits = rows * columns <= _LARGEST
+        self._joined = np.ones((rows, columns) if self._fits else (1, 1), dtype=bool)
+        if self._fits:
+            self._joined[1:, 1:] = False
+            self._join(left, right)
+
+    def mark(self, texts: list[str]) -> list[str]:
+        """The texts, none of them empty, with ``CUT`` wherever no token can cross.
+
+        ``INNER`` follows it where no word starts: between letters, or digits, that are not Chinese.
+        """
+        if not self._fits:
+            return texts
+        code = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
+        ends = np.cumsum(list(map(len, texts)))
+        low = np.minimum(code, _CODES - 1)  # which is not assigned
+        cut = ~self._joined[self._row[low[:-1]], self._column[low[1:]]]
+        cut[ends[:-1] - 1] = False
+        sort, han = _sort_of_all()[low], chinese(code)
+        inner = cut & (sort[:-1] == sort[1:]) & ~han[:-1] & ~han[1:]
+        place = np.arange(len(code)) + np.append(0, np.cumsum(cut + inner.astype(np.int64)))
+        marked = np.full(place[-1] + 2, ord(CUT), dtype="<u4")  # or a null would be lost at the end
+        marked[place] = code
+        marked[place[1:][inner] - 1] = ord(INNER)
+        whole = str(marked.view(f"<U{len(marked)}")[0])  # codecs refuse these marks
+        bounds = pairwise([0, *(place[ends - 1] + 1).tolist()])
+        return [whole[begin:end] for begin, end in bounds]
+
+    def _join(self, left: _Parts, right: _Parts) -> None:
+        whole = (left.length == 3) & (right.length == 3)
+        self._joined[self._row[left.bits[whole]], self._column[right.bits[whole]]] = True
+        others = (part[~whole].tolist() for part in (*left, *right))
+        for length, bits, after, begun in set(zip(*others, strict=True)):
+            ending = _Parts(np.array([length]), np.array([bits])).codes(length, last=True)
+            beginning = _Parts(np.array([after]), np.array([begun])).codes(after, last=False)
+            at = np.unique(self._row[ending]), np.unique(self._column[beginning])
+            self._joined[np.ix_(*at)] = True
+
+
+def seams_of(tokenizer: Tokenizer) -> Seams | None:
+    """The seams that a tokenizer leaves, or None: what it merges cannot be foreseen.
+
+    Args:
+        tokenizer: One of kind "bytes".
+    """
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    model = tokenizer.model
+    if not isinstance(model, BPE) or model.dropout or model.ignore_merges:
+        return None
+    if model.continuing_subword_prefix or model.end_of_word_suffix:
+        return None
+    vocab = tokenizer.get_vocab(with_added_tokens=False)
+    # A byte without a token would be left out, and those beside it would be neighbours.
+    return Seams(vocab) if vocab.keys() >= set(ByteLevel.alphabet()) else None
+
+
+def _crossed(vocab: Iterable[str]) -> tuple[_Parts, _Parts]:
+    """What stands left and right of boundaries within tokens, of characters of three bytes."""
+    gap = chr(_NONE) * 3
+    text = gap + gap.join(vocab) + gap
+    byte = np.frombuffer(text.translate(_bytes_of()).encode("latin-1", "replace"), dtype=np.uint8)
+    first, later, none = byte >> 4 == 0xE, byte >> 6 == 0b10, byte == _NONE
+    at = np.flatnonzero(first[1:] & later[:-1]) + 1
+    # A token that begins within a character has one or two of its bytes before the boundary.
+    one, two = none[at - 2], later[at - 2] & none[at - 3]
+    at = at[one | two | (later[at - 2] & first[at - 3])]
+    before = np.select([none[at - 2], none[at - 3]], [1, 2], 3)
+    after = 1 + later[at + 1] + (later[at + 1] & later[at + 2])
+    bits = np.where(first, byte & 0x0F, byte & 0x3F).astype(np.int64)
+    left = (bits[at - 3] * (before == 3) << 6 | bits[at - 2] * (before > 1)) << 6 | bits[at - 1]
+    right = (bits[at] << 6 | bits[at + 1]) << 6 | bits[at + 2]
+    return _Parts(before, left), _Parts(after, right >> 6 * (3 - after))
+
+
+def _bytes_of() -> dict[int, int]:
+    """The byte for which each character of a token stands (GPT-2's table)."""
+    alike = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in alike]
+    return {byte: byte for byte in alike} | {0x100 + n: byte for n, byte in enumerate(others)}
+
+
+def _sorts(parts: _Parts, *, last: bool) -> tuple[Ints, int]:
+    """The sort of each character by the parts that it has, and how many sorts there are.
+
+    Sort 0 is what is never cut from its neighbours.
+    """
+    key = np.zeros(_CODES, dtype=np.int64)
+    parts = _Parts(*np.unique(np.stack(parts), axis=1))
+    for length in _LENGTHS:
+        codes = parts.codes(length, last=last)
+        number = np.zeros(_CODES, dtype=np.int64)
+        number[codes] = np.arange(1, len(codes) + 1)[:, None]
+        key = key * (len(codes) + 1) + number
+    sorts, sort = np.unique(np.where(_sort_of_all() > 0, key, -1), return_inverse=True)
+    return sort, len(sorts)
+
+
+@cache
+def _sort_of_all() -> NDArray[np.uint8]:
+    """1 where a character is a letter of ``unspaced``, 2 where a number, or 0."""
+    found = np.zeros(_CODES, dtype=np.uint8)
+    for number, inside in enumerate((unspaced("L"), unspaced("N")), start=1):
+        for run in re.finditer(f"[{inside}]+", "".join(map(chr, range(_CODES)))):
+            found[run.start() : run.end()] = number
+    return found

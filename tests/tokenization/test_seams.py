@@ -1,0 +1,157 @@
+"""Cutting where no token can cross: the ids and word starts must be those of whole texts."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+from plmctl.tokenization.encode import Encoder
+from plmctl.tokenization.ids import encode_texts
+from plmctl.tokenization.seams import Seams, seams_of
+from plmctl.tokenization.units import CUT, INNER
+from tests.tokenization.conftest import config_of, quiet
+
+Made = Callable[[Tokenizer], Encoder]
+ALPHABET = pre_tokenizers.ByteLevel.alphabet()
+# Characters that share first bytes and last bytes with one another, of several scripts.
+HAN = "中丮乭亭国圂在坂一丁"
+OTHERS = "かがきくアイー가각갈กขคງ々〇１２٣ใ"
+AMONG = " \n\ta1Z,。“’'s\u3000\U00020000\u0301\u0e31\uff21\u0378\x00-é"
+LINES = [
+    "中国人民站起来了。中国的首都是北京，人民的生活很好。１９９８年１月３日，共１２人",
+    "日本語のテキストはスペースなしでかかれます。カタカナー語も、々や〇もある。",
+    "한국어 텍스트는 띄어쓰기가있지만없을수도있다 中국",
+    "ประเทศไทยมีเมืองหลวงคือกรุงเทพมหานคร ລາວ",
+    "Mixed English and 中文text2024年, naïve \U00020000字 don't",
+]
+
+
+def parts(text: str) -> list[bytes]:
+    """Each stretch of two to eight bytes of a text that has more than one character's."""
+    data = text.encode()
+    return [data[a:b] for a in range(len(data)) for b in range(a + 2, min(a + 9, len(data)) + 1)]
+
+
+def tokenizer_of(merged: list[bytes]) -> Tokenizer:
+    """One that has these as tokens, each merged byte by byte from the left."""
+    letters = {byte: _letter(byte) for byte in range(256)}
+    vocab = {letter: number for number, letter in enumerate(sorted(ALPHABET))}
+    merges = dict[tuple[str, str], None]()
+    for token in merged:
+        text = "".join(letters[byte] for byte in token)
+        for end in range(1, len(text)):
+            merges.setdefault((text[:end], text[end]))
+            vocab.setdefault(text[: end + 1], len(vocab))
+    tokenizer = Tokenizer(models.BPE(vocab, list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return tokenizer
+
+
+def _letter(byte: int) -> str:
+    """How byte-level BPE writes a byte: printable ones as they are, the others from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return chr(byte if byte in printable else 0x100 + byte - sum(p < byte for p in printable))
+
+
+def check_alike(encoder: Encoder, oracle: Tokenizer, texts: list[str]) -> None:
+    oracle.encode_special_tokens = True
+    for text, (ids, starts) in zip(texts, encoder(texts), strict=True):
+        whole = encode_texts(oracle, [text], marks=False, segmented=False)
+        assert ids.tolist() == whole.ids.tolist(), text
+        assert starts.tolist() == whole.starts.tolist(), text
+
+
+@pytest.fixture(scope="module")
+def encoder_of(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("seams")
+
+    def make(tokenizer: Tokenizer) -> Encoder:
+        tokenizer.save(str(folder / "tokenizer.json"))
+        return Encoder(str(folder))
+
+    return make
+
+
+TEXT = st.text(st.sampled_from(HAN * 3 + OTHERS * 2 + AMONG), max_size=30)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data(), st.lists(TEXT, max_size=4))
+def test_tokens_that_hold_parts_of_characters(
+    encoder_of: Made, data: st.DataObject, texts: list[str]
+) -> None:
+    """Merges of any stretch of bytes of the texts, in any order: far worse than is ever learnt."""
+    found = sorted({part for text in texts for part in parts(text)}) or [b"ab"]
+    merged = data.draw(st.lists(st.sampled_from(found), max_size=12))
+    tokenizer = tokenizer_of(merged)
+    check_alike(encoder_of(tokenizer), tokenizer, texts)
+
+
+@pytest.mark.parametrize("size", [300, 420, 900])
+def test_what_is_learnt_of_several_scripts(encoder_of: Made, size: int) -> None:
+    from plmctl.tokenization.train import train
+
+    config = config_of("byte_bpe", "gpt2", vocab_size=size)
+    tokenizer = train(config, LINES * 3, quiet).tokenizer.backend_tokenizer
+    encoder = encoder_of(tokenizer)
+    anything = st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("".join(LINES))))
+
+    @settings(deadline=None, max_examples=150)
+    @given(st.lists(anything, max_size=4))
+    @example(LINES)
+    @example(["中\x00", "\x00国", "", "中国", "国"])
+    def check(texts: list[str]) -> None:
+        check_alike(encoder, tokenizer, texts)
+
+    check()
+
+
+def test_where_it_cuts() -> None:
+    merged = ["中国".encode(), "ab国".encode(), "国".encode()[2:] + "在".encode()[:1]]
+    seams = seams_of(tokenizer_of(merged))
+    assert seams is not None
+    # What ends as 国 does stays with all that begin as 在 and 国 do; 中 begins otherwise.
+    assert seams.mark(["中国国中", "国在圂在"]) == [f"中国国{CUT}中", f"国在{CUT}圂{CUT}在"]
+    # No word starts within what is not Chinese, but a number is a word of its own.
+    assert seams.mark(["かき", "か中", "か１２"]) == [
+        f"か{CUT}{INNER}き", f"か{CUT}中", f"か{CUT}１{CUT}{INNER}２",
+    ]  # fmt: skip
+    assert seams.mark(["a中b ใ“กิ"]) == ["a中b ใ“กิ"]
+
+
+def test_merges_that_cannot_be_foreseen() -> None:
+    vocab = {letter: number for number, letter in enumerate(sorted(ALPHABET))}
+    assert seams_of(Tokenizer(models.BPE(vocab, []))) is not None
+    for settings_of in (
+        {"dropout": 0.1}, {"ignore_merges": True}, {"continuing_subword_prefix": "##"},
+        {"end_of_word_suffix": "</w>"},
+    ):  # fmt: skip
+        assert seams_of(Tokenizer(models.BPE(vocab, [], **settings_of))) is None
+    # Bytes that are no tokens are left out, so that those beside them can merge.
+    assert seams_of(Tokenizer(models.BPE({"a": 0}, []))) is None
+    assert seams_of(Tokenizer(models.WordLevel(vocab, "a"))) is None
+
+
+def test_a_table_that_would_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plmctl.tokenization.seams._LARGEST", 8)
+    assert Seams([*ALPHABET, "ä¸ŃåĽ½"]).mark(["中国人"]) == ["中国人"]
+
+
+def test_special_tokens_stay_text(encoder_of: Made) -> None:
+    tokenizer = tokenizer_of(["中国".encode()])
+    tokenizer.add_special_tokens([AddedToken("国人", special=True)])
+    check_alike(encoder_of(tokenizer), tokenizer, ["中国人国人", "国人"])
+
+
+@pytest.mark.slow
+def test_news(encoder_of: Made, shared_data: Path) -> None:
+    from plmctl.tokenization.train import train
+
+    news = (shared_data / "corpora/zh_news/train.txt").read_text(encoding="utf-8")
+    lines = [line for line in news.split("\n") if line][:4000]
+    config = config_of("byte_bpe", "gpt2", vocab_size=6000)
+    tokenizer = train(config, lines, quiet).tokenizer.backend_tokenizer
+    check_alike(encoder_of(tokenizer), tokenizer, lines)
