@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from plmctl.corpus.shard import Task, TextEncoder
+from plmctl.cpus import usable_cpus
 from plmctl.errors import PlmError
 
 _in_worker: list[TextEncoder] = []  # a worker process's encoder: loaded once, not once a task
@@ -41,7 +42,7 @@ def make_all(
     total = sum(task.piece.size for task in tasks)
     done = total - sum(task.piece.size for task in missing)
     progress(done, total)
-    workers = min(processes or _cores(), len(missing))
+    workers = min(processes or usable_cpus(), len(missing))
     if workers <= 1:
         for task in missing:
             task.make(encoder, beside)
@@ -62,11 +63,6 @@ def make_all(
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start_worker(encoder: TextEncoder) -> None:
