@@ -110,6 +110,7 @@ def would_use(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
         "device": device,
         "precision": precision,
         "compile": config.compute.compile is True,
+        "checkpoint_activations": config.compute.checkpoint_activations,
         "attention": _attention(config, device),
         "threads": torch.get_num_threads(),
         "processes": processes,

@@ -56,9 +56,10 @@ def costs(config: PretrainConfig, vocab_size: int | None = None) -> dict[str, An
         flops += tokens * cost.flops_per_token(sizes, seq_len, output)
     micro = use["micro_batch_size"]
     rows = micro if isinstance(micro, list) else [micro] * len(steps.seq_lens)
-    kept = use["device"] == "cpu" or use["attention"] == "eager"
+    scores = use["device"] == "cpu" or use["attention"] == "eager"
+    kept = cost.Kept(mixed, scores, use["checkpoint_activations"])
     work = max(
-        cost.activations(sizes, size, length, mixed=mixed, scores=kept, targets=predicted)
+        cost.activations(sizes, size, length, targets=predicted, kept=kept)
         for size, length in zip(rows, steps.seq_lens, strict=True)
     )
     parts = cost.memory(sizes, config.optim.name, mixed=mixed)

@@ -16,6 +16,7 @@ from plmctl.modeling import attention
 from plmctl.modeling.activation import fuse_gelu
 from plmctl.modeling.dropout import quicken
 from plmctl.modeling.network import Network
+from plmctl.modeling.recompute import recompute
 from plmctl.modeling.top_layer import narrow
 from plmctl.training.checkpoint import Trained
 from plmctl.training.hardware import native_bf16
@@ -90,6 +91,8 @@ def make_engine(
         quicken(network.model)
         narrow(network.model)
     fuse_gelu(network.model)
+    if compute.checkpoint_activations:
+        recompute(network.model)
     network.to(accelerator.device)
     if compute.compile is True:
         network.compile(dynamic=True)

@@ -1,0 +1,59 @@
+"""Layers whose activations are computed again in the backward pass instead of being kept.
+
+Chen et al., 2016 (arXiv:1604.06174). A layer keeps its input only; the backward runs it once more,
+a third of a step's arithmetic. Draws of dropout are the same both times: PyTorch puts its global
+generators back for the second run, and every draw here is seeded by them.
+"""
+
+from typing import Any
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.models.albert.modeling_albert import AlbertLayer
+from transformers.models.openai.modeling_openai import Block
+
+from plmctl.errors import ConfigError
+
+
+class _Recomputed:
+    """A layer of which transformers does not do it."""
+
+    training: bool
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """As the layer's own."""
+        theirs: Any = super()
+        if not self.training:
+            return theirs.forward(*inputs, **options)
+        return checkpoint(theirs.forward, *inputs, use_reentrant=False, **options)
+
+
+class _AlbertLayer(_Recomputed, AlbertLayer):
+    pass
+
+
+class _Gpt1Block(_Recomputed, Block):  # type: ignore[no-untyped-call]  # transformers' own base
+    pass
+
+
+_CLASSES: dict[type[nn.Module], type[nn.Module]] = {AlbertLayer: _AlbertLayer, Block: _Gpt1Block}
+
+
+def recompute(model: PreTrainedModel) -> None:
+    """Let a model, in place, keep the inputs of its layers only; weights and names stay.
+
+    Raises:
+        ConfigError: It has no layers of which that is known.
+    """
+    if model.supports_gradient_checkpointing:
+        model.activation_checkpointing_enable({"use_reentrant": False})
+        return
+    layers = [module for module in model.modules() if type(module) in _CLASSES]
+    if not layers:
+        raise ConfigError(
+            f"compute.checkpoint_activations: not done for {type(model).__name__}",
+            "leave it out; a smaller train.micro_batch_size takes less memory as well",
+        )
+    for layer in layers:
+        layer.__class__ = _CLASSES[type(layer)]
