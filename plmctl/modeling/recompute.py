@@ -33,7 +33,7 @@ class _AlbertLayer(_Recomputed, AlbertLayer):
     pass
 
 
-class _Gpt1Block(_Recomputed, Block):  # type: ignore[no-untyped-call]  # transformers' own base
+class _Gpt1Block(_Recomputed, Block):
     pass
 
 

@@ -185,7 +185,7 @@ def _measured(config: PretrainConfig) -> dict[str, Any]:
     """Seconds of a step of each phase and of the run, from a few micro-batches here."""
     from plmctl.runs.launch import process_count
     from plmctl.runs.prepare import prepare
-    from plmctl.runs.pretrain import check, make_network, make_plan
+    from plmctl.runs.pretrain import check, make_network, make_plan, shapes_vary
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loader import StepBatches
     from plmctl.training.update import update
@@ -195,7 +195,9 @@ def _measured(config: PretrainConfig) -> dict[str, Any]:
     accelerator = make_accelerator(config.compute)
     plan = make_plan(config, prepared, accelerator)
     network = make_network(config, prepared.vocab)
-    engine = make_engine(accelerator, network, config.optim, config.compute)
+    engine = make_engine(
+        accelerator, network, config.optim, config.compute, varying=shapes_vary(config)
+    )
     engine.network.train()
     processes, seconds = process_count(config.launch, config.compute.device), []
     for phase in plan.phases:
