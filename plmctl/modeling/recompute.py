@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.albert.modeling_albert import AlbertLayer
 from transformers.models.openai.modeling_openai import Block
 
@@ -37,6 +38,7 @@ class _Gpt1Block(_Recomputed, Block):
     pass
 
 
+_FLAG = "gradient_checkpointing"  # of layers, and of what tells them to keep no cache
 _CLASSES: dict[type[nn.Module], type[nn.Module]] = {AlbertLayer: _AlbertLayer, Block: _Gpt1Block}
 
 
@@ -48,6 +50,7 @@ def recompute(model: PreTrainedModel) -> None:
     """
     if model.supports_gradient_checkpointing:
         model.activation_checkpointing_enable({"use_reentrant": False})
+        _forget_caches(model)
         return
     layers = [module for module in model.modules() if type(module) in _CLASSES]
     if not layers:
@@ -57,3 +60,15 @@ def recompute(model: PreTrainedModel) -> None:
         )
     for layer in layers:
         layer.__class__ = _CLASSES[type(layer)]
+
+
+def _forget_caches(model: PreTrainedModel) -> None:
+    """Keep an encoder from warning, in every forward, that it shall not cache what it never does.
+
+    A compiler breaks its graph at a warning.
+    """
+    if getattr(model.config, "is_decoder", True) or model.config.is_encoder_decoder:
+        return
+    for module in model.modules():
+        if not isinstance(module, GradientCheckpointingLayer) and hasattr(module, _FLAG):
+            setattr(module, _FLAG, False)
