@@ -54,12 +54,17 @@ def recompute(model: PreTrainedModel) -> None:
         return
     layers = [module for module in model.modules() if type(module) in _CLASSES]
     if not layers:
-        raise ConfigError(
-            f"compute.checkpoint_activations: not done for {type(model).__name__}",
-            "leave it out; a smaller train.micro_batch_size takes less memory as well",
-        )
+        raise refusal(type(model).__name__)
     for layer in layers:
         layer.__class__ = _CLASSES[type(layer)]
+
+
+def refusal(network: str) -> ConfigError:
+    """What is said of a network that has no such layers."""
+    return ConfigError(
+        f"compute.checkpoint_activations: not done for {network}",
+        "leave it out; a smaller train.micro_batch_size takes less memory as well",
+    )
 
 
 def _forget_caches(model: PreTrainedModel) -> None:

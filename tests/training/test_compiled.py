@@ -1,6 +1,7 @@
 """A compiled network: few compilations, no break in the graph, the same losses and checkpoints."""
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,3 +173,28 @@ def test_what_auto_is() -> None:
     assert not compiles(auto, "cuda", "elmo")
     assert compiles(ComputeConfig(compile=True), "cpu", "bert")
     assert not compiles(ComputeConfig(compile=False), "cuda", "bert")
+
+
+@pytest.mark.slow
+def test_asked_to_stop_while_the_real_compiler_works(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """As PyTorch's default compiler: the step that began is finished, saved, and gone on from."""
+    from torch._inductor.compile_fx import compile_fx
+
+    if shutil.which("g++") is None:
+        pytest.skip("needs a C++ compiler")
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return compile_fx(graph, inputs)
+
+    with pytest.raises(Preempted):
+        run_plan(engine_of("gpt2", backend), plan_of("gpt2", store), tmp_path / "run")
+    torch._dynamo.reset()
+    engine = engine_of("gpt2", "inductor")
+    assert run_plan(engine, plan_of("gpt2", store), tmp_path / "run").step == 4
+    plain = engine_of("gpt2")
+    run_plan(plain, plan_of("gpt2", store), tmp_path / "plain")
+    for key, expected in weights(plain).items():
+        torch.testing.assert_close(weights(engine)[key], expected, rtol=1e-3, atol=1e-5)
