@@ -24,7 +24,7 @@ from plmctl.runs.folder import (
 from plmctl.runs.outline import begin, check_network, fresh_model, outputs
 from plmctl.runs.prepare import Prepared, prepare
 from plmctl.runs.safety import retention, safety
-from plmctl.runs.say import say, show
+from plmctl.runs.say import COMPILES, say, show
 from plmctl.runs.word_starts import check_text
 from plmctl.shaping.keys import fold, stream
 from plmctl.tokenization.vocab import Vocab
@@ -214,6 +214,8 @@ def _train(
     plan = replace(make_plan(config, prepared, accelerator), until=until)
     network, varying = make_network(config, prepared.vocab), shapes_vary(config)
     engine = make_engine(accelerator, network, config.optim, config.compute, varying=varying)
+    if network.compiled:
+        say(COMPILES)
     if accelerator.is_main_process:
         write_environment(folder, prepared.hashes)
     with Journal(
