@@ -1,7 +1,7 @@
 """A transformers model behind one forward: the module that is wrapped for several devices."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,11 +39,11 @@ class Network(nn.Module):
 
     @property
     def compiled(self) -> bool:
-        """Whether it is compiled, or will be at the next forward."""
+        """Whether it is compiled, or will be at the next forward that trains."""
         return self._compiled is not None
 
     def compile(self, **options: Any) -> None:
-        """Let ``torch.compile`` have what is between inputs and losses, and nothing around it.
+        """Let ``torch.compile`` have what is between inputs and losses, while training.
 
         Wrappers, autocast, the state of rows and the seeds of draws stay outside, so that nothing
         in it changes from step to step but tensors. Module names stay as they are.
@@ -74,7 +74,7 @@ class Network(nn.Module):
             **inputs: As the family's forward takes them. A recurrent one takes ``state`` and gives
                 it back among its logits.
         """
-        run = self._compiled or self._run
+        run = self._compiled if self._compiled is not None and self.training else self._run
         if loss_on is not None:
             return run(inputs, loss_on, z_loss)
         if rows is not None and (state := self.carried.take(rows)) is not None:
@@ -104,11 +104,11 @@ class Network(nn.Module):
     def apart(self) -> Iterator[None]:
         """Run another text meanwhile (validation), without touching the state of this one.
 
-        A compiled network is run as it was before: shapes of other texts would each be compiled.
+        A compiled network runs as it was before: other shapes would be compiled for one text.
         """
-        kept, self.carried = self.carried, Carried()
+        kept, compiled = self.carried, self._compiled
+        self.carried, self._compiled = Carried(), None
         try:
-            with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():
-                yield
+            yield
         finally:
-            self.carried = kept
+            self.carried, self._compiled = kept, compiled

@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,6 +123,11 @@ def test_validation_compiles_nothing(store: TokenStore) -> None:
     found = score(engine.accelerator, bare, step, scoring_batches(step, Slicing(5, 5), 12))
     assert counter.frame_count == before
     assert found["loss"] > 0
+    with bare.train().apart():  # as a trial of how much fits in memory
+        step.loss(bare, next(scoring_batches(step, Slicing(3, 3), 3)))
+    bare.eval()(**next(scoring_batches(step, Slicing(3, 3), 3)).inputs)  # predicting
+    assert counter.frame_count == before
+    assert bare.compiled
 
 
 def plan_of(case: str, store: TokenStore, steps: int = 4, until: int | None = None) -> Plan:
@@ -198,3 +205,49 @@ def test_asked_to_stop_while_the_real_compiler_works(
     run_plan(plain, plan_of("gpt2", store), tmp_path / "plain")
     for key, expected in weights(plain).items():
         torch.testing.assert_close(weights(engine)[key], expected, rtol=1e-3, atol=1e-5)
+
+
+TWO = """
+import sys
+import torch.distributed
+torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 20_000  # so that a tiny graph is split too
+from pathlib import Path
+from plmctl.modeling import projection
+from plmctl.training.loader import Slicing, StepBatches
+from plmctl.training.loop import update
+from plmctl.corpus.store import TokenStore
+from tests.training.test_compiled import engine_of, step_of
+projection._WORTH_IT = 0
+engine = engine_of("gpt2", "aot_eager" if sys.argv[1] == "yes" else None,
+                   checkpoint_activations=sys.argv[1] == "yes")
+if engine.accelerator.num_processes > 1:
+    engine.network.bucket_bytes_cap = 20_000
+rows = [[[6 + (7 * n + 3 * k * k) % 90 for k in range(40)]] for n in range(60)]
+step = step_of("clm", {}, TokenStore.from_lists(rows, vocab_size=120))
+where = engine.accelerator.process_index, engine.accelerator.num_processes
+batches = StepBatches(step, Slicing(16, 4, *where), 7)
+losses = [update(engine, step, batches[n], 1.0, n, False).loss for n in range(3)]
+Path(f"{sys.argv[1]}-{where[0]}.txt").write_text(" ".join(map(repr, losses)))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_compiled(tmp_path: Path) -> None:
+    """PyTorch cuts the graph up, to exchange gradients meanwhile: the losses are the same."""
+    (tmp_path / "two.py").write_text(TWO)
+    found = {}
+    for compiled in ("no", "yes"):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        done = subprocess.run(
+            [*command, "--nproc-per-node", "2", "two.py", compiled],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        texts = {(tmp_path / f"{compiled}-{rank}.txt").read_text() for rank in (0, 1)}
+        assert len(texts) == 1
+        found[compiled] = [float(loss) for loss in texts.pop().split()]
+    assert found["yes"] == pytest.approx(found["no"], rel=1e-5)
