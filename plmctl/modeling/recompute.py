@@ -50,7 +50,7 @@ def recompute(model: PreTrainedModel) -> None:
     """
     if model.supports_gradient_checkpointing:
         model.activation_checkpointing_enable({"use_reentrant": False})
-        _forget_caches(model)
+        _quieten(model)
         return
     layers = [module for module in model.modules() if type(module) in _CLASSES]
     if not layers:
@@ -67,13 +67,16 @@ def refusal(network: str) -> ConfigError:
     )
 
 
-def _forget_caches(model: PreTrainedModel) -> None:
-    """Keep an encoder from warning, in every forward, that it shall not cache what it never does.
+def _quieten(model: PreTrainedModel) -> None:
+    """Let nothing but layers, and networks that keep caches, know that layers are computed again.
 
-    A compiler breaks its graph at a warning.
+    An encoder would warn in every forward that it shall not cache what it never does, and T5's
+    attention would mark a tensor for another kind of checkpoint: a compiler breaks its graph there.
     """
-    if getattr(model.config, "is_decoder", True) or model.config.is_encoder_decoder:
-        return
+    caches = getattr(model.config, "is_decoder", True) or model.config.is_encoder_decoder
     for module in model.modules():
-        if not isinstance(module, GradientCheckpointingLayer) and hasattr(module, _FLAG):
+        keeps = isinstance(module, GradientCheckpointingLayer) or (
+            caches and isinstance(module, PreTrainedModel)
+        )
+        if hasattr(module, _FLAG) and not keeps:
             setattr(module, _FLAG, False)

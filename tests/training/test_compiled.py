@@ -21,6 +21,7 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.evaluation.scoring import score
 from plmctl.modeling import projection
+from plmctl.modeling.recompute import recompute
 from plmctl.training.compiling import compiles
 from plmctl.training.engine import make_accelerator, make_engine
 from plmctl.training.loader import Slicing, StepBatches, scoring_batches
@@ -80,11 +81,11 @@ def test_few_compilations_whole_graphs_and_the_same_losses(case: str, store: Tok
     assert found == pytest.approx(plain, rel=1e-5)
 
 
-@pytest.mark.parametrize("case", ["bert", "albert", "spanbert", "distilbert", "gpt1"])
+@pytest.mark.parametrize("case", ["bert", "albert", "spanbert", "distilbert", "gpt1", "t5"])
 def test_no_break_in_the_graph(case: str, store: TokenStore) -> None:
     """With dropout, and with layers that are computed twice."""
     counter = CompileCounterWithBackend("eager")
-    engine = engine_of(case if case in DROPPED else "gpt1", counter, checkpoint_activations=True)
+    engine = engine_of(case, counter, checkpoint_activations=True)
     steps_of(case, engine, store, 1)
     assert counter.frame_count > 0
     assert counters["graph_break"] == {}
@@ -100,6 +101,34 @@ def test_the_loss_in_pieces_is_compiled_too(
     assert counters["graph_break"] == {}
     plain = steps_of(case, engine_of(case), store, 2, width=None)
     assert found == pytest.approx(plain, rel=1e-5)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_compiler_keeps_no_more(
+    twice: bool, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of layers that are computed twice, and of a loss in pieces."""
+    monkeypatch.setattr(projection, "_WORTH_IT", 0)
+    monkeypatch.setattr(projection, "_FEWEST_ROWS", 64)
+    step, kept = step_of("clm", {}, store), {}
+    (batch,) = StepBatches(step, Slicing(16, 16), 7)[0]
+
+    for backend in (None, "aot_eager"):
+        network = network_of("gpt2", "clm", CASES["gpt2"][2]).train()
+        if twice:
+            recompute(network.model)
+        if backend is not None:
+            network.compile(backend=backend, dynamic=False)
+        sizes: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor, sizes: dict[int, int] = sizes) -> torch.Tensor:
+            sizes[tensor.data_ptr()] = tensor.nbytes
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            step.loss(network, batch)
+        kept[backend] = sum(sizes.values())
+    assert kept["aot_eager"] < 1.1 * kept[None]
 
 
 def test_any_shapes_with_one_kernel(store: TokenStore) -> None:
