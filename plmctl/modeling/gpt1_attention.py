@@ -44,7 +44,7 @@ class FusedAttention(Attention):
             attended: list[Tensor] = theirs(q, k, v, attention_mask, output_attentions)
             return attended
         dropout = self.attn_dropout.p if self.training else 0.0
-        if dropout and q.device.type == "cpu":
+        if dropout and q.device.type == "cpu" and not torch.compiler.is_compiling():
             seen = causal(q.shape[-2], k.shape[-1]) if attention_mask is None else attention_mask
             scale = q.shape[-1] ** -0.5
             keys = k.transpose(-1, -2)

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -32,7 +34,24 @@ class Network(nn.Module):
         super().__init__()
         self.model = model
         self._forward = forward
+        self._compiled: Callable[..., dict[str, Tensor]] | None = None
         self.carried = Carried()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether it is compiled, or will be at the next forward that trains."""
+        return self._compiled is not None
+
+    def compile(self, **options: Any) -> None:
+        """Let ``torch.compile`` have what is between inputs and losses, while training.
+
+        Wrappers, autocast, the state of rows and the seeds of draws stay outside, so that nothing
+        in it changes from step to step but tensors. Module names stay as they are.
+
+        Args:
+            **options: Of ``torch.compile``.
+        """
+        self._compiled = torch.compile(self._run, **options)
 
     def forward(
         self,
@@ -55,19 +74,26 @@ class Network(nn.Module):
             **inputs: As the family's forward takes them. A recurrent one takes ``state`` and gives
                 it back among its logits.
         """
+        run = self._compiled if self._compiled is not None and self.training else self._run
         if loss_on is not None:
-            return self._losses(loss_on, z_loss, inputs)
+            return run(inputs, loss_on, z_loss)
         if rows is not None and (state := self.carried.take(rows)) is not None:
             inputs["state"] = state
-        logits = self._forward(self.model, **inputs)
+        logits = run(inputs)
         after = logits.pop("state", None)
         if rows is not None and after is not None:
             self.carried.put(rows, after)
         return logits
 
-    def _losses(
-        self, targets: Mapping[str, Tensor], z_loss: float, inputs: Mapping[str, Tensor]
+    def _run(
+        self,
+        inputs: Mapping[str, Tensor],
+        targets: Mapping[str, Tensor] | None = None,
+        z_loss: float = 0.0,
     ) -> dict[str, Tensor]:
+        """Logits, or losses where there are targets."""
+        if targets is None:
+            return self._forward(self.model, **inputs)
         made = self._forward(self.model, project=Projection, **inputs)
         if not z_loss:
             return cross_entropy_sums(made, targets)
@@ -76,9 +102,13 @@ class Network(nn.Module):
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Run another text meanwhile (validation), without touching the state of this one."""
-        kept, self.carried = self.carried, Carried()
+        """Run another text meanwhile (validation), without touching the state of this one.
+
+        A compiled network runs as it was before: other shapes would be compiled for one text.
+        """
+        kept, compiled = self.carried, self._compiled
+        self.carried, self._compiled = Carried(), None
         try:
             yield
         finally:
-            self.carried = kept
+            self.carried, self._compiled = kept, compiled

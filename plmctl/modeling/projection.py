@@ -23,6 +23,7 @@ _WORTH_IT = 1 << 24
 
 # Rows at a time: the weight's gradient is added to once a chunk, which costs as much as H rows.
 _FEWEST_ROWS = 256
+_FEWEST_ON_A_GPU = 4096  # logits of 1 GB at most; fewer kernels, and less to compile
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ def _run(
     low_VH, low_V = weight_VH.to(dtype), None if bias_V is None else bias_V.to(dtype)
     asked_N = targets_N != IGNORE
     targets_N = targets_N.clamp_min(0)[:, None]
-    rows = max(_FEWEST_ROWS, hidden_NH.shape[1])
+    fewest = _FEWEST_ROWS if hidden_NH.device.type == "cpu" else _FEWEST_ON_A_GPU
+    rows = max(fewest, hidden_NH.shape[1])
     for first in range(0, len(hidden_NH), rows):
         some = slice(first, first + rows)
         low_RH = hidden_NH[some].to(dtype)

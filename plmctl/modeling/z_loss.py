@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+from plmctl.modeling.batch import IGNORE
+
 
 def cross_entropy_and_z(
     logits: Tensor, targets: Tensor, coefficient: float
@@ -14,10 +16,12 @@ def cross_entropy_and_z(
 
     Args:
         logits: [K, V].
-        targets: [K], none of them ignored.
+        targets: [K], IGNORE where nothing is asked.
         coefficient: Of the penalty.
     """
     wide = logits.float()
     log_z = wide.logsumexp(-1)
-    right = wide.gather(-1, targets[:, None]).squeeze(-1)
-    return (log_z - right).sum(), coefficient * log_z.square().sum()
+    asked = targets != IGNORE
+    right = wide.gather(-1, targets.clamp_min(0)[:, None]).squeeze(-1)
+    nats = (log_z - right).where(asked, 0)
+    return nats.sum(), coefficient * log_z.where(asked, 0).square().sum()

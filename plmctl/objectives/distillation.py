@@ -183,19 +183,18 @@ class Distillation:
         )
         student_NV, student_NH = said["mlm"].float(), said["hidden"].float()
         mlm = cross_entropy_sums(said, {"mlm": targets["mlm"]})["mlm"]
-        if config.kl_tokens == "masked":
-            asked = targets["kl"] != IGNORE
-            student_NV, logits_NV = student_NV[asked], logits_NV[asked]
-        kl = kl_div(
+        # No choice of rows by what is in them: a GPU would be waited for to count them.
+        kl_NV = kl_div(
             log_softmax(student_NV / config.temperature, dim=-1),
             log_softmax(logits_NV / config.temperature, dim=-1),
             log_target=True,
-            reduction="sum",
+            reduction="none",
         )
+        kl = kl_NV.sum(-1).where(targets["kl"] != IGNORE, 0).sum()
         sums = {"mlm": mlm, "kl": kl}
         if config.cosine_weight:
-            distance = 1 - cosine_similarity(student_NH, hidden_NH, dim=-1)
-            return sums | {"cosine": distance.sum()}
+            distance_N = 1 - cosine_similarity(student_NH, hidden_NH, dim=-1)
+            return sums | {"cosine": distance_N.where(targets["cosine"] != IGNORE, 0).sum()}
         return sums | {"cosine": 0 * kl}
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:

@@ -101,6 +101,7 @@ def would_use(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
     import torch
 
     from plmctl.runs.launch import process_count
+    from plmctl.training.compiling import compiles
     from plmctl.training.engine import make_accelerator
 
     processes = process_count(config.launch, config.compute.device)
@@ -108,11 +109,18 @@ def would_use(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
     device = accelerator.device.type
     precision = {"no": "fp32"}.get(accelerator.mixed_precision, accelerator.mixed_precision)
     workers = config.compute.workers
+    model_type = _model_type(config)
+    compiled = compiles(config.compute, device, model_type)
+    if config.compute.checkpoint_activations and model_type == "elmo":
+        from plmctl.modeling.recompute import refusal
+
+        raise refusal("ELMo")
     return {
         "device": device,
         "precision": precision,
-        "compile": config.compute.compile is True,
-        "attention": _attention(config, device),
+        "compile": compiled,
+        "checkpoint_activations": config.compute.checkpoint_activations,
+        "attention": _attention(config, by_hand=device == "cpu" and not compiled),
         "threads": torch.get_num_threads(),
         "processes": processes,
         "workers": workers if isinstance(workers, int) else (2 if device == "cuda" else 0),
@@ -120,11 +128,11 @@ def would_use(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
     }
 
 
-def _attention(config: PretrainConfig | FinetuneConfig, device: str) -> str:
+def _attention(config: PretrainConfig | FinetuneConfig, *, by_hand: bool) -> str:
     """The kernel, by its name in transformers and in words."""
     name = config.compute.attention
     found = name if name != "auto" else _library_choice(config)
-    if name == "auto" and found == "sdpa" and device == "cpu":
+    if name == "auto" and found == "sdpa" and by_hand:
         from plmctl.modeling.attention import NAME
 
         return f"{NAME} (with fast dropout)"
@@ -137,21 +145,29 @@ def _library_choice(config: PretrainConfig | FinetuneConfig) -> str:
     from plmctl import families, objectives
     from plmctl.config.pretrain import PretrainConfig
 
+    if _model_type(config) == "elmo":
+        return "none (LSTM)"
     if not isinstance(config, PretrainConfig) or config.model.init_from is not None:
-        from plmctl.modeling.auto import config_of
-        from plmctl.runs.finetune import check_model
-
-        source = config.model.init_from if isinstance(config, PretrainConfig) else config.model
-        check_model(str(source))
-        model_type = config_of(str(source)).model_type
-        return "none (LSTM)" if model_type == "elmo" else "sdpa"
+        return "sdpa"
     family = families.get(config.model.family)
     parts = objectives.get(config.objective.name).PARTS
     with torch.device("meta"):
         model = family.build(config.model, vocab_size=_STAND_IN, pad_id=0, parts=parts)
-    if config.model.family == "elmo":
-        return "none (LSTM)"
     return str(model.config._attn_implementation or "eager")
+
+
+def _model_type(config: PretrainConfig | FinetuneConfig) -> str:
+    """Of a network that is loaded, transformers' name; else the family's, ELMo's being the same."""
+    from plmctl.config.pretrain import PretrainConfig
+
+    if isinstance(config, PretrainConfig) and config.model.init_from is None:
+        return config.model.family
+    from plmctl.modeling.auto import config_of
+    from plmctl.runs.finetune import check_model
+
+    source = config.model.init_from if isinstance(config, PretrainConfig) else config.model
+    check_model(str(source))
+    return str(config_of(str(source)).model_type)
 
 
 def _micro_batch(

@@ -23,7 +23,7 @@ from plmctl.runs.folder import (
 )
 from plmctl.runs.labelled import Examples, file_names, read_examples
 from plmctl.runs.safety import retention, safety
-from plmctl.runs.say import say, show
+from plmctl.runs.say import COMPILES, say, show
 from plmctl.shaping.keys import fold, stream
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ def _train(
     accelerator = make_accelerator(config.compute)
     accelerator.wait_for_everyone()
     engine = _engine(config, accelerator, examples)
+    if accelerator.unwrap_model(engine.network).compiled:
+        say(COMPILES)
     plan = replace(make_plan(config, examples.train, accelerator), until=until, **safety(config))
     if accelerator.is_main_process:
         write_environment(folder, examples.hashes)

@@ -24,6 +24,10 @@ def check_network(config: PretrainConfig) -> None:
     vocab = Vocab.from_folder(config.tokenizer)
     check_objective(config, vocab)
     outline = _outline(config, vocab)
+    if config.compute.checkpoint_activations and outline.model_type == "elmo":
+        from plmctl.modeling.recompute import refusal
+
+        raise refusal("ELMo")
     check = getattr(objectives.get(config.objective.name), "check", None)
     if check is not None:
         longest = max(phase.seq_len for phase in config.train.phases)

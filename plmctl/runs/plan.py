@@ -56,9 +56,10 @@ def costs(config: PretrainConfig, vocab_size: int | None = None) -> dict[str, An
         flops += tokens * cost.flops_per_token(sizes, seq_len, output)
     micro = use["micro_batch_size"]
     rows = micro if isinstance(micro, list) else [micro] * len(steps.seq_lens)
-    kept = use["device"] == "cpu" or use["attention"] == "eager"
+    scores = use["device"] == "cpu" or use["attention"] == "eager"
+    kept = cost.Kept(mixed, scores, use["checkpoint_activations"])
     work = max(
-        cost.activations(sizes, size, length, mixed=mixed, scores=kept, targets=predicted)
+        cost.activations(sizes, size, length, targets=predicted, kept=kept)
         for size, length in zip(rows, steps.seq_lens, strict=True)
     )
     parts = cost.memory(sizes, config.optim.name, mixed=mixed)
@@ -95,7 +96,7 @@ def in_words(figures: Mapping[str, Any]) -> dict[str, object]:
         "of it": parts,
         "a checkpoint": _size(figures["checkpoint"]),
         "disk in the end": _size(figures["disk"]),
-        "device": "{device}, {precision}, {processes} processes".format(**figures["use"]),
+        "device": _device(figures["use"]),
     }
     if "seconds" not in figures:
         return {**words, "time": "add --measure to try a few steps"}
@@ -104,6 +105,12 @@ def in_words(figures: Mapping[str, Any]) -> dict[str, object]:
         f"{speed:,.0f} tokens/s, {figures['flops'] / figures['seconds']:.3g} FLOP/s"
     )
     return {**words, "time, about": duration(figures["seconds"])}
+
+
+def _device(use: Mapping[str, Any]) -> str:
+    compiled = ", compiled" if use["compile"] else ""
+    twice = ", activations computed twice" if use["checkpoint_activations"] else ""
+    return "{device}, {precision}, {processes} processes".format(**use) + compiled + twice
 
 
 def _sizes(config: PretrainConfig, vocab_size: int | None) -> Sizes:
@@ -184,7 +191,7 @@ def _measured(config: PretrainConfig) -> dict[str, Any]:
     """Seconds of a step of each phase and of the run, from a few micro-batches here."""
     from plmctl.runs.launch import process_count
     from plmctl.runs.prepare import prepare
-    from plmctl.runs.pretrain import check, make_network, make_plan
+    from plmctl.runs.pretrain import check, make_network, make_plan, shapes_vary
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loader import StepBatches
     from plmctl.training.update import update
@@ -194,7 +201,8 @@ def _measured(config: PretrainConfig) -> dict[str, Any]:
     accelerator = make_accelerator(config.compute)
     plan = make_plan(config, prepared, accelerator)
     network = make_network(config, prepared.vocab)
-    engine = make_engine(accelerator, network, config.optim, config.compute)
+    varying = shapes_vary(config)
+    engine = make_engine(accelerator, network, config.optim, config.compute, varying=varying)
     engine.network.train()
     processes, seconds = process_count(config.launch, config.compute.device), []
     for phase in plan.phases:
@@ -202,13 +210,15 @@ def _measured(config: PretrainConfig) -> dict[str, Any]:
         batches = StepBatches(phase.step, phase.slicing, plan.seed)[last]
         say(f"trying {_TRIALS} micro-batches")
         times = []
-        for number in range(_TRIALS):
+        # A compiled network meets every shape once before its time counts.
+        for number in range(-_TRIALS if network.compiled else 0, _TRIALS):
             began = time.perf_counter()
             one = [batches[number % len(batches)]]
-            done = update(engine, phase.step, one, plan.clip, number, False)
+            done = update(engine, phase.step, one, plan.clip, abs(number), False)
             if done.loss != done.loss:  # reading it waits for the device
                 raise PlmError("a trial step gave a loss that is no number", "lower optim.lr")
             times.append(time.perf_counter() - began)
+        del times[:-_TRIALS]
         seconds.append(statistics.median(times[1:]) * len(batches) / processes)
     full = sum(one * phase.steps for one, phase in zip(seconds, plan.phases, strict=True))
     whole = sum(p.seq_len * p.steps for p in config.train.phases) * config.train.batch_size

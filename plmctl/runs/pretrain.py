@@ -24,7 +24,7 @@ from plmctl.runs.folder import (
 from plmctl.runs.outline import begin, check_network, fresh_model, outputs
 from plmctl.runs.prepare import Prepared, prepare
 from plmctl.runs.safety import retention, safety
-from plmctl.runs.say import say, show
+from plmctl.runs.say import COMPILES, say, show
 from plmctl.runs.word_starts import check_text
 from plmctl.shaping.keys import fold, stream
 from plmctl.tokenization.vocab import Vocab
@@ -155,9 +155,15 @@ def make_network(config: PretrainConfig, vocab: Vocab) -> "Network":
     return Network(model, family.forward)
 
 
+def shapes_vary(config: PretrainConfig) -> bool:
+    """Whether micro-batches have other numbers of rows from step to step."""
+    return bool(config.data.mixture) or config.train.batch_ramp is not None
+
+
 def make_plan(config: PretrainConfig, prepared: Prepared, accelerator: "Accelerator") -> "Plan":
     """The phases of a config, cut up for these processes."""
     from plmctl.training.clock import factor
+    from plmctl.training.compiling import compiles
     from plmctl.training.loader import Slicing, auto_micro_batch
     from plmctl.training.loop import Phase, Plan
     from plmctl.training.ramp import course
@@ -169,12 +175,15 @@ def make_plan(config: PretrainConfig, prepared: Prepared, accelerator: "Accelera
     if smallest < world:
         key = "train.batch_size" if ramp is None else "train.batch_ramp.start"
         raise ConfigError(f"{key}: {smallest} rows for {world} processes")
+    compiled = compiles(config.compute, device, config.model.family)
+    fixed = compiled and not shapes_vary(config)
     phases, steps = [], course(config.train)
     for phase, sizes in zip(config.train.phases, steps.sizes, strict=True):
         micro = auto_micro_batch(
             config.train.micro_batch_size, -(-batch // world), phase.seq_len, device
         )
-        slicing = Slicing(batch, micro, accelerator.process_index, world, sizes)
+        width = phase.seq_len if fixed else None
+        slicing = Slicing(batch, micro, accelerator.process_index, world, sizes, width=width)
         step = make_step(config, prepared.train, prepared, phase.seq_len)
         phases.append(Phase(step, phase.steps, slicing))
     workers = config.compute.workers
@@ -203,9 +212,10 @@ def _train(
     accelerator = make_accelerator(config.compute)
     accelerator.wait_for_everyone()  # until the main process has the run folder ready
     plan = replace(make_plan(config, prepared, accelerator), until=until)
-    engine = make_engine(
-        accelerator, make_network(config, prepared.vocab), config.optim, config.compute
-    )
+    network, varying = make_network(config, prepared.vocab), shapes_vary(config)
+    engine = make_engine(accelerator, network, config.optim, config.compute, varying=varying)
+    if network.compiled:
+        say(COMPILES)
     if accelerator.is_main_process:
         write_environment(folder, prepared.hashes)
     with Journal(

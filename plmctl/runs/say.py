@@ -9,6 +9,12 @@ from rich.table import Table
 
 from plmctl.runs import launch
 
+COMPILES = (
+    "the first steps compile the network, which takes a minute or more; "
+    "compute.compile=false does without"
+)
+"""Said before a compiled network trains."""
+
 
 def say(message: str) -> None:
     """A note on stderr, once however many processes there are."""

@@ -101,23 +101,39 @@ def memory(sizes: Sizes, optimizer: str, *, mixed: bool) -> dict[str, float]:
     }
 
 
-def activations(
-    sizes: Sizes, rows: int, seq_len: int, *, mixed: bool, scores: bool, targets: float
-) -> float:
+@dataclass(frozen=True)
+class Kept:
+    """What is kept from the forward for the backward.
+
+    Attributes:
+        mixed: Products are in 16 bits.
+        scores: Attention keeps its scores, which fused kernels do not.
+        inputs_only: Layers keep their inputs; one at a time has the rest, in the backward.
+    """
+
+    mixed: bool
+    scores: bool
+    inputs_only: bool = False
+
+
+def activations(sizes: Sizes, rows: int, seq_len: int, *, targets: float, kept: Kept) -> float:
     """Bytes that a forward keeps for its backward; an estimate, right within a factor of two.
 
     34 bytes a layer, unit and token in 16 bits, and 5 a head and pair of positions where the scores
-    of attention are kept (Korthikanti et al. 2022, equation 1); three copies of the logits.
+    of attention are kept (Korthikanti et al. 2022, equation 1); 2 of those 34 are a layer's input;
+    three copies of the logits.
 
     Args:
         sizes: Of the network.
         rows: Of a micro-batch.
         seq_len: Tokens of a row.
-        mixed: Whether products are in 16 bits.
-        scores: Whether attention keeps its scores, which fused kernels do not.
         targets: Share of the tokens at which a head predicts.
+        kept: In what form.
     """
-    unit = 1 if mixed else 2
-    pairs = 5 * sizes.heads * seq_len if scores else 0
-    layers = sizes.layers * unit * (34 * sizes.width + pairs)
+    unit = 1 if kept.mixed else 2
+    pairs = 5 * sizes.heads * seq_len if kept.scores else 0
+    layer = unit * (34 * sizes.width + pairs)
+    layers = sizes.layers * layer
+    if kept.inputs_only and sizes.layers:
+        layers = sizes.layers * unit * 2 * sizes.width + layer
     return float(rows * seq_len * (layers + 3 * 4 * sizes.outputs * targets))

@@ -15,12 +15,14 @@ from torch.optim import Optimizer
 from plmctl.config.optim import OptimizerConfig
 from plmctl.config.run import ComputeConfig
 from plmctl.errors import ConfigError
-from plmctl.modeling import attention
+from plmctl.modeling import attention, masks
 from plmctl.modeling.activation import fuse_gelu
 from plmctl.modeling.dropout import quicken
 from plmctl.modeling.encoder import narrow
 from plmctl.modeling.network import Network
+from plmctl.modeling.recompute import recompute
 from plmctl.training.checkpoint import Trained
+from plmctl.training.compiling import compile_network, compiles
 from plmctl.training.hardware import native_bf16
 from plmctl.training.optim import make_optimizer
 
@@ -86,24 +88,43 @@ def make_accelerator(compute: ComputeConfig) -> Accelerator:
 
 
 def make_engine(
-    accelerator: Accelerator, network: Network, optim: OptimizerConfig, compute: ComputeConfig
+    accelerator: Accelerator,
+    network: Network,
+    optim: OptimizerConfig,
+    compute: ComputeConfig,
+    *,
+    varying: bool = True,
 ) -> Engine:
     """The network and a new optimizer, prepared for the device and the processes.
 
     The schedule is not prepared: Accelerate would step it once a process.
+
+    Args:
+        accelerator: Device, precision and processes.
+        network: What is trained.
+        optim: How.
+        compute: What else is asked for.
+        varying: Whether the shapes of batches change from step to step; matters to a compiled one.
     """
+    device, model_type = accelerator.device.type, network.model.config.model_type
+    compiled = compiles(compute, device, model_type)
+    by_hand = device == "cpu" and not compiled  # faster, and nothing that a compiler could read
     if compute.attention != "auto":
         network.model.set_attn_implementation(compute.attention)
-    elif accelerator.device.type == "cpu":
+    elif by_hand:
         attention.use(network.model)
-    if accelerator.device.type == "cpu":
+    if by_hand:
         quicken(network.model)
         narrow(network.model)
+    if device != "cpu":
+        masks.without_looking()
     fuse_gelu(network.model)
+    if compute.checkpoint_activations:
+        recompute(network.model)
     network.to(accelerator.device)
-    if compute.compile is True:
-        network.compile(dynamic=True)
-    optimizer = make_optimizer(optim, network, fused=accelerator.device.type == "cuda")
+    if compiled:
+        compile_network(network, varying=varying)
+    optimizer = make_optimizer(optim, network, fused=device == "cuda")
     prepared, optimizer = accelerator.prepare(network, optimizer)
     engine = Engine(accelerator, prepared, optimizer)
     return unwaiting(engine) if accelerator.device.type == "cuda" else engine

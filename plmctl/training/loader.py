@@ -19,6 +19,7 @@ from plmctl.shaping.order import permute
 from plmctl.training.grouping import grouped
 from plmctl.training.mixture import Mixture
 from plmctl.training.ramp import Sizes, constant
+from plmctl.training.shapes import fixed
 from plmctl.training.step import Step, streamed
 
 Ints = NDArray[np.int64]
@@ -41,6 +42,7 @@ class Slicing:
         world: Processes.
         growth: Samples of each step while the batch grows; None: always ``batch_size``.
         lengths: [N] of each sample, where those of a step are to be alike; not with ``growth``.
+        width: Of rows, where batches are to have few shapes (``shapes.fixed``); None: as they come.
     """
 
     batch_size: int
@@ -49,6 +51,7 @@ class Slicing:
     world: int = 1
     growth: Sizes | None = None
     lengths: Ints | None = None
+    width: int | None = None
 
     @property
     def sizes(self) -> Sizes:
@@ -128,7 +131,8 @@ class StepBatches(Dataset[list[Batch]]):
         """The micro-batches of step ``index`` of the phase."""
         if streamed(self._step):
             return list(_rows(self._step, self._slicing, self.examples(index), index))
-        return list(_collate(self._step, self.pieces(index)))
+        made, width = _collate(self._step, self.pieces(index)), self._slicing.width
+        return [batch if width is None else fixed(batch, width) for batch in made]
 
     def examples(self, index: int) -> Ints:
         """The examples of a step over all processes, [2, N]: epochs and sample numbers."""

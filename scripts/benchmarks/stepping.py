@@ -32,8 +32,10 @@ def plmctl_steps(
     compute = ComputeConfig(device=given.device, precision=given.precision, compile=cuda)
     accelerator = make_accelerator(compute)
     optim = OptimConfig(eps=1e-8, weight_decay=0.0)
-    engine = make_engine(accelerator, Network(model, forward), optim, compute)
-    slicing = Slicing(given.batch, given.batch, lengths=lengths)
+    varying = lengths is not None
+    engine = make_engine(accelerator, Network(model, forward), optim, compute, varying=varying)
+    width = given.length if cuda and not varying else None
+    slicing = Slicing(given.batch, given.batch, lengths=lengths, width=width)
     source = StepBatches(step, slicing, 1)
     engine.network.train()
     made = training_batches(source, 0, count, workers=2 if cuda else 0, pin=cuda)

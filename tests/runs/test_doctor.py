@@ -41,16 +41,19 @@ def test_what_a_run_would_use(world: Path, capfd: pytest.CaptureFixture[str]) ->
     assert eager["attention"] == "eager"
 
 
-def test_what_it_says_of_attention_is_what_a_run_has(world: Path) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_it_says_of_attention_is_what_a_run_has(compiled: bool, world: Path) -> None:
     from plmctl.config.load import load
     from plmctl.runs.prepare import prepare
     from plmctl.runs.pretrain import make_network
 
-    config = load("pretrain", "bert.yaml", ["compute.device=cpu"])
+    asked = ["compute.device=cpu", f"compute.compile={str(compiled).lower()}"]
+    config = load("pretrain", "bert.yaml", asked)
     accelerator = engine.make_accelerator(config.compute)
     network = make_network(config, prepare(config).vocab)
     made = engine.make_engine(accelerator, network, config.optim, config.compute)
     used = made.trained().network.config._attn_implementation
+    assert network.compiled == compiled
     assert doctor.would_use(config)["attention"].split()[0] == used
 
 
@@ -79,3 +82,23 @@ def test_extras_that_are_missing_say_how_to_get_them(monkeypatch: pytest.MonkeyP
     assert not found["zh"]["present"]
     assert found["zh"]["missing"] == ["jieba"]
     assert found["zh"]["install"] == "pip install 'plmctl[zh]'"
+
+
+@pytest.mark.parametrize("command", ["doctor", "plan"])
+def test_what_is_compiled_and_computed_twice_is_said(
+    command: str, world: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = ("bert.yaml", "compute.device=cpu")
+    capfd.readouterr()
+    assert run_main(command, *given, "--json") == 0
+    plain = json.loads(capfd.readouterr().out)
+    asked = ("compute.compile=true", "compute.checkpoint_activations=true")
+    assert run_main(command, *given, *asked, "--json") == 0
+    changed = json.loads(capfd.readouterr().out)
+    key = {"doctor": "run", "plan": "use"}[command]
+    assert (plain[key]["compile"], plain[key]["checkpoint_activations"]) == (False, False)
+    assert (changed[key]["compile"], changed[key]["checkpoint_activations"]) == (True, True)
+    if command == "plan":
+        assert changed["memory"]["activations"] < plain["memory"]["activations"]
+        assert run_main(command, *given, *asked) == 0
+        assert "compiled, activations computed twice" in " ".join(capfd.readouterr().out.split())

@@ -56,6 +56,17 @@ def test_the_model_folder_loads_through_the_auto_classes(run: Path) -> None:
     assert (run / "report.html").is_file()
 
 
+@pytest.mark.parametrize("command", ["pretrain", "doctor"])
+def test_activations_are_not_computed_twice(
+    command: str, run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Refused before a run folder is made."""
+    asked = ("run=run-elmo-again", "compute.checkpoint_activations=true")
+    assert run_main(command, "elmo.yaml", *asked) == 2
+    assert "not done for ELMo" in capfd.readouterr().err
+    assert not Path("run-elmo-again").exists()
+
+
 @pytest.mark.slow
 def test_two_processes_give_the_run_of_one(run: Path) -> None:
     """The carried state too, whose rows each process has a part of."""

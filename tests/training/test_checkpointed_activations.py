@@ -1,0 +1,150 @@
+"""Activations computed twice: the same gradients to the bit, less kept, and what it costs."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from plmctl import families, objectives, registry
+from plmctl.config.optim import OptimConfig
+from plmctl.config.run import ComputeConfig
+from plmctl.corpus.store import TokenStore
+from plmctl.errors import ConfigError
+from plmctl.modeling.network import Network
+from plmctl.tokenization.vocab import Vocab
+from plmctl.training import cost
+from plmctl.training.engine import make_accelerator, make_engine
+from plmctl.training.loader import Slicing, StepBatches
+from plmctl.training.loop import update
+from plmctl.training.step import Step
+
+SENTINELS = tuple(range(119, 99, -1))
+VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=SENTINELS)
+ENCODER = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 3}
+DROPPED = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
+DECODER = {"n_layer": 3, "n_embd": 32, "n_head": 2, "n_positions": 64}
+DECODER_DROPPED = {"resid_pdrop": 0.2, "embd_pdrop": 0.2, "attn_pdrop": 0.2}
+T5 = {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_kv": 16, "d_ff": 64, "dropout_rate": 0.2}
+
+CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "bert": ("bert", "mlm+nsp", {**ENCODER, **DROPPED}, {}),
+    "bert, top layer narrow": ("bert", "mlm", {**ENCODER, **DROPPED}, {"rate": 0.05}),
+    "roberta": ("roberta", "mlm", {**ENCODER, **DROPPED}, {"rate": 0.05}),
+    "albert": ("albert", "mlm+sop", {**ENCODER, **DROPPED, "num_hidden_groups": 2}, {}),
+    "spanbert": ("spanbert", "mlm+sbo", {**ENCODER, **DROPPED}, {}),
+    "distilbert": (
+        "distilbert",
+        "mlm",
+        {"dim": 32, "n_heads": 2, "n_layers": 3, "dropout": 0.2, "attention_dropout": 0.2},
+        {},
+    ),
+    "gpt1": ("gpt1", "clm", {**DECODER, **DECODER_DROPPED}, {}),
+    "gpt2": ("gpt2", "clm", {**DECODER, **DECODER_DROPPED}, {}),
+    "gpt2, within documents": (
+        "gpt2",
+        "clm",
+        {**DECODER, **DECODER_DROPPED},
+        {"attention": "within"},
+    ),
+    "gpt3": ("gpt3", "clm", {**DECODER, **DECODER_DROPPED}, {}),
+    "t5": ("t5", "span_corruption", T5, {}),
+    "t5 1.1": ("t5", "span_corruption", {**T5, "version": "v1.1"}, {}),
+}
+
+
+def network_of(family: str, objective: str, fields: dict[str, Any]) -> Network:
+    torch.manual_seed(0)
+    config = registry.load("families", family).Config(size="tiny", **fields)
+    parts = objectives.get(objective).PARTS
+    member = families.get(family)
+    model = member.build(config, vocab_size=VOCAB.size, pad_id=0, parts=parts)
+    return Network(model, member.forward)
+
+
+def step_of(objective: str, fields: dict[str, Any], store: TokenStore) -> Step:
+    member = objectives.get(objective)
+    step: Step = member.make(member.Config(name=objective, **fields), store, VOCAB, 48, 7)
+    return step
+
+
+def gradients(case: str, store: TokenStore, *, twice: bool) -> tuple[dict[str, Tensor], int]:
+    """The gradient of a step in two micro-batches, and the bytes kept for its first backward."""
+    family, objective, fields, asked = CASES[case]
+    compute = ComputeConfig(device="cpu", checkpoint_activations=twice)
+    network = network_of(family, objective, fields)
+    engine = make_engine(make_accelerator(compute), network, OptimConfig(lr=1e-2), compute)
+    engine.network.train()
+    found: dict[str, Tensor] = {}
+    for name, parameter in network.named_parameters():
+        parameter.register_post_accumulate_grad_hook(
+            lambda p, name=name: found.__setitem__(name, p.grad.clone())
+        )
+    batches = StepBatches(step_of(objective, asked, store), Slicing(16, 8), 7)[0]
+    kept: dict[int, int] = {}
+    backwards: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        if not backwards:
+            kept[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    def unpack(tensor: Tensor) -> Tensor:
+        backwards.append(1)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        update(engine, step_of(objective, asked, store), batches, None, 1, False)
+    return found, sum(kept.values())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_the_same_and_less_is_kept(case: str, store: TokenStore) -> None:
+    once, whole = gradients(case, store, twice=False)
+    again, less = gradients(case, store, twice=True)
+    assert set(again) == set(once)
+    largest = max(float(gradient.abs().max()) for gradient in once.values())
+    assert largest > 0.01
+    for name, gradient in once.items():
+        assert torch.equal(again[name], gradient), name
+    assert less < 0.8 * whole  # of what is left, most are weights and the head
+
+
+def test_another_draw_would_show(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The draws matter: without the generator put back, gradients differ."""
+    from functools import partial
+
+    from plmctl.modeling import recompute
+
+    careless = partial(recompute.checkpoint, preserve_rng_state=False)
+    monkeypatch.setattr(recompute, "checkpoint", careless)
+    once, _ = gradients("albert", store, twice=False)
+    again, _ = gradients("albert", store, twice=True)
+    assert not all(torch.equal(again[name], gradient) for name, gradient in once.items())
+
+
+def test_elmo_is_refused() -> None:
+    compute = ComputeConfig(device="cpu", checkpoint_activations=True)
+    network = network_of("elmo", "bilm", {})
+    with pytest.raises(ConfigError, match="not done for ElmoForPreTraining"):
+        make_engine(make_accelerator(compute), network, OptimConfig(lr=1e-2), compute)
+
+
+def test_evaluation_runs_layers_once(store: TokenStore) -> None:
+    """Nothing is computed twice where nothing is trained."""
+    from plmctl.modeling.recompute import recompute
+
+    network = network_of("albert", "mlm", ENCODER).eval()
+    (batch,) = StepBatches(step_of("mlm", {}, store), Slicing(4, 4), 7)[0]
+    expected = network(**batch.inputs)["mlm"]
+    recompute(network.model)
+    torch.testing.assert_close(network(**batch.inputs)["mlm"], expected, rtol=0, atol=0)
+
+
+def test_what_it_saves_is_in_the_estimate() -> None:
+    base = cost.Sizes(110_000_000, 110_000_000, 12, 768, 12, 30_522, two_stacks=False)
+    whole = cost.activations(base, 32, 512, targets=0.15, kept=cost.Kept(True, False))
+    less = cost.activations(base, 32, 512, targets=0.15, kept=cost.Kept(True, False, True))
+    layer = 34 * 768 * 32 * 512
+    assert whole - less == 12 * layer - (12 * 2 * 768 * 32 * 512 + layer)
+    assert less < 0.4 * whole

@@ -1,0 +1,125 @@
+"""Batches padded to a few shapes: the same losses and gradients, and few shapes indeed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from plmctl.corpus.store import TokenStore
+from plmctl.modeling.batch import Batch
+from plmctl.modeling.encoder import narrow
+from plmctl.training.loader import Slicing, StepBatches
+from plmctl.training.shapes import capacity
+from plmctl.training.step import Step
+from tests.training.test_checkpointed_activations import VOCAB, network_of, step_of
+
+ENCODER = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2}
+STILL = {**ENCODER, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+STUDENT = {"dim": 32, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
+T5 = {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_kv": 16, "d_ff": 64, "dropout_rate": 0.0}
+
+CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "bert": ("bert", "mlm+nsp", STILL, {}),
+    "pairs without a label": ("bert", "mlm", STILL, {"packing": "segment_pair"}),
+    "roberta": ("roberta", "mlm", STILL, {"packing": "full_sentences"}),
+    "albert": ("albert", "mlm+sop", STILL, {}),
+    "spanbert": ("spanbert", "mlm+sbo", STILL, {}),
+    "distilbert": ("distilbert", "mlm", STUDENT, {}),
+    "distilbert, taught": ("distilbert", "distillation", STUDENT, {}),
+    "distilbert, taught at masks": ("distilbert", "distillation", STUDENT, {"kl_tokens": "masked"}),
+    "t5": ("t5", "span_corruption", T5, {}),
+    "t5 without the penalty": ("t5", "span_corruption", T5, {"z_loss": 0.0}),
+    "t5, independent tokens": ("t5", "iid_denoising", T5, {}),
+    "t5, prefixes": ("t5", "prefix_lm", T5, {}),
+    "gpt2": ("gpt2", "clm", {"n_embd": 32, "n_head": 2, "n_positions": 64, "resid_pdrop": 0.0,
+                             "embd_pdrop": 0.0, "attn_pdrop": 0.0}, {}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("teacher")
+    network_of("bert", "mlm", ENCODER).model.save_pretrained(folder)
+    return str(folder)
+
+
+def both(step: Step, rows: int = 7) -> tuple[Batch, Batch]:
+    """A micro-batch as it comes, and padded."""
+    return tuple(  # type: ignore[return-value]  # two of them
+        StepBatches(step, Slicing(rows, rows, width=width), 7)[1][0] for width in (None, 56)
+    )
+
+
+@pytest.mark.parametrize("narrowed", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_padding_changes_neither_losses_nor_gradients(
+    case: str, narrowed: bool, store: TokenStore, teacher: str
+) -> None:
+    family, objective, fields, asked = CASES[case]
+    if objective == "distillation":
+        asked = {**asked, "teacher": teacher}
+    step, network = step_of(objective, asked, store), network_of(family, objective, fields)
+    if narrowed:  # it asks for its cells in order
+        narrow(network.model)
+    network.train()
+    plain, padded = both(step)
+    assert padded.counts() == plain.counts()
+    assert padded.tokens == plain.tokens
+    assert (padded.cells > plain.cells) == (objective != "clm")
+
+    def outcome(batch: Batch) -> tuple[dict[str, Tensor], list[Tensor]]:
+        network.zero_grad()
+        sums = step.loss(network, batch)
+        torch.stack([sums[part] for part in step.parts]).sum().backward()
+        return sums, [p.grad.clone() for p in network.parameters() if p.grad is not None]
+
+    (sums, gradients), (found, others) = outcome(plain), outcome(padded)
+    for part in step.parts:
+        torch.testing.assert_close(found[part], sums[part], rtol=1e-6, atol=1e-6)
+    largest = max(float(gradient.abs().max()) for gradient in gradients)
+    for other, gradient in zip(others, gradients, strict=True):
+        torch.testing.assert_close(other, gradient, rtol=1e-4, atol=1e-6 * largest)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6))
+def test_capacity(count: int, more: int) -> None:
+    most = count + more
+    found = capacity(count, most)
+    assert count <= found <= most
+    assert found - count < max(1, count / 4)
+    assert capacity(found, most) == found
+
+
+def shapes(batches: list[Batch]) -> set[tuple[object, ...]]:
+    return {
+        tuple((name, tuple(t.shape)) for name, t in {**b.inputs, **b.targets}.items())
+        for b in batches
+    }
+
+
+def test_nearly_always_one_shape(tmp_path: Path) -> None:
+    """Micro-batches as a GPU has them: 512 rows of sentence pairs."""
+    from plmctl import objectives
+
+    rng = np.random.default_rng(1)
+    documents = [
+        [rng.integers(6, 100, rng.integers(3, 30)).tolist() for _ in range(rng.integers(5, 40))]
+        for _ in range(400)
+    ]
+    store = TokenStore.from_lists(documents, vocab_size=120)
+    member = objectives.get("mlm+nsp")
+    step = member.make(member.Config(name="mlm+nsp"), store, VOCAB, 128, 7)
+    plain, padded = (
+        [StepBatches(step, Slicing(512, 512, width=width), 7)[n][0] for n in range(12)]
+        for width in (None, 128)
+    )
+    assert len(shapes(plain)) > 6
+    assert len(shapes(padded)) <= 2
+    longer = [len(b.inputs["positions"]) for b in padded]
+    shorter = [len(b.inputs["positions"]) for b in plain]
+    assert sum(longer) < 1.25 * sum(shorter)
