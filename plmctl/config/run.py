@@ -17,8 +17,8 @@ class ComputeConfig(Model):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto: bf16 on a CUDA device that has it, else fp32."""
     compile: bool | Literal["auto"] = "auto"
-    """Run the network through `torch.compile` while training; auto: on a CUDA device, but for
-    ELMo."""
+    """Run the network through `torch.compile` while training; auto: in pretraining on a CUDA
+    device, but for ELMo."""
     checkpoint_activations: bool = False
     """Compute each layer a second time in the backward pass instead of keeping what is in it: a
     step takes about a third longer, and most of the memory of activations is free. Not for

@@ -100,8 +100,9 @@ def would_use(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
     """
     import torch
 
+    from plmctl.config.pretrain import PretrainConfig
     from plmctl.runs.launch import process_count
-    from plmctl.training.compiling import compiles
+    from plmctl.training.compiling import compiles, for_finetuning
     from plmctl.training.engine import make_accelerator
 
     processes = process_count(config.launch, config.compute.device)
@@ -110,7 +111,9 @@ def would_use(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
     precision = {"no": "fp32"}.get(accelerator.mixed_precision, accelerator.mixed_precision)
     workers = config.compute.workers
     model_type = _model_type(config)
-    compiled = compiles(config.compute, device, model_type)
+    pretraining = isinstance(config, PretrainConfig)
+    compute = config.compute if pretraining else for_finetuning(config.compute)
+    compiled = compiles(compute, device, model_type)
     if config.compute.checkpoint_activations and model_type == "elmo":
         from plmctl.modeling.recompute import refusal
 

@@ -130,6 +130,7 @@ def _engine(config: FinetuneConfig, accelerator: "Accelerator", examples: Exampl
 
     from plmctl.modeling.heads.relabel import new_head
     from plmctl.modeling.network import Network
+    from plmctl.training.compiling import for_finetuning
     from plmctl.training.engine import make_engine
     from plmctl.training.finetuning import ready, slow_down
 
@@ -147,7 +148,8 @@ def _engine(config: FinetuneConfig, accelerator: "Accelerator", examples: Exampl
         changes=_dropout(config),
     )
     ready(config, model)
-    engine = make_engine(accelerator, Network(model, task.forward), config.optim, config.compute)
+    compute = for_finetuning(config.compute)
+    engine = make_engine(accelerator, Network(model, task.forward), config.optim, compute)
     if config.train.layer_decay < 1:
         slow_down(engine.trained().optimizer, model, config.train.layer_decay)
     return engine

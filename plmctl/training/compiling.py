@@ -30,6 +30,13 @@ def compiles(compute: ComputeConfig, device: str, model_type: str) -> bool:
     return compute.compile
 
 
+def for_finetuning(compute: ComputeConfig) -> ComputeConfig:
+    """The same with auto decided: no, since compiling takes as long as many a finetuning."""
+    if compute.compile != "auto":
+        return compute
+    return compute.model_copy(update={"compile": False})
+
+
 def compile_network(network: Network, *, varying: bool) -> None:
     """Compile a network, in place, at its first forward: a minute or two for a base size.
 

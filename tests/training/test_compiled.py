@@ -22,10 +22,11 @@ from plmctl.errors import Preempted
 from plmctl.evaluation.scoring import score
 from plmctl.modeling import projection
 from plmctl.modeling.recompute import recompute
-from plmctl.training.compiling import compiles
+from plmctl.training.compiling import compiles, for_finetuning
 from plmctl.training.engine import make_accelerator, make_engine
 from plmctl.training.loader import Slicing, StepBatches, scoring_batches
-from plmctl.training.loop import Engine, Phase, Plan, update
+from plmctl.training.loop import Engine, Phase, Plan
+from plmctl.training.update import update
 from tests.training.conftest import Train, weights
 from tests.training.test_checkpointed_activations import CASES as DROPPED
 from tests.training.test_checkpointed_activations import network_of, step_of
@@ -209,6 +210,8 @@ def test_what_auto_is() -> None:
     assert not compiles(auto, "cuda", "elmo")
     assert compiles(ComputeConfig(compile=True), "cpu", "bert")
     assert not compiles(ComputeConfig(compile=False), "cuda", "bert")
+    assert not compiles(for_finetuning(auto), "cuda", "bert")
+    assert compiles(for_finetuning(ComputeConfig(compile=True)), "cuda", "bert")
 
 
 @pytest.mark.slow
@@ -243,7 +246,7 @@ torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 20_000  # so that a tiny graph i
 from pathlib import Path
 from plmctl.modeling import projection
 from plmctl.training.loader import Slicing, StepBatches
-from plmctl.training.loop import update
+from plmctl.training.update import update
 from plmctl.corpus.store import TokenStore
 from tests.training.test_compiled import engine_of, step_of
 projection._WORTH_IT = 0

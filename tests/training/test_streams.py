@@ -20,7 +20,8 @@ from plmctl.modeling.carried import Carried
 from plmctl.modeling.network import Network
 from plmctl.tokenization.vocab import Vocab
 from plmctl.training.loader import Slicing, StepBatches, scoring_batches, windows_of
-from plmctl.training.loop import Phase, Plan, update
+from plmctl.training.loop import Phase, Plan
+from plmctl.training.update import update
 from tests.training.conftest import Train, tiny_engine, weights
 
 WORDS = tuple(f"w{number}" for number in range(120))
