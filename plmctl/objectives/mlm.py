@@ -7,6 +7,7 @@ is too long for the network; here it is cut, so that no text is lost.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -16,11 +17,11 @@ from numpy.typing import NDArray
 from plmctl.config.masking import MaskingConfig
 from plmctl.objectives import _inspection
 from plmctl.objectives._masked import ROW_TOKENS, Masker, masker
-from plmctl.objectives._paired import NEXT_SENTENCE, MaskedPairs, check_documents, remembered
+from plmctl.objectives._paired import NEXT_SENTENCE, MaskedPairs, check_documents, kept_pairs
 from plmctl.shaping.examples import Example, Tallies
-from plmctl.shaping.keys import fold, stream
+from plmctl.shaping.keys import Keys
 from plmctl.shaping.packing import LineStream, document_blocks
-from plmctl.shaping.pairing import Pairs, next_sentence_pairs
+from plmctl.shaping.pairing import Records, next_sentence_pairs
 from plmctl.shaping.rows import layout
 
 if TYPE_CHECKING:
@@ -117,10 +118,9 @@ def make(
 def _pairs(masks: Masker, seq_len: int, seed: int) -> MaskedPairs:
     store = masks.store
     check_documents("mlm", store, "choose another `objective.packing`")
-    key = int(fold(seed, stream("pairs"), seq_len))
 
-    @remembered
-    def pairs(pass_: int) -> Pairs:
-        return next_sentence_pairs(store.sentences, store.documents, seq_len, fold(key, pass_))
+    def make_pairs(key: Keys) -> Iterator[Records]:
+        return next_sentence_pairs(store.sentences, store.documents, seq_len, key)
 
+    pairs = kept_pairs(store, seq_len, ("nsp", 0.1), seed, make_pairs)
     return MaskedPairs(masks, pairs, PARTS, NEXT_SENTENCE)
