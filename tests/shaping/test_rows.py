@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plmctl.shaping.packing import DocumentStream, document_blocks
+from plmctl.shaping.packing import DocumentStream, block_edges
 from plmctl.shaping.rows import CLS, PAD, SEP, fill, layout
 
 
@@ -36,7 +36,8 @@ def test_blocks_cover_everything_once_within_documents(
 ) -> None:
     sentences = np.concatenate([[0], np.cumsum([n for d in documents for n in d])])
     starts_of = np.concatenate([[0], np.cumsum([len(d) for d in documents])])
-    starts, ends = document_blocks(sentences, starts_of, block)
+    edges = np.concatenate(list(block_edges(sentences, starts_of, block)))
+    starts, ends = edges[:-1], edges[1:]
     assert starts[0] == 0
     assert ends[-1] == sentences[-1]
     assert (starts[1:] == ends[:-1]).all()
@@ -48,8 +49,8 @@ def test_blocks_cover_everything_once_within_documents(
 def test_blocks_are_greedy() -> None:
     # Sentences of 4, 3, 5 and one of 12, blocks of 8: [4 3] [5] [8] [4]
     sentences = np.array([0, 4, 7, 12, 24])
-    starts, ends = document_blocks(sentences, np.array([0, 4]), 8)
-    assert (ends - starts).tolist() == [7, 5, 8, 4]
+    edges = np.concatenate(list(block_edges(sentences, np.array([0, 4]), 8)))
+    assert np.diff(edges).tolist() == [7, 5, 8, 4]
 
 
 def test_stream_has_a_separator_after_every_document() -> None:
