@@ -154,18 +154,33 @@ class LineStream:
         return Layout(source, np.zeros_like(source), lengths)
 
 
-class DocumentStream:
-    """A corpus as one endless row of tokens, never copied.
+def document_edges(sentences: Ints, documents: Ints, *, separated: bool) -> Iterator[Ints]:
+    """A corpus as one endless row of tokens.
 
     Args:
-        documents: [D+1] token position where each document starts; the last is the token count.
+        sentences: [S+1] token position where each sentence starts.
+        documents: [D+1] sentence index where each document starts.
         separated: Whether a separator stands after every document, and counts as its last token.
+
+    Yields:
+        In parts [D+1] the stream position where each document starts; the last is where all end.
+    """
+    for first in range(0, len(documents), _TOGETHER):
+        starts = sentences[documents[first : first + _TOGETHER]]
+        # Document d starts d separators later in the stream than in the store.
+        yield starts + np.arange(first, first + len(starts)) if separated else starts
+
+
+class DocumentStream:
+    """The stream of ``document_edges``, whose tokens are never copied.
+
+    Args:
+        starts: [D+1] stream position where each document starts.
+        separated: Whether the last token of every document is a separator.
     """
 
-    def __init__(self, documents: Ints, *, separated: bool = True) -> None:
-        self._tokens, self._separated = documents, separated
-        # Document d starts d separators later in the stream than in the store.
-        self._starts = documents + np.arange(len(documents)) if separated else documents
+    def __init__(self, starts: Ints, *, separated: bool = True) -> None:
+        self._starts, self._separated = starts, separated
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -180,10 +195,11 @@ class DocumentStream:
             Token positions in the store (any valid one at a separator), and whether each position
             is a separator.
         """
+        if not self._separated:
+            return positions, np.zeros(positions.shape, dtype=bool)
         document = self._document(positions)
-        token = self._tokens[document] + positions - self._starts[document]
-        separator = token == self._tokens[document + 1]
-        return np.where(separator, token - 1, token), separator
+        separator = positions + 1 == self._starts[document + 1]
+        return positions - document - separator, separator
 
     def offsets(self, positions: Ints) -> Ints:
         """How far each stream position is from the start of its document, any shape."""
