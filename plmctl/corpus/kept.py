@@ -24,7 +24,7 @@ from plmctl.corpus.store import TokenStore
 _FORMAT = 1  # to be raised where a rule gives other rows than before
 _END = struct.Struct("<8sQ")
 _MARK = b"plm rows"
-_MOST = 8  # files a store: passes 0, this and the next one, for two lengths
+_MOST = 8  # files a store: what two lengths need of passes 0, this and the next one, and biLM
 _LEFT_BEHIND = 3600  # seconds after which an unfinished file is nobody's
 
 Parts = Iterable[NDArray[Any]]
@@ -64,7 +64,7 @@ def kept(
 
 
 def _joined(parts: Parts, dtype: np.dtype[Any]) -> NDArray[Any]:
-    return np.concatenate([np.empty(0, dtype), *parts], dtype=dtype)
+    return np.concatenate([np.empty(0, dtype), *(p.astype(dtype, copy=False) for p in parts)])
 
 
 def _written(parts: Parts, dtype: np.dtype[Any]) -> Iterator[bytes]:

@@ -118,7 +118,9 @@ def test_an_attempt_that_fails_leaves_nothing(store: TokenStore) -> None:
 
 def test_a_store_in_memory_or_a_folder_that_cannot_be_written(store: TokenStore) -> None:
     in_memory = TokenStore.from_lists([[[1, 2]]], vocab_size=5)
-    assert kept(in_memory, (), "<i8", Maker()).tolist() == list(range(9))
+    for dtype in ("<i8", "<u2"):
+        found = kept(in_memory, (), dtype, Maker())
+        assert (found.dtype, found.tolist()) == (np.dtype(dtype), list(range(9)))
     assert store.path is not None
     (store.path / "rows").write_text("a file where the folder should be")
     make = Maker()
