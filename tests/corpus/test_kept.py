@@ -156,3 +156,20 @@ def test_the_store_does_not_mind(store: TokenStore, tmp_path: Path) -> None:
     make = Maker()
     kept(again, ("rule",), "<i8", make)
     assert make.times == 0
+
+
+def test_two_processes_that_make_it_at_once(store: TokenStore) -> None:
+    def interrupted() -> Iterator[np.ndarray]:
+        yield PARTS[0]
+        child = os.fork()
+        if not child:
+            made = kept(store, ("rule",), "<i8", Maker())
+            os._exit(0 if made.tolist() == list(range(9)) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        yield PARTS[2]
+
+    assert kept(store, ("rule",), "<i8", interrupted).tolist() == list(range(9))
+    assert len(files(store)) == 1
+    make = Maker()
+    assert kept(store, ("rule",), "<i8", make).tolist() == list(range(9))
+    assert make.times == 0
