@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.config.masking import MaskingConfig
+from plmctl.corpus.kept import kept
 from plmctl.errors import ConfigError
 from plmctl.shaping.keys import Keys, fold, stream
 from plmctl.shaping.masking import (
@@ -20,6 +22,7 @@ from plmctl.shaping.masking import (
     ngram_shares,
     replace,
 )
+from plmctl.shaping.packing import block_edges
 from plmctl.shaping.rows import CLS, PAD, SEP, Layout, fill
 from plmctl.tokenization.vocab import TOKEN_NAMES
 
@@ -34,6 +37,17 @@ Bools = NDArray[np.bool_]
 
 ROW_TOKENS = ("mask", "cls", "sep", "pad")
 """What the tokenizer of a masked objective must have."""
+
+
+def document_rows(store: TokenStore, block: int) -> tuple[Ints, Ints]:
+    """Rows of at most ``block`` tokens, whole sentences of one document; see ``block_edges``.
+
+    Returns:
+        starts, ends: token positions, each [rows].
+    """
+    found = partial(block_edges, store.sentences, store.documents, block)
+    edges = kept(store, ("rows of documents", block), np.int64, found)
+    return edges[:-1], edges[1:]
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.corpus.kept import kept
 from plmctl.errors import DataError
 from plmctl.objectives import _inspection
 from plmctl.objectives._masked import Masker
 from plmctl.shaping.examples import Example, Tallies, merge, pair_tallies
-from plmctl.shaping.pairing import Pairs
+from plmctl.shaping.keys import Keys, fold, stream
+from plmctl.shaping.pairing import Pairs, Records, record_type
 from plmctl.shaping.rows import layout
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class MaskedPairs:
     """The pairs of one store at one sequence length."""
 
     masker: Masker
-    pairs: Callable[[int], Pairs]
+    pairs: Callable[[int], Records]
     """The pairs of a pass over the corpus."""
     parts: tuple[str, ...]
     """The part of the masked tokens, and that of the pairs' labels if they are asked for."""
@@ -88,14 +90,11 @@ class MaskedPairs:
     def _chosen(self, epochs: Ints, samples: Ints) -> tuple[Ints, Pairs]:
         """[B] the pass of each sample, and its pair."""
         passes = np.array([self.masker.config.pass_of(int(epoch)) for epoch in epochs])
-        columns: dict[str, NDArray[Any]] = {}
+        chosen = np.empty(len(samples), self.pairs(int(passes[0])).dtype)
         for pass_ in np.unique(passes):
-            rows = np.flatnonzero(passes == pass_)
-            pairs = self.pairs(int(pass_))
-            for name, column in vars(pairs).items():
-                chosen = columns.setdefault(name, np.empty(len(samples), dtype=column.dtype))
-                chosen[rows] = column[samples[rows] % len(pairs)]
-        return passes, Pairs(**columns)
+            rows, pairs = passes == pass_, self.pairs(int(pass_))
+            chosen[rows] = pairs[samples[rows] % len(pairs)]
+        return passes, Pairs.of(chosen)
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy of the masked tokens and of the pairs' labels, in nats."""
@@ -129,9 +128,33 @@ class MaskedPairs:
         return _inspection.example(self.masker, batch, note)
 
 
-def remembered(pairs: Callable[[int], Pairs]) -> Callable[[int], Pairs]:
-    """``pairs`` without doing a pass twice: a batch that straddles two epochs needs both."""
-    return lru_cache(maxsize=2)(pairs)
+def kept_pairs(
+    store: TokenStore,
+    seq_len: int,
+    rule: tuple[object, ...],
+    seed: int,
+    make: Callable[[Keys], Iterator[Records]],
+) -> Callable[[int], Records]:
+    """The pairs of a pass, each found once.
+
+    Args:
+        store: The corpus.
+        seq_len: Tokens a row.
+        rule: The name of the way of pairing, and the options that it depends on.
+        seed: Of the run.
+        make: Finds the pairs of a pass, given its key.
+    """
+    key = int(fold(seed, stream("pairs"), seq_len))
+    dtype = record_type(store.num_tokens, seq_len)
+
+    @lru_cache(
+        maxsize=3
+    )  # a batch that straddles two epochs needs both, and every epoch's length 0
+    def pairs(pass_: int) -> Records:
+        wanted = ("pairs", *rule, seq_len, key, pass_)
+        return kept(store, wanted, dtype, lambda: make(fold(key, pass_)))
+
+    return pairs
 
 
 def check_documents(name: str, store: TokenStore, hint: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,10 +13,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from plmctl.config.members import ObjectiveConfig
+from plmctl.corpus.kept import kept
 from plmctl.errors import ConfigError
 from plmctl.shaping.examples import Example, Kind, Piece, Tallies, tally
 from plmctl.shaping.keys import Keys, fold, stream
 from plmctl.shaping.noise import Bools, Ragged, closed, real, runs
+from plmctl.shaping.segments import segments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,7 +81,7 @@ class TextToText:
     shape: Shape
     z_loss: float
     key: int
-    known: dict[str, float] = field(default_factory=dict)
+    known: Callable[[], dict[str, float]]
     """What some of the statistics should come to."""
 
     @property
@@ -158,7 +161,7 @@ class TextToText:
 
     def expected(self) -> dict[str, float]:
         """What some of the statistics should come to."""
-        return self.known
+        return self.known()
 
     def example(self, epoch: int, sample: int) -> Example:
         """One input and its target for reading."""
@@ -223,3 +226,14 @@ def specials(vocab: Vocab, name: str, sentinels: int) -> Specials:
             "shorten train.phases[].seq_len, lower objective.density, or hide longer spans",
         )
     return Specials(vocab.pad, vocab.eos, np.array(vocab.sentinels, dtype=np.int64))
+
+
+def cut(store: TokenStore, size: int, group: int = 1) -> tuple[Ints, Ints]:
+    """Segments of 2 to ``size`` tokens of texts of ``group`` documents; see ``segments``.
+
+    Returns:
+        starts, ends: token positions, each [segments].
+    """
+    found = partial(segments, store.sentences, store.documents, size, 2, group)
+    bounds = kept(store, ("segments", size, group), np.int64, found).reshape(-1, 2)
+    return bounds[:, 0], bounds[:, 1]

@@ -12,7 +12,7 @@ words unknown as targets only, as published. Source: allenai/bilm-tf, data.py an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -23,10 +23,11 @@ from pydantic import Field
 
 from plmctl.config.members import ObjectiveConfig
 from plmctl.config.units import Count
+from plmctl.corpus.kept import kept
 from plmctl.errors import ConfigError
 from plmctl.shaping.candidates import log_uniform
 from plmctl.shaping.keys import fold, stream
-from plmctl.shaping.order import permute
+from plmctl.shaping.order import permuted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 PARTS = ("forward", "backward")
+
+_TOGETHER = 1 << 18  # sentences that are looked at together
 
 
 class Config(ObjectiveConfig):
@@ -67,7 +70,7 @@ class Order:
         starts: [S+1] stream position where each starts; a sentence of n words has n + 1.
     """
 
-    sentences: Ints
+    sentences: NDArray[np.integer]
     starts: Ints
 
 
@@ -180,7 +183,7 @@ class BidirectionalLm:
     def _read(self, order: Order, positions: Ints, *, backward: bool) -> tuple[Ints, Ints]:
         """The word at each stream position and the one after it, within its sentence."""
         at = np.searchsorted(order.starts, positions, side="right") - 1
-        sentence, offset = order.sentences[at], positions - order.starts[at]
+        sentence, offset = order.sentences[at].astype(np.int64), positions - order.starts[at]
         first, end = self.store.sentences[sentence], self.store.sentences[sentence + 1]
         # Both of these and one place more: the mark before the sentence, or the one after it.
         before, after = (end - offset, end - 1 - offset) if backward else (
@@ -217,14 +220,11 @@ def make(
             "lower it, or train a larger tokenizer",
         )
     key = int(fold(seed, stream("sentences")))
-    counts = np.diff(store.sentences) + 1
 
     @lru_cache(maxsize=4)  # two directions, and two epochs where a batch straddles them
     def order(epoch: int, direction: int) -> Order:
-        sentences = np.arange(len(counts))
-        if config.shuffle:
-            sentences = permute(sentences, len(counts), fold(key, epoch, direction))
-        return Order(sentences, np.append(0, np.cumsum(counts[sentences])))
+        drawn = fold(key, epoch, direction) if config.shuffle else None
+        return _order(store, None if drawn is None else int(drawn))
 
     return BidirectionalLm(
         store,
@@ -236,6 +236,26 @@ def make(
         _characters(vocab.words, vocab.bos, vocab.eos),
         int(fold(seed, stream("candidates"), seq_len)),
     )
+
+
+def _order(store: TokenStore, key: int | None) -> Order:
+    """All sentences in the order of a key; None: as they are."""
+    count = store.num_sentences
+    dtype = "<u4" if count < 1 << 32 else "<i8"
+    sentences = kept(store, ("sentences", key), dtype, lambda: permuted(count, key))
+    starts = kept(store, ("starts", key), np.int64, lambda: _starts(store.sentences, sentences))
+    return Order(sentences, starts)
+
+
+def _starts(sentences: Ints, order: NDArray[np.integer]) -> Iterator[Ints]:
+    """Where each sentence starts in the stream, in parts [S + 1]."""
+    end = np.zeros(1, dtype=np.int64)
+    yield end
+    for first in range(0, len(order), _TOGETHER):
+        chosen = order[first : first + _TOGETHER].astype(np.int64)
+        starts = end + np.cumsum(sentences[chosen + 1] - sentences[chosen] + 1)
+        yield starts
+        end = starts[-1:]
 
 
 @lru_cache(maxsize=1)  # training and every validation have the same words

@@ -12,15 +12,17 @@ that what is before it is of no use (GPT-3, appendix B). GPT-1 has contiguous te
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.config.members import ObjectiveConfig
+from plmctl.corpus.kept import kept
 from plmctl.errors import ConfigError, DataError
 from plmctl.shaping.examples import Example, Piece, Tallies, tally
-from plmctl.shaping.packing import DocumentStream
+from plmctl.shaping.packing import DocumentStream, document_edges
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -180,8 +182,10 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
         DataError: The corpus is shorter than one window.
     """
     end_of_text = _separator(config, vocab)
-    documents = store.sentences[store.documents]
-    stream = DocumentStream(documents, separated=end_of_text is not None)
+    separated = end_of_text is not None
+    found = partial(document_edges, store.sentences, store.documents, separated=separated)
+    starts = kept(store, ("documents", separated), np.int64, found)
+    stream = DocumentStream(starts, separated=separated)
     made = CausalLm(store, seq_len, end_of_text, config.attention == "within", stream)
     if not len(made):
         raise DataError(

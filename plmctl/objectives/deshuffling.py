@@ -17,12 +17,12 @@ from plmctl.objectives._text_to_text import (
     Pair,
     TextToText,
     TextToTextConfig,
+    cut,
     key_of,
     specials,
 )
 from plmctl.shaping.keys import Keys
 from plmctl.shaping.noise import Ragged, shuffled
-from plmctl.shaping.segments import segments
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
@@ -44,9 +44,12 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
         ConfigError: The tokenizer has no padding token or no end token.
     """
     needed = specials(vocab, config.name, 0)
-    starts, ends = segments(store.sentences[store.documents], seq_len - 1, 2)
-    mean = float((ends - starts).mean() + 1) if len(starts) else 0.0
-    known = {"mean_length": mean, "mean_target_length": mean}
+    starts, ends = cut(store, seq_len - 1)
+
+    def known() -> dict[str, float]:
+        mean = float((ends - starts).mean() + 1) if len(starts) else 0.0
+        return {"mean_length": mean, "mean_target_length": mean}
+
     return TextToText(store, starts, ends, needed, _shape, config.z_loss, key_of(seed), known)
 
 

@@ -19,12 +19,11 @@ from pydantic import Field, model_validator
 from plmctl.config.base import Text
 from plmctl.config.masking import MaskingConfig
 from plmctl.objectives import _inspection
-from plmctl.objectives._masked import ROW_TOKENS, Masker, masker
+from plmctl.objectives._masked import ROW_TOKENS, Masker, document_rows, masker
 from plmctl.objectives._teacher import check_shape, check_teacher
 from plmctl.shaping.examples import Example, Tallies
 from plmctl.shaping.keys import Keys
 from plmctl.shaping.masking import count_exact
-from plmctl.shaping.packing import document_blocks
 from plmctl.shaping.rarity import choose_weighted, rarity
 from plmctl.shaping.rows import Layout, layout
 
@@ -233,7 +232,7 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
     if config.smoothing:
         weights = rarity(_counts(store, vocab.size), config.smoothing)
         masks = RareMasker(**vars(masks), weights=weights)
-    starts, ends = document_blocks(store.sentences, store.documents, seq_len - 2)
+    starts, ends = document_rows(store, seq_len - 2)
     return Distillation(config, masks, starts, ends)
 
 

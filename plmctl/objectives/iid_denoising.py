@@ -22,6 +22,7 @@ from plmctl.objectives._text_to_text import (
     Specials,
     TextToText,
     TextToTextConfig,
+    cut,
     key_of,
     specials,
 )
@@ -36,7 +37,7 @@ from plmctl.shaping.noise import (
     replace_runs,
     replace_tokens,
 )
-from plmctl.shaping.segments import concatenated, segments
+from plmctl.shaping.segments import CONCATENATED
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
@@ -68,9 +69,12 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
     """
     size = seq_len - 1
     needed = specials(vocab, config.name, _sentinels(config, size))
-    starts, ends = segments(concatenated(store.sentences[store.documents]), size, 2)
+    starts, ends = cut(store, size, CONCATENATED)
     shape = partial(_shape, config, needed, _random_range(vocab))
-    known = {"noise_share": config.density}
+
+    def known() -> dict[str, float]:
+        return {"noise_share": config.density}
+
     return TextToText(store, starts, ends, needed, shape, config.z_loss, key_of(seed), known)
 
 

@@ -7,20 +7,23 @@ is too long for the network; here it is cut, so that no text is lost.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.config.masking import MaskingConfig
+from plmctl.corpus.kept import kept
 from plmctl.objectives import _inspection
-from plmctl.objectives._masked import ROW_TOKENS, Masker, masker
-from plmctl.objectives._paired import NEXT_SENTENCE, MaskedPairs, check_documents, remembered
+from plmctl.objectives._masked import ROW_TOKENS, Masker, document_rows, masker
+from plmctl.objectives._paired import NEXT_SENTENCE, MaskedPairs, check_documents, kept_pairs
 from plmctl.shaping.examples import Example, Tallies
-from plmctl.shaping.keys import fold, stream
-from plmctl.shaping.packing import LineStream, document_blocks
-from plmctl.shaping.pairing import Pairs, next_sentence_pairs
+from plmctl.shaping.keys import Keys
+from plmctl.shaping.packing import LineStream, line_edges
+from plmctl.shaping.pairing import Records, next_sentence_pairs
 from plmctl.shaping.rows import layout
 
 if TYPE_CHECKING:
@@ -108,19 +111,23 @@ def make(
     if config.packing == "segment_pair":
         return _pairs(masks, seq_len, seed)
     if config.packing == "documents":
-        return MaskedLm(masks, *document_blocks(store.sentences, store.documents, seq_len - 2))
+        return MaskedLm(masks, *document_rows(store, seq_len - 2))
     parted = config.packing == "full_sentences"
-    lines = LineStream(store.sentences, store.documents, part=parted)
-    return MaskedLm(masks, *lines.blocks(seq_len - 1), lines)
+    found = partial(line_edges, store.sentences, store.documents, part=parted)
+    lines = LineStream(
+        kept(store, ("lines", parted), np.int64, found), None if parted else store.documents
+    )
+    rule = ("rows of lines", parted, seq_len - 1)
+    edges = kept(store, rule, np.int64, lambda: lines.edges(seq_len - 1))
+    return MaskedLm(masks, edges[:-1], edges[1:], lines)
 
 
 def _pairs(masks: Masker, seq_len: int, seed: int) -> MaskedPairs:
     store = masks.store
     check_documents("mlm", store, "choose another `objective.packing`")
-    key = int(fold(seed, stream("pairs"), seq_len))
 
-    @remembered
-    def pairs(pass_: int) -> Pairs:
-        return next_sentence_pairs(store.sentences, store.documents, seq_len, fold(key, pass_))
+    def make_pairs(key: Keys) -> Iterator[Records]:
+        return next_sentence_pairs(store.sentences, store.documents, seq_len, key)
 
+    pairs = kept_pairs(store, seq_len, ("nsp", 0.1), seed, make_pairs)
     return MaskedPairs(masks, pairs, PARTS, NEXT_SENTENCE)

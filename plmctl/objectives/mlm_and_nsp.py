@@ -7,15 +7,16 @@ create_pretraining_data.py and run_pretraining.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from plmctl.config.masking import MaskingConfig
 from plmctl.objectives._masked import ROW_TOKENS, masker
-from plmctl.objectives._paired import NEXT_SENTENCE, MaskedPairs, check_documents, remembered
-from plmctl.shaping.keys import fold, stream
-from plmctl.shaping.pairing import Pairs, next_sentence_pairs
+from plmctl.objectives._paired import NEXT_SENTENCE, MaskedPairs, check_documents, kept_pairs
+from plmctl.shaping.keys import Keys
+from plmctl.shaping.pairing import Records, next_sentence_pairs
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
@@ -40,16 +41,12 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
         DataError: Fewer than two documents, so that no random next segment can be drawn.
     """
     check_documents(config.name, store, "use the objective 'mlm'")
-    key = int(fold(seed, stream("pairs"), seq_len))
 
-    @remembered
-    def pairs(pass_: int) -> Pairs:
+    def make_pairs(key: Keys) -> Iterator[Records]:
+        share = config.short_seq_prob
         return next_sentence_pairs(
-            store.sentences,
-            store.documents,
-            seq_len,
-            fold(key, pass_),
-            short_seq_prob=config.short_seq_prob,
+            store.sentences, store.documents, seq_len, key, short_seq_prob=share
         )
 
+    pairs = kept_pairs(store, seq_len, ("nsp", config.short_seq_prob), seed, make_pairs)
     return MaskedPairs(masker(config, store, vocab, seed), pairs, PARTS, NEXT_SENTENCE)

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from plmctl.config.members import ObjectiveConfig
-from plmctl.objectives._masked import ROW_TOKENS, special_ids
+from plmctl.objectives._masked import ROW_TOKENS, document_rows, special_ids
 from plmctl.shaping.examples import Example, Tallies, masked_row, masked_tallies, tally
 from plmctl.shaping.keys import Keys, below, fold, stream
-from plmctl.shaping.packing import document_blocks
 from plmctl.shaping.rows import CLS, PAD, SEP, Layout, fill, layout
 from plmctl.shaping.spans import (
     Spans,
@@ -199,6 +198,6 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
         ConfigError: The tokenizer lacks a special token that the rows need.
     """
     mask, cls, sep, pad = special_ids(config.name, vocab)
-    starts, ends = document_blocks(store.sentences, store.documents, seq_len - 2)
+    starts, ends = document_rows(store, seq_len - 2)
     key = int(fold(seed, stream("mask")))
     return SpanMaskedLm(config, store, {PAD: pad, CLS: cls, SEP: sep}, mask, key, starts, ends)

@@ -7,15 +7,16 @@ run_pretraining.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from plmctl.config.masking import MaskingConfig
 from plmctl.objectives._masked import ROW_TOKENS, masker
-from plmctl.objectives._paired import Label, MaskedPairs, check_documents, remembered
-from plmctl.shaping.keys import fold, stream
-from plmctl.shaping.pairing import Pairs, sentence_order_pairs
+from plmctl.objectives._paired import Label, MaskedPairs, check_documents, kept_pairs
+from plmctl.shaping.keys import Keys
+from plmctl.shaping.pairing import Records, sentence_order_pairs
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
@@ -49,17 +50,17 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
     """
     if config.single_sentence == "other_document":
         check_documents(config.name, store, "set `objective.single_sentence: skip`")
-    key = int(fold(seed, stream("pairs"), seq_len))
 
-    @remembered
-    def pairs(pass_: int) -> Pairs:
+    def make_pairs(key: Keys) -> Iterator[Records]:
         return sentence_order_pairs(
             store.sentences,
             store.documents,
             seq_len,
-            fold(key, pass_),
+            key,
             short_seq_prob=config.short_seq_prob,
             single=config.single_sentence,
         )
 
+    rule = ("sop", config.short_seq_prob, config.single_sentence)
+    pairs = kept_pairs(store, seq_len, rule, seed, make_pairs)
     return MaskedPairs(masker(config, store, vocab, seed), pairs, PARTS, _LABEL)

@@ -19,12 +19,12 @@ from plmctl.objectives._text_to_text import (
     Pair,
     TextToText,
     TextToTextConfig,
+    cut,
     key_of,
     specials,
 )
 from plmctl.shaping.keys import Keys, below, fold, stream
 from plmctl.shaping.noise import compact, real
-from plmctl.shaping.segments import segments
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
@@ -46,9 +46,12 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
         ConfigError: The tokenizer has no padding token or no end token.
     """
     needed = specials(vocab, config.name, 0)
-    starts, ends = segments(store.sentences[store.documents], seq_len - 1, 2)
-    mean = float((ends - starts).mean() / 2 + 1) if len(starts) else 0.0  # of 1..n-1, and the end
-    known = {"mean_length": mean, "mean_target_length": mean}
+    starts, ends = cut(store, seq_len - 1)
+
+    def known() -> dict[str, float]:  # a part has 1..n-1 tokens, and the end
+        mean = float((ends - starts).mean() / 2 + 1) if len(starts) else 0.0
+        return {"mean_length": mean, "mean_target_length": mean}
+
     return TextToText(store, starts, ends, needed, _shape, config.z_loss, key_of(seed), known)
 
 

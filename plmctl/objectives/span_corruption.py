@@ -20,12 +20,13 @@ from plmctl.objectives._text_to_text import (
     Pair,
     TextToText,
     TextToTextConfig,
+    cut,
     key_of,
     specials,
 )
 from plmctl.shaping.keys import Keys
 from plmctl.shaping.noise import replace_runs, span_counts, span_lengths, span_noise
-from plmctl.shaping.segments import concatenated, segments
+from plmctl.shaping.segments import CONCATENATED
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
@@ -55,11 +56,14 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
     lengths = span_lengths(seq_len, config.density, config.mean_span)
     needed = specials(vocab, config.name, lengths.spans)
     # A window of one token has no noise.
-    starts, ends = segments(concatenated(store.sentences[store.documents]), lengths.raw, 2)
-    noise, spans = span_counts(ends - starts, config.density, config.mean_span)
-    known = {"noise_share": float(noise.sum() / max((ends - starts).sum(), 1)),
-             "mean_run": float(noise.sum() / max(spans.sum(), 1))}  # fmt: skip
+    starts, ends = cut(store, lengths.raw, CONCATENATED)
     shape = partial(_shape, config.density, config.mean_span, needed.sentinels)
+
+    def known() -> dict[str, float]:
+        noise, spans = span_counts(ends - starts, config.density, config.mean_span)
+        share, run = max((ends - starts).sum(), 1), max(spans.sum(), 1)
+        return {"noise_share": float(noise.sum() / share), "mean_run": float(noise.sum() / run)}
+
     return TextToText(store, starts, ends, needed, shape, config.z_loss, key_of(seed), known)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 _COUNT = 6
+_LOOKED_AT = 100_000  # sentences, spread over the corpus
 _WORDS = (8, 40)  # tokens of a sentence that reads well as a sample
 
 
@@ -104,8 +105,9 @@ def _whole_words(store: "TokenStore", span: Ints) -> Ints:
 
 def _sentences(store: "TokenStore", key: int) -> list[Ints]:
     """Token positions of a few sentences."""
-    sizes = np.diff(store.sentences)
-    fitting = np.flatnonzero((sizes >= _WORDS[0]) & (sizes <= _WORDS[1]))
+    looked_at = np.arange(0, store.num_sentences, max(1, store.num_sentences // _LOOKED_AT))
+    sizes = store.sentences[looked_at + 1] - store.sentences[looked_at]
+    fitting = looked_at[(sizes >= _WORDS[0]) & (sizes <= _WORDS[1])]
     if not len(fitting):
         return []
     chosen = fitting[below(fold(key, 0, np.arange(_COUNT)), len(fitting))]

@@ -5,12 +5,15 @@ until the value falls below ``n`` (cycle walking, Black and Rogaway, CT-RSA 2002
 permutation of ``range(n)``. Fewer than four walks are needed on average.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plmctl.shaping.keys import fold
 
 _ROUNDS = 6
+_TOGETHER = 1 << 18  # samples of a part
 
 
 def permute(index: ArrayLike, n: ArrayLike, key: ArrayLike) -> NDArray[np.int64]:
@@ -32,6 +35,13 @@ def permute(index: ArrayLike, n: ArrayLike, key: ArrayLike) -> NDArray[np.int64]
         result[walking] = _feistel(result[walking], half[walking], which[walking])
         walking = result >= size.astype(np.uint64)
     return result.astype(np.int64).reshape(np.broadcast(index, n, key).shape)
+
+
+def permuted(n: int, key: ArrayLike | None) -> Iterator[NDArray[np.int64]]:
+    """A whole permutation of ``range(n)``, in parts; without a key, the numbers as they are."""
+    for first in range(0, n, _TOGETHER):
+        positions = np.arange(first, min(first + _TOGETHER, n))
+        yield positions if key is None else permute(positions, n, key)
 
 
 def _feistel(

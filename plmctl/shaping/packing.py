@@ -1,4 +1,9 @@
-"""Cutting token streams into rows: whole sentences for masked models, windows for causal ones."""
+"""Cutting token streams into rows: whole sentences for masked models, windows for causal ones.
+
+What grows with the corpus is made a stretch of sentences at a time, whose size changes nothing.
+"""
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,46 +12,80 @@ from plmctl.shaping.rows import CLS, PAD, SEP, Layout
 
 Ints = NDArray[np.int64]
 
+_TOGETHER = 1 << 18
+"""Sentences that are looked at together: 30 MB."""
 
-def document_blocks(sentences: Ints, documents: Ints, block: int) -> tuple[Ints, Ints]:
+
+def block_edges(
+    sentences: Ints, documents: Ints, block: int, *, cut: bool = True
+) -> Iterator[Ints]:
     """Greedy runs of whole sentences of at most ``block`` tokens that never cross a document.
-
-    A sentence longer than ``block`` is cut into pieces of ``block``, so that no text is lost.
 
     Args:
         sentences: [S+1] token position where each sentence starts.
         documents: [D+1] sentence index where each document starts.
         block: Tokens a row, special tokens not counted.
+        cut: A sentence longer than ``block`` is cut into pieces of ``block``, so that no text is
+            lost; else it is a row of its own.
 
-    Returns:
-        starts, ends: token positions, each [rows].
+    Yields:
+        In parts [rows + 1] the token position where each row starts, which is where the one before
+        it ends; the last is where the last row ends.
     """
-    return whole_blocks(*_cut_long(sentences, documents, block), block)
+    first, position, count = 0, int(sentences[0]), len(sentences) - 1
+    while first < count:
+        last = min(first + max(_TOGETHER, block + 1), count)  # no row is longer than this
+        starts = sentences[first : last + 1].copy()
+        starts[0] = position  # the row before may have ended within the sentence
+        bounds = _within(documents, first, last)
+        ends = np.repeat(bounds[1:], np.diff(bounds)) - first
+        if cut:
+            starts, ends = _cut_long(starts, ends, block)
+        rows = _greedy(starts, ends, block)
+        if last < count:
+            position = int(starts[rows.pop()])  # which may go on in the next stretch
+            first += int(np.searchsorted(sentences[first:last], position, side="right")) - 1
+        else:
+            first = count
+        yield starts[rows]
+    yield sentences[-1:]
 
 
-def whole_blocks(sentences: Ints, documents: Ints, block: int) -> tuple[Ints, Ints]:
-    """As ``document_blocks``, but a sentence longer than ``block`` is a row of its own, uncut."""
-    last = np.repeat(documents[1:], np.diff(documents))
-    reach = np.searchsorted(sentences, sentences[:-1] + block, side="right") - 1
-    following = np.minimum(np.maximum(reach, np.arange(len(reach)) + 1), last).tolist()
-    first, at = [], 0
+def _greedy(starts: Ints, ends: Ints, block: int) -> list[int]:
+    """The pieces that begin a row: each takes what fits up to the end of its document.
+
+    Args:
+        starts: [N+1] token position where each piece starts.
+        ends: [N] the piece with which the next document starts, for each piece.
+        block: Tokens a row.
+    """
+    reach = np.searchsorted(starts, starts[:-1] + block, side="right") - 1
+    following = np.minimum(np.maximum(reach, np.arange(len(reach)) + 1), ends).tolist()
+    rows, at = [], 0
     while at < len(following):
-        first.append(at)
+        rows.append(at)
         at = following[at]
-    starts = sentences[np.asarray(first, dtype=np.int64)]
-    return starts, np.append(starts[1:], sentences[-1:])
+    return rows
 
 
-def _cut_long(sentences: Ints, documents: Ints, block: int) -> tuple[Ints, Ints]:
+def _cut_long(sentences: Ints, ends: Ints, block: int) -> tuple[Ints, Ints]:
+    """Sentences [N+1] and where their documents end [N], with the longer ones in pieces."""
     pieces = np.maximum(1, -(-np.diff(sentences) // block))
     first = np.concatenate([[0], np.cumsum(pieces)])  # piece index where each sentence starts
     within = np.arange(first[-1]) - np.repeat(first[:-1], pieces)
     starts = np.repeat(sentences[:-1], pieces) + block * within
-    return np.append(starts, sentences[-1]), first[documents]
+    return np.append(starts, sentences[-1]), np.repeat(first[ends], pieces)
 
 
-class LineStream:
-    """A corpus as fairseq reads it for RoBERTa, never copied: a separator ends every sentence.
+def _within(documents: Ints, first: int, last: int) -> Ints:
+    """The bounds of the documents of sentences [first, last), as far as they lie there."""
+    start = np.searchsorted(documents, first, side="right") - 1
+    end = np.searchsorted(documents, last, side="left")
+    return np.clip(documents[start : end + 1], first, last)
+
+
+def line_edges(sentences: Ints, documents: Ints, *, part: bool) -> Iterator[Ints]:
+    """A corpus as fairseq reads it for RoBERTa: a separator ends every sentence.
 
     Documents are parted by one more separator, which is a line of its own (fairseq's empty line).
 
@@ -54,28 +93,47 @@ class LineStream:
         sentences: [S+1] token position where each sentence starts.
         documents: [D+1] sentence index where each document starts.
         part: Whether there are separators between documents.
+
+    Yields:
+        In parts [N+1] the stream position where each line starts; the last is where all end.
+    """
+    yield np.zeros(1, dtype=np.int64)
+    count = len(sentences) - 1
+    for first in range(0, count, _TOGETHER):
+        last = min(first + _TOGETHER, count)
+        ends = sentences[first + 1 : last + 1] + np.arange(first + 1, last + 1)
+        if part:  # document d starts d separators later
+            bounds = _within(documents, first, last)
+            before = int(np.searchsorted(documents, first, side="right")) - 1
+            ends += before + np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+            inner = documents[1:-1]
+            inner = inner[slice(*np.searchsorted(inner, [first, last], side="right"))] - first
+            ends = np.insert(ends, inner, ends[inner - 1] + 1)
+        yield ends
+
+
+class LineStream:
+    """The lines of ``line_edges``, whose tokens are never copied.
+
+    Args:
+        lines: [N+1] stream position where each line starts.
+        documents: [D+1] sentence index where each document starts; None if lines part them.
     """
 
-    def __init__(self, sentences: Ints, documents: Ints, *, part: bool) -> None:
-        ends = sentences[1:] + np.arange(1, len(sentences))
-        if part:  # document d starts d separators later
-            inner = documents[1:-1]
-            ends = ends + np.repeat(np.arange(len(documents) - 1), np.diff(documents))
-            ends = np.insert(ends, inner, ends[inner - 1] + 1)
-        self.lines: Ints = np.concatenate([[0], ends])
-        """[N+1] stream position where each line starts."""
-        self._documents = np.array([0, len(ends)]) if part else documents
+    def __init__(self, lines: Ints, documents: Ints | None) -> None:
+        self.lines = lines
+        self._documents = np.array([0, len(lines) - 1]) if documents is None else documents
 
-    def blocks(self, block: int) -> tuple[Ints, Ints]:
+    def edges(self, block: int) -> Iterator[Ints]:
         """Rows of at most ``block`` cells, separators counted: greedy runs of whole lines.
 
         With separators between documents rows run on into the next document (FULL-SENTENCES,
         fairseq's ``complete``), without they end with it (DOC-SENTENCES, ``complete_doc``).
 
-        Returns:
-            starts, ends: stream positions, each [rows].
+        Yields:
+            As ``block_edges``, of stream positions.
         """
-        return document_blocks(self.lines, self._documents, block)
+        return block_edges(self.lines, self._documents, block)
 
     def layout(self, starts: Ints, ends: Ints, multiple: int = 8) -> Layout:
         """Rows ``[CLS] block``, where a block has separators of its own; one segment.
@@ -96,18 +154,33 @@ class LineStream:
         return Layout(source, np.zeros_like(source), lengths)
 
 
-class DocumentStream:
-    """A corpus as one endless row of tokens, never copied.
+def document_edges(sentences: Ints, documents: Ints, *, separated: bool) -> Iterator[Ints]:
+    """A corpus as one endless row of tokens.
 
     Args:
-        documents: [D+1] token position where each document starts; the last is the token count.
+        sentences: [S+1] token position where each sentence starts.
+        documents: [D+1] sentence index where each document starts.
         separated: Whether a separator stands after every document, and counts as its last token.
+
+    Yields:
+        In parts [D+1] the stream position where each document starts; the last is where all end.
+    """
+    for first in range(0, len(documents), _TOGETHER):
+        starts = sentences[documents[first : first + _TOGETHER]]
+        # Document d starts d separators later in the stream than in the store.
+        yield starts + np.arange(first, first + len(starts)) if separated else starts
+
+
+class DocumentStream:
+    """The stream of ``document_edges``, whose tokens are never copied.
+
+    Args:
+        starts: [D+1] stream position where each document starts.
+        separated: Whether the last token of every document is a separator.
     """
 
-    def __init__(self, documents: Ints, *, separated: bool = True) -> None:
-        self._tokens, self._separated = documents, separated
-        # Document d starts d separators later in the stream than in the store.
-        self._starts = documents + np.arange(len(documents)) if separated else documents
+    def __init__(self, starts: Ints, *, separated: bool = True) -> None:
+        self._starts, self._separated = starts, separated
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -122,10 +195,11 @@ class DocumentStream:
             Token positions in the store (any valid one at a separator), and whether each position
             is a separator.
         """
+        if not self._separated:
+            return positions, np.zeros(positions.shape, dtype=bool)
         document = self._document(positions)
-        token = self._tokens[document] + positions - self._starts[document]
-        separator = token == self._tokens[document + 1]
-        return np.where(separator, token - 1, token), separator
+        separator = positions + 1 == self._starts[document + 1]
+        return positions - document - separator, separator
 
     def offsets(self, positions: Ints) -> Ints:
         """How far each stream position is from the start of its document, any shape."""

@@ -1,5 +1,7 @@
 """What the masked objectives let a user set, and sentence order."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from plmctl import objectives
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import DataError
 from plmctl.shaping.keys import fold
-from plmctl.shaping.pairing import sentence_order_pairs
+from plmctl.shaping.pairing import Pairs, sentence_order_pairs
 from plmctl.tokenization.vocab import Vocab
 from plmctl.training.step import Step
 
@@ -106,9 +108,13 @@ def test_a_rate_is_between_none_and_all(name: str, rate: float) -> None:
         objectives.get(name).Config(name=name, rate=rate)
 
 
+def joined(made: Iterator[np.ndarray]) -> Pairs:
+    return Pairs.of(np.concatenate(list(made)))
+
+
 def test_swapped_pairs_are_those_in_order_with_segments_exchanged(store: TokenStore) -> None:
     corpus = (store.sentences, store.documents)
-    pairs = sentence_order_pairs(*corpus, 4096, fold(5))  # nothing is truncated
+    pairs = joined(sentence_order_pairs(*corpus, 4096, fold(5)))  # nothing is truncated
     in_order = np.where(pairs.label == 1, pairs.b_start, pairs.a_start)
     follows = np.where(pairs.label == 1, pairs.a_start, pairs.b_start)
     ends = np.where(pairs.label == 1, pairs.b_end, pairs.a_end)
@@ -125,8 +131,8 @@ def test_single_sentences_come_from_elsewhere_or_not_at_all() -> None:
     documents = np.concatenate([[0], np.cumsum([len(document) for document in sizes])])
     bounds = sentences[documents]
     for key in range(40):
-        both = sentence_order_pairs(sentences, documents, 33, fold(1, key))
-        pure = sentence_order_pairs(sentences, documents, 33, fold(1, key), single="skip")
+        both = joined(sentence_order_pairs(sentences, documents, 33, fold(1, key)))
+        pure = joined(sentence_order_pairs(sentences, documents, 33, fold(1, key), single="skip"))
         assert len(pure) == (~both.forced).sum()
         assert not pure.forced.any()
         document_of = [

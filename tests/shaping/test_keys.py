@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plmctl.shaping.keys import below, fold, stream, uniform
-from plmctl.shaping.order import permute
+from plmctl.shaping.order import permute, permuted
 
 
 def splitmix64(seed: int, count: int) -> list[int]:
@@ -59,6 +59,15 @@ def test_permute_of_one_position_is_that_of_many() -> None:
     n = 10**12
     many = permute(np.array([0, 5, n - 1]), n, 99)
     assert [int(permute(i, n, 99)) for i in (0, 5, n - 1)] == many.tolist()
+
+
+def test_a_permutation_in_parts_is_the_same() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plmctl.shaping.order._TOGETHER", 7)
+        parts, plain = list(permuted(30, 5)), list(permuted(30, None))
+    assert len(parts) == 5
+    assert np.concatenate(parts).tolist() == permute(np.arange(30), 30, 5).tolist()
+    assert np.concatenate(plain).tolist() == list(range(30))
 
 
 def test_permute_takes_a_key_a_position() -> None:

@@ -1,11 +1,14 @@
 """RoBERTa's rows: held to fairseq's cuts, and to a plain loop over lists."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plmctl.shaping.packing import LineStream, document_blocks, whole_blocks
+from plmctl.shaping import packing
+from plmctl.shaping.packing import LineStream, block_edges, line_edges
 from plmctl.shaping.rows import CLS, PAD, SEP
 
 # fairseq's TokenBlockDataset on lines of these sizes, the separator at their ends counted; lines of
@@ -24,7 +27,14 @@ def offsets(sizes: list[int]) -> np.ndarray:
 
 def stream_of(documents: Documents, *, part: bool) -> LineStream:
     sentences = offsets([size for document in documents for size in document])
-    return LineStream(sentences, offsets([len(document) for document in documents]), part=part)
+    bounds = offsets([len(document) for document in documents])
+    lines = np.concatenate(list(line_edges(sentences, bounds, part=part)))
+    return LineStream(lines, None if part else bounds)
+
+
+def bounds_of(made: Iterator[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    edges = np.concatenate(list(made))
+    return edges[:-1], edges[1:]
 
 
 def as_documents(lines: list[int]) -> Documents:
@@ -75,7 +85,7 @@ def test_lines_are_fairseq_s() -> None:
 
 def test_full_sentences_are_cut_where_fairseq_cuts() -> None:
     lines = offsets(LINES)
-    starts, ends = whole_blocks(lines, np.array([0, len(LINES)]), 511)
+    starts, ends = bounds_of(block_edges(lines, np.array([0, len(LINES)]), 511, cut=False))
     assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == COMPLETE
 
 
@@ -83,7 +93,8 @@ def test_doc_sentences_are_cut_where_fairseq_cuts() -> None:
     """fairseq's positions count the separators between documents, which these rows leave out."""
     documents = as_documents(LINES)
     lines = stream_of(documents, part=False).lines
-    starts, ends = whole_blocks(lines, offsets([len(document) for document in documents]), 511)
+    bounds = offsets([len(document) for document in documents])
+    starts, ends = bounds_of(block_edges(lines, bounds, 511, cut=False))
     between = offsets([sum(document) + len(document) for document in documents])[1:-1]
     shift = np.searchsorted(between, starts, side="right")
     shifted = zip((starts + shift).tolist(), (ends + shift).tolist(), strict=True)
@@ -92,7 +103,7 @@ def test_doc_sentences_are_cut_where_fairseq_cuts() -> None:
 
 def test_a_long_sentence_is_cut_and_nothing_is_lost() -> None:
     stream = stream_of(as_documents(LINES), part=True)
-    starts, ends = stream.blocks(511)
+    starts, ends = bounds_of(stream.edges(511))
     assert (ends - starts).max() == 511
     assert starts[1:].tolist() == ends[:-1].tolist()
     assert (starts[0], ends[-1]) == (0, sum(LINES))
@@ -101,7 +112,7 @@ def test_a_long_sentence_is_cut_and_nothing_is_lost() -> None:
 @given(DOCUMENTS, st.integers(2, 30), st.booleans())
 def test_rows_are_those_of_a_plain_loop(documents: Documents, block: int, part: bool) -> None:
     stream = stream_of(documents, part=part)
-    assert rows(stream, stream.blocks(block)) == plain_rows(documents, block, part=part)
+    assert rows(stream, bounds_of(stream.edges(block))) == plain_rows(documents, block, part=part)
 
 
 @given(DOCUMENTS, st.integers(2, 30))
@@ -109,7 +120,7 @@ def test_every_token_is_in_one_row(documents: Documents, block: int) -> None:
     total = sum(map(sum, documents))
     for part in (True, False):
         stream = stream_of(documents, part=part)
-        found = stream.layout(*stream.blocks(block))
+        found = stream.layout(*bounds_of(stream.edges(block)))
         assert found.source[found.source >= 0].tolist() == list(range(total))
         assert found.lengths.max() <= block + 1
         assert (found.segments == 0).all()
@@ -121,8 +132,30 @@ def test_every_token_is_in_one_row(documents: Documents, block: int) -> None:
 def test_documents_never_share_a_row(block: int) -> None:
     documents = [[4, 5], [1], [12, 2]]
     sentences = offsets([size for document in documents for size in document])
-    starts, ends = document_blocks(sentences, offsets([2, 1, 2]), block)
+    starts, ends = bounds_of(block_edges(sentences, offsets([2, 1, 2]), block))
     edges = {0, 9, 10, 24}
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         assert not any(start < edge < end for edge in edges)
         assert end - start <= block
+
+
+@given(DOCUMENTS, st.integers(1, 30), st.booleans(), st.integers(1, 5))
+def test_rows_do_not_depend_on_how_many_sentences_are_looked_at_together(
+    documents: Documents, block: int, cut: bool, together: int
+) -> None:
+    sentences = offsets([size for document in documents for size in document])
+    bounds = offsets([len(document) for document in documents])
+
+    def made() -> list[list[int]]:
+        ways = [
+            block_edges(sentences, bounds, block, cut=cut),
+            block_edges(sentences, np.array([0, len(sentences) - 1]), block, cut=cut),
+            line_edges(sentences, bounds, part=True),
+            line_edges(sentences, bounds, part=False),
+        ]
+        return [np.concatenate(list(way)).tolist() for way in ways]
+
+    whole = made()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "_TOGETHER", together)
+        assert made() == whole

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plmctl.shaping import pairing
 from plmctl.shaping.keys import fold
 from plmctl.shaping.masking import count_exact
-from plmctl.shaping.pairing import Pairs, _truncate, next_sentence_pairs
+from plmctl.shaping.pairing import Pairs, _truncate, next_sentence_pairs, sentence_order_pairs
 
 # What google-research/bert's create_pretraining_data.py gave on Shakespeare's plays (181 documents)
 # with an 8k WordPiece vocabulary: dupe factor 10 at length 128, 5 at length 512.
@@ -90,6 +92,10 @@ def plain_pairs(documents: list[list[int]], seq_len: int, rng: random.Random) ->
     return made
 
 
+def joined(made: Iterator[np.ndarray]) -> Pairs:
+    return Pairs.of(np.concatenate(list(made)))
+
+
 def statistics(passes: list[Pairs], seq_len: int, max_predictions: int) -> dict[str, float]:
     def column(name: str) -> np.ndarray:
         return np.concatenate([getattr(pairs, name) for pairs in passes])
@@ -132,7 +138,7 @@ def test_statistics_of_the_original_code(seq_len: int, shared_data: Path) -> Non
     runs = [
         statistics(
             [
-                next_sentence_pairs(*corpus, seq_len, fold(run, n))
+                joined(next_sentence_pairs(*corpus, seq_len, fold(run, n)))
                 for n in range(expected["passes"])
             ],
             seq_len,
@@ -178,7 +184,8 @@ def test_same_distribution_as_the_plain_loop(seq_len: int) -> None:
         [row for _ in range(repeats) for row in plain_pairs(documents, seq_len, rng)], dtype=float
     )
     passes = [
-        next_sentence_pairs(*corpus_of(documents), seq_len, fold(5, n)) for n in range(repeats)
+        joined(next_sentence_pairs(*corpus_of(documents), seq_len, fold(5, n)))
+        for n in range(repeats)
     ]
     got = statistics(passes, seq_len, 1000)
     assert got["instances"] == pytest.approx(len(plain), rel=0.03)
@@ -195,7 +202,7 @@ sizes = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=12), min_size
 @given(sizes, st.integers(5, 40), st.integers(0, 2**32))
 def test_every_pair_is_well_formed(documents: list[list[int]], seq_len: int, key: int) -> None:
     sentences, starts = corpus_of(documents)
-    pairs = next_sentence_pairs(sentences, starts, seq_len, fold(key))
+    pairs = joined(next_sentence_pairs(sentences, starts, seq_len, fold(key)))
     a, b = pairs.a_end - pairs.a_start, pairs.b_end - pairs.b_start
     assert a.min() >= 1
     assert b.min() >= 1
@@ -217,7 +224,7 @@ def test_every_pair_is_well_formed(documents: list[list[int]], seq_len: int, key
 def test_every_sentence_is_used_and_put_back() -> None:
     documents = synthetic(3, documents=20)
     sentences, starts = corpus_of(documents)
-    pairs = next_sentence_pairs(sentences, starts, 4096, fold(1))
+    pairs = joined(next_sentence_pairs(sentences, starts, 4096, fold(1)))
     covered = np.zeros(sentences[-1], dtype=bool)
     for row in range(len(pairs)):
         covered[pairs.a_start[row] : pairs.a_end[row]] = True
@@ -228,7 +235,7 @@ def test_every_sentence_is_used_and_put_back() -> None:
 
 def test_the_target_length_is_drawn_once_a_document() -> None:
     documents = [[5] * 400 for _ in range(60)]
-    pairs = next_sentence_pairs(*corpus_of(documents), 103, fold(2))
+    pairs = joined(next_sentence_pairs(*corpus_of(documents), 103, fold(2)))
     length = pairs.a_end - pairs.a_start + pairs.b_end - pairs.b_start
     document = np.searchsorted(np.arange(61) * 2000, pairs.a_start, side="right")
     # A random B may end with its document; the others of a document are all full or all short,
@@ -242,7 +249,7 @@ def test_the_target_length_is_drawn_once_a_document() -> None:
 
 def test_another_key_gives_other_pairs_and_the_same_key_the_same() -> None:
     corpus = corpus_of(synthetic())
-    first, again, other = (next_sentence_pairs(*corpus, 64, fold(k)) for k in (1, 1, 2))
+    first, again, other = (joined(next_sentence_pairs(*corpus, 64, fold(k))) for k in (1, 1, 2))
     assert np.array_equal(first.a_end, again.a_end)
     assert np.array_equal(first.b_start, again.b_start)
     assert len(first) != len(other) or not np.array_equal(first.b_start, other.b_start)
@@ -252,7 +259,7 @@ def test_truncation_by_hand() -> None:
     def pair(a: int, b: int) -> tuple[int, int]:
         array = np.array
         made = Pairs(array([0]), array([a]), array([100]), array([100 + b]), array([0]), array([0]))
-        cut = _truncate(made, 10, fold(3))
+        cut = _truncate(made, fold(3, [0]), 10)
         return int(cut.a_end[0] - cut.a_start[0]), int(cut.b_end[0] - cut.b_start[0])
 
     assert pair(4, 5) == (4, 5)
@@ -263,11 +270,59 @@ def test_truncation_by_hand() -> None:
     assert pair(9, 9) == (5, 5)
 
 
-def test_truncation_cuts_front_and_back_alike() -> None:
+@pytest.mark.parametrize("cut", [1, 10, 64, 65, 300])
+def test_truncation_cuts_front_and_back_alike(cut: int) -> None:
     n = 20_000
-    full = np.full(n, 30)
-    pairs = Pairs(np.zeros(n, int), full, full * 0 + 50, full + 50, full * 0, full < 0)
-    cut = _truncate(pairs, 40, fold(9))
-    front = cut.a_start - pairs.a_start
-    assert front.mean() == pytest.approx(5, rel=0.02)
-    assert front.var() == pytest.approx(2.5, rel=0.05)  # binomial(10, 1/2)
+    room = 400
+    full = np.full(n, room // 2 + cut)
+    pairs = Pairs(np.zeros(n, int), full, full * 0 + 1000, full + 1000, full * 0, full < 0)
+    found = _truncate(pairs, fold(9, np.arange(n)), room)
+    fronts = found.a_start - pairs.a_start, found.b_start - pairs.b_start
+    for front in fronts:  # binomial(cut, 1/2)
+        assert front.min() >= 0
+        assert front.max() <= cut
+        assert front.mean() == pytest.approx(cut / 2, abs=4 * np.sqrt(cut / 4 / n))
+        assert front.var() == pytest.approx(cut / 4, rel=0.05)
+    assert abs(np.corrcoef(*fronts)[0, 1]) < 0.03  # each token by itself
+    # Both ends together give up what there is too much.
+    assert (pairs.a_end - found.a_end + fronts[0] == cut).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes, st.integers(5, 40), st.integers(1, 3), st.integers(1, 12), st.integers(0, 2**32))
+def test_pairs_do_not_depend_on_how_many_documents_advance_together(
+    documents: list[list[int]], seq_len: int, most: int, sentences: int, key: int
+) -> None:
+    corpus = corpus_of(documents)
+
+    def made() -> list[bytes]:
+        ways = (
+            next_sentence_pairs(*corpus, seq_len, fold(key)),
+            sentence_order_pairs(*corpus, seq_len, fold(key)),
+            sentence_order_pairs(*corpus, seq_len, fold(key), single="skip"),
+        )
+        return [np.concatenate(list(way)).tobytes() for way in ways]
+
+    together = made()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairing, "_TOGETHER", (most, sentences))
+        assert made() == together
+
+
+def test_few_documents_advance_together() -> None:
+    corpus = corpus_of([[1] * n for n in (3, 1, 9, 2, 2, 2)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairing, "_TOGETHER", (2, 5))
+        stretches = [found.tolist() for found in pairing._stretches(corpus[1])]
+    assert stretches == [[0, 1], [2], [3, 4], [5]]  # a long one is by itself
+
+
+@pytest.mark.parametrize("tokens", [1000, 2**32, 2**40])
+def test_a_kept_pair_is_the_pair(tokens: int) -> None:
+    ends = np.array([tokens - 1, tokens - 70_000 if tokens > 70_000 else 9])
+    pairs = Pairs(ends - 9, ends, ends - 8, ends - 1, np.array([1, 0]), np.array([True, False]))
+    again = Pairs.of(pairs.records(pairing.record_type(tokens, 128)))
+    for name, column in vars(pairs).items():
+        assert getattr(again, name).dtype == column.dtype
+        assert getattr(again, name).tolist() == column.tolist()
+    assert pairing.record_type(2**32 - 1, 128).itemsize == 14

@@ -1,8 +1,10 @@
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plmctl.shaping.packing import DocumentStream, document_blocks
+from plmctl.shaping import packing
+from plmctl.shaping.packing import DocumentStream, block_edges, document_edges
 from plmctl.shaping.rows import CLS, PAD, SEP, fill, layout
 
 
@@ -36,7 +38,8 @@ def test_blocks_cover_everything_once_within_documents(
 ) -> None:
     sentences = np.concatenate([[0], np.cumsum([n for d in documents for n in d])])
     starts_of = np.concatenate([[0], np.cumsum([len(d) for d in documents])])
-    starts, ends = document_blocks(sentences, starts_of, block)
+    edges = np.concatenate(list(block_edges(sentences, starts_of, block)))
+    starts, ends = edges[:-1], edges[1:]
     assert starts[0] == 0
     assert ends[-1] == sentences[-1]
     assert (starts[1:] == ends[:-1]).all()
@@ -48,12 +51,37 @@ def test_blocks_cover_everything_once_within_documents(
 def test_blocks_are_greedy() -> None:
     # Sentences of 4, 3, 5 and one of 12, blocks of 8: [4 3] [5] [8] [4]
     sentences = np.array([0, 4, 7, 12, 24])
-    starts, ends = document_blocks(sentences, np.array([0, 4]), 8)
-    assert (ends - starts).tolist() == [7, 5, 8, 4]
+    edges = np.concatenate(list(block_edges(sentences, np.array([0, 4]), 8)))
+    assert np.diff(edges).tolist() == [7, 5, 8, 4]
+
+
+def stream_of(*, separated: bool) -> DocumentStream:
+    sentences, documents = np.array([0, 1, 3, 4, 6]), np.array([0, 2, 3, 4])
+    starts = np.concatenate(list(document_edges(sentences, documents, separated=separated)))
+    return DocumentStream(starts, separated=separated)
 
 
 def test_stream_has_a_separator_after_every_document() -> None:
-    stream = DocumentStream(np.array([0, 3, 4, 6]))
+    stream = stream_of(separated=True)
     token, separator = stream.locate(np.arange(len(stream)))
     shown = ["|" if s else str(t) for t, s in zip(token, separator, strict=True)]
     assert "".join(shown) == "012|3|45|"
+    assert token.max() == 5  # at a separator too, a token that there is
+    assert stream.offsets(np.arange(9)).tolist() == [0, 1, 2, 3, 0, 1, 0, 1, 2]
+
+
+def test_stream_without_separators_is_the_tokens() -> None:
+    stream = stream_of(separated=False)
+    token, separator = stream.locate(np.arange(len(stream)))
+    assert token.tolist() == list(range(6))
+    assert not separator.any()
+    assert stream.offsets(np.arange(6)).tolist() == [0, 1, 2, 0, 0, 1]
+
+
+def test_stream_does_not_depend_on_how_many_documents_are_looked_at_together() -> None:
+    sentences, documents = np.arange(0, 30, 2), np.array([0, 1, 4, 9, 10, 14])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "_TOGETHER", 2)
+        parts = list(document_edges(sentences, documents, separated=True))
+    assert np.concatenate(parts).tolist() == [0, 3, 10, 21, 24, 33]
+    assert len(parts) == 3

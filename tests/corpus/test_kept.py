@@ -1,0 +1,175 @@
+"""What is kept beside a store is what was made, or it is made again."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plmctl.config.data import DataConfig
+from plmctl.corpus import kept as module
+from plmctl.corpus.build import build, find
+from plmctl.corpus.kept import kept
+from plmctl.corpus.store import TokenStore
+from tests.corpus.encoders import LetterEncoder
+
+PARTS = [np.arange(5), np.arange(0), np.arange(5, 9)]
+
+
+def stored(folder: Path) -> TokenStore:
+    folder.mkdir(exist_ok=True)
+    text = folder / "text.txt"
+    text.write_text("".join(f"Document {n}. It is short.\n\n" for n in range(20)))
+    os.utime(text, (1, 1))
+    config = DataConfig(train=(str(text),), valid=None)
+    build(config, LetterEncoder(), root=folder, processes=1, progress=lambda done, total: None)
+    found = find(config, LetterEncoder(), root=folder)
+    assert found is not None
+    return TokenStore.open(found.train)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TokenStore:
+    return stored(tmp_path)
+
+
+class Maker:
+    """Counts how often the parts are asked for."""
+
+    def __init__(self, parts: list[np.ndarray] = PARTS) -> None:
+        self.parts, self.times = parts, 0
+
+    def __call__(self) -> Iterator[np.ndarray]:
+        self.times += 1
+        yield from self.parts
+
+
+def files(store: TokenStore) -> list[Path]:
+    assert store.path is not None
+    return sorted((store.path / "rows").iterdir())
+
+
+def test_it_is_made_once_and_mapped(store: TokenStore) -> None:
+    make = Maker()
+    for _ in range(3):
+        found = kept(store, ("rule", 1), "<u2", make)
+        assert found.tolist() == list(range(9))
+        assert found.dtype == np.uint16
+        assert isinstance(found.base, np.memmap)
+        assert not found.flags.writeable
+    assert make.times == 1
+    assert len(files(store)) == 1
+
+
+def test_records_are_kept_too(store: TokenStore) -> None:
+    dtype = np.dtype([("start", "<u4"), ("forced", "?")])
+    rows = np.array([(7, True), (2**32 - 1, False)], dtype)
+    for _ in range(2):
+        assert kept(store, ("records",), dtype, lambda: [rows]).tolist() == rows.tolist()
+
+
+def test_nothing_at_all_is_kept_too(store: TokenStore) -> None:
+    make = Maker([])
+    assert [len(kept(store, (), "<i8", make)) for _ in range(2)] == [0, 0]
+    assert make.times == 1
+
+
+def test_other_rules_types_and_stores_are_other_arrays(store: TokenStore, tmp_path: Path) -> None:
+    make = Maker()
+    for rule, dtype in ((("a", 1), "<i8"), (("a", 2), "<i8"), (("a", 1), "<i4")):
+        kept(store, rule, dtype, make)
+    assert make.times == 3
+    other = stored(tmp_path / "other")
+    kept(other, ("a", 1), "<i8", make)
+    assert make.times == 4
+
+
+@pytest.mark.parametrize("damage", ["cut", "end", "empty", "folder"])
+def test_a_damaged_file_is_made_again(store: TokenStore, damage: str) -> None:
+    kept(store, ("rule",), "<i8", Maker())
+    (file,) = files(store)
+    whole = file.read_bytes()
+    if damage == "cut":
+        file.write_bytes(whole[:-8])
+    elif damage == "end":
+        file.write_bytes(whole[:-16] + bytes(16))
+    elif damage == "empty":
+        file.write_bytes(b"")
+    else:
+        file.unlink()
+        file.mkdir()
+    make = Maker()
+    assert kept(store, ("rule",), "<i8", make).tolist() == list(range(9))
+    assert make.times >= 1
+    if damage != "folder":
+        assert file.read_bytes() == whole
+
+
+def test_an_attempt_that_fails_leaves_nothing(store: TokenStore) -> None:
+    def failing() -> Iterator[np.ndarray]:
+        yield np.arange(3)
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        kept(store, ("rule",), "<i8", failing)
+    assert files(store) == []
+
+
+def test_a_store_in_memory_or_a_folder_that_cannot_be_written(store: TokenStore) -> None:
+    in_memory = TokenStore.from_lists([[[1, 2]]], vocab_size=5)
+    for dtype in ("<i8", "<u2"):
+        found = kept(in_memory, (), dtype, Maker())
+        assert (found.dtype, found.tolist()) == (np.dtype(dtype), list(range(9)))
+    assert store.path is not None
+    (store.path / "rows").write_text("a file where the folder should be")
+    make = Maker()
+    assert kept(store, (), "<i8", make).tolist() == list(range(9))
+
+
+def test_the_files_used_last_are_kept(store: TokenStore) -> None:
+    first = kept(store, (0,), "<i8", Maker())
+    second = kept(store, (1,), "<i8", Maker())
+    for number, file in enumerate(files(store)):
+        os.utime(file, (number, number))  # long ago
+    kept(store, (0,), "<i8", Maker())  # and used again
+    leftover = files(store)[0].with_name(".abc.123")
+    leftover.touch()
+    os.utime(leftover, (1, 1))
+    for rule in range(2, 1 + module._MOST):
+        kept(store, (rule,), "<i8", Maker())
+    assert len(files(store)) == module._MOST
+    assert not leftover.exists()
+    make = Maker()
+    kept(store, (0,), "<i8", make)
+    assert make.times == 0
+    kept(store, (1,), "<i8", make)
+    assert make.times == 1
+    assert first.tolist() == second.tolist() == list(range(9))  # mapped files outlive their names
+
+
+def test_the_store_does_not_mind(store: TokenStore, tmp_path: Path) -> None:
+    kept(store, ("rule",), "<i8", Maker())
+    before = (store.digest, store.num_tokens)
+    again = stored(tmp_path)
+    assert (again.digest, again.num_tokens) == before
+    make = Maker()
+    kept(again, ("rule",), "<i8", make)
+    assert make.times == 0
+
+
+def test_two_processes_that_make_it_at_once(store: TokenStore) -> None:
+    def interrupted() -> Iterator[np.ndarray]:
+        yield PARTS[0]
+        child = os.fork()
+        if not child:
+            made = kept(store, ("rule",), "<i8", Maker())
+            os._exit(0 if made.tolist() == list(range(9)) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        yield PARTS[2]
+
+    assert kept(store, ("rule",), "<i8", interrupted).tolist() == list(range(9))
+    assert len(files(store)) == 1
+    make = Maker()
+    assert kept(store, ("rule",), "<i8", make).tolist() == list(range(9))
+    assert make.times == 0
