@@ -3,7 +3,7 @@
 import os
 import sys
 
-from plmctl.cpus import quota, usable_cpus
+from plmctl.cpus import set_up_threads
 from plmctl.errors import PlmError
 
 
@@ -16,11 +16,7 @@ def main() -> None:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    # Threads that wait by spinning slow a step two to three times where another program has a part
-    # of the cores; waiting passively costs nothing measurable on a quiet machine.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if quota() is not None:  # PyTorch would begin a thread for each CPU of the machine
-        os.environ.setdefault("OMP_NUM_THREADS", str(usable_cpus()))
+    set_up_threads()
     from plmctl.cli import app
 
     try:

@@ -21,12 +21,13 @@ must be the same.
 import argparse
 import importlib
 import json
-import os
 import time
 from pathlib import Path
 
 from benchmarks.duel import ON_TEXT, fight, told, too_slow
 from benchmarks.text import ALGORITHMS
+
+from plmctl.cpus import set_up_threads
 
 _PROFILED = ("mlm", "clm", "t5")
 _FILES = {"mlm": "pretraining", "clm": "pretraining", "t5": "pretraining"}
@@ -37,7 +38,7 @@ def main() -> None:
     given.began = given.began or time.time()
     given.precision = given.precision or ("bf16" if given.device == "cuda" else "fp32")
     if given.side == "plmctl":
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command does
+        set_up_threads()  # as the command does
     work = importlib.import_module(f"benchmarks.{_FILES.get(given.work, given.work)}")
     if given.side:
         part = work.check if given.check else work.run

@@ -1,4 +1,4 @@
-"""Threads wait without spinning, unless somebody wants them to."""
+"""Threads spin for a moment only, unless somebody wants them to."""
 
 import os
 import sys
@@ -7,19 +7,31 @@ import pytest
 
 from plmctl.__main__ import main
 
-SET = ("OMP_WAIT_POLICY", "TRANSFORMERS_VERBOSITY", "HF_HUB_DISABLE_PROGRESS_BARS")
+THREADS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+QUIET = (
+    "TRANSFORMERS_VERBOSITY",
+    "HF_HUB_DISABLE_PROGRESS_BARS",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS",
+)
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("PASSIVE", "3000")),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, ("ACTIVE", None)),
+        ({"GOMP_SPINCOUNT": "7"}, ("PASSIVE", "7")),
+    ],
+)
 def test_the_policy_of_waiting(
-    given: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, str], expected: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in (*SET, "HF_DATASETS_DISABLE_PROGRESS_BARS"):
+    for name in (*THREADS, *QUIET):
         monkeypatch.setenv(name, "")  # so that it is put back afterwards
         monkeypatch.delenv(name)
-    if given is not None:
-        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", ["plmctl", "--version"])
     with pytest.raises(SystemExit):
         main()
-    assert os.environ["OMP_WAIT_POLICY"] == expected
+    assert (os.environ["OMP_WAIT_POLICY"], os.environ.get("GOMP_SPINCOUNT")) == expected
