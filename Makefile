@@ -56,4 +56,4 @@ clean:
 
 .venv/dev: .venv/base pyproject.toml
 	$(INSTALL) -e '.[dev,elmo,peft,samples,samples-zh,tensorboard,text,zh]'
-	touch $@
+	touch $@ .venv/samples .venv/samples-zh  # it has theirs
