@@ -13,8 +13,8 @@ def set_up_threads() -> None:
 
     To be called before PyTorch is imported. Threads that wait by spinning, GNU's for milliseconds,
     slow a step two to three times where another program has a part of the cores; threads that sleep
-    at once cost a tenth of a step on a quiet machine, and a quarter of a small network's. So they
-    spin for about 30 microseconds, where the runtime knows how, and then sleep.
+    at once cost a tenth of a step on a quiet machine, and a fifth of a tiny network's speed. So
+    they spin for about 30 microseconds, where the runtime knows how, and then sleep.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"

@@ -157,12 +157,17 @@ def _wait_for_more(child: Child, path: Path, lines: int) -> None:
 def _wait_into_save(
     child: Child, folder: Path, before: set[tuple[str, int]], seconds: Callable[[], float]
 ) -> None:
-    """Until some time into a save; one that is over by then is let go, for one after it."""
+    """Until some time into a save; one that is over by then is let go, for one after it.
+
+    The wait is halved then: the longest save, which it is drawn by, may have been an exception.
+    """
+    share = 1.0
     while not child.ended():
         if saves := _saves(folder) - before:
-            _wait(child, seconds())
+            _wait(child, share * seconds())
             if saves & _saves(folder):
                 return
+            share /= 2
         time.sleep(_LOOK)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 AnyConfig = PretrainConfig | FinetuneConfig
 
-_ROUNDS = 6  # that the run is begun anew, because it ended or a kill missed its moment
+_ROUNDS = 12  # that the run is begun anew, because it ended or a kill missed its moment
 _SAID: dict[Moment, str] = {
     "preparing": "at the start",
     "step": "in steps",
