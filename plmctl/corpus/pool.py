@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from plmctl.corpus.shard import Task, TextEncoder
@@ -50,19 +51,34 @@ def make_all(
         return
     # Spawned, not forked: this process may have threads, and forking those can hang.
     context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, context, _start_worker, (encoder,)) as pool:
-        futures = {pool.submit(_make, task, beside): task for task in missing}
         try:
+            futures = {pool.submit(_make, task, beside): task for task in missing}
             for future in as_completed(futures):
                 future.result()
                 progress(done := done + futures[future].piece.size, total)
         except BrokenProcessPool as error:
+            _kill(others)
             raise PlmError(
                 "a process that prepared text was killed, perhaps for want of memory",
                 "run the same command again: what is done is kept",
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _kill(others: set[BaseProcess]) -> None:
+    """End the processes of a pool that has lost one.
+
+    The pool asks them by SIGTERM, which they ignore, and waits; and one that waits for a lock that
+    the lost one held would never end.
+
+    Args:
+        others: Processes that are not the pool's.
+    """
+    for process in set(multiprocessing.active_children()) - others:
+        process.kill()
 
 
 def _start_worker(encoder: TextEncoder) -> None:

@@ -1,6 +1,8 @@
 """Encoders small enough to say in a test what they give, and that other processes can import."""
 
+import os
 import time
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +34,19 @@ class SlowEncoder(LetterEncoder):
 
     def __call__(self, texts: list[str]) -> Encoded:
         time.sleep(0.1)
+        return super().__call__(texts)
+
+
+class StuckEncoder(LetterEncoder):
+    """Says which process it is in and does not come back, once it meets a text that has an x."""
+
+    def __init__(self, said: Path) -> None:
+        self.said = said
+
+    def __call__(self, texts: list[str]) -> Encoded:
+        if any("x" in text for text in texts):
+            self.said.write_text(str(os.getpid()), encoding="utf-8")
+            time.sleep(600)
         return super().__call__(texts)
 
 

@@ -255,17 +255,19 @@ import sys
 from pathlib import Path
 from plmctl.config.data import DataConfig
 from plmctl.corpus.build import build
-from tests.corpus.encoders import SlowEncoder
+from tests.corpus.encoders import SlowEncoder, StuckEncoder
 
 if __name__ == "__main__":
     config = DataConfig(train=(sys.argv[1],), valid=0.1)
-    build(config, SlowEncoder(), root=Path(sys.argv[2]), processes=2, progress=lambda *_: None)
+    build(config, {encoder}, root=Path(sys.argv[2]), processes=2, progress=lambda *_: None)
 """
 
 
-def start(tmp_path: Path, corpus: Path, root: Path) -> "subprocess.Popen[bytes]":
+def start(
+    tmp_path: Path, corpus: Path, root: Path, encoder: str = "SlowEncoder()"
+) -> "subprocess.Popen[bytes]":
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT, encoding="utf-8")
+    script.write_text(SCRIPT.format(encoder=encoder), encoding="utf-8")
     return subprocess.Popen(
         [sys.executable, str(script), f"{corpus}/*.txt", str(root)],
         env=os.environ | {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"},
@@ -322,6 +324,28 @@ def test_a_killed_worker_is_told_plainly(tmp_path: Path, corpus: Path) -> None:
     _, errors = process.communicate(timeout=300)
     assert PlmError.__name__.encode() in errors
     assert b"was killed, perhaps for want of memory" in errors
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at processes in /proc")
+def test_a_worker_killed_while_it_waits_for_work_leaves_none_behind(tmp_path: Path) -> None:
+    """It holds the lock of the queue of work, for which the others would wait for ever."""
+    corpus, said = tmp_path / "corpus", tmp_path / "stuck"
+    corpus.mkdir()
+    for name in ("a", "x"):
+        (corpus / f"{name}.txt").write_text(f"{name} b\n", encoding="utf-8")
+    process = start(tmp_path, corpus, tmp_path / "stores", f"StuckEncoder(Path({str(said)!r}))")
+    deadline = time.monotonic() + 300
+    while not (finished(tmp_path / "stores") and said.is_file() and said.read_text()):
+        assert time.monotonic() < deadline, process.stderr and process.stderr.read()
+        time.sleep(0.01)
+    time.sleep(0.5)  # until the other one waits
+    stuck = int(said.read_text())
+    _tracker, *workers = children(process.pid)
+    (idle,) = set(workers) - {stuck}
+    os.kill(idle, signal.SIGKILL)
+    _, errors = process.communicate(timeout=300)
+    assert b"was killed, perhaps for want of memory" in errors
+    assert not any(Path(f"/proc/{pid}/cwd").exists() for pid in (stuck, idle))
 
 
 def test_two_builds_at_once_make_one_store(tmp_path: Path, corpus: Path) -> None:
