@@ -6,6 +6,7 @@ from pydantic import Field
 
 from plmctl.config.base import Model
 
+Strategy = Literal["ddp", "fsdp"]
 PositiveOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
 
 
@@ -36,8 +37,10 @@ class LaunchConfig(Model):
 
     processes: PositiveOrAuto = "auto"
     """auto: one a CUDA device, one on CPU."""
-    strategy: Literal["ddp"] = "ddp"
-    """How the processes share the work; ddp: each has the whole model and a part of the batch."""
+    strategy: Strategy = "ddp"
+    """How the processes share the work, each with a part of the batch; ddp: each has the whole
+    model; fsdp: and a part of the weights, their gradients and the optimizer's state (pretraining
+    only)."""
 
 
 class CheckpointConfig(Model):

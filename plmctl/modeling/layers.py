@@ -38,7 +38,7 @@ def depths(model: PreTrainedModel) -> Depths:
     Raises:
         ConfigError: The network has no layers that could be told apart.
     """
-    stacks = _stacks(model)
+    stacks = layer_stacks(model)
     if not stacks:
         raise ConfigError(f"{type(model).__name__} has no stack of layers")
     layers = max(map(len, stacks.values()))
@@ -87,7 +87,7 @@ def reinit(model: PreTrainedModel, count: int) -> None:
     Raises:
         ConfigError: More layers than there are.
     """
-    stacks = _stacks(model)
+    stacks = layer_stacks(model)
     _refuse_more(f"train.reinit_layers: {count}", count, depths(model).layers)
     anew = [layer for stack in stacks.values() for layer in list(stack)[-count:]]
     anew += _above(model, list(stacks))
@@ -123,7 +123,7 @@ def _above(model: PreTrainedModel, stacks: list[str]) -> list[nn.Module]:
     return [child for child in found if child is not output]
 
 
-def _stacks(model: Any) -> dict[str, nn.ModuleList]:
+def layer_stacks(model: Any) -> dict[str, nn.ModuleList]:
     """Module lists of blocks in the base model, the outermost ones, by their paths."""
     base = model.base_model
     prefix = "" if base is model else f"{model.base_model_prefix}."

@@ -24,6 +24,8 @@ def check_network(config: PretrainConfig) -> None:
     vocab = Vocab.from_folder(config.tokenizer)
     check_objective(config, vocab)
     outline = _outline(config, vocab)
+    if config.launch.strategy == "fsdp":
+        _check_sharded(config, outline.model_type)
     if config.compute.checkpoint_activations and outline.model_type == "elmo":
         from plmctl.modeling.recompute import refusal
 
@@ -32,6 +34,26 @@ def check_network(config: PretrainConfig) -> None:
     if check is not None:
         longest = max(phase.seq_len for phase in config.train.phases)
         check(config.objective, config.tokenizer, outline, longest)
+
+
+def _check_sharded(config: PretrainConfig, model_type: str) -> None:
+    """Refuse what needs whole weights, or more than one set of them.
+
+    Raises:
+        ConfigError: ELMo, Muon, fp16's scaler, or a compiled network.
+    """
+    said = "launch.strategy: fsdp is not done"
+    if model_type == "elmo":
+        raise ConfigError(f"{said} for ELMo", "use ddp")
+    if config.optim.name == "muon":
+        raise ConfigError(
+            f"{said} with optim.name=muon, whose every update needs whole matrices",
+            "use another optimizer, or ddp",
+        )
+    if config.compute.precision == "fp16":
+        raise ConfigError(f"{said} in fp16", "use bf16 or fp32, or ddp")
+    if config.compute.compile is True:
+        raise ConfigError(f"{said} for a compiled network", "use compute.compile=auto, or ddp")
 
 
 def fresh_model(config: PretrainConfig, vocab: Vocab) -> "PreTrainedModel":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plmctl import families, objectives
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.corpus.mixed import Corpus, MixedStore, stores_of
-from plmctl.errors import ConfigError, DataError
+from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.runs import launch
 from plmctl.runs.continuing import check_continued, dropout_of, new_ids
 from plmctl.runs.finetune import check_model
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from plmctl.modeling.network import Network
+    from plmctl.training.checkpoint import Checkpoints
     from plmctl.training.loop import Engine, Plan
     from plmctl.training.step import Step
     from plmctl.training.stop import StopRequest
@@ -213,7 +214,14 @@ def _train(
     accelerator.wait_for_everyone()  # until the main process has the run folder ready
     plan = replace(make_plan(config, prepared, accelerator), until=until)
     network, varying = make_network(config, prepared.vocab), shapes_vary(config)
-    engine = make_engine(accelerator, network, config.optim, config.compute, varying=varying)
+    engine = make_engine(
+        accelerator,
+        network,
+        config.optim,
+        config.compute,
+        varying=varying,
+        strategy=config.launch.strategy,
+    )
     if network.compiled:
         say(COMPILES)
     if accelerator.is_main_process:
@@ -232,8 +240,30 @@ def _train(
         figures = {"steps": progress.step, "tokens": progress.tokens, **validate()}
         journal.event("finished", step=progress.step)
     if accelerator.is_main_process:
-        _finish(config, folder, engine, prepared, figures)
+        model = _whole_model(config, engine, prepared, checkpoints)
+        _finish(config, folder, model, prepared, figures)
     return figures
+
+
+def _whole_model(
+    config: PretrainConfig, engine: "Engine", prepared: Prepared, checkpoints: "Checkpoints"
+) -> Any:
+    """The model of a run that is over; what processes have parts of is in the last checkpoint."""
+    from plmctl.training.sharding import is_sharded
+    from plmctl.training.state import load_weights
+
+    model = engine.trained().network
+    if not is_sharded(model):
+        return model
+    folder, damaged = checkpoints.newest()
+    if folder is None or damaged:
+        raise PlmError(
+            f"{damaged[0] if damaged else config.run}: the last checkpoint cannot be read",
+            "run the same command again: it goes on from the one before it",
+        )
+    model = make_network(config, prepared.vocab).model
+    load_weights(folder, model)
+    return model
 
 
 def _validate(
@@ -247,6 +277,7 @@ def _validate(
     """The held-out text under the first epoch's masks, the same at every validation."""
     from plmctl.evaluation.scoring import score
     from plmctl.training.loader import scoring_batches
+    from plmctl.training.sharding import whole
 
     if prepared.valid is None:
         return {}
@@ -254,14 +285,15 @@ def _validate(
     step = make_step(config, prepared.valid, prepared, config.train.phases[-1].seq_len)
     batches = scoring_batches(step, phase.slicing, config.log.validate_samples)
     bare = engine.accelerator.unwrap_model(engine.network)
-    scores = score(engine.accelerator, bare, step, batches, stop)
+    with whole(bare):
+        scores = score(engine.accelerator, bare, step, batches, stop)
     return {f"valid/{name}": value for name, value in scores.items()}
 
 
 def _finish(
     config: PretrainConfig,
     folder: Path,
-    engine: "Engine",
+    model: Any,
     prepared: Prepared,
     figures: dict[str, Any],
 ) -> None:
@@ -274,7 +306,6 @@ def _finish(
     from plmctl.runs.samples import samples
 
     write_results(folder, "valid", {"kind": "pretrain", "model": str(folder), "results": figures})
-    model: Any = engine.trained().network
     tokenizer = AutoTokenizer.from_pretrained(config.tokenizer)
     saved = save_model(folder, model, tokenizer, model_card(folder, type(model).__name__))
     held_out = stores_of(prepared.valid or prepared.train)[0]

@@ -26,5 +26,6 @@ def safety(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
         "save_best": config.checkpoint.keep_best,
         "background": config.checkpoint.background,
         "guard": Guard(**config.divergence.model_dump()),
-        "elastic": config.train.micro_batch_size == "auto",
+        # Without all processes nothing of a sharded network can be tried, or tried again.
+        "elastic": config.train.micro_batch_size == "auto" and config.launch.strategy == "ddp",
     }

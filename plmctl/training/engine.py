@@ -11,9 +11,10 @@ from accelerate.state import AcceleratorState
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
+from transformers import PreTrainedModel
 
 from plmctl.config.optim import OptimizerConfig
-from plmctl.config.run import ComputeConfig
+from plmctl.config.run import ComputeConfig, Strategy
 from plmctl.errors import ConfigError
 from plmctl.modeling import attention, masks
 from plmctl.modeling.activation import fuse_gelu
@@ -25,6 +26,7 @@ from plmctl.training.checkpoint import Trained
 from plmctl.training.compiling import compile_network, compiles
 from plmctl.training.hardware import native_bf16
 from plmctl.training.optim import make_optimizer
+from plmctl.training.sharding import is_sharded, shard
 
 # glibc's mallopt parameters (malloc.h)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -94,6 +96,7 @@ def make_engine(
     compute: ComputeConfig,
     *,
     varying: bool = True,
+    strategy: Strategy = "ddp",
 ) -> Engine:
     """The network and a new optimizer, prepared for the device and the processes.
 
@@ -105,29 +108,46 @@ def make_engine(
         optim: How.
         compute: What else is asked for.
         varying: Whether the shapes of batches change from step to step; matters to a compiled one.
+        strategy: How several processes share the work.
     """
     device, model_type = accelerator.device.type, network.model.config.model_type
-    compiled = compiles(compute, device, model_type)
-    by_hand = device == "cpu" and not compiled  # faster, and nothing that a compiler could read
-    if compute.attention != "auto":
-        network.model.set_attn_implementation(compute.attention)
-    elif by_hand:
-        attention.use(network.model)
-    if by_hand:
-        quicken(network.model)
-        narrow(network.model)
+    sharded = strategy == "fsdp" and accelerator.num_processes > 1
+    compiled = compiles(compute, device, model_type) and not sharded
+    _suit(network.model, compute, by_hand=device == "cpu" and not compiled, sharded=sharded)
     if device != "cpu":
         masks.without_looking()
-    fuse_gelu(network.model)
-    if compute.checkpoint_activations:
-        recompute(network.model)
-    network.to(accelerator.device)
+    if sharded:  # a unit at a time, so that no device ever has all weights
+        shard(network, accelerator.device, accelerator.num_processes)
+    else:
+        network.to(accelerator.device)
     if compiled:
         compile_network(network, varying=varying)
     optimizer = make_optimizer(optim, network, fused=device == "cuda")
-    prepared, optimizer = accelerator.prepare(network, optimizer)
-    engine = Engine(accelerator, prepared, optimizer)
+    prepared = accelerator.prepare_model(network, evaluation_mode=sharded)  # then no DDP
+    engine = Engine(accelerator, prepared, accelerator.prepare_optimizer(optimizer))
     return unwaiting(engine) if accelerator.device.type == "cuda" else engine
+
+
+def _suit(model: PreTrainedModel, compute: ComputeConfig, *, by_hand: bool, sharded: bool) -> None:
+    """Give a model the kernels that it is to compute with, in place.
+
+    Args:
+        model: Its weights and names stay.
+        compute: What is asked for.
+        by_hand: On a CPU, with what is faster there, and nothing that a compiler could read.
+        sharded: Its layers are to be whole only when called: none may be taken apart.
+    """
+    if compute.attention != "auto":
+        model.set_attn_implementation(compute.attention)
+    elif by_hand:
+        attention.use(model)
+    if by_hand:
+        quicken(model)
+    if by_hand and not sharded:
+        narrow(model)
+    fuse_gelu(model)
+    if compute.checkpoint_activations:
+        recompute(model)
 
 
 def unwaiting(engine: Engine) -> Engine:
@@ -138,7 +158,8 @@ def unwaiting(engine: Engine) -> Engine:
     """
     accelerator, optimizer = engine.accelerator, engine.trained().optimizer
     halted = hosts = None
-    if accelerator.scaler is None and getattr(optimizer, "_step_supports_amp_scaling", False):
+    flagged = getattr(optimizer, "_step_supports_amp_scaling", False)
+    if flagged and accelerator.scaler is None and not is_sharded(engine.network):
         halted = torch.zeros((), device=accelerator.device)
         optimizer.found_inf = halted  # type: ignore[attr-defined]  # as torch.amp's scaler sets it
     if accelerator.num_processes > 1:

@@ -46,7 +46,8 @@ def train(
     if not plan.elastic:  # the size was given: what an earlier start had to do is no matter
         progress = replace(progress, micro=())
     feed = Feed(plan, pin=engine.accelerator.device.type == "cuda")
-    saver = Saver(checkpoints, journal, background=plan.background)
+    writes = engine.accelerator.is_main_process
+    saver = Saver(checkpoints, journal, background=plan.background, writes=writes)
     run = Run(engine, plan, checkpoints, journal, validate, feed, watch, saver)
     engine.network.train()
     with StopRequest() as stop, feed.watched(), saver:

@@ -12,6 +12,7 @@ from plmctl.training.feed import Feed
 from plmctl.training.journal import Journal
 from plmctl.training.plan import Plan
 from plmctl.training.saving import Saver
+from plmctl.training.sharding import is_sharded
 from plmctl.training.stop import StopRequest
 from plmctl.training.telemetry import Progress
 from plmctl.training.update import reduce
@@ -47,10 +48,10 @@ class Run:
 
 
 def save(run: Run, progress: Progress) -> None:
-    """Save from the main process; every process has the same state, but for carried rows."""
+    """Save from the main process; others have the same state, or parts of it, and other rows."""
     trained = run.engine.trained()
     trained.carried.share(lambda rows: reduce(run.engine.accelerator, rows))
-    if run.engine.accelerator.is_main_process:
+    if run.engine.accelerator.is_main_process or is_sharded(trained.network):
         run.saver.save(progress.step, trained, progress.saved())
 
 

@@ -11,11 +11,12 @@ from plmctl.errors import PlmError
 from plmctl.training.checkpoint import Checkpoints
 from plmctl.training.journal import Journal
 from plmctl.training.memory import is_out_of_memory
+from plmctl.training.sharding import is_sharded
 from plmctl.training.state import Snapshot, Trained, snapshot
 
 
 class Saver:
-    """Writes the checkpoints of a run, in the main process alone.
+    """Writes the checkpoints of a run, in the main process.
 
     In the background the loop stands still only while the state is copied in memory; a thread
     writes, hashes and flushes the copy, which needs no lock of Python's for all but milliseconds.
@@ -27,10 +28,14 @@ class Saver:
         checkpoints: Of the run.
         journal: Flushed before every checkpoint, and told of it after.
         background: Whether to go on while a checkpoint is written.
+        writes: Whether this is the process that does; others help it to a sharded state.
     """
 
-    def __init__(self, checkpoints: Checkpoints, journal: Journal, *, background: bool) -> None:
+    def __init__(
+        self, checkpoints: Checkpoints, journal: Journal, *, background: bool, writes: bool = True
+    ) -> None:
         self._checkpoints, self._journal, self._background = checkpoints, journal, background
+        self._writes = writes
         self._thread: Thread | None = None
         self._failure: BaseException | None = None
 
@@ -55,14 +60,20 @@ class Saver:
     def save(self, step: int, trained: Trained, telemetry: Mapping[str, Any]) -> None:
         """Write the state after ``step`` updates.
 
+        Called by the main process; by all of them where the network is sharded.
+
         Raises:
             PlmError: The disk refused this one, or the one before it.
         """
         self.wait()
+        if not self._writes:
+            snapshot(trained, step, telemetry, kept=False)
+            return
         try:
             state = snapshot(trained, step, telemetry, copy=self._background)
         except (RuntimeError, MemoryError) as error:
-            if not (self._background and is_out_of_memory(error)):
+            again = self._background and not is_sharded(trained.network)  # others have gone on
+            if not (again and is_out_of_memory(error)):
                 raise
             self._journal.warn(f"step {step}: no memory for a copy of the state; saved at once")
             self._write(snapshot(trained, step, telemetry))

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from plmctl.errors import PlmError
 from plmctl.modeling.carried import Carried
+from plmctl.training.sharding import cut_like, gathered
 
 _CARRIED = "carried.safetensors"
 
@@ -54,9 +55,14 @@ class Snapshot:
 
 
 def snapshot(
-    trained: Trained, step: int, telemetry: Mapping[str, Any], *, copy: bool = False
+    trained: Trained,
+    step: int,
+    telemetry: Mapping[str, Any],
+    *,
+    copy: bool = False,
+    kept: bool = True,
 ) -> Snapshot:
-    """The state after ``step`` updates.
+    """The state after ``step`` updates; of a sharded network, called by all processes.
 
     Args:
         trained: What is saved.
@@ -65,10 +71,12 @@ def snapshot(
         copy: Share no memory with the network, so that training may go on. It costs a copy of the
             weights and of the optimizer's state in host memory, 12 bytes a parameter with AdamW.
             What lies on another device is copied anyway.
+        kept: Whether this process wants it, and does not only help others to theirs: if not, it
+            gets one without tensors.
     """
     parameters = dict(trained.network.named_parameters())  # tied ones once
-    optimizer = {
-        f"{field}/{name}": _in_host_memory(torch.as_tensor(value), copy=copy)
+    states = {
+        f"{field}/{name}": torch.as_tensor(value)
         for name, parameter in parameters.items()
         for field, value in trained.optimizer.state.get(parameter, {}).items()
     }
@@ -76,10 +84,11 @@ def snapshot(
     state: dict[str, Any] = {"step": step, **telemetry}
     if trained.scaler is not None:
         state["scaler"] = trained.scaler.state_dict()
+    weights = {name: parameter.detach() for name, parameter in parameters.items()}
     return Snapshot(
-        {name: _in_host_memory(p.detach(), copy=copy) for name, p in parameters.items()},
-        optimizer,
-        None if rows is None else _in_host_memory(rows, copy=copy),
+        _in_host_memory(weights, copy=copy, kept=kept),
+        _in_host_memory(states, copy=copy, kept=kept),
+        None if rows is None else _host(rows, copy=copy),
         state,
     )
 
@@ -113,7 +122,7 @@ def restore(folder: Path, trained: Trained) -> dict[str, Any]:
         parameter = parameters[name]
         # "step" goes where the optimizer keeps it: on the CPU, unless its kernel counts itself.
         on_host = field == "step" and parameter not in fused
-        there = value if on_host else value.to(parameter.device)
+        there = value if on_host else cut_like(value, parameter)
         trained.optimizer.state[parameter][field] = there
     if (folder / _CARRIED).is_file():
         device = next(iter(parameters.values())).device
@@ -143,10 +152,20 @@ def load_weights(folder: Path, network: nn.Module) -> None:
         raise PlmError(f"{folder}: made by another network: {odd!r} is on one side only")
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
+            parameter.copy_(cut_like(weights[name], parameter))
 
 
-def _in_host_memory(tensor: Tensor, *, copy: bool) -> Tensor:
+def _in_host_memory(tensors: dict[str, Tensor], *, copy: bool, kept: bool) -> dict[str, Tensor]:
+    """Whole ones, brought together one at a time where processes have parts."""
+    found = {}
+    for name, tensor in tensors.items():
+        all_of_it = gathered(tensor)
+        if kept:
+            found[name] = _host(all_of_it, copy=copy and all_of_it is tensor)
+    return found
+
+
+def _host(tensor: Tensor, *, copy: bool) -> Tensor:
     host = tensor.contiguous().cpu()
     shared = host.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
     return host.clone() if copy and shared else host

@@ -18,6 +18,7 @@ from plmctl.modeling.network import Network
 from plmctl.shaping.keys import fold
 from plmctl.training.engine import Engine
 from plmctl.training.memory import is_out_of_memory, release_memory
+from plmctl.training.sharding import gathered, is_sharded
 from plmctl.training.step import Step, weight
 from plmctl.training.telemetry import Computed, Update
 
@@ -61,12 +62,15 @@ def gradient(
     accumulate = _agreed if guarded else _averaged
     summed = accumulate(engine, step, batches, total, key)
     norm = accelerator.clip_grad_norm_(network.parameters(), math.inf if clip is None else clip)
-    figures = torch.cat([reduce(accelerator, summed), norm.reshape(1)])
+    figures = torch.cat([reduce(accelerator, summed), gathered(norm).reshape(1)])
     return Computed(figures, divisor, weights, tokens, cells, stops > 0)
 
 
 def _averaged(engine: Engine, step: Step, batches: list[Batch], total: Total, key: int) -> Tensor:
     """Accumulate the gradients of micro-batches, averaged over processes within the last backward.
+
+    Those of a sharded network are averaged within each, and every process makes as many forwards:
+    a layer's weights are brought together by all of them.
 
     Args:
         engine: Network and optimizer.
@@ -80,6 +84,7 @@ def _averaged(engine: Engine, step: Step, batches: list[Batch], total: Total, ke
     """
     accelerator, network = engine.accelerator, engine.network
     summed = torch.zeros(len(step.parts), device=accelerator.device)
+    forwards = _most_forwards(engine, len(batches)) if is_sharded(network) else len(batches)
     for micro, batch in enumerate(batches):
         last = micro == len(batches) - 1
         with nullcontext() if last else accelerator.no_sync(network):
@@ -87,7 +92,17 @@ def _averaged(engine: Engine, step: Step, batches: list[Batch], total: Total, ke
             # Gradients are averaged over processes: undo that, the divisor is global already.
             accelerator.backward(accelerator.num_processes * total(losses))
         summed += torch.stack([losses[part].detach().float() for part in step.parts])
+    for _ in range(forwards - len(batches)):  # with the others, and nothing comes of it
+        losses = step.loss(network, batches[-1].to(accelerator.device))
+        accelerator.backward(0 * total(losses))
     return summed
+
+
+def _most_forwards(engine: Engine, mine: int) -> int:
+    """Of any process, this one with ``mine``; told before the first forward of a step."""
+    each = [0] * engine.accelerator.num_processes
+    each[engine.accelerator.process_index] = mine
+    return max(summed_facts(engine, each))
 
 
 def _agreed(engine: Engine, step: Step, batches: list[Batch], total: Total, key: int) -> Tensor:

@@ -67,6 +67,14 @@ def test_activations_are_not_computed_twice(
     assert not Path("run-elmo-again").exists()
 
 
+def test_its_weights_are_not_cut_up(run: Path, cli: Cli) -> None:
+    """Refused before a run folder is made."""
+    code, _, err = cli("pretrain", "elmo.yaml", "run=run-elmo-cut", "launch.strategy=fsdp")
+    assert code == 2
+    assert "fsdp is not done for ELMo" in err
+    assert not Path("run-elmo-cut").exists()
+
+
 @pytest.mark.slow
 def test_two_processes_give_the_run_of_one(run: Path) -> None:
     """The carried state too, whose rows each process has a part of."""

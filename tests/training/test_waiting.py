@@ -3,7 +3,6 @@
 import math
 import os
 import signal
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,13 +18,13 @@ from plmctl.config.run import ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.modeling.batch import Batch
-from plmctl.runs.child import start
 from plmctl.training.checkpoint import Checkpoints, Trained, restore
 from plmctl.training.engine import Engine, make_accelerator, unwaiting
 from plmctl.training.guard import Guard
 from plmctl.training.journal import Journal
 from plmctl.training.loop import train
 from plmctl.training.update import apply_unread, gradient, summed_facts
+from tests.processes import in_two_processes
 from tests.training.conftest import nothing, tiny_network, weights
 from tests.training.test_checkpoint import trained
 from tests.training.test_guard import events, source
@@ -87,13 +86,8 @@ def _signalled(rate: Callable[[int], float], step: int) -> float:
     return rate(step)
 
 
-def _one_of_two(folder: Path, rank: int, port: int, store: TokenStore) -> None:
+def _one_of_two(folder: Path, store: TokenStore, rank: int) -> None:
     """A process; the second one has a bad step, then no memory for one, and then is to stop."""
-    os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-    }  # fmt: skip
-    torch.set_num_threads(1)
     for late in (False, True):
         plan = plan_for(store)
         (phase,) = plan.phases
@@ -124,15 +118,7 @@ def test_processes_that_read_late_are_those_that_read_at_once(
     store: TokenStore, tmp_path: Path
 ) -> None:
     """One process is wrong, out of memory, asked to stop: both learn of it in the same step."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    children = [
-        start(partial(_one_of_two, tmp_path, rank, port, store), tmp_path / f"log-{rank}")
-        for rank in range(2)
-    ]
-    for rank, child in enumerate(children):
-        assert child.wait() == 0, (tmp_path / f"log-{rank}").read_text()
+    in_two_processes(partial(_one_of_two, tmp_path, store), tmp_path)
     late, at_once = outcome(tmp_path / "True"), outcome(tmp_path / "False")
     assert late == at_once
     assert set(late["checkpoints"]) == {"step-000007", "step-000014", "step-000019"}

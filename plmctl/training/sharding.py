@@ -1,0 +1,77 @@
+"""One set of weights for all processes: each keeps a part of every tensor (PyTorch's FSDP2).
+
+Gradients and the optimizer's state are cut up with the weights, so that a process keeps a share of
+all three; a layer's weights are brought together while it computes, and the next one's meanwhile.
+Rajbhandari et al., 2020 (arXiv:1910.02054), stage 3. The mathematics is that of whole weights.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from plmctl.modeling.layers import layer_stacks
+from plmctl.modeling.network import Network
+
+
+def shard(network: Network, device: torch.device, processes: int) -> None:
+    """Keep this process's part of every weight, in place; names stay.
+
+    Embeddings and heads, tied ones among them, are one unit, which is whole from the first layer's
+    forward to its backward; so are layers that share their weights (ALBERT). Every other layer is a
+    unit of its own.
+
+    Args:
+        network: The same weights in every process.
+        device: Where it computes.
+        processes: All of them.
+    """
+    mesh = init_device_mesh(device.type, (processes,))
+    for stack in layer_stacks(network.model).values():
+        layers = list(stack) if len(stack) > 1 else []
+        units = [fully_shard(layer, mesh=mesh) for layer in layers]
+        for unit, after in pairwise(units):
+            unit.set_modules_to_forward_prefetch([after])
+    fully_shard(network, mesh=mesh)
+
+
+def is_sharded(network: nn.Module) -> bool:
+    """Whether processes have parts of its weights."""
+    return isinstance(next(network.parameters()), DTensor)
+
+
+@contextmanager
+def whole(network: nn.Module) -> Iterator[None]:
+    """Every process has all weights meanwhile, and its forwards wait for no other.
+
+    It costs the memory of the weights. Called by all processes; nothing where nothing is cut up.
+    """
+    units = [module for module in network.modules() if isinstance(module, FSDPModule)]
+    for unit in units:
+        unit.set_reshard_after_forward(reshard_after_forward=False, recurse=False)
+        unit.unshard()
+    try:
+        yield
+    finally:
+        for unit in units:
+            unit.reshard()
+            unit.set_reshard_after_forward(unit is not network, recurse=False)
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """All of a tensor of which processes may have parts; called by all of them."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def cut_like(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """A whole tensor as a parameter is kept: this process's part of it if that is cut up."""
+    if not isinstance(parameter, DTensor) or tensor.shape != parameter.shape:
+        return tensor.to(parameter.device)
+    return distribute_tensor(
+        tensor.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
+    )

@@ -1,0 +1,150 @@
+"""Processes with parts of every tensor do what processes with whole ones do."""
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from plmctl import families, registry
+from plmctl.config.run import ComputeConfig
+from plmctl.corpus.store import TokenStore
+from plmctl.errors import Preempted
+from plmctl.modeling.network import Network
+from plmctl.training.checkpoint import Checkpoints, restore
+from plmctl.training.engine import Engine, make_accelerator, make_engine
+from plmctl.training.journal import Journal
+from plmctl.training.loader import StepBatches
+from plmctl.training.loop import Plan, train
+from plmctl.training.sharding import gathered, is_sharded, whole
+from plmctl.training.state import snapshot
+from plmctl.training.update import update
+from tests.processes import in_two_processes
+from tests.training.conftest import VOCAB, nothing, tiny_network, tiny_plan
+
+
+def network_of(objective: str, dropout: float = 0.0) -> Network:
+    """Tiny; the causal one has matrices that Adafactor factors."""
+    if objective != "clm" or dropout:
+        return tiny_network(objective, dropout=dropout)
+    family, module = families.get("gpt2"), registry.load("families", "gpt2")
+    config = module.Config(
+        size="tiny", n_layer=2, n_embd=128, n_head=2, n_positions=64,
+        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = family.build(config, vocab_size=VOCAB.size, pad_id=0, parts=("lm",))
+    return Network(model, family.forward)
+
+
+def engine_of(network: Network, optimizer: str, strategy: str, **compute: object) -> Engine:
+    asked = ComputeConfig(device="cpu", **compute)
+    optim = registry.load("optimizers", optimizer).Config(name=optimizer, lr=0.01)
+    return make_engine(make_accelerator(asked), network, optim, asked, strategy=strategy)
+
+
+def plan_of(objective: str, store: TokenStore, rank: int) -> Plan:
+    """Seven rows one at a time: four forwards in one process, and three in the other."""
+    plan = tiny_plan(objective, store, steps=(6,), batch=7, micro=1, save_every=2)
+    (phase,) = plan.phases
+    return replace(
+        plan, phases=(replace(phase, slicing=replace(phase.slicing, rank=rank, world=2)),)
+    )
+
+
+def _as_whole(
+    folder: Path, store: TokenStore, objective: str, optimizer: str, recomputed: bool, rank: int
+) -> None:
+    (phase,) = plan_of(objective, store, rank).phases
+    batches = StepBatches(phase.step, phase.slicing, 7)
+    assert len(batches[0]) == 4 - rank
+    made = partial(engine_of, optimizer=optimizer, checkpoint_activations=recomputed)
+    alike, parts = (made(network_of(objective), strategy=name) for name in ("ddp", "fsdp"))
+    assert is_sharded(parts.network)
+    assert not is_sharded(alike.network)
+    total = sum(p.numel() for p in parts.network.parameters())
+    mine = sum(p.to_local().numel() for p in parts.network.parameters())
+    assert mine < 0.55 * total
+
+    def both(number: int, one: Engine, other: Engine) -> None:
+        a, b = (
+            update(engine, phase.step, batches[number], 1.0, number, False)
+            for engine in (one, other)
+        )
+        assert a.losses == pytest.approx(b.losses, rel=1e-5)
+        assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-5)
+
+    for number in range(3):
+        both(number, alike, parts)
+        with whole(parts.network):  # one of them alone: nobody waits for the other
+            if rank == 0:
+                phase.step.loss(parts.network, batches[number][0])
+    state, expected = (
+        snapshot(parts.trained(), 3, {}, kept=rank == 0),
+        snapshot(alike.trained(), 3, {}),
+    )
+    if rank == 0:
+        for found, wanted in ((state.model, expected.model), (state.optimizer, expected.optimizer)):
+            assert found.keys() == wanted.keys()
+            for name, value in wanted.items():
+                # The gradient of keys' biases is rounding, which Adafactor makes large.
+                torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
+        Checkpoints(folder, 3).write(state)
+    else:
+        assert not state.model
+        assert not state.optimizer
+    parts.accelerator.wait_for_everyone()
+
+    again, unwrapped = (made(network_of(objective), strategy=name) for name in ("fsdp", "ddp"))
+    for engine in (again, unwrapped):
+        restore(folder / "step-000003", engine.trained())
+    both(3, parts, again)
+    for one, other in zip(parts.network.parameters(), again.network.parameters(), strict=True):
+        assert torch.equal(gathered(one), gathered(other))
+    both(3, unwrapped, alike)
+
+
+@pytest.mark.parametrize(
+    ("objective", "optimizer", "recomputed"),
+    [
+        ("mlm+nsp", "adamw", True),
+        ("mlm+sop", "lamb", False),
+        ("clm", "adafactor", False),
+        ("clm", "adagrad", False),
+    ],
+)
+def test_updates_and_checkpoints_are_those_of_whole_weights(
+    store: TokenStore, tmp_path: Path, objective: str, optimizer: str, recomputed: bool
+) -> None:
+    """Losses, norms, states; and a checkpoint of one goes on as the other, or to the last bit."""
+    in_two_processes(
+        partial(_as_whole, tmp_path, store, objective, optimizer, recomputed), tmp_path
+    )
+
+
+def _in_pieces(folder: Path, store: TokenStore, rank: int) -> None:
+    for name, stops in (("once", [None]), ("pieces", [3, None])):
+        run = folder / name
+        run.mkdir(exist_ok=True)
+        for until in stops:
+            engine = engine_of(network_of("clm", dropout=0.1), "adamw", "fsdp")
+            plan = replace(plan_of("clm", store, rank), until=until, background=True)
+            with (
+                suppress(Preempted),
+                Journal(run, title="t", total_steps=6, trackers=(), quiet=rank > 0) as journal,
+            ):
+                train(engine, plan, Checkpoints(run / "checkpoints", 3), journal, nothing)
+
+
+def test_an_interrupted_run_is_the_uninterrupted_one(store: TokenStore, tmp_path: Path) -> None:
+    in_two_processes(partial(_in_pieces, tmp_path, store), tmp_path)
+    once, pieces = (tmp_path / name / "checkpoints" / "step-000006" for name in ("once", "pieces"))
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert (once / name).read_bytes() == (pieces / name).read_bytes()
+    assert (tmp_path / "pieces" / "checkpoints" / "step-000003").is_dir()
+
+
+def test_one_process_has_nothing_to_share() -> None:
+    assert not is_sharded(engine_of(network_of("clm"), "adamw", "fsdp").network)
