@@ -46,23 +46,22 @@ def made(name: str, folder: str) -> tuple[Any, Network, Batch]:
     return examples, network, batch
 
 
-def theirs(name: str, network: Network, batch: Batch) -> Tensor:
-    """The logits of transformers' class, with its own attention and its mask of padding."""
+def theirs(name: str, network: Network, batch: Batch) -> tuple[Any, Tensor]:
+    """transformers' class and its logits, with its own attention and its mask of padding."""
     whole, inputs = network.model, batch.inputs
     own: Any = getattr(transformers, type(whole).__name__)(whole.config)
     own.load_state_dict(whole.state_dict())
     if whole.config.model_type == "gpt2":
         own.set_attn_implementation("eager")
     seen = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
-    network.own = own.eval()
+    own.eval()
     if name == "multiple_choice":
         last = inputs["attention_mask"].sum(-1) - 1
         if whole.config.model_type == "openai-gpt":  # which takes no mask of several options
             del seen["attention_mask"]
-        logits: Tensor = own(**seen, mc_token_ids=last).mc_logits
-        return logits
+        return own, own(**seen, mc_token_ids=last).mc_logits
     logits = own(**seen).logits
-    return logits if name == "classification" else logits.flatten(0, 1)[inputs["positions"]]
+    return own, logits if name == "classification" else logits.flatten(0, 1)[inputs["positions"]]
 
 
 PART = {"classification": "label", "multiple_choice": "choice", "text_to_text": "lm"}
@@ -78,13 +77,13 @@ def test_logits_and_gradients_are_those_of_transformers(
     model = network.model
     if family != "gpt1":
         model.set_attn_implementation(attention)
-    expected = theirs(name, network, batch)
+    own, expected = theirs(name, network, batch)
     found = network.eval()(**batch.inputs)[PART[name]]
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     along = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
     (found * along).sum().backward()
     (expected * along).sum().backward()
-    gradients = {n: p.grad for n, p in network.own.named_parameters() if p.grad is not None}
+    gradients = {n: p.grad for n, p in own.named_parameters() if p.grad is not None}
     largest = max(float(gradient.abs().max()) for gradient in gradients.values())
     seen = {n for n, p in model.named_parameters() if p.grad is not None}
     assert seen == set(gradients)
