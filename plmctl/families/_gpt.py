@@ -109,31 +109,6 @@ def forward(
     Returns:
         lm: [B, T, V].
     """
-    import torch
+    from plmctl.modeling.left_to_right import hidden_states
 
-    from plmctl.modeling.gpt1_attention import block_mask
-
-    whole: Any = model.transformer  # transformers types its submodules as tensors or modules
-    if not _masked_here(model.config._attn_implementation):
-        # A cache would cost memory, and switches transformers' own handling of packed rows off.
-        encoded = whole(input_ids, position_ids=position_ids, use_cache=False)
-        return {"lm": project(encoded.last_hidden_state, model.lm_head)}
-    mask, places = None, position_ids
-    if position_ids is None:
-        places = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
-    else:
-        mask = block_mask(position_ids)
-    hidden_BTH = whole.drop(whole.wte(input_ids) + whole.wpe(places))
-    for block in whole.h:
-        hidden_BTH = block(hidden_BTH, None, mask)
-    return {"lm": project(whole.ln_f(hidden_BTH), model.lm_head)}
-
-
-def _masked_here(attention: str | None) -> bool:
-    """Whether rows get their mask here, or none where each is one text: kernels of PyTorch.
-
-    transformers looks at the positions to know whether a row has several texts, for which the host
-    waits for a GPU; and where it is compiled it cannot look, and makes a mask of T * T a row that
-    keeps attention from its fastest kernel.
-    """
-    return attention == "sdpa" or str(attention).startswith("plmctl")
+    return {"lm": project(hidden_states(model, input_ids, position_ids), model.lm_head)}

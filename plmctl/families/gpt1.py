@@ -116,8 +116,6 @@ def forward(
 ) -> dict[str, Tensor]:
     """Logits at every position.
 
-    transformers' own forward cannot take a mask for several texts in a row: these are its steps.
-
     Args:
         model: OpenAIGPTLMHeadModel with fused attention.
         input_ids: [B, T], rows without padding.
@@ -128,12 +126,6 @@ def forward(
     Returns:
         lm: [B, T, V].
     """
-    from plmctl.modeling.gpt1_attention import block_mask
+    from plmctl.modeling.left_to_right import hidden_states
 
-    whole: Any = model.transformer  # transformers types its submodules as tensors or modules
-    mask = None if position_ids is None else block_mask(position_ids)
-    places = whole.position_ids[None, : input_ids.shape[1]] if mask is None else position_ids
-    hidden_BTH = whole.drop(whole.tokens_embed(input_ids) + whole.positions_embed(places))
-    for block in whole.h:
-        hidden_BTH = block(hidden_BTH, mask)[0]
-    return {"lm": project(hidden_BTH, model.lm_head)}
+    return {"lm": project(hidden_states(model, input_ids, position_ids), model.lm_head)}

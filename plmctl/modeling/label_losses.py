@@ -46,22 +46,23 @@ def squared_error_sum(logits: Tensor, targets: Tensor) -> Tensor:
     return (logits.float().squeeze(-1) - targets).square().sum()
 
 
-def next_token_sums(logits: Tensor, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+def next_token_sums(
+    logits: Tensor, ids: Tensor, cells: Tensor, counts: Tensor
+) -> tuple[Tensor, Tensor]:
     """The language model of texts: a text's mean over its own tokens, summed over texts.
 
     So GPT-1's loss is averaged: a long text counts for as much as a short one.
 
     Args:
-        logits: [K, V] at every token that has a next one, in order.
+        logits: [K, V] at every token that has a next one.
         ids: [S, L].
-        real: [S, L], 0 at padding, which is at the end.
+        cells: [K] where these tokens stand in the flattened ids.
+        counts: [S] how many of them a text has.
 
     Returns:
         The cross-entropies in nats, and the shares of right first guesses.
     """
-    has_next = real[:, 1:] > 0
-    targets, text = ids[:, 1:][has_next], has_next.nonzero()[:, 0]
-    lengths = has_next.sum(1)
+    targets, text = ids.flatten()[cells + 1], cells // ids.shape[1]
     losses = cross_entropy(logits.float(), targets, reduction="none")
     hits = (logits.argmax(-1) == targets).float()
-    return (losses / lengths[text]).sum(), (hits / lengths[text]).sum()
+    return (losses / counts[text]).sum(), (hits / counts[text]).sum()

@@ -67,12 +67,10 @@ class Loss:
 
 def language(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """Mean cross-entropy, and share of right guesses, of the next tokens of a text, summed."""
-    from plmctl.modeling.batch import IGNORE
     from plmctl.modeling.label_losses import next_token_sums
 
-    asked = (batch.targets["lm"] != IGNORE).flatten()
-    real = batch.inputs["attention_mask"].flatten(0, -2) * asked[:, None]
-    return next_token_sums(logits, batch.inputs["input_ids"].flatten(0, -2), real)
+    ids, counts = batch.inputs["input_ids"].flatten(0, -2), batch.targets["lm"].flatten()
+    return next_token_sums(logits, ids, batch.inputs["lm_cells"], counts)
 
 
 def hits(logits: Tensor, targets: Tensor, problem: Problem) -> Tensor:

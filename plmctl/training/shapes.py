@@ -24,6 +24,8 @@ _LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 _LIST_BITS = 3
 _CELLS = ("positions", "left", "right")
 _ROW_BITS, _ROW_MULTIPLE = 4, 8  # of a decoder's rows: 114 of span corruption become 120
+_EVEN = 0.75  # share of a decoder's cells with a target, from which on its rows are of one length
+_TARGET_BITS = 4  # of the number of its cells: the last is worth the least step of its targets
 
 
 def fixed(batch: Batch, width: int) -> Batch:
@@ -68,8 +70,7 @@ def _wide(batch: Batch, width: int) -> Batch:
     inputs, grown = dict(batch.inputs), 0
     for name, tensor in batch.inputs.items():
         if name == "decoder_input_ids":
-            step = max(_ROW_MULTIPLE, _step(tensor.shape[1], _ROW_BITS))
-            inputs[name] = _padded(tensor, -(-tensor.shape[1] // step) * step)
+            inputs[name] = _padded(tensor, _decoder_width(batch, width))
         elif tensor.shape == mask.shape:
             inputs[name] = _padded(tensor, width)
     for name in ("attention_mask", "decoder_input_ids"):
@@ -82,6 +83,19 @@ def _wide(batch: Batch, width: int) -> Batch:
     return replace(batch, inputs=inputs, cells=batch.cells + grown)
 
 
+def _decoder_width(batch: Batch, width: int) -> int:
+    """What a decoder's rows are padded to, where an encoder's are padded to ``width``.
+
+    Those of span corruption are of nearly one length, far below the encoder's. A prefix ends
+    anywhere, so that a batch's longest rest has any length close to the encoder's: the whole of it.
+    """
+    rows, longest = batch.inputs["decoder_input_ids"].shape
+    if 2 * longest > width and len(batch.inputs["positions"]) < _EVEN * rows * longest:
+        return max(longest, width)
+    step = max(_ROW_MULTIPLE, _step(longest, _ROW_BITS))
+    return -(-longest // step) * step
+
+
 def _padded(rows_BL: Tensor, width: int) -> Tensor:
     """[B, width] with zeros at the end: any id will do, where the mask is 0."""
     return pad(rows_BL, (0, max(0, width - rows_BL.shape[1])))
@@ -91,7 +105,11 @@ def _filled(batch: Batch, lists: tuple[str, ...], parts: tuple[str, ...]) -> Bat
     """With lists [K] and their targets [K] padded to a capacity; the first of them in order."""
     table = batch.inputs.get("decoder_input_ids", batch.inputs["input_ids"])
     first = batch.inputs[lists[0]]
-    missing = capacity(len(first), table.numel()) - len(first)
+    room = capacity(len(first), table.numel())
+    if "decoder_input_ids" in batch.inputs:  # of 16 prefixes, spread over half of their mean
+        step = _step(table.numel(), _TARGET_BITS)
+        room = min(-(-room // step) * step, table.numel())
+    missing = room - len(first)
     if missing <= 0 or not parts:
         return batch
     # Cells from everywhere: the gradients of one cell named a thousand times would be added one

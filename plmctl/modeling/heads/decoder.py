@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
+from plmctl.modeling.left_to_right import hidden_states
+
 
 def is_decoder(model: Any) -> bool:
     """Whether a network reads from left to right: its heads look at a text's last token."""
@@ -102,9 +104,7 @@ def _read(model: Any, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor
     Padding is at the end, where no token of a causal network sees it: without a mask.
     """
     ids, lengths = input_ids.flatten(0, -2), attention_mask.flatten(0, -2).sum(1)
-    embedded = model.get_input_embeddings()(ids)  # of ids without a mask, transformers warns
-    encoded = model.transformer(inputs_embeds=embedded, use_cache=False)
-    states = encoded.last_hidden_state
+    states = hidden_states(model, ids)
     rows = torch.arange(len(ids), device=ids.device)
     return states.flatten(0, 1), states[rows, lengths - 1]
 

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from plmctl.modeling.gpt1_attention import fuse
 from plmctl.modeling.heads.decoder import add_rows
+from plmctl.modeling.left_to_right import hidden_states
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,8 @@ def write(
     Returns:
         lm: [K, V].
     """
-    embedded = model.get_input_embeddings()(input_ids)  # of ids without a mask, transformers warns
-    states = model.transformer(inputs_embeds=embedded, use_cache=False).last_hidden_state
-    return {"lm": project(states.flatten(0, 1)[positions], model.lm_head)}
+    states = hidden_states(model, input_ids).flatten(0, 1)
+    return {"lm": project(states[positions], model.lm_head)}
 
 
 def generated(
