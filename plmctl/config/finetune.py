@@ -125,6 +125,13 @@ class FinetuneConfig(Model):
         given = "lr" in optim.model_fields_set
         return optim if given else optim.model_copy(update={"lr": _LR})
 
+    @field_validator("launch")
+    @classmethod
+    def _whole(cls, launch: LaunchConfig) -> LaunchConfig:
+        if launch.strategy != "ddp":
+            raise ValueError(f"expected strategy ddp: {launch.strategy} is for pretraining only")
+        return launch
+
     @model_validator(mode="after")
     def _one_way_to_spare(self) -> "FinetuneConfig":
         if self.lora is not None and (self.train.freeze is not None or self.train.reinit_layers):

@@ -6,7 +6,6 @@ from pydantic import Field
 
 from plmctl.config.base import Model
 
-Strategy = Literal["ddp", "fsdp"]
 PositiveOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
 
 
@@ -37,10 +36,14 @@ class LaunchConfig(Model):
 
     processes: PositiveOrAuto = "auto"
     """auto: one a CUDA device, one on CPU."""
-    strategy: Strategy = "ddp"
+    strategy: Literal["ddp", "fsdp"] = "ddp"
     """How the processes share the work, each with a part of the batch; ddp: each has the whole
     model; fsdp: and a part of the weights, their gradients and the optimizer's state (pretraining
     only)."""
+
+    def shards(self, processes: int) -> bool:
+        """Whether so many processes each keep a part of the weights: one has nothing to share."""
+        return self.strategy == "fsdp" and processes > 1
 
 
 class CheckpointConfig(Model):

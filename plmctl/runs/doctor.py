@@ -113,7 +113,8 @@ def would_use(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
     model_type = _model_type(config)
     pretraining = isinstance(config, PretrainConfig)
     compute = config.compute if pretraining else for_finetuning(config.compute)
-    compiled = compiles(compute, device, model_type)
+    sharded = config.launch.shards(processes)
+    compiled = compiles(compute, device, model_type, sharded=sharded)
     if config.compute.checkpoint_activations and model_type == "elmo":
         from plmctl.modeling.recompute import refusal
 
@@ -126,6 +127,7 @@ def would_use(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
         "attention": _attention(config, by_hand=device == "cpu" and not compiled),
         "threads": torch.get_num_threads(),
         "processes": processes,
+        "strategy": "fsdp" if sharded else "ddp",
         "workers": workers if isinstance(workers, int) else (2 if device == "cuda" else 0),
         "micro_batch_size": _micro_batch(config, processes, device),
     }

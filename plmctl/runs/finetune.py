@@ -51,8 +51,6 @@ def finetuned(
     check_run(config, config.run, fresh=fresh)
     if (folder / "model").is_dir() and not fresh:
         return None
-    if config.launch.strategy != "ddp":
-        raise ConfigError("launch.strategy: fsdp is for pretraining only", "use ddp")
     check_model(config.model)
     examples = read_examples(config)
     if not fresh:

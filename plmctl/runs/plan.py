@@ -62,8 +62,10 @@ def costs(config: PretrainConfig, vocab_size: int | None = None) -> dict[str, An
         cost.activations(sizes, size, length, targets=predicted, kept=kept)
         for size, length in zip(rows, steps.seq_lens, strict=True)
     )
-    parts = cost.memory(sizes, config.optim.name, mixed=mixed)
-    saved = 4.0 * sizes.parameters + parts["optimizer"]
+    whole = cost.memory(sizes, config.optim.name, mixed=mixed)
+    saved = 4.0 * sizes.parameters + whole["optimizer"]
+    shares = use["processes"] if use["strategy"] == "fsdp" else 1
+    parts = {name: size / shares for name, size in whole.items()}
     corpus = _corpus_tokens(config) if vocab_size is None else None
     return {
         "parameters": sizes.parameters,
@@ -92,7 +94,7 @@ def in_words(figures: Mapping[str, Any]) -> dict[str, object]:
         if corpus is None
         else f"{shown(figures['passes'])} of {corpus:,} tokens",
         "FLOPs": f"{figures['flops']:.3g} ({figures['flops_per_token']:.3g} a token)",
-        "memory, about": _size(memory["total"]),
+        "memory, about": _size(memory["total"]) + _each(figures["use"]),
         "of it": parts,
         "a checkpoint": _size(figures["checkpoint"]),
         "disk in the end": _size(figures["disk"]),
@@ -105,6 +107,10 @@ def in_words(figures: Mapping[str, Any]) -> dict[str, object]:
         f"{speed:,.0f} tokens/s, {figures['flops'] / figures['seconds']:.3g} FLOP/s"
     )
     return {**words, "time, about": duration(figures["seconds"])}
+
+
+def _each(use: Mapping[str, Any]) -> str:
+    return "" if use["processes"] == 1 else f" in each of {use['processes']} processes"
 
 
 def _device(use: Mapping[str, Any]) -> str:

@@ -176,7 +176,8 @@ def make_plan(config: PretrainConfig, prepared: Prepared, accelerator: "Accelera
     if smallest < world:
         key = "train.batch_size" if ramp is None else "train.batch_ramp.start"
         raise ConfigError(f"{key}: {smallest} rows for {world} processes")
-    compiled = compiles(config.compute, device, config.model.family)
+    sharded = config.launch.shards(world)
+    compiled = compiles(config.compute, device, config.model.family, sharded=sharded)
     fixed = compiled and not shapes_vary(config)
     phases, steps = [], course(config.train)
     for phase, sizes in zip(config.train.phases, steps.sizes, strict=True):
@@ -220,7 +221,7 @@ def _train(
         config.optim,
         config.compute,
         varying=varying,
-        strategy=config.launch.strategy,
+        sharded=config.launch.shards(accelerator.num_processes),
     )
     if network.compiled:
         say(COMPILES)

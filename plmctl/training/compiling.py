@@ -14,7 +14,9 @@ _SHAPES = 64
 phases, each with a smaller last micro-batch and two sizes of its lists of targets."""
 
 
-def compiles(compute: ComputeConfig, device: str, model_type: str) -> bool:
+def compiles(
+    compute: ComputeConfig, device: str, model_type: str, *, sharded: bool = False
+) -> bool:
     """Whether a run compiles its network.
 
     On a CPU it was measured to be slower; ELMo's windows differ in their words, and its layers are
@@ -24,7 +26,10 @@ def compiles(compute: ComputeConfig, device: str, model_type: str) -> bool:
         compute: What is asked for.
         device: "cpu", "cuda" or "mps".
         model_type: transformers' name of the architecture.
+        sharded: Its layers have their weights only while they are called.
     """
+    if sharded:
+        return False
     if compute.compile == "auto":
         return device == "cuda" and model_type != "elmo"
     return compute.compile

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from plmctl.config.optim import OptimizerConfig
-from plmctl.config.run import ComputeConfig, Strategy
+from plmctl.config.run import ComputeConfig
 from plmctl.errors import ConfigError
 from plmctl.modeling import attention, masks
 from plmctl.modeling.activation import fuse_gelu
@@ -96,7 +96,7 @@ def make_engine(
     compute: ComputeConfig,
     *,
     varying: bool = True,
-    strategy: Strategy = "ddp",
+    sharded: bool = False,
 ) -> Engine:
     """The network and a new optimizer, prepared for the device and the processes.
 
@@ -108,11 +108,10 @@ def make_engine(
         optim: How.
         compute: What else is asked for.
         varying: Whether the shapes of batches change from step to step; matters to a compiled one.
-        strategy: How several processes share the work.
+        sharded: Whether each of the processes, which are several, keeps a part of the weights.
     """
     device, model_type = accelerator.device.type, network.model.config.model_type
-    sharded = strategy == "fsdp" and accelerator.num_processes > 1
-    compiled = compiles(compute, device, model_type) and not sharded
+    compiled = compiles(compute, device, model_type, sharded=sharded)
     _suit(network.model, compute, by_hand=device == "cpu" and not compiled, sharded=sharded)
     if device != "cpu":
         masks.without_looking()

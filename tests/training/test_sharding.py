@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plmctl import families, registry
-from plmctl.config.run import ComputeConfig
+from plmctl.config.run import ComputeConfig, LaunchConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.modeling.network import Network
@@ -42,7 +42,8 @@ def network_of(objective: str, dropout: float = 0.0) -> Network:
 def engine_of(network: Network, optimizer: str, strategy: str, **compute: object) -> Engine:
     asked = ComputeConfig(device="cpu", **compute)
     optim = registry.load("optimizers", optimizer).Config(name=optimizer, lr=0.01)
-    return make_engine(make_accelerator(asked), network, optim, asked, strategy=strategy)
+    sharded = strategy == "fsdp"
+    return make_engine(make_accelerator(asked), network, optim, asked, sharded=sharded)
 
 
 def plan_of(objective: str, store: TokenStore, rank: int) -> Plan:
@@ -147,4 +148,6 @@ def test_an_interrupted_run_is_the_uninterrupted_one(store: TokenStore, tmp_path
 
 
 def test_one_process_has_nothing_to_share() -> None:
-    assert not is_sharded(engine_of(network_of("clm"), "adamw", "fsdp").network)
+    assert LaunchConfig(strategy="fsdp").shards(2)
+    assert not LaunchConfig(strategy="fsdp").shards(1)
+    assert not LaunchConfig().shards(2)
