@@ -173,6 +173,8 @@ def test_a_limit_on_files_stops_the_run_where_the_same_command_goes_on(
 
     def filling(step: int) -> float:
         if step == 5:
+            while not (tmp_path / "a" / "checkpoints" / "step-000004").is_dir():
+                time.sleep(0.001)  # it may still be under way
             _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
         return rate(step)
