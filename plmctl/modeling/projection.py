@@ -128,13 +128,18 @@ def _run(
         some = slice(first, first + rows)
         low_RH = hidden_NH[some].to(dtype)
         logits_RV = linear(low_RH, low_VH, low_V).to(wide)
-        log_z_R1 = logits_RV.logsumexp(-1, keepdim=True)
-        asked_R1 = asked_N[some, None].to(wide)
-        losses[0] += ((log_z_R1 - logits_RV.gather(-1, targets_N[some])) * asked_R1).sum()
+        target_R1, largest_R1 = (
+            logits_RV.gather(-1, targets_N[some]),
+            logits_RV.amax(-1, keepdim=True),
+        )
+        d_logits_RV = logits_RV.sub_(largest_R1).exp_()  # once: it is the dearest of these
+        total_R1 = d_logits_RV.sum(-1, keepdim=True)
+        log_z_R1, asked_R1 = largest_R1 + total_R1.log(), asked_N[some, None].to(wide)
+        losses[0] += ((log_z_R1 - target_R1) * asked_R1).sum()
         losses[1] += z_loss * (log_z_R1.square() * asked_R1).sum()
         # The softmax, with the penalty's factor, less 1 at the target.
-        d_logits_RV = logits_RV.sub_(log_z_R1).exp_()
-        d_logits_RV.mul_((1 + 2 * z_loss * log_z_R1) * asked_R1 if z_loss else asked_R1)
+        factor_R1 = asked_R1 / total_R1
+        d_logits_RV.mul_(factor_R1 * (1 + 2 * z_loss * log_z_R1) if z_loss else factor_R1)
         d_logits_RV.scatter_add_(-1, targets_N[some], -asked_R1)
         if d_bias_V is not None:
             d_bias_V += d_logits_RV.sum(0)
