@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from plmctl.config.optim import OptimizerConfig
 from plmctl.config.run import ComputeConfig
 from plmctl.errors import ConfigError
-from plmctl.modeling import attention, masks
+from plmctl.modeling import attention, masks, varlen
 from plmctl.modeling.activation import fuse_gelu
 from plmctl.modeling.dropout import quicken
 from plmctl.modeling.encoder import narrow
@@ -115,6 +115,7 @@ def make_engine(
         attention.use(network.model)
     if by_hand:
         quicken(network.model)
+    if by_hand or compute.attention == varlen.NAME:
         narrow(network.model)
     if device != "cpu":
         masks.without_looking()
