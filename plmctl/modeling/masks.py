@@ -16,7 +16,7 @@ def without_looking() -> None:
 
 
 def unseen(*inputs: Any, **options: Any) -> Tensor | None:
-    """transformers' mask for PyTorch's attention, of which nobody asks whether it hides a thing."""
+    """The mask for PyTorch's attention, of which nobody has asked whether it hides anything."""
     theirs: Any = sdpa_mask
     mask: Tensor | None = theirs(*inputs, **{**options, "allow_is_bidirectional_skip": False})
     return mask

