@@ -122,7 +122,7 @@ class FinetuneConfig(Model):
     @classmethod
     def _pads(cls, compute: ComputeConfig) -> ComputeConfig:
         if compute.attention == "varlen":
-            raise ValueError("attention: varlen is of pretraining")
+            raise ValueError("attention: varlen is of pretraining; leave it out")
         return compute
 
     @field_validator("optim")

@@ -114,5 +114,7 @@ class PretrainConfig(Model):
         if compute.attention != "varlen" or model is None:  # the model's own mistake is reported
             return compute
         if "mlm" not in registry.load("families", model.family).HEADS:
-            raise ValueError(f"attention: varlen is of encoders, and {model.family} is none")
+            raise ValueError(
+                f"attention: varlen is of encoders, and {model.family} is none; leave it out"
+            )
         return compute

@@ -1,25 +1,16 @@
-"""Encoders without padding, by lists that are made on the host: the same network.
+"""Encoders without padding, by lists that are made on the host: the same network."""
 
-The kernel runs on a GPU only. Here its operator is given a CPU's implementation, written out row by
-row, forward and backward; what calls it is the code that a GPU has.
-"""
-
-from collections.abc import Iterator
 from dataclasses import replace
-from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch._dynamo
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
+from torch.nn.functional import scaled_dot_product_attention
 
-from plmctl import objectives
 from plmctl.config.optim import OptimConfig
 from plmctl.config.run import ComputeConfig
 from plmctl.corpus.store import TokenStore
@@ -30,9 +21,9 @@ from plmctl.modeling.network import Network
 from plmctl.modeling.recompute import recompute
 from plmctl.training.engine import make_accelerator, make_engine
 from plmctl.training.loader import Slicing, StepBatches, scoring_batches
-from plmctl.training.shapes import listed
 from plmctl.training.update import update
-from tests.training.conftest import VOCAB
+from tests.modeling.flash_on_cpu import flash_forward
+from tests.modeling.flash_on_cpu import kernel as kernel
 from tests.training.conftest import store as store
 from tests.training.test_checkpointed_activations import CASES as DROPPED
 from tests.training.test_checkpointed_activations import network_of, step_of
@@ -42,71 +33,6 @@ from tests.training.test_shapes import teacher as teacher
 
 ENCODERS = ["bert", "roberta", "albert", "spanbert", "distilbert"]
 WIDTH = 48
-
-
-def _weights(q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """[heads, T, T] of one row."""
-    return (torch.einsum("qhd,khd->hqk", q, k) * scale).softmax(-1)
-
-
-def _rows(offsets: Tensor, most: int) -> list[slice]:
-    ends = offsets.tolist()
-    rows = [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
-    assert all(0 < row.stop - row.start <= most for row in rows)
-    return rows
-
-
-def _kept(seed: Tensor, number: int, q: Tensor, p: float) -> Tensor:
-    draws = torch.Generator().manual_seed(int(seed[0]) + number)
-    chosen = torch.rand(q.shape[1], len(q), len(q), generator=draws) >= p
-    return chosen / (1 - p)
-
-
-def flash_forward(
-    q: Tensor, k: Tensor, v: Tensor, cum_q: Tensor, cum_k: Tensor, max_q: int, max_k: int,
-    dropout_p: float, is_causal: bool, return_debug_mask: bool, *, scale: float, **rest: Any,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    assert cum_q.dtype == torch.int32
-    assert cum_q is cum_k
-    assert not is_causal
-    assert int(cum_q[-1]) == len(q)
-    seed = torch.randint(1 << 30, (2,)).to(torch.uint64)
-    rows = []
-    for n, r in enumerate(_rows(cum_q, max_q)):
-        weights = _weights(q[r], k[r], scale) * _kept(seed, n, q[r], dropout_p)
-        rows.append(torch.einsum("hqk,khd->qhd", weights, v[r]))
-    unused, mask = torch.empty((), dtype=torch.uint64), torch.empty(0)
-    return torch.cat(rows), q.new_zeros(q.shape[1], len(q)), seed, unused, mask
-
-
-def flash_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cum_q: Tensor,
-    cum_k: Tensor, max_q: int, max_k: int, dropout_p: float, is_causal: bool, rng: Tensor,
-    unused: Tensor, *, scale: float, **rest: Any,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-    for n, r in enumerate(_rows(cum_q, max_q)):
-        weights, keep = _weights(q[r], k[r], scale), _kept(rng, n, q[r], dropout_p)
-        dv[r] = torch.einsum("hqk,qhd->khd", weights * keep, grad[r])
-        inner = torch.einsum("qhd,khd->hqk", grad[r], v[r]) * keep
-        scores = weights * (inner - (weights * inner).sum(-1, keepdim=True)) * scale
-        dq[r] = torch.einsum("hqk,khd->qhd", scores, k[r])
-        dk[r] = torch.einsum("hqk,qhd->khd", scores, q[r])
-    return dq, dk, dv
-
-
-@pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The kernel's operator on a CPU, and as if it were made for it."""
-    torch._dynamo.reset()
-    counters.clear()
-    monkeypatch.setattr(varlen, "takes", lambda device, dtype, head: True)
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("_flash_attention_forward", flash_forward, "CPU")
-    library.impl("_flash_attention_backward", flash_backward, "CPU")
-    yield
-    library._destroy()
-    torch._dynamo.reset()
 
 
 def prepared(
@@ -326,56 +252,15 @@ def test_the_same_network_takes_batches_without_lists(store: TokenStore) -> None
         torch.testing.assert_close(scores[part], score, rtol=1e-6, atol=0)
 
 
-LENGTHS = st.lists(st.integers(1, 24), min_size=1, max_size=40)
-
-
-@given(LENGTHS, st.booleans())
-def test_every_cell_is_listed_once_and_every_row_is_apart(lengths: list[int], few: bool) -> None:
-    mask = (torch.arange(24) < torch.tensor(lengths)[:, None]).long()
-    batch = Batch({"input_ids": mask, "attention_mask": mask}, {}, sum(lengths), mask.numel())
-    inputs = listed(batch, few=few).inputs
-    padding = mask.numel() - sum(lengths)
-    if "cells" not in inputs:
-        assert few
-        assert 0 < padding < 3
-        return
-    cells, ends = inputs["cells"].tolist(), inputs["offsets"].tolist()
-    rows = [cells[a:b] for a, b in zip(ends, ends[1:], strict=False)]
-    assert (ends[0], ends[-1]) == (0, len(cells))
-    assert len(set(cells)) == len(cells) <= mask.numel()
-    for number, length in enumerate(lengths):
-        assert rows[number] == list(range(24 * number, 24 * number + length))
-    for row in rows[len(lengths) :]:
-        assert 1 <= len(row) <= 24
-        assert not mask.flatten()[row].any()
-    assert few and padding or len(rows) == len(lengths)
-
-
-@given(LENGTHS, st.randoms())
-def test_lists_of_one_length_have_as_many_rows(lengths: list[int], draws: Random) -> None:
-    found: dict[int, set[int]] = {}
-    for _ in range(3):
-        shorter = torch.tensor([max(1, size - draws.randint(0, 1)) for size in lengths])
-        mask = (torch.arange(24) < shorter[:, None]).long()
-        inputs = listed(Batch({"attention_mask": mask}, {}, 0, 0), few=True).inputs
-        if "cells" in inputs and not mask.all():
-            found.setdefault(len(inputs["cells"]), set()).add(len(inputs["offsets"]))
-    assert all(len(rows) == 1 for rows in found.values())
-
-
-def test_hardly_any_lengths_of_lists() -> None:
-    """Micro-batches as a GPU has them: 512 rows of sentence pairs."""
-    rng = np.random.default_rng(1)
-    documents = [
-        [rng.integers(6, 100, rng.integers(3, 60)).tolist() for _ in range(rng.integers(5, 40))]
-        for _ in range(400)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_the_operator_here_is_pytorchs_attention_of_nested_rows() -> None:
+    """Offsets mean the same there."""
+    offsets = torch.tensor([0, 5, 6, 10, 17], dtype=torch.int32)
+    states = [torch.randn(17, 2, 8) for _ in range(3)]
+    found = flash_forward(*states, offsets, offsets, 7, 7, 0.0, False, False, scale=8**-0.5)[0]
+    nested = [
+        torch.nested.nested_tensor_from_jagged(x, offsets.long(), max_seqlen=7).transpose(1, 2)
+        for x in states
     ]
-    member = objectives.get("mlm+nsp")
-    store = TokenStore.from_lists(documents, vocab_size=120)
-    step = member.make(member.Config(name="mlm+nsp"), store, VOCAB, 128, 7)
-    made = StepBatches(step, Slicing(512, 512, width=128, lists=True), 7)
-    batches = [made[number][0] for number in range(8)]
-    assert len(shapes(batches)) <= 3
-    listed_cells = sum(len(batch.inputs["cells"]) for batch in batches)
-    tokens = sum(batch.tokens for batch in batches)
-    assert tokens <= listed_cells < 1.05 * tokens < sum(batch.cells for batch in batches)
+    expected = scaled_dot_product_attention(*nested).transpose(1, 2).values()
+    torch.testing.assert_close(found, expected)

@@ -50,7 +50,7 @@ def test_without_dropout_it_is_the_run_with_padding(cli: Cli) -> None:
 def test_a_decoder_has_no_use_for_it(command: str, cli: Cli) -> None:
     code, _, err = cli(command, "gpt2.yaml", VARLEN)
     assert code == 2
-    assert "varlen is of encoders, and gpt2 is none" in err
+    assert "varlen is of encoders, and gpt2 is none; leave it out" in err
 
 
 def test_nor_has_a_finetuning(cli: Cli, pretrained: dict[str, Path]) -> None:
@@ -61,7 +61,7 @@ def test_nor_has_a_finetuning(cli: Cli, pretrained: dict[str, Path]) -> None:
     )
     code, _, err = cli("finetune", "flat.yaml", VARLEN)
     assert code == 2
-    assert "varlen is of pretraining" in err
+    assert "varlen is of pretraining; leave it out" in err
 
 
 def test_doctor_names_the_kernel(cli: Cli) -> None:
