@@ -73,6 +73,7 @@ def arguments() -> argparse.Namespace:
     add("--steps", type=int, default=8, help="measured in a round, after two")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: compiled")
     add("--precision", choices=("fp32", "bf16"), help="without: bf16 on cuda, else fp32")
+    add("--attention", default="auto", help="mlm, clm, t5: plmctl's compute.attention")
     add("--peak-tflops", type=float, help="of the device, for its utilisation (MFU)")
     add("--data", type=Path, help="rows of finetune, as jsonl; the text of prepare, encode and "
         "tokenizer; without: made up, and the sample sotu")  # fmt: skip
@@ -95,6 +96,10 @@ def arguments() -> argparse.Namespace:
         parser.error("resume has no other side: --at-least and --plot are of the others")
     if given.fill != 1 and (given.work != "mlm" or not 0.5 <= given.fill < 1):
         parser.error("--fill is of mlm, and from 0.5 to 1")
+    if given.attention != "auto" and given.work not in _PROFILED:
+        parser.error(f"--attention is of {', '.join(_PROFILED)}")
+    if given.attention == "varlen" and given.work != "mlm":
+        parser.error("--attention varlen is of mlm: it leaves padding out of encoders")
     if given.profile and given.work not in _PROFILED:
         parser.error(f"--profile is of {', '.join(_PROFILED)}")
     return given

@@ -5,6 +5,7 @@
 dropout it is PyTorch's own kernel.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -69,9 +70,7 @@ def forward(
     """
     cells: Cells | None = options.pop("cells", None)
     if cells is not None:
-        q, k, v = (cells.padded(x.transpose(1, 2)).transpose(1, 2) for x in (query, key, value))
-        attended, _ = forward(module, q, k, v, attention_mask, **options)
-        return cells.flat(attended), None
+        return on_the_grid(forward, cells, module, (query, key, value), attention_mask, **options)
     dropout: float = options.get("dropout", 0.0)
     if not dropout or key.shape[1] != query.shape[1]:
         theirs: Any = sdpa_attention_forward
@@ -91,6 +90,32 @@ def forward(
     mask = attention_mask if bias is None else bias
     attended = attend(query, key, value, mask, dropout=dropout, scale=scale)
     return attended.transpose(1, 2).contiguous(), None
+
+
+def on_the_grid(
+    attention: Callable[..., Any],
+    cells: Cells,
+    module: nn.Module,
+    states: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """What is real of a batch, padded for an attention that knows nothing of it.
+
+    Args:
+        attention: A function that transformers calls.
+        cells: What is real.
+        module: The layer.
+        states: Query, key and value, each [1, heads, T, d].
+        mask: Of the batch.
+        **options: transformers'.
+
+    Returns:
+        [1, T, heads, d], and no weights.
+    """
+    q, k, v = (cells.padded(x.transpose(1, 2)).transpose(1, 2) for x in states)
+    attended, _ = attention(module, q, k, v, mask, **options)
+    return cells.flat(attended), None
 
 
 def use(model: PreTrainedModel) -> None:

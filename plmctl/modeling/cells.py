@@ -15,17 +15,20 @@ _WORTH_IT = 0.04
 
 @dataclass(frozen=True)
 class Cells:
-    """Real cells of a batch [B, L].
+    """Real cells of a batch [B, L], each of them once.
 
     Attributes:
         index: [T] their places in the flattened batch.
         rows: B.
         length: L.
+        offsets: [R + 1] int32, where each row begins in that list, and where the last one ends
+            (``training.shapes.listed``); None: it is not known.
     """
 
     index: Tensor
     rows: int
     length: int
+    offsets: Tensor | None = None
 
     @classmethod
     def of(cls, mask: Tensor) -> Cells | None:

@@ -12,10 +12,11 @@ def without_looking() -> None:
     It asks every batch whether its mask could be left out, and the answer has to come from the
     device: the host waits for all that it was given to do. Nearly every batch has some padding.
     """
-    AttentionMaskInterface.register("sdpa", _mask)
+    AttentionMaskInterface.register("sdpa", unseen)
 
 
-def _mask(*inputs: Any, **options: Any) -> Tensor | None:
+def unseen(*inputs: Any, **options: Any) -> Tensor | None:
+    """The mask for PyTorch's attention, of which nobody has asked whether it hides anything."""
     theirs: Any = sdpa_mask
     mask: Tensor | None = theirs(*inputs, **{**options, "allow_is_bidirectional_skip": False})
     return mask

@@ -44,7 +44,7 @@ def run(config: PretrainConfig, *, measure: bool, vocab_size: int | None, as_jso
 
 def costs(config: PretrainConfig, vocab_size: int | None = None) -> dict[str, Any]:
     """The figures that need no trial; bytes, but for what says otherwise."""
-    from plmctl.runs.doctor import would_use
+    from plmctl.runs.use import would_use
     from plmctl.training import cost
 
     sizes, use = _sizes(config, vocab_size), would_use(config)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plmctl import families, objectives
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.corpus.mixed import Corpus, MixedStore, stores_of
-from plmctl.errors import ConfigError, DataError, PlmError
+from plmctl.errors import ConfigError, DataError
 from plmctl.runs import launch
 from plmctl.runs.continuing import check_continued, dropout_of, new_ids
 from plmctl.runs.finetune import check_model
@@ -19,10 +19,10 @@ from plmctl.runs.folder import (
     locked,
     open_run,
     write_environment,
-    write_results,
 )
 from plmctl.runs.outline import begin, check_network, fresh_model, outputs
 from plmctl.runs.prepare import Prepared, prepare
+from plmctl.runs.pretrained import finish, whole_model
 from plmctl.runs.safety import retention, safety
 from plmctl.runs.say import COMPILES, say, show
 from plmctl.runs.word_starts import check_text
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from plmctl.modeling.network import Network
-    from plmctl.training.checkpoint import Checkpoints
     from plmctl.training.loop import Engine, Plan
     from plmctl.training.step import Step
     from plmctl.training.stop import StopRequest
@@ -178,14 +177,16 @@ def make_plan(config: PretrainConfig, prepared: Prepared, accelerator: "Accelera
         raise ConfigError(f"{key}: {smallest} rows for {world} processes")
     sharded = config.launch.shards(world)
     compiled = compiles(config.compute, device, config.model.family, sharded=sharded)
-    fixed = compiled and not shapes_vary(config)
+    fixed, lists = compiled and not shapes_vary(config), config.compute.attention == "varlen"
     phases, steps = [], course(config.train)
     for phase, sizes in zip(config.train.phases, steps.sizes, strict=True):
         micro = auto_micro_batch(
             config.train.micro_batch_size, -(-batch // world), phase.seq_len, device
         )
         width = phase.seq_len if fixed else None
-        slicing = Slicing(batch, micro, accelerator.process_index, world, sizes, width=width)
+        slicing = Slicing(
+            batch, micro, accelerator.process_index, world, sizes, width=width, lists=lists
+        )
         step = make_step(config, prepared.train, prepared, phase.seq_len)
         phases.append(Phase(step, phase.steps, slicing))
     workers = config.compute.workers
@@ -241,30 +242,9 @@ def _train(
         figures = {"steps": progress.step, "tokens": progress.tokens, **validate()}
         journal.event("finished", step=progress.step)
     if accelerator.is_main_process:
-        model = _whole_model(config, engine, prepared, checkpoints)
-        _finish(config, folder, model, prepared, figures)
+        model = whole_model(engine, checkpoints, partial(make_network, config, prepared.vocab))
+        finish(config, folder, model, prepared, figures)
     return figures
-
-
-def _whole_model(
-    config: PretrainConfig, engine: "Engine", prepared: Prepared, checkpoints: "Checkpoints"
-) -> Any:
-    """The model of a run that is over; what processes have parts of is in the last checkpoint."""
-    from plmctl.training.sharding import is_sharded
-    from plmctl.training.state import load_weights
-
-    model = engine.trained().network
-    if not is_sharded(model):
-        return model
-    folder, damaged = checkpoints.newest()
-    if folder is None or damaged:
-        raise PlmError(
-            f"{damaged[0] if damaged else config.run}: the last checkpoint cannot be read",
-            "run the same command again: it goes on from the one before it",
-        )
-    model = make_network(config, prepared.vocab).model
-    load_weights(folder, model)
-    return model
 
 
 def _validate(
@@ -289,28 +269,3 @@ def _validate(
     with whole(bare):
         scores = score(engine.accelerator, bare, step, batches, stop)
     return {f"valid/{name}": value for name, value in scores.items()}
-
-
-def _finish(
-    config: PretrainConfig,
-    folder: Path,
-    model: Any,
-    prepared: Prepared,
-    figures: dict[str, Any],
-) -> None:
-    """Results, the model folder, samples and the report of a finished run."""
-    from transformers import AutoTokenizer
-
-    from plmctl.reporting.card import model_card
-    from plmctl.reporting.report import write
-    from plmctl.runs.model_folder import save_model
-    from plmctl.runs.samples import samples
-
-    write_results(folder, "valid", {"kind": "pretrain", "model": str(folder), "results": figures})
-    tokenizer = AutoTokenizer.from_pretrained(config.tokenizer)
-    saved = save_model(folder, model, tokenizer, model_card(folder, type(model).__name__))
-    held_out = stores_of(prepared.valid or prepared.train)[0]
-    if prepared.vocab.mask is not None or model.can_generate():
-        made = samples(str(saved), held_out, config.seed, config.objective.name)
-        write_results(folder, "samples", made)
-    write([folder], folder / "report.html")

@@ -97,7 +97,8 @@ def heaviest(phase: Phase, seed: int, size: int) -> Batch:
     if lengths is not None:
         longest = np.argsort(-lengths(), kind="stable")[:size]
         return phase.step.collate(np.zeros_like(longest), longest)
-    full = replace(phase.slicing, micro_batch_size=size, growth=None)
+    # Padding is not left out: another batch may have less of it.
+    full = replace(phase.slicing, micro_batch_size=size, growth=None, lists=False)
     return max(StepBatches(phase.step, full, seed)[0], key=lambda batch: batch.cells)
 
 

@@ -19,7 +19,7 @@ from plmctl.shaping.order import permute
 from plmctl.training.grouping import grouped
 from plmctl.training.mixture import Mixture
 from plmctl.training.ramp import Sizes, constant
-from plmctl.training.shapes import fixed
+from plmctl.training.shapes import fixed, listed
 from plmctl.training.step import Step, streamed
 
 Ints = NDArray[np.int64]
@@ -43,6 +43,7 @@ class Slicing:
         growth: Samples of each step while the batch grows; None: always ``batch_size``.
         lengths: [N] of each sample, where those of a step are to be alike; not with ``growth``.
         width: Of rows, where batches are to have few shapes (``shapes.fixed``); None: as they come.
+        lists: Whether batches list what is no padding (``shapes.listed``).
     """
 
     batch_size: int
@@ -52,6 +53,7 @@ class Slicing:
     growth: Sizes | None = None
     lengths: Ints | None = None
     width: int | None = None
+    lists: bool = False
 
     @property
     def sizes(self) -> Sizes:
@@ -67,6 +69,12 @@ class Slicing:
         share = np.array_split(samples, self.world, axis=-1)[self.rank]
         pieces = max(1, -(-share.shape[-1] // self.micro_batch_size))
         return np.array_split(share, pieces, axis=-1)
+
+    def shaped(self, batch: Batch) -> Batch:
+        """A micro-batch as the network is to have it."""
+        if self.width is not None:
+            batch = fixed(batch, self.width)
+        return listed(batch, few=self.width is not None) if self.lists else batch
 
 
 def examples_of(step: int, size: int, batch_size: int, seed: int) -> Ints:
@@ -131,8 +139,7 @@ class StepBatches(Dataset[list[Batch]]):
         """The micro-batches of step ``index`` of the phase."""
         if streamed(self._step):
             return list(_rows(self._step, self._slicing, self.examples(index), index))
-        made, width = _collate(self._step, self.pieces(index)), self._slicing.width
-        return [batch if width is None else fixed(batch, width) for batch in made]
+        return [self._slicing.shaped(b) for b in _collate(self._step, self.pieces(index))]
 
     def examples(self, index: int) -> Ints:
         """The examples of a step over all processes, [2, N]: epochs and sample numbers."""

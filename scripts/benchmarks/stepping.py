@@ -14,7 +14,7 @@ def plmctl_steps(
     """What each of ``count`` updates did (``telemetry.Computed``), read where the loop reads it.
 
     Args:
-        given: Batch, device, precision.
+        given: Batch, device, precision, attention.
         model: The network.
         forward: Of its family or task.
         step: Objective or task.
@@ -29,13 +29,16 @@ def plmctl_steps(
     from plmctl.training.update import apply, apply_unread, gradient
 
     cuda = given.device == "cuda"
-    compute = ComputeConfig(device=given.device, precision=given.precision, compile=cuda)
+    compute = ComputeConfig(
+        device=given.device, precision=given.precision, compile=cuda, attention=given.attention
+    )
     accelerator = make_accelerator(compute)
     optim = OptimConfig(eps=1e-8, weight_decay=0.0)
     varying = lengths is not None
     engine = make_engine(accelerator, Network(model, forward), optim, compute, varying=varying)
     width = given.length if cuda and not varying else None
-    slicing = Slicing(given.batch, given.batch, lengths=lengths, width=width)
+    lists = given.attention == "varlen"
+    slicing = Slicing(given.batch, given.batch, lengths=lengths, width=width, lists=lists)
     source = StepBatches(step, slicing, 1)
     engine.network.train()
     made = training_batches(source, 0, count, workers=2 if cuda else 0, pin=cuda)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from plmctl.runs import doctor
+from plmctl.runs import doctor, use
 from plmctl.training import engine
 from tests.runs.conftest import run_main
 
@@ -54,7 +54,7 @@ def test_what_it_says_of_attention_is_what_a_run_has(compiled: bool, world: Path
     made = engine.make_engine(accelerator, network, config.optim, config.compute)
     used = made.trained().network.config._attn_implementation
     assert network.compiled == compiled
-    assert doctor.would_use(config)["attention"].split()[0] == used
+    assert use.would_use(config)["attention"].split()[0] == used
 
 
 def test_what_the_machine_has_not_is_refused(
