@@ -12,6 +12,7 @@ from plmctl.config.finetune import FinetuneConfig
 from plmctl.corpus.check_rows import told
 from plmctl.errors import ConfigError
 from plmctl.evaluation.language import family_of
+from plmctl.hub import refuse_unreachable
 from plmctl.runs import judging, launch
 from plmctl.runs.folder import (
     check_inputs,
@@ -80,6 +81,8 @@ def check_model(model: str) -> None:
         raise ConfigError(f"{folder}: no model here (no config.json)", hint)
     if not folder.exists() and (model.startswith((".", "/")) or model.count("/") > 1):
         raise ConfigError(f"{model}: no such folder", "pretrain a model first, or give a Hub id")
+    if not folder.exists():
+        refuse_unreachable(model, "pretrain a model first, or give a Hub id")
 
 
 def _train(

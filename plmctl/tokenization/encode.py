@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plmctl.errors import ConfigError
+from plmctl.hub import refuse_unreachable
 from plmctl.tokenization.ids import Ids, chosen, encode_texts, encode_units, joined
 from plmctl.tokenization.seams import Seams, seams_of
 from plmctl.tokenization.sums import check_sums
@@ -205,6 +206,7 @@ def _tokenizer_file(source: str) -> Path:
         raise ConfigError(
             f"{source}: no tokenizer.json here", "train one with `plmctl train-tokenizer`"
         )
+    refuse_unreachable(source, "train a tokenizer with `plmctl train-tokenizer`")
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
