@@ -1,5 +1,6 @@
 """One command, several processes: plmctl starts them itself, and runs under other launchers too."""
 
+import logging
 import os
 import signal
 import sys
@@ -70,6 +71,8 @@ def start(command: str, config: Path, processes: int, until: int | None = None) 
     arguments = ["--standalone", "--nproc-per-node", str(processes)]
     if _PROC.exists():  # the launcher puts handlers of its own over those of these signals
         arguments.append("--signals-to-handle=SIGHUP,SIGQUIT")
+    # A run that was stopped is no failure, and what failed has said so itself.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     limit = [] if until is None else [f"--until={until}"]
     sys.stderr.flush()
     try:

@@ -226,6 +226,11 @@ def _train(
     )
     if network.compiled:
         say(COMPILES)
+    if prepared.valid is None and isinstance(config.data.valid, float):
+        say(
+            f"data.valid: no document is among the {config.data.valid:.3g} that are held out, so "
+            "nothing is validated; raise it, or name a text of its own"
+        )
     if accelerator.is_main_process:
         write_environment(folder, prepared.hashes)
     with Journal(

@@ -200,6 +200,15 @@ def test_nothing_is_left_of_a_run_that_was_refused(cli: Cli) -> None:
     assert not Path("x").exists()
 
 
+def test_a_share_that_holds_nothing_out_is_told_of(cli: Cli) -> None:
+    """Two documents, and neither is in a thousandth of them; said once, and the run goes on."""
+    Path("few.txt").write_text("Anna sees Bela.\n" * 40 + "\n" + "Carl greets Dora.\n" * 40)
+    settings = ["data.train=[few.txt]", "data.valid=0.001", "train.batch_size=2"]
+    code, _, err = cli("pretrain", "bert.yaml", "run=held-out-nothing", *settings)
+    assert code == 0
+    assert err.count("data.valid: no document is among the 0.001 that are held out") == 1
+
+
 def finetune_config(run: Path) -> dict:
     return {
         "run": "tuned",
