@@ -75,8 +75,8 @@ def listed(batch: Batch, *, few: bool) -> Batch:
 def capacity(count: int, most: int, bits: int = _LIST_BITS) -> int:
     """What a list of ``count`` is padded to: up to the next leading ``bits``, at most ``most``.
 
-    With three, steps are a quarter to an eighth of the number. The count of masked tokens of 32 rows of
-    sentence pairs spreads over a third of its mean, that of 512 rows over a twelfth: three
+    With three, steps are a quarter to an eighth of the number. The count of masked tokens of 32
+    rows of sentence pairs spreads over a third of its mean, that of 512 rows over a twelfth: three
     capacities and two. The longer lists are an eighth longer on the average, and with them the
     heads, which are a twentieth of a base size's step; every further capacity would be one more
     compilation.
