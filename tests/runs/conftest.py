@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from plmctl.__main__ import main
+from tests.processes import in_two_processes
 
 NAMES = ["Anna", "Bela", "Carl", "Dora", "Emil", "Fritz", "Gerda", "Hugo", "Ida", "Jonas"]
 VERBS = ["sees", "likes", "follows", "greets", "forgets", "paints", "calls", "helps"]
@@ -85,6 +86,15 @@ def run_main(*arguments: str) -> int:
         except SystemExit as stop:
             return int(stop.code or 0)
     return 0
+
+
+def run_in_two(logs: Path, *arguments: str) -> None:
+    """A command line that succeeds, in two processes as a launcher starts them."""
+
+    def body(rank: int) -> None:
+        assert run_main(*arguments) == 0
+
+    in_two_processes(body, logs)
 
 
 Cli = Callable[..., tuple[int, str, str]]

@@ -1,16 +1,13 @@
 """ELMo by the command line: a word tokenizer, pretraining, a stop, two processes, evaluation."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.runs.conftest import Cli, run_main, write
+from tests.runs.conftest import Cli, run_in_two, run_main, write
 
 TINY = {"family": "elmo", "size": "tiny", "projection_size": 16, "cell_size": 24, "dropout": 0}
 
@@ -75,13 +72,9 @@ def test_its_weights_are_not_cut_up(run: Path, cli: Cli) -> None:
     assert not Path("run-elmo-cut").exists()
 
 
-@pytest.mark.slow
-def test_two_processes_give_the_run_of_one(run: Path) -> None:
+def test_two_processes_give_the_run_of_one(run: Path, tmp_path: Path) -> None:
     """The carried state too, whose rows each process has a part of."""
-    command = [sys.executable, "-m", "plmctl", "pretrain", "elmo.yaml", "run=two-elmo"]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, "launch.processes=2"], env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_in_two(tmp_path, "pretrain", "elmo.yaml", "run=two-elmo", "launch.processes=2")
     one, two = records(run), records(Path("two-elmo"))
     assert len(one) == len(two)
     for a, b in zip(one, two, strict=True):

@@ -4,14 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.processes import in_two_processes
-from tests.runs.conftest import Cli, run_main, write
+from tests.runs.conftest import Cli, run_in_two, write
 from tests.runs.test_bad_input import finetune_config
 
 
@@ -89,10 +87,6 @@ def test_fresh_moves_the_old_run_aside(cli: Cli) -> None:
     assert (old[0] / "model").is_dir()
 
 
-def _succeeds(command: list[str], rank: int) -> None:
-    assert run_main(*command) == 0
-
-
 def test_two_processes_give_the_run_of_one(
     cli: Cli, pretrained: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -111,7 +105,7 @@ def test_two_processes_give_the_run_of_one(
             done = subprocess.run(whole, env=env, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
         else:
-            in_two_processes(partial(_succeeds, command), tmp_path)
+            run_in_two(tmp_path, *command)
         assert cli("pretrain", f"{name}.yaml", f"run=one-{name}", *quiet)[0] == 0
         one, two = records(Path(f"one-{name}")), records(Path(f"two-{name}"))
         assert len(one) == len(two)

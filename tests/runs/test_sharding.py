@@ -6,8 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.processes import in_two_processes
-from tests.runs.conftest import Cli, run_main, write
+from tests.runs.conftest import Cli, run_in_two, write
 from tests.runs.test_bad_input import finetune_config, refused
 from tests.runs.test_main_job import records
 
@@ -17,12 +16,8 @@ QUIET = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
 
 def test_two_processes_with_parts_give_the_run_of_one(cli: Cli, tmp_path: Path) -> None:
     """Losses, validation, checkpoints and the model."""
-    command = ["pretrain", "bert.yaml", "run=parts", *QUIET, "launch.processes=2"]
-
-    def body(rank: int) -> None:
-        assert run_main(*command, "launch.strategy=fsdp") == 0
-
-    in_two_processes(body, tmp_path)
+    settings = [*QUIET, "launch.processes=2", "launch.strategy=fsdp"]
+    run_in_two(tmp_path, "pretrain", "bert.yaml", "run=parts", *settings)
     assert cli("pretrain", "bert.yaml", "run=no-parts", *QUIET)[0] == 0
     one, two = records(Path("no-parts")), records(Path("parts"))
     for a, b in zip(one, two, strict=True):
