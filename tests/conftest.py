@@ -7,6 +7,8 @@ from hypothesis import settings
 # Everything works without a network: a test that reaches for the Hub must fail, not wait.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# A forked child of some tests cannot use the threads that its parent began.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # These machines are shared: how long an example takes says nothing about the code.
 settings.register_profile("plmctl", deadline=None)
