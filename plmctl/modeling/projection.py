@@ -128,19 +128,9 @@ def _run(
         some = slice(first, first + rows)
         low_RH = hidden_NH[some].to(dtype)
         logits_RV = linear(low_RH, low_VH, low_V).to(wide)
-        target_R1, largest_R1 = (
-            logits_RV.gather(-1, targets_N[some]),
-            logits_RV.amax(-1, keepdim=True),
-        )
-        d_logits_RV = logits_RV.sub_(largest_R1).exp_()  # once: it is the dearest of these
-        total_R1 = d_logits_RV.sum(-1, keepdim=True)
-        log_z_R1, asked_R1 = largest_R1 + total_R1.log(), asked_N[some, None].to(wide)
-        losses[0] += ((log_z_R1 - target_R1) * asked_R1).sum()
-        losses[1] += z_loss * (log_z_R1.square() * asked_R1).sum()
-        # The softmax, with the penalty's factor, less 1 at the target.
-        factor_R1 = asked_R1 / total_R1
-        d_logits_RV.mul_(factor_R1 * (1 + 2 * z_loss * log_z_R1) if z_loss else factor_R1)
-        d_logits_RV.scatter_add_(-1, targets_N[some], -asked_R1)
+        asked_R1 = asked_N[some, None].to(wide)
+        sums, d_logits_RV = _loss_in_place(logits_RV, targets_N[some], asked_R1, z_loss)
+        losses += sums
         if d_bias_V is not None:
             d_bias_V += d_logits_RV.sum(0)
         d_low_RV = d_logits_RV.to(dtype)
@@ -150,3 +140,27 @@ def _run(
         else:
             d_weight_VH += d_low_RV.t() @ low_RH
     return losses, d_hidden_NH, d_weight_VH, d_bias_V
+
+
+def _loss_in_place(
+    logits_RV: Tensor, targets_R1: Tensor, asked_R1: Tensor, z_loss: float
+) -> tuple[Tensor, Tensor]:
+    """Both sums [2] of some rows, and the gradient of their sum in the place of the logits.
+
+    Args:
+        logits_RV: Overwritten.
+        targets_R1: Classes.
+        asked_R1: 1 where there is a target, else 0.
+        z_loss: Weight of the penalty.
+    """
+    target_R1, largest_R1 = logits_RV.gather(-1, targets_R1), logits_RV.amax(-1, keepdim=True)
+    d_logits_RV = logits_RV.sub_(largest_R1).exp_()  # once: it is the dearest of these
+    total_R1 = d_logits_RV.sum(-1, keepdim=True)
+    log_z_R1 = largest_R1 + total_R1.log()
+    entropy = ((log_z_R1 - target_R1) * asked_R1).sum()
+    penalty = z_loss * (log_z_R1.square() * asked_R1).sum()
+    # The softmax, with the penalty's factor, less 1 at the target.
+    factor_R1 = asked_R1 / total_R1
+    d_logits_RV.mul_(factor_R1 * (1 + 2 * z_loss * log_z_R1) if z_loss else factor_R1)
+    d_logits_RV.scatter_add_(-1, targets_R1, -asked_R1)
+    return torch.stack([entropy, penalty]), d_logits_RV

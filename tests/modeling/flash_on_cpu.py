@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from torch import Tensor
+from torch import Tensor, library
 from torch._dynamo.utils import counters
 
 from plmctl.modeling import varlen
@@ -72,9 +72,9 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
     counters.clear()
     monkeypatch.setattr(varlen, "takes", lambda device, dtype, head: True)
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("_flash_attention_forward", flash_forward, "CPU")
-    library.impl("_flash_attention_backward", flash_backward, "CPU")
+    registered = library.Library("aten", "IMPL")
+    registered.impl("_flash_attention_forward", flash_forward, "CPU")
+    registered.impl("_flash_attention_backward", flash_backward, "CPU")
     yield
-    library._destroy()
+    registered._destroy()
     torch._dynamo.reset()
