@@ -323,7 +323,7 @@ def test_a_killed_worker_is_told_plainly(tmp_path: Path, corpus: Path) -> None:
     os.kill(children(process.pid)[-1], signal.SIGKILL)
     _, errors = process.communicate(timeout=300)
     assert PlmError.__name__.encode() in errors
-    assert b"was killed, perhaps for want of memory" in errors
+    assert b"was killed, perhaps because memory ran out" in errors
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at processes in /proc")
@@ -344,7 +344,7 @@ def test_a_worker_killed_while_it_waits_for_work_leaves_none_behind(tmp_path: Pa
     (idle,) = set(workers) - {stuck}
     os.kill(idle, signal.SIGKILL)
     _, errors = process.communicate(timeout=300)
-    assert b"was killed, perhaps for want of memory" in errors
+    assert b"was killed, perhaps because memory ran out" in errors
     assert not any(Path(f"/proc/{pid}/cwd").exists() for pid in (stuck, idle))
 
 
