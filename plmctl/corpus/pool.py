@@ -6,9 +6,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -52,9 +53,12 @@ def make_all(
     # Spawned, not forked: this process may have threads, and forking those can hang.
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(workers, context, _start_worker, (encoder,)) as pool:
+    with _starting():
+        made = ProcessPoolExecutor(workers, context, _start_worker, (encoder,))
+    with made as pool:
         try:
-            futures = _submitted(pool, missing, beside)
+            with _starting():
+                futures = {pool.submit(_make, task, beside): task for task in missing}
             for future in as_completed(futures):
                 future.result()
                 progress(done := done + futures[future].piece.size, total)
@@ -68,17 +72,16 @@ def make_all(
             pool.shutdown(cancel_futures=True)
 
 
-def _submitted(
-    pool: ProcessPoolExecutor, tasks: list[Task], beside: Path
-) -> dict[Future[None], Task]:
-    """Hand the tasks to the pool, which starts its processes as they come.
+@contextmanager
+def _starting() -> Iterator[None]:
+    """Around what starts the pool's processes, which it does as tasks are handed to it.
 
     Raises:
         BrokenProcessPool: A process died before it was started in full.
         PlmError: One cannot be started: no process, file or memory is left.
     """
     try:
-        return {pool.submit(_make, task, beside): task for task in tasks}
+        yield
     except (BrokenPipeError, ConnectionResetError, EOFError) as error:
         raise BrokenProcessPool from error
     except OSError as error:

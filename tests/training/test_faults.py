@@ -292,14 +292,17 @@ def pid_of(batches: list[Batch]) -> int:
 def taken(steps: Dataset, workers: int, at_each: Callable[[list[Batch]], None]) -> int:
     """How many steps came before a worker's death was reported."""
     count = 0
-    with (
-        pytest.raises(PlmError, match=r"(?s)a process that makes batches died.*same command"),
-        reporting_dead_workers(),
-        closing(training_batches(steps, 0, 200, workers=workers, pin=False)) as made,
-    ):
-        for batches in made:
-            count += 1
-            at_each(batches)
+
+    def take() -> None:
+        nonlocal count
+        made = training_batches(steps, 0, 200, workers=workers, pin=False)
+        with reporting_dead_workers(), closing(made):
+            for batches in made:
+                count += 1
+                at_each(batches)
+
+    with pytest.raises(PlmError, match=r"(?s)a process that makes batches died.*same command"):
+        take()
     return count
 
 
