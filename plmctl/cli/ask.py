@@ -113,7 +113,10 @@ def evaluate(
         return
     if data or tasks or seeds or grid or jobs:
         raise ConfigError("--data, --tasks, --seeds, --grid and --jobs go with --suite")
-    if os.path.isdir(config):  # False, where Path.is_dir() raises: a name of 5,000 characters
+    # A folder of data may have the name of the shipped config that reads it, as blimp/ has.
+    is_tokenizer = os.path.isfile(config / "tokenizer.json")
+    path = config if is_tokenizer else config_file(config, "eval")
+    if path.is_dir():
         from plmctl.runs import tokenizers
 
         folders = [str(config), *(overrides or ())]
@@ -122,7 +125,7 @@ def evaluate(
     from plmctl.config.load import load
     from plmctl.runs import evaluate as command
 
-    resolved = load("eval", config_file(config, "eval"), overrides or ())
+    resolved = load("eval", path, overrides or ())
     command.run(resolved, at_checkpoints=at_checkpoints, fresh=fresh, as_json=as_json)
 
 

@@ -134,3 +134,17 @@ def test_a_file_here_wins_over_the_shipped_name(
     code, out, err = cli("config", "show", "bert-base")
     assert (code, err) == (0, "")
     assert "run: mine\n" in out
+
+
+def test_a_folder_of_data_does_not_hide_the_config_that_reads_it(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("blimp").mkdir()
+    code, _, err = cli("eval", "blimp", "model=nothing/here")
+    assert code == 3
+    assert f"using the shipped config {ROOT / 'configs/eval/blimp.yaml'}\n" in err
+    Path("bert").mkdir()
+    code, _, err = cli("eval", "bert")
+    assert code == 2
+    assert "bert: no tokenizer folder" in err
