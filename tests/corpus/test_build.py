@@ -364,7 +364,7 @@ def test_processes_that_cannot_be_started_are_told_plainly(
 def test_two_builds_at_once_make_one_store(tmp_path: Path, corpus: Path) -> None:
     root = tmp_path / "stores"
     both = [start(tmp_path, corpus, root) for _ in range(2)]
-    assert [process.wait(timeout=60) for process in both] == [0, 0]
+    assert [process.wait(timeout=300) for process in both] == [0, 0]
     (folder,) = root.iterdir()
     make(DataConfig(train=(f"{corpus}/*.txt",), valid=0.1), tmp_path / "whole")
     assert tree(root) == tree(tmp_path / "whole")
