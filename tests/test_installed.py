@@ -60,6 +60,7 @@ def test_names_work_from_an_empty_folder(plmctl, installed: Path, tmp_path: Path
     assert "vocab_size" in (tmp_path / "mine.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_a_suite_finds_its_recipes(plmctl, tmp_path: Path) -> None:
     """The recipes are there: what is missing is the data, and it is said where to put them."""
     model = {"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2}
