@@ -354,6 +354,23 @@ def test_a_worker_that_dies_while_it_hands_over_a_tensor(
         signal.signal(signal.SIGCHLD, previous)
 
 
+class Closing(Steps):
+    """Its process loses its connections a while before it ends, as one that is being killed."""
+
+    def __getitem__(self, step: int) -> list[Batch]:
+        if step == 2:
+            time.sleep(0.2)  # step 1 is in the pipe by then, but for the memory of its tensors
+            os.closerange(3, 1000)
+            time.sleep(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(step)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_connection_that_breaks_before_the_worker_is_dead() -> None:
+    assert taken(Closing(1), 1, lambda batches: time.sleep(0.5)) <= 1
+
+
 def test_an_error_in_a_workers_own_code_is_no_death() -> None:
     class Wrong(Steps):
         def __getitem__(self, step: int) -> list[Batch]:
