@@ -47,11 +47,12 @@ def run(config: PretrainConfig, *, as_json: bool, every_byte: bool = False) -> N
         "sentences": prepared.train.num_sentences,
         "tokens": prepared.train.num_tokens,
         "validation tokens": prepared.valid.num_tokens if prepared.valid else 0,
-        "cut into sentences": prepared.sentences,
         "seconds": round(time.perf_counter() - began, 1),
         "folder": ", ".join(str(store.path) for store in stores_of(prepared.train)),
     }
-    show(figures, [figures_table("token store", figures)], as_json=as_json)
+    say(f"sentences: {prepared.sentences}")
+    table = figures_table("token store", figures)
+    show({**figures, "sentence_rule": prepared.sentences}, [table], as_json=as_json)
 
 
 def prepare(config: PretrainConfig, *, every_byte: bool = False) -> Prepared:

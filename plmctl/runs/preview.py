@@ -17,7 +17,7 @@ from plmctl.runs.pretrain import check, make_step
 from plmctl.runs.say import say, show
 from plmctl.shaping.examples import means, merge
 from plmctl.tokenization.load import load_tokenizer
-from plmctl.tokenization.pieces import token_text
+from plmctl.tokenization.pieces import token_texts
 
 if TYPE_CHECKING:
     from plmctl.objectives import Inspectable
@@ -113,7 +113,7 @@ def _print_examples(config: PretrainConfig, step: "Inspectable", count: int) -> 
 def _print(config: PretrainConfig, step: "Inspectable", examples: "Ints") -> None:
     """Print examples [2, N], epochs and sample numbers."""
     made = [step.example(int(epoch), int(sample)) for epoch, sample in examples.T]
-    shown, gap = token_text(load_tokenizer(config.tokenizer))
+    shown, gap = token_texts(load_tokenizer(config.tokenizer))
     console = Console()
     colour = sys.stdout.isatty() and console.color_system is not None
     for example in made:

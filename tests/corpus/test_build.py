@@ -580,3 +580,51 @@ def test_a_store_of_an_earlier_version_is_not_used(tmp_path: Path) -> None:
     assert "earlier version" in NOTICES[0]
     make(config, tmp_path / "stores")
     assert len(NOTICES) == 1
+
+
+def real_text(name: str, data: Path) -> list[str]:
+    """A few million bytes as documents."""
+    if name == "code":
+        import transformers
+
+        files = sorted(Path(transformers.__file__).parent.rglob("*.py"))
+        texts = (path.read_bytes().decode() for path in files)
+    else:
+        folders = {"english": ["english10m"], "chinese": ["zh_news"]}[name]
+        whole = "".join(
+            (data / "corpora" / folder / "train.txt").read_text(encoding="utf-8")
+            for folder in folders
+        )
+        texts = (whole[at : at + 20_000] for at in range(0, len(whole), 20_000))
+    found, size = [], 0
+    for text in texts:
+        found.append(text)
+        size += len(text.encode())
+        if size >= 3_000_000:
+            break
+    return [text for text in found if text.strip()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["english", "chinese", "code"])
+def test_real_text_comes_back_byte_for_byte(tmp_path: Path, shared_data: Path, name: str) -> None:
+    """With the published GPT-2 vocabulary, over several processes; CRLF line ends too."""
+    from transformers import GPT2Tokenizer
+
+    published = shared_data / "parity" / "gpt2"
+    vocab = json.loads((published / "vocab.json").read_text(encoding="utf-8"))
+    merges = (published / "merges.txt").read_text(encoding="utf-8").splitlines()
+    pairs = [tuple(line.split(" ")) for line in merges if not line.startswith("#version")]
+    GPT2Tokenizer(vocab=vocab, merges=pairs).save_pretrained(tmp_path / "gpt2")
+    encoder = Encoder(str(tmp_path / "gpt2"))
+    texts = real_text(name, shared_data)
+    texts += [text.replace("\n", "\r\n") for text in texts[:50]]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (tmp_path / "text.jsonl").write_text(lines, encoding="utf-8")
+    config = DataConfig(train=(str(tmp_path / "text.jsonl"),), valid=None)
+    store = TokenStore.open(make(config, tmp_path / "stores", processes=2, encoder=encoder).train)
+    assert decoded(store, encoder) == texts
+    ids = store.tokens(np.arange(store.num_tokens))
+    whole = [e.ids for e in encoder._tokenizer.encode_batch(texts, add_special_tokens=False)]
+    assert ids.tolist() == [id_ for document in whole for id_ in document]
+    print(f"{name}: {sum(len(t.encode()) for t in texts):,} bytes, {store.num_tokens:,} tokens")
