@@ -43,7 +43,11 @@ TOKENIZERS = {
     "t5": ("unigram", "t5"),
 }
 """Of the families; the others have BERT's."""
-DOCUMENT = 'It ended .  He had a role.\n\n    Indented: "No." she said...\r\n\tAnd left! Mr. X\nran. 3.14\n'
+DOCUMENT = """It ended .  He had a role.
+
+    Indented: "No." she said...\r\n\tAnd left! Mr. X
+ran. 3.14
+"""
 
 
 def test_what_every_recipe_reads_is_the_text(tmp_path: Path) -> None:
