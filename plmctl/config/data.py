@@ -49,10 +49,11 @@ class DataConfig(TextConfig):
     """Share of the documents held out by their hash (1%), or sources of their own; empty: none."""
     sentences: Literal["auto", "line", "en", "zh", "none"] = "auto"
     """How text is cut into sentences; line: one sentence a line."""
-    words: Literal["pretokenizer", "jieba"] = "pretokenizer"
+    words: Literal["pretokenizer", "jieba", "albert"] = "pretokenizer"
     """Where words start, for whole-word masking. pretokenizer: where the tokenizer's own rules cut
     text, and at each Chinese character; jieba: Chinese words of several characters too, by jieba
-    (`pip install 'plmctl[zh]'`)."""
+    (`pip install 'plmctl[zh]'`); albert: as ALBERT's code, for English and a Unigram tokenizer: a
+    piece with a digit, an apostrophe or a character that is not English is a word."""
     store: Text = "stores"
     """Folder that keeps the token stores."""
 
