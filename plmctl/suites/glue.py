@@ -71,7 +71,12 @@ AVERAGES = (
 _EIGHT = tuple(task.name for task in TASKS if not task.asked_for)
 _BERTS = (*_EIGHT, "wnli")
 _WNLI = ("wnli",)  # only BERT's recipes have it
-_GPT1 = ("optim={lr: 6.25e-5, eps: 1e-8}", "schedule.warmup=0.2%", "train.max_length=512", "grid={}")
+_GPT1 = (
+    "optim={lr: 6.25e-5, eps: 1e-8}",
+    "schedule.warmup=0.2%",
+    "train.max_length=512",
+    "grid={}",
+)
 _SPANBERT = (
     "train.epochs=10",
     "optim.eps=1e-8",
