@@ -1,4 +1,4 @@
-"""Recipes that claim a paper or published code do what these say: tests/recipes.yaml, row by row."""
+"""Recipes that claim a paper or published code do as these: tests/recipes.yaml, row by row."""
 
 import math
 import re
