@@ -5,7 +5,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ FILES = sorted(str(path.relative_to(ROOT)) for path in ROOT.rglob("*.yaml"))
 RECIPES = ("pretrain", "tokenizer", "finetune")
 OWN = ("pretrain/continue.yaml", "pretrain/t5-mini.yaml", "finetune/cmrc2018.yaml")
 CLAIM = re.compile(
-    r"\bet al\b|arXiv|\bpapers?\b|[Pp]ublish|[Rr]eleased|README|\b(BERT|GPT-\d|T5|ALBERT|ELMo)'s\b"
+    r"(?i)\bet al\b|arxiv|\bpapers?\b|publish|\breleased|readme|\b(bert|gpt-\d|t5|albert|elmo)'s\b"
 )
 # Claims that are not about values.
 NO_CLAIM = {
@@ -75,7 +74,6 @@ for _row in TABLE:
     BY_FILE[_row.file].append(_row)
 
 
-@cache
 def resolved(file: str, folder: Path) -> dict[str, Any]:
     """A config with all its defaults, as plain data."""
     kind = kind_of(ROOT / file)
