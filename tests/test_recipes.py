@@ -106,7 +106,7 @@ def tokens_of(train: dict[str, Any]) -> int:
     (phase,), grows = train["phases"], train["batch_ramp"]
     length = phase["seq_len"]
     sizes = ramp(grows["start"], train["batch_size"], grows["tokens"], length)
-    return sizes.first(phase["steps"]) * length
+    return int(sizes.first(phase["steps"]) * length)
 
 
 def header_of(file: str) -> str:
