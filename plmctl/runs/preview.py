@@ -14,7 +14,7 @@ from plmctl.errors import ConfigError
 from plmctl.reporting.examples import example_text, legend, statistics_table
 from plmctl.runs.prepare import prepare
 from plmctl.runs.pretrain import check, make_step
-from plmctl.runs.say import show
+from plmctl.runs.say import say, show
 from plmctl.shaping.examples import means, merge
 from plmctl.tokenization.load import load_tokenizer
 from plmctl.tokenization.pieces import token_text
@@ -37,6 +37,7 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
     """
     prepared = prepare(config)
     check(config, prepared)
+    say(f"sentences: {prepared.sentences}")
     seq_len = config.train.phases[0].seq_len
     step = cast("Inspectable", make_step(config, prepared.train, prepared, seq_len))
     figures = {"examples": float(count), **_statistics(step, count, config.seed)}

@@ -120,6 +120,13 @@ def test_albert_s_words_in_text(saved: Saved) -> None:
         assert ids.tolist() == oracle.encode(text, add_special_tokens=False).ids
         pieces = [oracle.id_to_token(id_) for id_ in ids.tolist()]  # an unknown one is `<unk>`
         assert starts.tolist() == starts_as_published(pieces)
+    for (ids, starts, _), alone in zip(
+        encoder.with_places(texts, [[len(text) // 2] for text in texts]),
+        encoder(texts),
+        strict=True,
+    ):
+        assert np.array_equal(ids, alone[0])
+        assert np.array_equal(starts, alone[1])
     assert encoder.fingerprint != Encoder(folder).fingerprint
 
 
