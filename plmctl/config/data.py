@@ -53,10 +53,11 @@ class DataConfig(TextConfig):
     `clm` and T5's objectives; line where text files plainly have one sentence per line, with blank
     lines between documents, as BERT's own input has; else by script. `prepare` and `preview` say
     what was chosen and why. The text itself is kept either way."""
-    words: Literal["pretokenizer", "jieba"] = "pretokenizer"
+    words: Literal["pretokenizer", "jieba", "albert"] = "pretokenizer"
     """Where words start, for whole-word masking. pretokenizer: where the tokenizer's own rules cut
     text, and at each Chinese character; jieba: Chinese words of several characters too, by jieba
-    (`pip install 'plmctl[zh]'`)."""
+    (`pip install 'plmctl[zh]'`); albert: as ALBERT's code, for English and a Unigram tokenizer: a
+    piece with a digit, an apostrophe or a character that is not English is a word."""
     store: Text = "stores"
     """Folder that keeps the token stores."""
 

@@ -31,7 +31,7 @@ from plmctl.tokenization.units import (
     pattern,
     plain,
 )
-from plmctl.tokenization.words import jieba_version
+from plmctl.tokenization.words import SPACE_MARK, albert_starts, jieba_version
 
 Encoded = list[tuple[NDArray[np.int64], NDArray[np.bool_]]]
 """Ids of each text, and whether a word starts at each."""
@@ -58,26 +58,43 @@ class Encoder:
 
     Args:
         source: A tokenizer folder, or a Hub id, whose ``tokenizer.json`` is then fetched.
-        words: Who says where words start: the pre-tokenizer, or within Chinese text jieba.
+        words: Who says where words start: the pre-tokenizer, within Chinese text jieba, or the
+            pieces themselves by ALBERT's rule.
 
     Attributes:
         fingerprint: Hash of all that decides ids and word starts.
 
     Raises:
-        ConfigError: There is no ``tokenizer.json``, it changed since it was trained, or jieba is
-            not installed.
+        ConfigError: There is no ``tokenizer.json``, it changed since it was trained, jieba is not
+            installed, or ALBERT's rule is requested of a tokenizer that is not SentencePiece's.
     """
 
-    def __init__(self, source: str, words: Literal["pretokenizer", "jieba"] = "pretokenizer"):
+    def __init__(
+        self, source: str, words: Literal["pretokenizer", "jieba", "albert"] = "pretokenizer"
+    ):
         check_sums(source)
         self._path, self._jieba = _tokenizer_file(source), words == "jieba"
         with self._path.open("rb") as file:
             self.fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
         if self._jieba:
             self.fingerprint += f"+jieba-{jieba_version()}"
+        self._starts = self._albert_starts(source) if words == "albert" else None
+        if self._starts is not None:
+            self.fingerprint += "+albert"
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in ("_path", "_jieba", "fingerprint")}
+        return {name: getattr(self, name) for name in ("_path", "_jieba", "_starts", "fingerprint")}
+
+    def _albert_starts(self, source: str) -> NDArray[np.bool_]:
+        """Whether a word starts at each id."""
+        pieces = [self._tokenizer.id_to_token(id_) or "" for id_ in range(self.vocab_size)]
+        if not self._marks or SPACE_MARK not in "".join(pieces):
+            raise ConfigError(
+                f"data.words: albert, but {source} is not a SentencePiece tokenizer, whose pieces "
+                "mark the spaces before words",
+                "leave data.words out: this tokenizer's own rules say where words start",
+            )
+        return albert_starts(pieces)
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -162,7 +179,7 @@ class Encoder:
             units = self._units(texts, self._kind)
             if not self._table.hardly_knows(units):
                 return self._place_by_units(units, places)
-        encoded = self._encode_whole(texts)
+        encoded = self._restarted(self._encode_whole(texts))
         encodings = self._placing.encode_batch(texts, add_special_tokens=False)
         found = [
             _first_tokens(encoding.offsets, wanted)
@@ -198,8 +215,20 @@ class Encoder:
 
         Words are those of the pre-tokenizer, but of one that cuts at spaces only, a mark is a word
         of its own, as it is to BERT. A Chinese character begins a word unless it stands within a
-        token or, with jieba, within a word of several.
+        token or, with jieba, within a word of several. By ALBERT's rule a token alone decides.
         """
+        return self._restarted(self._encode(texts))
+
+    def _restarted(self, encoded: Encoded) -> Encoded:
+        """With the word starts of ALBERT's rule, if that is the one."""
+        if self._starts is None:
+            return encoded
+        encoded = [(ids, self._starts[ids]) for ids, _ in encoded]
+        for _, starts in encoded:
+            starts[:1] = True
+        return encoded
+
+    def _encode(self, texts: list[str]) -> Encoded:
         if self._kind is None or self._jieba:  # words depend on what is around a character
             return self._encode_whole(texts)
         if self._kind != "spaces":
