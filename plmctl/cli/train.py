@@ -41,20 +41,27 @@ def train_tokenizer(
 
 
 @app.command(epilog=example("plmctl prepare demo/pretrain"))
-def prepare(config: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
+def prepare(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare every byte of a store that is there with its hash."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Tokenize the text of a pretraining config.
 
     Writes the token store that pretraining reads, once for a text and a tokenizer. `pretrain` does
-    it itself where it is missing.
+    it itself if it is missing. A store that is there is checked, and what is damaged is made again.
     """
     from plmctl.config.load import load
     from plmctl.runs import prepare as command
     from plmctl.training.stop import stopping_at_once
 
     with stopping_at_once():
-        command.run(
-            load("pretrain", config_file(config, "pretrain"), overrides or ()), as_json=as_json
-        )
+        loaded = load("pretrain", config_file(config, "pretrain"), overrides or ())
+        command.run(loaded, as_json=as_json, every_byte=verify)
 
 
 @app.command(epilog=example("plmctl preview demo/pretrain objective.rate=0.15"))
