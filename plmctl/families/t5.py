@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
+    from plmctl.modeling.load import NewHeads
+
 OBJECTIVE = "span_corruption"
 TOKENIZER = "unigram"
 HEADS = ("lm", "z_loss")
@@ -98,12 +100,20 @@ def build(
     return model
 
 
-def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+def load(
+    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+) -> PreTrainedModel:
     """A pretrained model with its head, in float32, its config changed."""
-    import torch
     from transformers import T5ForConditionalGeneration
 
-    return T5ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, **changes)
+    from plmctl.modeling.load import load_network, tell_or_refuse
+
+    loaded = load_network(T5ForConditionalGeneration, folder, new_heads=new_heads, **changes)
+    model: PreTrainedModel = loaded.network
+    tied = model.lm_head.weight is model.shared.weight
+    if tied and not model.config.scale_decoder_outputs:  # 1.1: transformers used one for both
+        tell_or_refuse(folder, model, ["shared.weight or lm_head.weight"], None)
+    return model
 
 
 def anew(folder: str, **changes: Any) -> PreTrainedModel:

@@ -19,12 +19,14 @@ def check_teacher(teacher: str, tokenizer: str, rows: int) -> None:
     Raises:
         ConfigError: The folder is no model, or has another vocabulary.
     """
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig
+
+    from plmctl.tokenization.load import load_tokenizer
 
     _check_folder(teacher)
     try:
         size = AutoConfig.from_pretrained(teacher).vocab_size
-        found = [AutoTokenizer.from_pretrained(at).get_vocab() for at in (teacher, tokenizer)]
+        found = [load_tokenizer(at).get_vocab() for at in (teacher, tokenizer)]
     except OSError as error:
         raise ConfigError(
             f"objective.teacher: {teacher} cannot be had: {str(error).splitlines()[0]}",

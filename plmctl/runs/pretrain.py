@@ -146,7 +146,7 @@ def make_network(config: PretrainConfig, vocab: Vocab) -> "Network":
     parts = objectives.get(config.objective.name).PARTS
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)
     if config.model.init_from is not None:
-        model = family.load(config.model.init_from, parts, **dropout_of(config))
+        model = family.load(config.model.init_from, parts, new_heads=say, **dropout_of(config))
         if config.model.extend_vocab is not None:
             extend(model, new_ids(config, model.config.vocab_size))
         return Network(model, family.forward)
