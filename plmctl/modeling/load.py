@@ -133,13 +133,15 @@ def _refuse(
         problems.append(f"{_tensors(lacking)} of {network} missing: {_listed(lacking)}")
     if extra:
         problems.append(
-            f"{_tensors(extra)} without a place in the network of config.json: {_listed(extra)}"
+            f"{_tensors(extra)} with no place in the network that config.json describes: "
+            f"{_listed(extra)}"
         )
     if misshapen:
-        shapes = [f"{name} {_shape(a)} is {_shape(b)}" for name, (a, b) in misshapen.items()]
-        problems.append(
-            f"{_tensors(shapes)} of another shape than config.json says: {_listed(shapes)}"
-        )
+        shapes = [
+            f"{name} (file {_shape(there)}, config.json {_shape(asked)})"
+            for name, (there, asked) in misshapen.items()
+        ]
+        problems.append(f"{_tensors(shapes)} of the wrong shape: {_listed(shapes)}")
     if problems:
         raise DataError(
             f"{source}: the weights do not fit the model: {'; '.join(problems)}",
@@ -188,8 +190,9 @@ def _declared(network: PreTrainedModel, source: str) -> frozenset[str]:
 def _modules(network: PreTrainedModel, names: set[str]) -> list[str]:
     """The outermost modules of which all parameters are among ``names``."""
     found: list[str] = []
-    for prefix, module in network.named_modules():
-        inside = {f"{prefix}.{name}" if prefix else name for name, _ in module.named_parameters()}
+    parameters = [name for name, _ in network.named_parameters()]  # tied ones once
+    for prefix, _ in network.named_modules():
+        inside = {name for name in parameters if name.startswith(f"{prefix}.")}
         covered = any(f"{prefix}.".startswith(f"{one}.") for one in found)
         if inside and inside <= names and not covered:
             found.append(prefix)

@@ -55,15 +55,11 @@ def write_probe(folder: Path) -> None:
     if not (folder / _TOKENIZER).is_file():
         return
     whole, plain = _opened(folder)
-    document = {
-        "transformers": transformers.__version__,
-        "tokenizers": tokenizers.__version__,
-        "texts": [
-            {"text": text, "ids": _ids(whole, text), "plain": _plain(plain, text)} for text in TEXTS
-        ],
-    }
-    lines = json.dumps(document, ensure_ascii=False, indent=1) + "\n"
-    (folder / NAME).write_text(lines, encoding="utf-8", newline="\n")
+    head = {"transformers": transformers.__version__, "tokenizers": tokenizers.__version__}
+    rows = [{"text": t, "ids": _ids(whole, t), "plain": _plain(plain, t)} for t in TEXTS]
+    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)  # one line per text
+    document = f'{json.dumps(head)[:-1]}, "texts": [\n{lines}\n]}}\n'
+    (folder / NAME).write_text(document, encoding="utf-8", newline="\n")
 
 
 def check_probe(source: str) -> None:
