@@ -9,7 +9,7 @@ from plmctl.corpus.tables import Row
 from plmctl.errors import ConfigError
 from plmctl.reporting.tables import rows_table
 from plmctl.runs.finetune import check_model
-from plmctl.runs.say import show
+from plmctl.runs.say import say, show
 
 
 def run(model: str, texts: list[str], *, top: int, as_json: bool) -> None:
@@ -32,12 +32,17 @@ def run(model: str, texts: list[str], *, top: int, as_json: bool) -> None:
     else:
         answers = _masks(model, texts, top)
     tables = [
-        rows_table(
-            item["text"], [made_for, ""], [(a["token"], a["score"]) for a in item["answers"]]
-        )
+        rows_table(item["text"], [made_for, ""], [_row(one) for one in item["answers"]])
         for item in answers
     ]
     show({"model": model, "answers": answers}, tables, as_json=as_json)
+
+
+def _row(answer: dict[str, Any]) -> tuple[Any, Any]:
+    """What the table shows: an answer and its score, or a sentinel and what stands for it."""
+    if "sentinel" in answer:
+        return answer["sentinel"], answer["token"] or ""
+    return answer["token"], answer["score"]
 
 
 def _masks(model: str, texts: list[str], top: int) -> list[dict[str, Any]]:
@@ -69,13 +74,15 @@ def _spans(model: str, texts: list[str]) -> list[dict[str, Any]]:
                 "put <extra_id_0> where words are to be filled in, then <extra_id_1> and so on; "
                 f"or {write}",
             )
-    return [
-        {
-            "text": item["text"],
-            "answers": [{"token": name, "score": fill} for name, fill in item["fills"].items()],
-        }
-        for item in fill_sentinels(model, texts)
-    ]
+    answers = []
+    for item in fill_sentinels(model, texts):
+        fills = [
+            {"sentinel": name, "token": fill, "score": ""} for name, fill in item["fills"].items()
+        ]
+        if not any(fill["token"] for fill in fills):
+            say(f"nothing was written for the sentinels of {item['text']!r}; or {write}")
+        answers.append({"text": item["text"], "answers": fills})
+    return answers
 
 
 def _continuations(model: str, texts: list[str]) -> list[dict[str, Any]]:
