@@ -104,7 +104,9 @@ def load(
     from plmctl.modeling.gpt1_attention import fuse
     from plmctl.modeling.load import load_network
 
-    return fuse(load_network(OpenAIGPTLMHeadModel, folder, new_heads=new_heads, **changes).network)
+    loaded = load_network(OpenAIGPTLMHeadModel, folder, new_heads=new_heads, **changes)
+    model: PreTrainedModel = fuse(loaded.network)
+    return model
 
 
 def positions(config: Config) -> int:

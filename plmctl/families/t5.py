@@ -109,10 +109,11 @@ def load(
     from plmctl.modeling.load import load_network, tell_or_refuse
 
     loaded = load_network(T5ForConditionalGeneration, folder, new_heads=new_heads, **changes)
-    model: PreTrainedModel = loaded.network
-    tied = model.lm_head.weight is model.shared.weight
-    if tied and not model.config.scale_decoder_outputs:  # 1.1: transformers used one for both
-        tell_or_refuse(folder, model, ["shared.weight or lm_head.weight"], None)
+    t5 = loaded.network
+    tied = t5.lm_head.weight is t5.shared.weight
+    if tied and not t5.config.scale_decoder_outputs:  # 1.1: transformers used one for both
+        tell_or_refuse(folder, t5, ["shared.weight or lm_head.weight"], None)
+    model: PreTrainedModel = t5
     return model
 
 

@@ -98,6 +98,8 @@ def test_a_run_leaves_a_model_that_the_auto_class_loads(
     model = AutoModelForSeq2SeqLM.from_pretrained(run / "model").eval()
     assert (model.lm_head.weight is model.shared.weight) == (version == "v1.0")
     assert model.config.scale_decoder_outputs == (version == "v1.0")
+    config = json.loads((run / "model" / "config.json").read_text())
+    assert config["tie_word_embeddings"] == (version == "v1.0")
     assert model.generation_config.eos_token_id == 1
     assert model.generation_config.decoder_start_token_id == 0
     words = AutoTokenizer.from_pretrained(run / "model")
