@@ -60,7 +60,9 @@ def write(folder: Path, checkpoint: Path, target: Path) -> None:
     from plmctl.training.checkpoint import load_weights
 
     config = parse(PretrainConfig, folder / "config.yaml")
-    model = make_network(config, Vocab.from_folder(config.tokenizer)).model
+    vocab = Vocab.from_folder(config.tokenizer)
+    # The checkpoint has the weights of every head.
+    model = make_network(config, vocab, new_heads=lambda told: None).model
     load_weights(checkpoint, model)
     beside = target.with_name(f".{target.name}.writing")
     write_model(beside, model, AutoTokenizer.from_pretrained(config.tokenizer))
