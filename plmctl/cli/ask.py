@@ -214,10 +214,11 @@ def predict(
 ) -> None:
     """Ask a model about a text.
 
-    What it is made for decides the question: a masked model fills [MASK], a causal model goes on,
-    a classifier names the class; a pair takes two texts. With --input a finetuned model answers the
-    rows of a file, however large: each output line has the row's columns, `prediction`, and what
-    the task has beside it, such as `probabilities`.
+    What it is made for decides the question: a masked model fills [MASK], a T5 its sentinels
+    (<extra_id_0> ...), a causal model continues the text, a classifier names the class; a pair
+    takes two texts. With --input a finetuned model answers the rows of a file, however large: each
+    output line has the row's columns, `prediction`, and what the task has beside it, such as
+    `probabilities`.
     """
     if (source is None) == (not texts):
         raise ConfigError("predict needs texts, or --input with rows, and not both")

@@ -54,16 +54,18 @@ def write(folder: Path, checkpoint: Path, target: Path) -> None:
     """The network of a run with a checkpoint's weights, and its tokenizer, as a model folder."""
     from transformers import AutoTokenizer
 
+    from plmctl.runs.model_folder import write_model
     from plmctl.runs.pretrain import make_network
     from plmctl.tokenization.vocab import Vocab
     from plmctl.training.checkpoint import load_weights
 
     config = parse(PretrainConfig, folder / "config.yaml")
-    model = make_network(config, Vocab.from_folder(config.tokenizer)).model
+    vocab = Vocab.from_folder(config.tokenizer)
+    # The checkpoint has the weights of every head.
+    model = make_network(config, vocab, new_heads=lambda told: None).model
     load_weights(checkpoint, model)
     beside = target.with_name(f".{target.name}.writing")
-    model.save_pretrained(beside)
-    AutoTokenizer.from_pretrained(config.tokenizer).save_pretrained(beside)
+    write_model(beside, model, AutoTokenizer.from_pretrained(config.tokenizer))
     beside.rename(target)
 
 

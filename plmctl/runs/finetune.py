@@ -149,6 +149,7 @@ def _engine(config: FinetuneConfig, accelerator: "Accelerator", examples: Exampl
         examples.labels,
         pretrained=config.init == "pretrained",
         changes=_dropout(config),
+        new_heads=say,
     )
     ready(config, model)
     compute = for_finetuning(config.compute)

@@ -1,5 +1,6 @@
 """``plmctl pretrain``: corpus and tokenizer in, a Hugging Face model folder out."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -135,8 +136,16 @@ def make_step(config: PretrainConfig, store: Corpus, prepared: Prepared, seq_len
     return step
 
 
-def make_network(config: PretrainConfig, vocab: Vocab) -> "Network":
-    """The family's network with fresh weights, or the pretrained one that ``init_from`` names."""
+def make_network(
+    config: PretrainConfig, vocab: Vocab, new_heads: Callable[[str], None] = say
+) -> "Network":
+    """The family's network with fresh weights, or the pretrained one that ``init_from`` names.
+
+    Args:
+        config: The run's.
+        vocab: Of its tokenizer.
+        new_heads: Is told of heads that the folder of ``init_from`` lacks.
+    """
     import torch
 
     from plmctl.modeling.extension import extend
@@ -146,7 +155,9 @@ def make_network(config: PretrainConfig, vocab: Vocab) -> "Network":
     parts = objectives.get(config.objective.name).PARTS
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)
     if config.model.init_from is not None:
-        model = family.load(config.model.init_from, parts, **dropout_of(config))
+        model = family.load(
+            config.model.init_from, parts, new_heads=new_heads, **dropout_of(config)
+        )
         if config.model.extend_vocab is not None:
             extend(model, new_ids(config, model.config.vocab_size))
         return Network(model, family.forward)

@@ -17,9 +17,10 @@ from plmctl.reporting.tables import figures_table
 from plmctl.runs.folder import check_run, open_run, write_results
 from plmctl.runs.say import say, show
 from plmctl.runs.tokenizers import HELD_OUT
-from plmctl.tokenization.check import check_saved
+from plmctl.tokenization.check import check_saved, check_tokenizer
+from plmctl.tokenization.probe import write_probe
 from plmctl.tokenization.sums import NAME as SUMS
-from plmctl.tokenization.sums import check_sums, write_sums
+from plmctl.tokenization.sums import write_sums
 from plmctl.tokenization.train import Trained, forecast, train
 from plmctl.training.display import work_progress
 
@@ -36,7 +37,7 @@ def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
     """Learn, save, load again and compare; a finished tokenizer is left alone."""
     check_run(config, config.run, fresh=fresh)
     if (Path(config.run) / SUMS).is_file() and not fresh:
-        check_sums(config.run)
+        check_tokenizer(config.run)
         say(f"{config.run} is finished: this tokenizer is trained already")
         return
     began = time.perf_counter()
@@ -167,6 +168,7 @@ def _save(tokenizer: "PreTrainedTokenizerBase", folder: Path, lines: list[str]) 
     shutil.rmtree(beside, ignore_errors=True)
     tokenizer.save_pretrained(beside)
     check_saved(beside, tokenizer, lines[:200])
+    write_probe(beside)
     write_sums(beside)
     for path in sorted(beside.iterdir(), key=lambda path: path.name == SUMS):
         path.replace(folder / path.name)  # the sums, the mark of a finished tokenizer, come last

@@ -1,11 +1,15 @@
 """Wrong input gives one clear message, the right exit code, and nothing is lost or overwritten."""
 
 import gzip
+import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
-from tests.runs.conftest import Cli, pretrain_config, write
+from tests.runs.conftest import Cli, pretrain_config, run_main, write
 
 
 def refused(result: tuple[int, str, str], code: int, *words: str) -> None:
@@ -234,3 +238,99 @@ def test_more_tokens_than_the_network_has_positions_for(
         f"{there} at most",
     )
     assert not Path("too-long").exists()
+
+
+@pytest.fixture(scope="module")
+def damaged(
+    world: Path, pretrained: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], str]:
+    """``damaged(folder, part)``: a copy of a model folder without the tensors named so."""
+    root = tmp_path_factory.mktemp("damaged")
+    finetuning = {
+        "run": "whole-tuned",
+        "model": str(pretrained["bert"] / "model"),
+        "task": {"name": "classification"},
+        "data": {"train": ["rows.tsv"], "valid": ["rows.tsv"]},
+        "train": {"epochs": 0.1, "batch_size": 8, "max_length": 16},
+        "compute": {"device": "cpu"},
+    }
+    write("whole-tuned.yaml", finetuning)
+    assert run_main("finetune", "whole-tuned.yaml") == 0
+    sources = {**pretrained, "tuned": world / "whole-tuned"}
+
+    def make(source: str, part: str) -> str:
+        folder = root / f"{source}-{part}"
+        if not folder.exists():
+            shutil.copytree(sources[source] / "model", folder)
+            weights = load_file(folder / "model.safetensors")
+            left = {name: weight for name, weight in weights.items() if part not in name}
+            assert left.keys() < weights.keys()
+            save_file(left, folder / "model.safetensors", {"format": "pt"})
+        return str(folder)
+
+    return make
+
+
+EVAL = "measures=[{name: %s, data: [%s]}]"
+COMMANDS = {
+    "predict a mask": ("bert", "layer.1.", ["predict", "{}", "Anna sees [MASK]"]),
+    "predict a class": ("tuned", "classifier.weight", ["predict", "{}", "Anna sees"]),
+    "predict rows": ("tuned", "pooler", ["predict", "{}", "--input", "rows.tsv"]),
+    "predict a text": ("gpt2", "wpe", ["predict", "{}", "Anna sees"]),
+    "eval text": (
+        "bert", "word_embeddings", ["eval", "e.yaml", "model={}", EVAL % ("mlm", "text.txt")]
+    ),
+    "eval sentences": (
+        "gpt2", "h.1.", ["eval", "e.yaml", "model={}", EVAL % ("perplexity", "text.txt")]
+    ),
+    "eval a task": (
+        "tuned", "layer.0.", ["eval", "e.yaml", "model={}", EVAL % ("task", "rows.tsv")]
+    ),
+    "finetune": ("bert", "layer.1.", ["finetune", "whole-tuned.yaml", "run=lost", "model={}"]),
+    "finetune again": (
+        "tuned", "classifier.bias", ["finetune", "whole-tuned.yaml", "run=lost2", "model={}"]
+    ),
+    "pretrain": ("bert", "cls.predictions.transform", ["pretrain", "bert.yaml", "run=lost3",
+        "model={family: bert, init_from: {}}"]),
+    "pretrain with a teacher": ("bert", "layer.0.", ["pretrain", "student.yaml",
+        "objective.teacher={}"]),
+    "generate": ("gpt2", "h.0.", ["generate", "{}", "--prompt", "Anna"]),
+    "neighbours": ("bert", "LayerNorm.bias", ["neighbours", "{}", "text.txt", "--word", "Anna"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_model_folder_that_lacks_weights(
+    name: str, cli: Cli, damaged: Callable[[str, str], str]
+) -> None:
+    source, part, arguments = COMMANDS[name]
+    write("e.yaml", {"run": f"e-{name}", "model": "m", "measures": [{"name": "nsp", "data": ["t"]}],
+        "compute": {"device": "cpu"}})  # fmt: skip
+    student = pretrain_config("bert") | {
+        "run": "student",
+        "model": {"family": "distilbert", "size": "tiny", "n_layers": 1, "dim": 32, "n_heads": 2,
+            "hidden_dim": 128},
+        "objective": {"name": "distillation", "teacher": "x"},
+    }  # fmt: skip
+    write("student.yaml", student)
+    folder = damaged(source, part)
+    result = cli(*(argument.replace("{}", folder) for argument in arguments))
+    refused(result, 3, f"{folder}: the weights do not fit the model", "missing", part)
+
+
+def test_a_head_that_a_command_creates_is_named(cli: Cli, pretrained: dict[str, Path]) -> None:
+    model = str(pretrained["bert"] / "model")
+    Path("new.tsv").write_text("text\tlabel\nAnna\ta\nBela\tb\nCarl\ta\nDora\tb\n")
+    finetuning = {
+        "run": "new-head", "model": model, "task": {"name": "classification"},
+        "data": {"train": ["new.tsv"], "valid": ["new.tsv"]},
+        "train": {"epochs": 1, "batch_size": 4, "max_length": 16}, "compute": {"device": "cpu"},
+    }  # fmt: skip
+    write("new-head.yaml", finetuning)
+    code, _, err = cli("finetune", "new-head.yaml")
+    assert code == 0, err
+    assert err.count(f"{model}: new, with random weights: ") == 1
+    again = json.dumps("new-head/model")
+    code, _, err = cli("finetune", "new-head.yaml", "run=new-again", f"model={again}")
+    assert code == 0, err
+    assert "random weights" not in err

@@ -18,7 +18,7 @@ from plmctl.tokenization.vocab import Vocab
 from tests.tokenization.conftest import TEXTS
 
 Command = Callable[..., tuple[int, str, str]]
-FILES = ("tokenizer.json", "tokenizer_config.json", "SHA256SUMS")
+FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer_probe.json", "SHA256SUMS")
 
 
 @pytest.fixture
