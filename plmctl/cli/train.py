@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from plmctl.cli.app import ConfigFile, Fresh, Json, Overrides, Until, app, example
+from plmctl.cli.app import AcceptGap, ConfigFile, Fresh, Json, Overrides, Until, app, example
 from plmctl.errors import ConfigError
 
 
@@ -88,6 +88,7 @@ def pretrain(
     config: ConfigFile,
     overrides: Overrides = None,
     until: Until = None,
+    accept_gap: AcceptGap = False,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
@@ -102,7 +103,7 @@ def pretrain(
 
     with stopping_at_once():
         config_ = load("pretrain", config, overrides or ())
-        command.run(config_, fresh=fresh, as_json=as_json, until=until)
+        command.run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)
 
 
 @app.command(epilog=example("plmctl finetune configs/demo/finetune.yaml data.max_rows=1000"))
@@ -121,6 +122,7 @@ def finetune(
         typer.Option(min=1, help="Of --seeds and --grid: runs at once; one a GPU if not given."),
     ] = None,
     until: Until = None,
+    accept_gap: AcceptGap = False,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
@@ -138,11 +140,13 @@ def finetune(
         from plmctl.runs import finetune_protocol
 
         loaded = load("finetune", config, overrides or ())
-        finetune_protocol.run(loaded, seeds or 1, grid=grid, jobs=jobs, as_json=as_json)
+        finetune_protocol.run(
+            loaded, seeds or 1, grid=grid, jobs=jobs, as_json=as_json, accept_gap=accept_gap
+        )
         return
     from plmctl.runs import finetune as command
     from plmctl.training.stop import stopping_at_once
 
     with stopping_at_once():
         config_ = load("finetune", config, overrides or ())
-        command.run(config_, fresh=fresh, as_json=as_json, until=until)
+        command.run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)

@@ -1,5 +1,6 @@
 """``plmctl export``: a checkpoint of a pretraining in, an ordinary model folder out."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from tempfile import TemporaryDirectory
 from plmctl.config.load import kind_of, parse
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError
+from plmctl.files import put_in_place, writing
 from plmctl.runs.say import show
 
 
@@ -62,9 +64,11 @@ def write(folder: Path, checkpoint: Path, target: Path) -> None:
     model = make_network(config, Vocab.from_folder(config.tokenizer)).model
     load_weights(checkpoint, model)
     beside = target.with_name(f".{target.name}.writing")
-    model.save_pretrained(beside)
-    AutoTokenizer.from_pretrained(config.tokenizer).save_pretrained(beside)
-    beside.rename(target)
+    with writing(target):
+        shutil.rmtree(beside, ignore_errors=True)
+        model.save_pretrained(beside)
+        AutoTokenizer.from_pretrained(config.tokenizer).save_pretrained(beside)
+        put_in_place(beside, target)
 
 
 @contextmanager

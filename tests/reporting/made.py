@@ -54,7 +54,7 @@ def pretrain(
         results |= _validation(mlm, nsp) if valid else {}
         evaluation(folder, "valid", {"kind": "pretrain", "results": results})
         evaluation(folder, "samples", filled())
-        (folder / "model").mkdir()
+        model(folder)
     return folder
 
 
@@ -82,8 +82,15 @@ def finetune(folder: Path, *, seed: int = 0, accuracy: float = 0.72) -> Path:
         }
     write(folder, config, lines)
     evaluation(folder, "valid", {"kind": "finetune", "results": classes(accuracy)})
-    (folder / "model").mkdir()
+    model(folder)
     return folder
+
+
+def model(folder: Path) -> None:
+    """What says that a model folder is one; no weights are in it."""
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text("{}")
+    (folder / "model" / "model.safetensors").write_bytes(b"")
 
 
 def classes(accuracy: float = 0.72, labels: list[str] = ERAS) -> dict[str, object]:
