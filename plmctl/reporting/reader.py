@@ -104,6 +104,11 @@ class Run:
         )
 
     @property
+    def is_protocol(self) -> bool:
+        """Whether it is a folder of several runs of one config (``--seeds``, ``--grid``)."""
+        return bool(self.members or self.protocol)
+
+    @property
     def protocol(self) -> Mapping[str, Any]:
         """The document of eval/protocol.json: its runs compared; empty without one."""
         return self.evaluations.get("protocol", {})

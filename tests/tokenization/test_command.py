@@ -57,7 +57,9 @@ def test_a_folder_for_any_use(command: Command) -> None:
     assert code == 0
     assert "vocabulary" in out
     assert "150" in out
-    assert set(FILES) | {"config.yaml", "eval", "status.json", ".lock"} == {path.name for path in Path("tok").iterdir()}
+    assert set(FILES) | {"config.yaml", "eval", "status.json", ".lock"} == {
+        path.name for path in Path("tok").iterdir()
+    }
     assert load_tokenizer("tok").mask_token_id == Vocab.from_folder("tok").mask == 4
     assert Encoder("tok").vocab_size == 150
 
