@@ -104,18 +104,14 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         PlmError: Another process has it, or the folder cannot be written.
     """
-    try:
+    with writing(folder):
         file = (folder / _LOCK).open("a+", encoding="utf-8")
-    except OSError as error:
-        raise PlmError(
-            f"{folder}: cannot be written: {error.strerror}",
-            "see that the folder is yours and the disk is not read-only",
-        ) from error
     with file:
         _lock(file, fcntl.LOCK_EX)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}")
-        file.flush()
+        with suppress(OSError):  # on a full disk: the lock is what counts, not what it says
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}")
+            file.flush()
         yield
 
 

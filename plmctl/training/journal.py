@@ -118,7 +118,7 @@ class Journal:
         gap = mark is not None and Mark.of(before[: mark.size]) != mark
         if mark is not None and gap and not self._accept_gap:
             raise DataError(
-                f"{path}: lines that were logged before step {step:,} are missing or changed: the "
+                f"{path}: lines that were logged up to step {step:,} are missing or changed: the "
                 f"checkpoint belongs to {mark.lines:,} lines, {mark.size:,} bytes; the file has "
                 f"{before.count(NEWLINE):,} lines, {len(before):,} bytes",
                 "restore the file; or add --accept-gap to continue with the lines that are there; "

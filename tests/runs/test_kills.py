@@ -178,7 +178,8 @@ def contents(place: Path, command: Command) -> dict[str, object]:
     for name in command.makes:
         top = place / name
         for path in [top] if top.is_file() else sorted(top.rglob("*")):
-            if path.is_file() and path.name != ".lock":
+            half = path.parent.name == "rows" and path.name.startswith(".")  # a store's, in the way
+            if path.is_file() and path.name != ".lock" and not half:
                 found[str(path.relative_to(place))] = _content(path)
     return found
 
@@ -234,6 +235,13 @@ ALL = (
     "pretrain bert", "pretrain gpt2", "finetune", "finetune --seeds", "train-tokenizer", "prepare",
     "eval", "export", "report",
 )  # fmt: skip
+# Renames just after which a run once counted as finished, and others that are each a case: by the
+# end of the target, and whether the rename is made.
+SOME = {
+    "pretrain gpt2": {("run/config.yaml", False), ("run/model", True), ("samples.json", True)},
+    "finetune": {("eval/valid.json", True), ("run/model", True)},
+    "train-tokenizer": {("run/SHA256SUMS", True), ("run/tokenizer.json", True)},
+}
 
 
 @pytest.mark.slow
@@ -244,8 +252,77 @@ def test_a_kill_at_any_rename_is_made_good(
     command = commands(world, pretrained)[name]
     result = sweep(world, command, tmp_path, lambda target, after: True)
     print(
-        f"{name:18} {len(result.renames):3} renames {result.kills:3} kills "
+        f"\n{name:18} {len(result.renames):3} renames {result.kills:3} kills "
         f"{result.continued:3} continued {len(result.different):3} different"
     )
     assert result.kills == 2 * len(result.renames) > 0
     assert not result.different
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_kill_at_some_renames_is_made_good(
+    name: str, world: Path, pretrained: dict[str, Path], tmp_path: Path
+) -> None:
+    def wanted(target: str, after: bool) -> bool:
+        return any(target.endswith(end) and after == made for end, made in SOME[name])
+
+    result = sweep(world, commands(world, pretrained)[name], tmp_path, wanted)
+    assert result.kills == len(SOME[name])
+    assert not result.different
+
+
+def fill_the_disk(
+    world: Path, command: Command, base: Path, wanted: Callable[[str], bool]
+) -> list[int]:
+    """Run a command where no file may have the size of one that it makes, then where it may.
+
+    A training is at its end before: it has saved its last checkpoint, the largest that it writes.
+
+    Returns:
+        The limits at which it failed.
+    """
+    whole = a_place(world, base / "whole", command)
+    code, renames = run(command, whole)
+    assert code == 0, (whole / "log").read_text()
+    trains = command.arguments[0] in ("pretrain", "finetune")
+    end = 1 + renames.index("run/eval/valid.json") if trains else None
+    expected, failed = contents(whole, command), []
+    sizes = {
+        path.stat().st_size
+        for path in (whole / "run").rglob("*")
+        if path.is_file() and path.name != ".lock" and wanted(str(path.relative_to(whole)))
+    }
+    for size in sorted(sizes - {0}):
+        place = a_place(world, base / f"limit-{size - 1}", command)
+        if end is not None:
+            assert run(command, place, (end, False))[0] == -signal.SIGKILL
+        code, _ = run(command, place, limit=size - 1)
+        log = (place / "log").read_text()
+        assert "Traceback" not in log, log
+        assert code in (0, 1), log
+        failed += [size - 1] if code else []
+        code, _ = run(command, place)
+        assert code == 0, (place / "log").read_text()
+        assert not differences(expected, contents(place, command)), size
+        shutil.rmtree(place)
+    return failed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pretrain gpt2", "finetune", "train-tokenizer", "export", "eval"])
+def test_a_full_disk_is_told_and_made_good(
+    name: str, world: Path, pretrained: dict[str, Path], tmp_path: Path
+) -> None:
+    command = commands(world, pretrained)[name]
+    failed = fill_the_disk(world, command, tmp_path, lambda name: True)
+    print(f"\n{name:18} failed with files of at most {failed} bytes")
+    assert len(failed) > 2
+
+
+def test_a_full_disk_at_the_end_of_a_run_is_made_good(
+    world: Path, pretrained: dict[str, Path], tmp_path: Path
+) -> None:
+    """No room for the weights, or for the report."""
+    command = commands(world, pretrained)["pretrain gpt2"]
+    ends = {"run/model/model.safetensors", "run/report.html"}
+    assert len(fill_the_disk(world, command, tmp_path, ends.__contains__)) == 2
