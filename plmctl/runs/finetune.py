@@ -141,6 +141,7 @@ def _train(
     if accelerator.unwrap_model(engine.network).compiled:
         say(COMPILES)
     plan = replace(make_plan(config, examples.train, accelerator), until=until, **safety(config))
+    judging.check_metric(engine, config, examples.few)
     if accelerator.is_main_process:
         write_environment(folder, examples.hashes)
     with Journal(
