@@ -218,9 +218,10 @@ def is_trained(folder: Path) -> bool:
     left = set(promised.missing(folder)) - set(_AFTER_MODEL)
     if promised is status and not left:
         return True
-    if left and not any(folder.glob("checkpoints/step-*")):
+    if not any(folder.glob("checkpoints/step-*")):
+        lost = min(left) if left else "a readable status.json"
         raise PlmError(
-            f"{folder}: the model is there, {min(left)} is not, and no checkpoint is left",
+            f"{folder}: the model is there, {lost} is not, and no checkpoint is left",
             "measure the model with `plmctl eval`; or start from scratch with --fresh, which moves "
             "this run aside",
         )

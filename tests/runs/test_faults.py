@@ -241,6 +241,8 @@ def test_a_model_without_results_and_checkpoints_is_not_trained_again(
     code, _, err = cli(*command)
     assert code == 1
     assert "the model is there, eval/valid.json is not, and no checkpoint is left" in err
+    (run / "status.json").write_text("{")
+    assert cli(*command)[0] == 1
     assert (run / "model/model.safetensors").stat().st_mtime_ns == before
 
 
