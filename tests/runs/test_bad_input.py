@@ -126,7 +126,7 @@ MIXED = "data={train: [], mixture: [%s, {name: small, train: [nine.txt], weight:
             [MIXED % "{name: big, train: [text.txt], weight: 1}"],
             ["the validation text of the source 'small'", "increase data.valid"],
         ),
-        ("gpt2", ["data.valid=[word.txt]"], ["the validation text:", "less than one sequence of 32"]),
+        ("gpt2", ["data.valid=[word.txt]"], ["the validation text:", "one sequence of 32"]),
     ],
 )
 def test_a_validation_text_that_cannot_be_scored_is_refused_before_the_first_step(

@@ -178,10 +178,15 @@ def contents(place: Path, command: Command) -> dict[str, object]:
     for name in command.makes:
         top = place / name
         for path in [top] if top.is_file() else sorted(top.rglob("*")):
-            half = path.parent.name == "rows" and path.name.startswith(".")  # a store's, in the way
-            if path.is_file() and path.name != ".lock" and not half:
+            if path.is_file() and path.name != ".lock" and not _is_left(path):
                 found[str(path.relative_to(place))] = _content(path)
     return found
+
+
+def _is_left(path: Path) -> bool:
+    """What a kill leaves of a token store beside the store itself, which nobody reads."""
+    hidden = path.name.startswith(".") and path.name[1:].rpartition(".")[2].isdecimal()
+    return hidden or "shards" in path.parts
 
 
 def _content(path: Path) -> object:
