@@ -297,6 +297,7 @@ def test_a_process_of_a_run_is_lost(world: Path) -> None:
         err = process.communicate()[1]
     assert process.returncode == 128 + signal.SIGKILL, err
     assert "of 2 was ended by SIGKILL\n  run the same command again" in err
+    assert status("lost")["status"] == "failed"
     more = records("lost")[-1]["step"] + 3
     again = [*PLMCTL, "pretrain", "lost.yaml", LONG, "launch.processes=1", f"--until={more}"]
     done = subprocess.run(again, capture_output=True, text=True, check=False)
