@@ -5,13 +5,23 @@ from typing import Annotated
 
 import typer
 
-from plmctl.cli.app import AcceptGap, ConfigFile, Fresh, Json, Overrides, Until, app, example
+from plmctl.cli.app import (
+    AcceptGap,
+    ConfigFile,
+    Fresh,
+    Json,
+    Overrides,
+    Until,
+    app,
+    config_file,
+    example,
+)
 from plmctl.errors import ConfigError
 
 
 @app.command(
     "train-tokenizer",
-    epilog=example("plmctl train-tokenizer configs/demo/tokenizer.yaml vocab_size=4096"),
+    epilog=example("plmctl train-tokenizer demo/tokenizer vocab_size=4096"),
 )
 def train_tokenizer(
     config: ConfigFile,
@@ -33,25 +43,38 @@ def train_tokenizer(
 
     if extend is not None:
         overrides = [*(overrides or ()), f"extend={json.dumps(extend)}"]
-    command.run(load("tokenizer", config, overrides or ()), fresh=fresh, as_json=as_json)
+    command.run(
+        load("tokenizer", config_file(config, "tokenizer"), overrides or ()),
+        fresh=fresh,
+        as_json=as_json,
+    )
 
 
-@app.command(epilog=example("plmctl prepare configs/demo/pretrain.yaml"))
-def prepare(config: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
+@app.command(epilog=example("plmctl prepare demo/pretrain"))
+def prepare(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare every byte of a store that is there with its hash."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Tokenize the text of a pretraining config.
 
     Writes the token store that pretraining reads, once for a text and a tokenizer. `pretrain` does
-    it itself where it is missing.
+    it itself if it is missing. A store that is there is checked, and what is damaged is made again.
     """
     from plmctl.config.load import load
     from plmctl.runs import prepare as command
     from plmctl.training.stop import stopping_at_once
 
     with stopping_at_once():
-        command.run(load("pretrain", config, overrides or ()), as_json=as_json)
+        loaded = load("pretrain", config_file(config, "pretrain"), overrides or ())
+        command.run(loaded, as_json=as_json, every_byte=verify)
 
 
-@app.command(epilog=example("plmctl preview configs/demo/pretrain.yaml objective.rate=0.15"))
+@app.command(epilog=example("plmctl preview demo/pretrain objective.rate=0.15"))
 def preview(
     config: ConfigFile,
     overrides: Overrides = None,
@@ -74,16 +97,14 @@ def preview(
     from plmctl.config.load import load
     from plmctl.runs import preview as command
 
-    config_ = load("pretrain", config, overrides or ())
+    config_ = load("pretrain", config_file(config, "pretrain"), overrides or ())
     if batch is not None:
         command.run_batch(config_, batch=batch, examples=examples, as_json=as_json)
         return
     command.run(config_, count=count, examples=examples, as_json=as_json)
 
 
-@app.command(
-    epilog=example("plmctl pretrain configs/demo/pretrain.yaml optim.lr=1e-3 launch.processes=2")
-)
+@app.command(epilog=example("plmctl pretrain demo/pretrain optim.lr=1e-3 launch.processes=2"))
 def pretrain(
     config: ConfigFile,
     overrides: Overrides = None,
@@ -102,11 +123,11 @@ def pretrain(
     from plmctl.training.stop import stopping_at_once
 
     with stopping_at_once():
-        config_ = load("pretrain", config, overrides or ())
+        config_ = load("pretrain", config_file(config, "pretrain"), overrides or ())
         command.run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)
 
 
-@app.command(epilog=example("plmctl finetune configs/demo/finetune.yaml data.max_rows=1000"))
+@app.command(epilog=example("plmctl finetune demo/finetune data.max_rows=1000"))
 def finetune(
     config: ConfigFile,
     overrides: Overrides = None,
@@ -139,7 +160,7 @@ def finetune(
             raise ConfigError("--fresh does not go with --seeds and --grid", "name another `run=`")
         from plmctl.runs import finetune_protocol
 
-        loaded = load("finetune", config, overrides or ())
+        loaded = load("finetune", config_file(config, "finetune"), overrides or ())
         finetune_protocol.run(
             loaded, seeds or 1, grid=grid, jobs=jobs, as_json=as_json, accept_gap=accept_gap
         )
@@ -148,5 +169,5 @@ def finetune(
     from plmctl.training.stop import stopping_at_once
 
     with stopping_at_once():
-        config_ = load("finetune", config, overrides or ())
+        config_ = load("finetune", config_file(config, "finetune"), overrides or ())
         command.run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)

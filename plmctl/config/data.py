@@ -48,11 +48,16 @@ class DataConfig(TextConfig):
     valid: Share | tuple[Text, ...] | None = 0.01
     """Share of the documents held out by their hash (1%), or sources of their own; empty: none."""
     sentences: Literal["auto", "line", "en", "zh", "none"] = "auto"
-    """How text is cut into sentences; line: one sentence a line."""
-    words: Literal["pretokenizer", "jieba"] = "pretokenizer"
+    """Where sentences end, for objectives that are made of them. en: by punctuation, in scripts
+    with spaces; zh: Chinese and Japanese; line: at every line end; none: nowhere. auto: none for
+    `clm` and T5's objectives; line where text files plainly have one sentence per line, with blank
+    lines between documents, as BERT's own input has; else by script. `prepare` and `preview` say
+    what was chosen and why. The text itself is kept either way."""
+    words: Literal["pretokenizer", "jieba", "albert"] = "pretokenizer"
     """Where words start, for whole-word masking. pretokenizer: where the tokenizer's own rules cut
     text, and at each Chinese character; jieba: Chinese words of several characters too, by jieba
-    (`pip install 'plmctl[zh]'`)."""
+    (`pip install 'plmctl[zh]'`); albert: as ALBERT's code, for English and a Unigram tokenizer: a
+    piece with a digit, an apostrophe or a character that is not English is a word."""
     store: Text = "stores"
     """Folder that keeps the token stores."""
 

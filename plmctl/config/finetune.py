@@ -41,7 +41,7 @@ class FinetuneTrainConfig(Model):
     """Dropout while finetuning; empty: what the model was pretrained with."""
     group_by_length: bool = True
     """Steps of rows that are alike in length, which saves most of the padding; false: any rows, as
-    in the papers."""
+    in the papers and the recipes in their names."""
     keep: Literal["last", "best"] = "last"
     """The weights that are saved: those after the last step, or the best by `metric`."""
     patience: int | None = Field(default=None, ge=1)

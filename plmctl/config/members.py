@@ -1,6 +1,6 @@
 """Bases of the configs that live beside their owners: objectives, families, tasks, measures."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from plmctl.config.base import Model
 
@@ -9,6 +9,9 @@ class ObjectiveConfig(Model):
     """Config of an objective (``plmctl/objectives``)."""
 
     name: str
+
+    reads_sentences: ClassVar[bool] = True
+    """Whether its examples are made of sentences; else it reads text as it comes."""
 
 
 class ModelConfig(Model):

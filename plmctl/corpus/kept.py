@@ -10,6 +10,7 @@ import json
 import os
 import struct
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,9 +23,10 @@ from plmctl.corpus.shard import write_whole
 from plmctl.corpus.store import TokenStore
 
 _FORMAT = 1  # to be raised where a rule gives other rows than before
-_END = struct.Struct("<8sQ")
+_END = struct.Struct("<8sQ16sI")  # mark, bytes, hash of what they follow from, CRC-32 of the bytes
 _MARK = b"plm rows"
 _MOST = 8  # files a store: what two lengths need of passes 0, this and the next one, and biLM
+_STRETCH = 1 << 24  # bytes
 _LEFT_BEHIND = 3600  # seconds after which an unfinished file is nobody's
 
 Parts = Iterable[NDArray[Any]]
@@ -50,15 +52,16 @@ def kept(
     if store.path is None:
         return _joined(make(), dtype)
     text = json.dumps([_FORMAT, store.digest, dtype.descr, *rule])
-    path = store.path / "rows" / hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    found = _open(path, dtype)
+    origin = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    path = store.path / "rows" / origin[:8].hex()
+    found = _open(path, dtype, origin)
     if found is None:
         try:
             path.parent.mkdir(exist_ok=True)
-            write_whole(path, _written(make(), dtype))
+            write_whole(path, _written(make(), dtype, origin))
         except OSError:  # a full disk, or another's folder
             return _joined(make(), dtype)
-        found = _open(path, dtype)
+        found = _open(path, dtype, origin)
         _tidy(path.parent)
     return _joined(make(), dtype) if found is None else found
 
@@ -67,33 +70,47 @@ def _joined(parts: Parts, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.concatenate([np.empty(0, dtype), *(p.astype(dtype, copy=False) for p in parts)])
 
 
-def _written(parts: Parts, dtype: np.dtype[Any]) -> Iterator[bytes]:
-    """The bytes of a file: the elements, then what says that they are all there."""
-    size = 0
+def _written(parts: Parts, dtype: np.dtype[Any], origin: bytes) -> Iterator[bytes]:
+    """The bytes of a file: the elements, then what shows that they are all there and right."""
+    size = check = 0
     for part in parts:
         data = part.astype(dtype, copy=False).tobytes()
         size += len(data)
+        check = zlib.crc32(data, check)
         yield data
-    yield _END.pack(_MARK, size)
+    yield _END.pack(_MARK, size, origin, check)
 
 
-def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """The array of a file; None if there is none, or not the whole of it."""
+def _open(path: Path, dtype: np.dtype[Any], origin: bytes) -> NDArray[Any] | None:
+    """The array of a file; None if there is none, or it is not what was written for ``origin``."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END) - _END.size
-            file.seek(max(size, 0))
-            if size < 0 or size % dtype.itemsize or file.read() != _END.pack(_MARK, size):
+            if size < 0 or size % dtype.itemsize:
+                return None
+            file.seek(size)
+            mark, wanted, made_from, check = _END.unpack(file.read())
+            if (mark, wanted, made_from) != (_MARK, size, origin):
                 return None
             if not size:
                 return np.empty(0, dtype)
             found = np.memmap(file, dtype, "r", shape=(size // dtype.itemsize,))
     except OSError:
         return None
+    if _crc(found) != check:
+        return None
     with suppress(OSError):
         os.utime(path)  # the files used last are kept
     # A plain array over the map: indexing the memmap class itself is several times slower.
     return found.view(np.ndarray)
+
+
+def _crc(array: NDArray[Any]) -> int:
+    """The CRC-32 of an array's bytes: a second per gigabytes, once per process that opens it."""
+    data, check = array.view(np.uint8), 0
+    for at in range(0, len(data), _STRETCH):
+        check = zlib.crc32(data[at : at + _STRETCH].data, check)
+    return check
 
 
 def _tidy(folder: Path) -> None:

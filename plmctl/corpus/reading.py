@@ -98,12 +98,13 @@ def text_unit(source: Source) -> Unit:
 
 
 def opening(source: Source, config: TextConfig, size: int) -> str:
-    """The first ``size`` characters of a source, more or less, to see what language it is in."""
+    """The first ``size`` characters of a source, more or less; of a text file as they are."""
     if source.kind == "text":
-        pieces = (line.text for line in read_lines(source.path))
+        pieces, gap = (line.text for line in read_lines(source.path)), ""
     else:
-        pieces = (document.text for document in documents(source, config))
+        pieces, gap = (document.text for document in documents(source, config)), "\n"
     taken: list[str] = []
-    while sum(map(len, taken)) < size and (piece := next(pieces, None)) is not None:
+    while size > 0 and (piece := next(pieces, None)) is not None:
         taken.append(piece[:size])
-    return "\n".join(taken)
+        size -= len(piece)
+    return gap.join(taken)

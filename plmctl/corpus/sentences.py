@@ -6,7 +6,9 @@ the units of pairs and of packing, and no text is lost.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 Rule = Literal["line", "en", "zh", "none"]
@@ -55,76 +57,212 @@ _ABBREVIATIONS = {
 }
 _OF_STARTERS = frozenset(_STARTERS.split())
 
+_BLANK_LINES = re.compile(r"\n\s*\n")
+_AT_END = re.compile(rf"[{_STOP}{_CJK_STOP}:;：；][{_CLOSING}]*\s*$")
+
 # Lines longer than this are paragraphs of their own; shorter ones are taken for wrapped text.
 _WRAPPED = 120
 
 
 def split_sentences(text: str, rule: Rule) -> list[str]:
-    """The sentences of a text, in order, without the space around them.
+    """The sentences of a text, in order, without the white space around them.
 
     Args:
         text: Any text.
-        rule: "line" (one a line, as in BERT's input files), "en" (scripts with spaces between
-            words; a blank line ends a sentence, and a line end does in text that is not wrapped),
-            "zh" (Chinese and Japanese; a line end ends a sentence), or "none" (one sentence).
+        rule: See ``sentence_spans``. With "en" the white space within a sentence becomes one space.
 
     Returns:
-        Sentences that are not empty; together they have every character of the text but spaces.
+        Sentences that are not empty; together they have every character of the text but white
+        space.
+    """
+    found = [text[start:end] for start, end in sentence_spans(text, rule)]
+    return [" ".join(sentence.split()) for sentence in found] if rule == "en" else found
+
+
+def sentence_spans(text: str, rule: Rule) -> list[tuple[int, int]]:
+    """Where the sentences of a text start and end, in characters, white space around them left out.
+
+    Args:
+        text: Any text.
+        rule: "line" (one sentence per line, as in BERT's input files), "en" (scripts with spaces
+            between words; a blank line ends a sentence, and a line end does in text that is not
+            wrapped), "zh" (Chinese and Japanese; a line end ends a sentence), or "none" (the whole
+            text is one).
     """
     if rule == "line":
-        found: Iterable[str] = text.split("\n")
+        found = _lines(text, "\n")
     elif rule == "zh":
-        found = (piece for line in text.splitlines() for piece in _chinese(line))
+        found = (span for line in _lines(text) for span in _chinese(text, *line))
     elif rule == "en":
-        found = (piece for block in _paragraphs(text) for piece in _spaced(block))
+        found = (span for block in _paragraphs(text) for span in _spaced(text, *block))
     else:
-        found = [text]
-    return [sentence for piece in found if (sentence := piece.strip())]
+        found = iter([(0, len(text))])
+    return [span for start, end in found if (span := _stripped(text, start, end))]
+
+
+def sentence_starts(text: str, rule: Rule) -> list[int]:
+    """The character at which each sentence starts if it carries the white space before it.
+
+    The first is 0, and the last sentence has the white space at the end of the text too, so that
+    the sentences are the text. A text of nothing but white space has none.
+    """
+    spans = sentence_spans(text, rule)
+    return [0, *(end for _, end in spans[:-1])] if spans else []
 
 
 def choose_rule(texts: Iterable[str]) -> Rule:
-    """The rule for a corpus: "zh" if a fifth of its letters are Han or kana, else "en"."""
+    """The rule of a script: "zh" if a fifth of the letters are Han or kana, else "en"."""
+    han, letters = _letters(texts)
+    return "zh" if han > 0.2 * letters else "en"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A rule for sentences, and why it was chosen, in words for the user."""
+
+    rule: Rule
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.rule} ({self.reason})"
+
+
+def decide(openings: Sequence[str], files: Sequence[str]) -> Decision:
+    """The rule for the sentences of a corpus, from what it looks like.
+
+    Args:
+        openings: The beginnings of some of its sources.
+        files: Those of them that are text files, with their blank lines.
+
+    Returns:
+        "line" if each of the files plainly has one sentence per line, as BERT's input files do:
+        blank lines between documents of several lines, hardly a line with two sentences, and either
+        most lines end a sentence or all are short, without being wrapped text. Else by script.
+    """
+    han, letters = _letters(openings)
+    script: Rule = "zh" if han > 0.2 * letters else "en"
+    looks = [_look(text, script) for text in files]
+    if looks and len(looks) == len(openings) and all(look.is_line_format for look in looks):
+        single = sum(look.single for look in looks) / sum(look.lines for look in looks)
+        return Decision(
+            "line", f"blank lines between documents, and {single:.0%} of the lines are one sentence"
+        )
+    share = han / letters if letters else 0.0
+    return Decision(script, f"{share:.0%} of the letters are Chinese or Japanese")
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What the lines of a text file look like: how many there are, and of which kind."""
+
+    documents: int
+    lines: int
+    single: int  # are one sentence
+    ended: int  # end with a stop
+    wrapped: int  # end where the next word would not have fitted, and no sentence ends
+    longest: int
+
+    @property
+    def is_line_format(self) -> bool:
+        followed = self.lines - self.documents  # lines that another line of their document follows
+        if self.documents < 2 or self.lines < 2 * self.documents or self.wrapped > 0.5 * followed:
+            return False
+        short = self.longest <= _WRAPPED
+        return self.single >= 0.9 * self.lines and (short or self.ended >= 0.8 * self.lines)
+
+
+def _look(text: str, script: Rule) -> _Look:
+    blocks = [block.split("\n") for block in re.split(r"\n(?:[^\S\n]*\n)+", text.strip())]
+    lines = [line.strip() for block in blocks for line in block]
+    longest = max(map(len, lines), default=0)
+    wrapped = sum(
+        len(line.strip()) + 1 + len(_first_word(following, script)) > longest
+        and not _AT_END.search(line)
+        for block in blocks
+        for line, following in pairwise(block)
+    )
+    single = sum(len(sentence_spans(line, script)) == 1 for line in lines)
+    ended = sum(bool(_AT_END.search(line)) for line in lines)
+    return _Look(len(blocks), len(lines), single, ended, wrapped, longest)
+
+
+def _first_word(line: str, script: Rule) -> str:
+    """What would have gone onto the line before: a word, or a character where words have no gap."""
+    line = line.strip()
+    return line[:1] if script == "zh" else line.partition(" ")[0]
+
+
+def _letters(texts: Iterable[str]) -> tuple[int, int]:
+    """How many letters are Han or kana, and how many there are."""
     han = letters = 0
     for text in texts:
         han += len(_HAN.findall(text))
         letters += sum(map(str.isalpha, text))
-    return "zh" if han > 0.2 * letters else "en"
+    return han, letters
 
 
-def _paragraphs(text: str) -> Iterator[str]:
-    """Blocks between blank lines on one line each; the lines of a block if they are not wrapped."""
-    for block in re.split(r"\n\s*\n", text):
-        lines = block.splitlines()
-        if max(map(len, lines), default=0) > _WRAPPED:
-            yield from (" ".join(line.split()) for line in lines)
+def _stripped(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """The span without the white space around it; None if there is nothing else."""
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    return (start, end) if start < end else None
+
+
+def _lines(text: str, end: str | None = None) -> Iterator[tuple[int, int]]:
+    """The spans of lines, line ends included; those of ``str.splitlines`` if no end is named."""
+    at = 0
+    for line in text.splitlines(keepends=True) if end is None else text.split(end):
+        length = len(line) + len(end or "")
+        yield at, min(at + length, len(text))
+        at += length
+
+
+def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
+    """The spans of the blocks between blank lines; of their lines, if they are not wrapped."""
+    at = 0
+    for gap in [*_BLANK_LINES.finditer(text), None]:
+        block = text[at : None if gap is None else gap.start()]
+        if max(map(len, block.splitlines()), default=0) > _WRAPPED:
+            yield from ((at + start, at + end) for start, end in _lines(block))
         else:
-            yield " ".join(block.split())
+            yield at, at + len(block)
+        at = len(text) if gap is None else gap.end()
 
 
-def _spaced(block: str) -> Iterator[str]:
-    start = 0
-    for match in _EN_END.finditer(block):
-        if _ends(block, start, match):
-            yield block[start : match.end()]
+def _spaced(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    while start < end and text[start].isspace():
+        start += 1
+    for match in _EN_END.finditer(text, start, end):
+        if _ends(text, start, match, end):
+            yield start, match.end()
             start = match.end()
-    yield block[start:]
+    yield start, end
 
 
-def _ends(block: str, start: int, match: re.Match[str]) -> bool:
-    """Whether the stop and the space of ``match`` end the sentence that began at ``start``."""
-    at, end = match.span()
-    stop = block[at]
+def _ends(text: str, start: int, match: re.Match[str], end: int) -> bool:
+    """Whether the stop and the space of ``match`` end the sentence that began at ``start``.
+
+    Args:
+        text: What is cut.
+        start: Where the sentence begins.
+        match: Of ``_EN_END``.
+        end: Of the block; what follows it says nothing.
+    """
+    at, after = match.span()
+    stop = text[at]
     if stop in _CJK_STOP:
         return True
-    following = _WORD_AFTER.match(block, end)
+    following = _WORD_AFTER.match(text, after, end)
     word = following[1] if following else ""
     if word[:1].islower():
         return False
     if stop != ".":
         return True
-    if at - start < 6 and _ENUMERATION.fullmatch(block, start, end):
+    if at - start < 6 and _ENUMERATION.fullmatch(text, start, after):
         return False  # "1. The first point": the number goes with its point
-    before = block[max(start, at - 24) : at].rsplit(None, 1)
+    before = text[max(start, at - 24) : at].rsplit(None, 1)
     return not before or _ends_after(before[-1].lstrip(_OPENING), word)
 
 
@@ -140,17 +278,16 @@ def _ends_after(word: str, following: str) -> bool:
     return True
 
 
-def _chinese(line: str) -> Iterator[str]:
-    start = 0
-    for match in _ZH_END.finditer(line):
-        yield from _mixed(line[start : match.end()])
+def _chinese(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    for match in _ZH_END.finditer(text, start, end):
+        yield from _mixed(text, start, match.end())
         start = match.end()
-    yield from _mixed(line[start:])
+    yield from _mixed(text, start, end)
 
 
-def _mixed(piece: str) -> Iterator[str]:
-    """A piece between Chinese stops; without a Chinese character it is foreign text in a quote."""
-    if _HAN.search(piece) or not piece:
-        yield piece
+def _mixed(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """What is between Chinese stops; without a Chinese character it is foreign text in a quote."""
+    if _HAN.search(text, start, end):
+        yield start, end
     else:
-        yield from _spaced(piece)
+        yield from _spaced(text, start, end)

@@ -1,13 +1,15 @@
 """The token store: a tokenised corpus as flat memory-mapped arrays.
 
 A store is a folder: ``manifest.json``, ``sentences`` and ``documents`` (offsets, int64), and shards
-in corpus order, each of ``tokens`` (uint16, or uint32 over 65,536 ids) and ``words`` (one bit a
+in corpus order, each of ``tokens`` (uint16, or uint32 over 65,536 ids) and ``words`` (one bit per
 token: a word starts here), all little-endian. Opening maps the offsets and touches no token; a
-shard is mapped when a token of it is asked for.
+shard is mapped when a token of it is read. ``find_damage`` compares the files with the hashes that
+the manifest has of them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,92 @@ from numpy.typing import NDArray
 from plmctl.errors import DataError
 
 Ints = NDArray[np.int64]
+
+SHARD_FILES = ("tokens", "words", "sentences", "documents")
+"""Of a side of a shard; the last two have the sizes of its sentences and documents, uint32."""
+OFFSET_FILES = ("sentences", "documents")
+CHECKSUM = "checksum"
+"""The key of a JSON file's checksum of itself."""
+
+_BLOCK, _BLOCKS = 4096, 8  # bytes, and how many of them of a file are read at every start
+
+
+def checksum(values: dict[str, Any]) -> str:
+    """A hash of a JSON document, its own checksum left out."""
+    kept = {name: value for name, value in values.items() if name != CHECKSUM}
+    return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def read_checked(path: Path) -> dict[str, Any] | None:
+    """A JSON file with a checksum of itself; None if there is none, or it is damaged."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(values, dict) or values.get(CHECKSUM) != checksum(values):
+        return None
+    return values
+
+
+def sample_of(paths: Sequence[Path]) -> str:
+    """A hash of the sizes of files and of a few blocks of each: cheap, whatever their size."""
+    made = hashlib.blake2b(digest_size=8)
+    for path in paths:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            made.update(size.to_bytes(8, "little"))
+            for at in np.linspace(0, max(0, size - _BLOCK), _BLOCKS).astype(np.int64):
+                file.seek(at)
+                made.update(file.read(_BLOCK))
+    return made.hexdigest()
+
+
+def digest_of(parts: Sequence[str]) -> str:
+    """A hash of hashes, in their order."""
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+
+
+def digest_of_files(paths: Sequence[Path]) -> str:
+    """The hash of the hashes of all bytes of files."""
+    found = []
+    for path in paths:
+        with path.open("rb") as file:
+            made = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+        found.append(made.hexdigest())
+    return digest_of(found)
+
+
+def find_damage(
+    folder: Path, manifest: dict[str, Any], *, unchanged: Callable[[list[Path]], bool]
+) -> list[Path]:
+    """The parts of a store whose files are not those that were written.
+
+    Args:
+        folder: Of the store.
+        manifest: Of the store.
+        unchanged: Whether these files are known to be as they were when all their bytes were
+            compared last; then a sample of them is compared.
+
+    Returns:
+        Folders of shards, and the files of offsets.
+    """
+    parts = [
+        (folder / shard["path"], [folder / shard["path"] / name for name in SHARD_FILES], shard)
+        for shard in manifest["shards"]
+    ]
+    offsets_of = [folder / name for name in OFFSET_FILES]
+    parts.append((folder / OFFSET_FILES[0], offsets_of, manifest["offsets"]))
+    damaged = []
+    for part, paths, known in parts:
+        try:
+            whole = sample_of(paths) == known["sample"] and (
+                unchanged(paths) or digest_of_files(paths) == known["digest"]
+            )
+        except OSError:
+            whole = False
+        if not whole:
+            damaged.append(part)
+    return damaged
 
 
 def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger]:
@@ -147,12 +235,12 @@ class TokenStore:
         Raises:
             DataError: The folder holds no store, or only a part of one.
         """
-        try:
-            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        manifest = read_checked(folder / "manifest.json")
+        if manifest is None:
             raise DataError(
-                f"{folder}: no token store here ({error})", "make it with `plmctl prepare`"
-            ) from error
+                f"{folder}: no token store here, or its manifest.json is damaged",
+                "make it with `plmctl prepare`",
+            )
         dtype = token_dtype(manifest["vocab_size"])
         return cls(
             _mapped(folder / "sentences", np.dtype("<i8"), manifest["sentences"] + 1),

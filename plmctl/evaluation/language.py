@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -80,7 +81,7 @@ def score_text(
             "ask for a measure of what it was trained with",
         )
     family = families.get(name)
-    store = _store(config, subject.model, Path(config.store))
+    store = _store(config, objective, subject.model, Path(config.store))
     vocab = Vocab.from_folder(subject.model)
     step = member.make(objective, store, vocab, config.seq_len, subject.seed)
     if not len(step):
@@ -96,13 +97,23 @@ def score_text(
     return figures
 
 
-def _store(config: TextMeasureConfig, model: str, root: Path) -> Any:
+def _store(config: TextMeasureConfig, objective: ObjectiveConfig, model: str, root: Path) -> Any:
     from plmctl.corpus.build import build
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.encode import Encoder
 
-    data = DataConfig(train=config.data, valid=config.held_out, store=str(root))
-    stores = build(data, Encoder(model), root=root, processes=1, progress=lambda done, total: None)
+    sentences: Any = "auto" if objective.reads_sentences else "none"
+    data = DataConfig(
+        train=config.data, valid=config.held_out, store=str(root), sentences=sentences
+    )
+    stores = build(
+        data,
+        Encoder(model),
+        root=root,
+        processes=1,
+        progress=lambda done, total: None,
+        notice=lambda line: print(line, file=sys.stderr),
+    )
     if config.held_out is None:
         return TokenStore.open(stores.train)
     if stores.valid is None:

@@ -38,6 +38,7 @@ TOKENS = ("pad", "eos")
 class TextToTextConfig(ObjectiveConfig):
     """What every objective of T5 lets a user set."""
 
+    reads_sentences = False
     z_loss: float = Field(default=1e-4, ge=0)
     """Weight of the squared logarithm of the softmax's normalizer, added to the loss of every
     target token (T5: 1e-4); reported as a part of its own. 0: without."""

@@ -40,6 +40,7 @@ class Config(ObjectiveConfig):
     """Predict the next token, documents joined by an end-of-text token."""
 
     name: Literal["clm"] = "clm"
+    reads_sentences = False
     separator: Literal["end_of_text", "none"] = "end_of_text"
     """What stands after every document; none: nothing, as in GPT-1, whose vocabulary has no token
     for it."""

@@ -8,7 +8,8 @@ from rich.text import Text
 from plmctl.reporting.tables import rows_table
 from plmctl.shaping.examples import Example, Kind, Piece
 
-TokenText = Callable[[int], str]
+TokenTexts = Callable[[Sequence[int]], list[str]]
+"""From the ids of a row to the text of each token."""
 
 # Colour, and what stands around the token where there is none.
 _STYLES: dict[Kind, tuple[str, str, str]] = {
@@ -26,21 +27,24 @@ _MEANING: dict[Kind, str] = {
 }
 
 
-def example_text(example: Example, shown: TokenText, gap: str, *, colour: bool) -> Text:
+def example_text(example: Example, shown: TokenTexts, gap: str, *, colour: bool) -> Text:
     """One example.
 
     Args:
         example: What was done to the text.
-        shown: A token's text.
+        shown: The tokens' texts.
         gap: Between tokens.
         colour: Whether colours tell what was done; otherwise marks do.
     """
     text = Text()
     for name, row in example.rows.items():
         text.append(f"{name}: " if len(example.rows) > 1 else "", style="bold")
-        for number, piece in enumerate(row):
+        words = shown([piece.id for piece in row])
+        # What stood at a place is read with what stood before it, as the text was.
+        originals = shown([piece.id if piece.original is None else piece.original for piece in row])
+        for number, (piece, word, original) in enumerate(zip(row, words, originals, strict=True)):
             text.append(gap if number else "")
-            text.append_text(_piece(piece, shown, colour))
+            text.append_text(_piece(piece, word, original, colour))
         text.append("\n")
     if example.note:
         text.append(f"{example.note}\n", style="bold")
@@ -70,9 +74,8 @@ def statistics_table(
     return rows_table(title, ["", "seen", "expected"], rows)
 
 
-def _piece(piece: Piece, shown: TokenText, colour: bool) -> Text:
+def _piece(piece: Piece, word: str, original: str, colour: bool) -> Text:
     style, before, after = _STYLES[piece.kind]
-    word = shown(piece.id)
     text = Text()
     if colour:
         text.append(word, style=style)
@@ -80,5 +83,5 @@ def _piece(piece: Piece, shown: TokenText, colour: bool) -> Text:
         inner = word.strip()
         text.append(word.replace(inner, f"{before}{inner}{after}") if inner else word)
     if piece.original is not None:
-        text.append(f"{{{shown(piece.original).strip()}}}", style="dim" if colour else "")
+        text.append(f"{{{original.strip()}}}", style="dim" if colour else "")
     return text

@@ -173,13 +173,14 @@ def _predicted(config: PretrainConfig) -> float:
 def _corpus_tokens(config: PretrainConfig) -> int | None:
     """Tokens of the text, if it is prepared; of a mixture nobody can say how often it is read."""
     from plmctl.corpus.build import find
+    from plmctl.runs.prepare import data_of
     from plmctl.tokenization.encode import Encoder
 
     if config.data.mixture:
         return None
     try:
         encoder = Encoder(config.tokenizer, config.data.words)
-        stores = find(config.data, encoder, root=Path(config.data.store))
+        stores = find(data_of(config), encoder, root=Path(config.data.store))
     except (DataError, ConfigError):
         return None
     return None if stores is None else int(stores.manifest["train"]["tokens"])

@@ -28,12 +28,20 @@ class Prepared:
     vocab: Vocab
     hashes: dict[str, str]
     """Of the data and the tokenizer, for ``environment.json``."""
+    sentences: str
+    """How the text is cut into sentences, and why."""
 
 
-def run(config: PretrainConfig, *, as_json: bool) -> None:
-    """Build the token stores of a pretraining config, and say what is in them."""
+def run(config: PretrainConfig, *, as_json: bool, every_byte: bool = False) -> None:
+    """Build the token stores of a pretraining config, and say what is in them.
+
+    Args:
+        config: Of a pretraining.
+        as_json: Print the result as JSON.
+        every_byte: Compare every byte of stores that are there with their hashes.
+    """
     began = time.perf_counter()
-    prepared = prepare(config)
+    prepared = prepare(config, every_byte=every_byte)
     figures: dict[str, object] = {
         "documents": prepared.train.num_documents,
         "sentences": prepared.train.num_sentences,
@@ -42,11 +50,13 @@ def run(config: PretrainConfig, *, as_json: bool) -> None:
         "seconds": round(time.perf_counter() - began, 1),
         "folder": ", ".join(str(store.path) for store in stores_of(prepared.train)),
     }
-    show(figures, [figures_table("token store", figures)], as_json=as_json)
+    say(f"sentences: {prepared.sentences}")
+    table = figures_table("token store", figures)
+    show({**figures, "sentence_rule": prepared.sentences}, [table], as_json=as_json)
 
 
-def prepare(config: PretrainConfig) -> Prepared:
-    """The stores of a config: found if they are there, else built.
+def prepare(config: PretrainConfig, *, every_byte: bool = False) -> Prepared:
+    """The stores of a config: found if they are there and undamaged, else built.
 
     Under a launcher the main process builds and the others wait for the folder to appear; no
     collective waits with them, so that no time-out can end a long build.
@@ -58,23 +68,41 @@ def prepare(config: PretrainConfig) -> Prepared:
     vocab = Vocab.from_folder(config.tokenizer)
     check_objective(config, vocab)
     if config.data.mixture:
-        return _prepare_mixture(config, encoder, vocab)
-    stores = _stores(config.data, encoder, config.tokenizer)
+        return _prepare_mixture(config, encoder, vocab, every_byte)
+    stores = _stores(data_of(config), encoder, config.tokenizer, every_byte)
     return Prepared(
         TokenStore.open(stores.train),
         TokenStore.open(stores.valid) if stores.valid else None,
         vocab,
         {"data": stores.digest, "tokenizer": encoder.fingerprint},
+        _said(config, stores),
     )
 
 
-def _prepare_mixture(config: PretrainConfig, encoder: Encoder, vocab: Vocab) -> Prepared:
-    """A store for each source; a validation text of its own is built once, with the first."""
-    data, made = config.data, []
+def data_of(config: PretrainConfig) -> DataConfig:
+    """The config's data; ``sentences: auto`` is none if its objective is not made of sentences."""
+    if config.data.sentences != "auto" or config.objective.reads_sentences:
+        return config.data
+    return config.data.model_copy(update={"sentences": "none"})
+
+
+def _said(config: PretrainConfig, stores: Stores) -> str:
+    """How a text was cut into sentences, and why, in words."""
+    if data_of(config) is not config.data:
+        return f"none ({config.objective.name} reads text as it is)"
+    return str(stores.sentences)
+
+
+def _prepare_mixture(
+    config: PretrainConfig, encoder: Encoder, vocab: Vocab, every_byte: bool
+) -> Prepared:
+    """A store for each source; a separate validation text is built once, with the first."""
+    data, made = data_of(config), []
     for number, source in enumerate(data.mixture):
         valid = None if number and isinstance(data.valid, tuple) else data.valid
         changes = {"train": source.train, "mixture": (), "valid": valid}
-        made.append(_stores(data.model_copy(update=changes), encoder, config.tokenizer))
+        own = data.model_copy(update=changes)
+        made.append(_stores(own, encoder, config.tokenizer, every_byte))
     parts = list(zip(data.mixture, made, strict=True))
     held_out = [(source, Path(stores.valid)) for source, stores in parts if stores.valid]
     digest = mixed_digest([s.digest for s in made], [source.weight for source in data.mixture])
@@ -83,6 +111,7 @@ def _prepare_mixture(config: PretrainConfig, encoder: Encoder, vocab: Vocab) -> 
         _mixed(held_out) if held_out else None,
         vocab,
         {"data": digest, "tokenizer": encoder.fingerprint},
+        "; ".join(f"{source.name}: {_said(config, stores)}" for source, stores in parts),
     )
 
 
@@ -94,15 +123,24 @@ def _mixed(parts: list[tuple[MixtureSource, Path]]) -> Corpus:
     return MixedStore(names, stores, weights)
 
 
-def _stores(data: DataConfig, encoder: Encoder, tokenizer: str) -> Stores:
+def _stores(data: DataConfig, encoder: Encoder, tokenizer: str, every_byte: bool) -> Stores:
     root = Path(data.store)
-    stores = find(data, encoder, root=root)
+    stores = find(data, encoder, root=root, every_byte=every_byte)
     while stores is None and not launch.is_main():
         time.sleep(0.5)
         stores = find(data, encoder, root=root)
     if stores is None:
         say(f"preparing {', '.join(data.train)} with {tokenizer}")
-        stores = _build(data, encoder, root)
+        with work_progress("preparing") as progress:
+            stores = build(
+                data,
+                encoder,
+                root=root,
+                processes=None,
+                progress=progress,
+                notice=say,
+                every_byte=every_byte,
+            )
     return stores
 
 
@@ -138,8 +176,3 @@ def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
             f"train one with `algorithm: {families.get(family).TOKENIZER}` and a `family` that has "
             "it, such as the network's own",
         )
-
-
-def _build(data: DataConfig, encoder: Encoder, root: Path) -> Stores:
-    with work_progress("preparing") as progress:
-        return build(data, encoder, root=root, processes=None, progress=progress)

@@ -14,10 +14,10 @@ from plmctl.errors import ConfigError
 from plmctl.reporting.examples import example_text, legend, statistics_table
 from plmctl.runs.prepare import prepare
 from plmctl.runs.pretrain import check, make_step
-from plmctl.runs.say import show
+from plmctl.runs.say import say, show
 from plmctl.shaping.examples import means, merge
 from plmctl.tokenization.load import load_tokenizer
-from plmctl.tokenization.pieces import token_text
+from plmctl.tokenization.pieces import token_texts
 
 if TYPE_CHECKING:
     from plmctl.objectives import Inspectable
@@ -37,6 +37,7 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
     """
     prepared = prepare(config)
     check(config, prepared)
+    say(f"sentences: {prepared.sentences}")
     seq_len = config.train.phases[0].seq_len
     step = cast("Inspectable", make_step(config, prepared.train, prepared, seq_len))
     figures = {"examples": float(count), **_statistics(step, count, config.seed)}
@@ -112,7 +113,7 @@ def _print_examples(config: PretrainConfig, step: "Inspectable", count: int) -> 
 def _print(config: PretrainConfig, step: "Inspectable", examples: "Ints") -> None:
     """Print examples [2, N], epochs and sample numbers."""
     made = [step.example(int(epoch), int(sample)) for epoch, sample in examples.T]
-    shown, gap = token_text(load_tokenizer(config.tokenizer))
+    shown, gap = token_texts(load_tokenizer(config.tokenizer))
     console = Console()
     colour = sys.stdout.isatty() and console.color_system is not None
     for example in made:

@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 _COUNT = 6
 _LOOKED_AT = 100_000  # sentences, spread over the corpus
-_WORDS = (8, 40)  # tokens of a sentence that reads well as a sample
+_WORDS = (8, 40)  # tokens of a text that reads well as a sample
 
 
 def samples(folder: str, store: "TokenStore", seed: int, objective: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def samples(folder: str, store: "TokenStore", seed: int, objective: str) -> dict
 
     tokenizer = load_tokenizer(folder)
     key = int(fold(seed, stream("samples")))
-    spans = _sentences(store, key)
+    spans = _spans(store, key)
     if getattr(AutoConfig.from_pretrained(folder), "is_encoder_decoder", False):
         return _text_to_text(folder, store, spans, key, objective)
     if tokenizer.mask_token is None:
@@ -103,12 +103,25 @@ def _whole_words(store: "TokenStore", span: Ints) -> Ints:
     return 1 + np.flatnonzero(starts[1:-1] & starts[2:])
 
 
-def _sentences(store: "TokenStore", key: int) -> list[Ints]:
-    """Token positions of a few sentences."""
+def _spans(store: "TokenStore", key: int) -> list[Ints]:
+    """Token positions of a few sentences, or of the beginnings of documents not cut into any.
+
+    Of a few long documents: from the beginning of a word anywhere in them.
+    """
     looked_at = np.arange(0, store.num_sentences, max(1, store.num_sentences // _LOOKED_AT))
-    sizes = store.sentences[looked_at + 1] - store.sentences[looked_at]
-    fitting = looked_at[(sizes >= _WORDS[0]) & (sizes <= _WORDS[1])]
+    starts, ends = store.sentences[looked_at], store.sentences[looked_at + 1]
+    sizes = ends - starts
+    if len(sizes) < _COUNT and sizes.max() > _WORDS[1]:
+        drawn = below(fold(key, 0, np.arange(_COUNT)), store.num_tokens - _WORDS[0])
+        window = np.minimum(drawn[:, None] + np.arange(_WORDS[1]), store.num_tokens - _WORDS[0])
+        begins = np.take_along_axis(window, store.word_starts(window).argmax(axis=1)[:, None], 1)
+        past = np.append(starts, store.num_tokens)[np.searchsorted(starts, begins, side="right")]
+        chosen = zip(begins[:, 0], np.minimum(begins + _WORDS[1], past)[:, 0], strict=True)
+        return [np.arange(a, b) for a, b in sorted(set(chosen)) if b - a >= _WORDS[0]]
+    fitting = np.flatnonzero((sizes >= _WORDS[0]) & (sizes <= _WORDS[1]))
+    if not len(fitting):  # they are documents, of which the beginning will do
+        fitting = np.flatnonzero(sizes >= _WORDS[0])
     if not len(fitting):
         return []
-    chosen = fitting[below(fold(key, 0, np.arange(_COUNT)), len(fitting))]
-    return [np.arange(store.sentences[s], store.sentences[s + 1]) for s in np.unique(chosen)]
+    which = np.unique(fitting[below(fold(key, 0, np.arange(_COUNT)), len(fitting))])
+    return [np.arange(starts[s], min(starts[s] + _WORDS[1], ends[s])) for s in which]

@@ -167,18 +167,12 @@ def get(name: str) -> Suite:
     return cast(Suite, registry.load("suites", name).SUITE)
 
 
-def recipes(
-    folder: str, tasks: Iterable[str], *changes: str, **own: tuple[str, ...]
-) -> dict[str, Recipe]:
+def recipes(folder: str, tasks: Iterable[str], *changes: str) -> dict[str, Recipe]:
     """A recipe for each task.
 
     Args:
         folder: Under ``configs/finetune``; ``folder/TASK.yaml`` is the recipe.
         tasks: Their names.
         *changes: What the family changes in all of them.
-        **own: What it changes in one of them, by its name.
     """
-    return {
-        task: Recipe(f"{folder}/{task}.yaml".lstrip("/"), (*changes, *own.get(task, ())))
-        for task in tasks
-    }
+    return {task: Recipe(f"{folder}/{task}.yaml".lstrip("/"), changes) for task in tasks}

@@ -70,23 +70,28 @@ AVERAGES = (
 
 _EIGHT = tuple(task.name for task in TASKS if not task.asked_for)
 _BERTS = (*_EIGHT, "wnli")
-# GPT-1's published values; it reads both orders of a pair where the task is similarity.
+_WNLI = ("wnli",)  # only BERT's recipes have it
 _GPT1 = (
-    "optim.lr=6.25e-5",
-    "optim.bias_correction=true",
-    "schedule={name: linear, warmup: 0.2%}",
+    "optim={lr: 6.25e-5, eps: 1e-8}",
+    "schedule.warmup=0.2%",
     "train.max_length=512",
     "grid={}",
 )
-_BOTH = ("task.both_orders=true",)
+_SPANBERT = (
+    "train.epochs=10",
+    "optim.eps=1e-8",
+    "schedule.name=linear",
+    "train.group_by_length=true",
+    "grid={optim.lr: [5e-6, 1e-5, 2e-5, 3e-5, 5e-5], train.batch_size: [16, 32]}",
+)
 
 RECIPES = {
     "bert": recipes("glue/bert", _BERTS),
-    "distilbert": recipes("glue/bert", _BERTS),
-    "spanbert": recipes("glue/bert", _BERTS, "train.epochs=10"),
+    "distilbert": recipes("glue/distilbert", _EIGHT) | recipes("glue/bert", _WNLI),
+    "spanbert": recipes("glue/spanbert", _EIGHT) | recipes("glue/bert", _WNLI, *_SPANBERT),
     # No paper has values for this: its biLM is frozen, and what is on top of it learns faster.
     "elmo": recipes("glue/bert", _BERTS, "optim.lr=1e-3", "grid={}"),
-    "gpt1": recipes("glue/bert", _BERTS, *_GPT1, mrpc=_BOTH, stsb=_BOTH, qqp=_BOTH),
+    "gpt1": recipes("glue/gpt1", _EIGHT) | recipes("glue/bert", _WNLI, *_GPT1),
     "gpt2": recipes("glue/bert", _BERTS),
     "gpt3": recipes("glue/bert", _BERTS),
     "roberta": recipes("glue/roberta", _EIGHT),

@@ -28,15 +28,24 @@ AVERAGES: tuple[Average, ...] = ()  # papers give none
 
 _BERT = {"squad": Recipe("squad.yaml"), "squad2": Recipe("squad2.yaml")}
 _ROBERTA = (
-    "optim.lr=1.5e-5",
+    "optim={lr: 1.5e-5, betas: [0.9, 0.98], weight_decay: 0.01, decay: all, clip: null}",
+    "schedule={name: linear, warmup: 6%}",
     "train.batch_size=48",
     "train.epochs=2",
-    "schedule.warmup=6%",
     "train.max_length=512",
 )
-_ALBERT = ("optim.lr=5e-5", "train.batch_size=48", "train.epochs=2", "train.dropout=null")
-_ALBERT2 = ("optim.lr=3e-5", "train.epochs=3", "train.dropout=null")
-_SPANBERT = ("optim.lr=2e-5", "train.epochs=4", "train.max_length=512")
+_ALBERT = ("train.batch_size=48", "train.epochs=2")
+_ALBERT2 = ("optim.lr=3e-5", "train.epochs=3")
+# The values of its README; optimizer, schedule and steps of one length as its run_squad.py.
+_SPANBERT = (
+    "optim.lr=2e-5",
+    "optim.eps=1e-8",
+    "schedule.name=linear",
+    "train.batch_size=32",
+    "train.epochs=4",
+    "train.max_length=512",
+    "train.group_by_length=true",
+)
 
 RECIPES = {
     "bert": _BERT,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -21,22 +23,27 @@ from plmctl.tokenization.seams import Seams, seams_of
 from plmctl.tokenization.sums import check_sums
 from plmctl.tokenization.units import (
     CUT,
+    INNER,
+    WHITE_SPACE,
     Kind,
     cuts_at_spaces_only,
     kind_of,
     pattern,
     plain,
 )
-from plmctl.tokenization.words import jieba_version
+from plmctl.tokenization.words import SPACE_MARK, albert_starts, jieba_version
 
 Encoded = list[tuple[NDArray[np.int64], NDArray[np.bool_]]]
 """Ids of each text, and whether a word starts at each."""
+Placed = list[tuple[NDArray[np.int64], NDArray[np.bool_], Sequence[int]]]
+"""The same, and the first token at or after each place asked for in a text."""
 
 _TABLE = 200_000  # units kept: sixty megabytes; with more the processor's caches do worse
 _LOOKED_AT = 5_000  # units of a batch
 _NEW = 0.7  # share of them that are not in the table; more, and it does not pay
 _RARE = 0.05  # share of texts with unspaced scripts, up to which these are no different from others
 # Thai to Georgian, Khmer, and kana, Han and Hangul, as a rule without spaces.
+_BEFORE_SPACE = re.compile(f"[^{WHITE_SPACE}](?=[{WHITE_SPACE}])")
 _UNSPACED = re.compile("[\u0e00-\u10ff\u1780-\u17ff\u3005-\ud7a3\uf900-\uffdc]")
 
 
@@ -51,26 +58,43 @@ class Encoder:
 
     Args:
         source: A tokenizer folder, or a Hub id, whose ``tokenizer.json`` is then fetched.
-        words: Who says where words start: the pre-tokenizer, or within Chinese text jieba.
+        words: Who says where words start: the pre-tokenizer, within Chinese text jieba, or the
+            pieces themselves by ALBERT's rule.
 
     Attributes:
         fingerprint: Hash of all that decides ids and word starts.
 
     Raises:
-        ConfigError: There is no ``tokenizer.json``, it changed since it was trained, or jieba is
-            not installed.
+        ConfigError: There is no ``tokenizer.json``, it changed since it was trained, jieba is not
+            installed, or ALBERT's rule is requested of a tokenizer that is not SentencePiece's.
     """
 
-    def __init__(self, source: str, words: Literal["pretokenizer", "jieba"] = "pretokenizer"):
+    def __init__(
+        self, source: str, words: Literal["pretokenizer", "jieba", "albert"] = "pretokenizer"
+    ):
         check_sums(source)
         self._path, self._jieba = _tokenizer_file(source), words == "jieba"
         with self._path.open("rb") as file:
             self.fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
         if self._jieba:
             self.fingerprint += f"+jieba-{jieba_version()}"
+        self._starts = self._albert_starts(source) if words == "albert" else None
+        if self._starts is not None:
+            self.fingerprint += "+albert"
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in ("_path", "_jieba", "fingerprint")}
+        return {name: getattr(self, name) for name in ("_path", "_jieba", "_starts", "fingerprint")}
+
+    def _albert_starts(self, source: str) -> NDArray[np.bool_]:
+        """Whether a word starts at each id."""
+        pieces = [self._tokenizer.id_to_token(id_) or "" for id_ in range(self.vocab_size)]
+        if not self._marks or SPACE_MARK not in "".join(pieces):
+            raise ConfigError(
+                f"data.words: albert, but {source} is not a SentencePiece tokenizer, whose pieces "
+                "mark the spaces before words",
+                "leave data.words out: this tokenizer's own rules say where words start",
+            )
+        return albert_starts(pieces)
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -78,6 +102,16 @@ class Encoder:
         tokenizer.encode_special_tokens = True
         tokenizer.no_padding()
         tokenizer.no_truncation()
+        return tokenizer
+
+    @cached_property
+    def _placing(self) -> Tokenizer:
+        """The same, whose offsets have the white space of a token too."""
+        from tokenizers.processors import ByteLevel
+
+        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+        tokenizer.encode_special_tokens = True
+        tokenizer.post_processor = ByteLevel(trim_offsets=False)
         return tokenizer
 
     @cached_property
@@ -104,13 +138,97 @@ class Encoder:
         """Largest id + 1."""
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
+    @cached_property
+    def keeps_white_space(self) -> bool:
+        """Whether white space changes the ids, as in byte-level BPE; WordPiece drops it."""
+        spaced, plainly = (
+            self._tokenizer.encode(text, add_special_tokens=False).ids
+            for text in (" a \n\n\t b\r\n", "a b")
+        )
+        return bool(spaced != plainly)
+
+    def stretches(self, text: str, size: int) -> list[str]:
+        """A text in consecutive parts of about ``size`` characters whose ids are those of the text.
+
+        It is cut before white space, where GPT-2's expression never finds a word across; other
+        tokenizers get it whole.
+        """
+        if self._kind != "bytes" or len(text) <= size:
+            return [text]
+        cuts, at = [0], size
+        while found := _BEFORE_SPACE.search(text, at):
+            cuts.append(found.end())
+            at = found.end() + size
+        return [text[begin:end] for begin, end in itertools.pairwise([*cuts, len(text)])]
+
+    def with_places(self, texts: list[str], places: Sequence[Sequence[int]]) -> Placed:
+        """Ids and word starts as of a call, and where in them some places of the texts are.
+
+        Args:
+            texts: One or more.
+            places: Characters of each text, ascending.
+
+        Returns:
+            For each text its ids, its word starts, and for each place the first token that starts
+            there or later. A token that reaches across a place is before it.
+        """
+        if not any(place for wanted in places for place in wanted):  # all at the beginning
+            none = [[0] * len(wanted) for wanted in places]
+            return [(*made, at) for made, at in zip(self(texts), none, strict=True)]
+        if self._kind == "bytes" and not self._jieba:
+            units = self._units(texts, self._kind)
+            if not self._table.hardly_knows(units):
+                return self._place_by_units(units, places)
+        encoded = self._restarted(self._encode_whole(texts))
+        encodings = self._placing.encode_batch(texts, add_special_tokens=False)
+        found = [
+            _first_tokens(encoding.offsets, wanted)
+            for encoding, wanted in zip(encodings, places, strict=True)
+        ]
+        return [(*made, at) for made, at in zip(encoded, found, strict=True)]
+
+    def _place_by_units(self, units: list[list[str]], places: Sequence[Sequence[int]]) -> Placed:
+        """Encode texts that are given as units; most places are where a unit begins."""
+        sizes, encoded = self._table.sizes_and_ids(units)
+        counts = np.cumsum([0, *map(len, units)]).tolist()
+        placed: Placed = []
+        for number, (ids, starts) in enumerate(encoded):
+            own = sizes[counts[number] : counts[number + 1]]
+            tokens = np.append(0, np.cumsum(own)).tolist()
+            begins = list(itertools.accumulate(map(_length, units[number]), initial=0))
+            found = []
+            for place in places[number]:
+                unit = bisect_left(begins, place)
+                token = tokens[unit] if unit < len(tokens) else tokens[-1]
+                if begins[min(unit, len(begins) - 1)] != place:  # within the unit before
+                    unit -= 1
+                    within = self._placing.encode(
+                        units[number][unit].removeprefix(INNER), add_special_tokens=False
+                    )
+                    token = tokens[unit] + _first_tokens(within.offsets, [place - begins[unit]])[0]
+                found.append(token)
+            placed.append((ids, starts, found))
+        return placed
+
     def __call__(self, texts: list[str]) -> Encoded:
         """Ids of each text, and whether a word starts at each id.
 
         Words are those of the pre-tokenizer, but of one that cuts at spaces only, a mark is a word
         of its own, as it is to BERT. A Chinese character begins a word unless it stands within a
-        token or, with jieba, within a word of several.
+        token or, with jieba, within a word of several. By ALBERT's rule a token alone decides.
         """
+        return self._restarted(self._encode(texts))
+
+    def _restarted(self, encoded: Encoded) -> Encoded:
+        """With the word starts of ALBERT's rule, if that is the one."""
+        if self._starts is None:
+            return encoded
+        encoded = [(ids, self._starts[ids]) for ids, _ in encoded]
+        for _, starts in encoded:
+            starts[:1] = True
+        return encoded
+
+    def _encode(self, texts: list[str]) -> Encoded:
         if self._kind is None or self._jieba:  # words depend on what is around a character
             return self._encode_whole(texts)
         if self._kind != "spaces":
@@ -165,8 +283,12 @@ class _Table:
 
     def look_up(self, texts: list[list[str]]) -> Encoded:
         """The ids and word starts of texts that are given as units."""
+        return self.sizes_and_ids(texts)[1]
+
+    def sizes_and_ids(self, texts: list[list[str]]) -> tuple[NDArray[np.int64], Encoded]:
+        """The number of ids of each unit of all texts, and the ids and word starts of each text."""
         if not texts:
-            return []
+            return np.zeros(0, dtype=np.int64), []
         counts = list(map(len, texts))
         units = itertools.chain.from_iterable(texts)
         number = np.fromiter(map(self.numbers.__getitem__, units), np.int64, sum(counts))
@@ -177,7 +299,7 @@ class _Table:
         if len(self.numbers) > _TABLE:
             self._forget()
         ends = np.append(0, np.cumsum(found.sizes))[np.cumsum(counts)]
-        return _split(found.ids, found.starts, ends)
+        return found.sizes, _split(found.ids, found.starts, ends)
 
     def _add(self, units: list[str]) -> None:
         made = encode_units(self._tokenizer, units, self._kind)
@@ -191,6 +313,17 @@ class _Table:
         numbers = {units[old]: new for new, old in enumerate(kept.tolist())}
         self.numbers = defaultdict(itertools.count(len(kept)).__next__, numbers)
         self._made, self._seen = chosen(self._made, kept), self._seen[kept]
+
+
+def _length(unit: str) -> int:
+    """Characters of a unit, a mark of ``seams`` left out."""
+    return len(unit) - (unit[:1] == INNER)
+
+
+def _first_tokens(offsets: Sequence[tuple[int, int]], places: Sequence[int]) -> list[int]:
+    """The first token that starts at or after each place, given the characters of the tokens."""
+    begins = [begin for begin, _ in offsets]
+    return [bisect_left(begins, place) for place in places]
 
 
 def _split(ids: NDArray[np.int64], starts: NDArray[np.bool_], ends: NDArray[np.int64]) -> Encoded:

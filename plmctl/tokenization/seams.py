@@ -124,7 +124,7 @@ def _crossed(vocab: Iterable[str]) -> tuple[_Parts, _Parts]:
     """What stands left and right of boundaries within tokens, of characters of three bytes."""
     gap = chr(_NONE) * 3
     text = gap + gap.join(vocab) + gap
-    byte = np.frombuffer(text.translate(_bytes_of()).encode("latin-1", "replace"), dtype=np.uint8)
+    byte = np.frombuffer(text.translate(byte_table()).encode("latin-1", "replace"), dtype=np.uint8)
     first, later, none = byte >> 4 == 0xE, byte >> 6 == 0b10, byte == _NONE
     at = np.flatnonzero(first[1:] & later[:-1]) + 1
     # A token that begins within a character has one or two of its bytes before the boundary.
@@ -138,7 +138,7 @@ def _crossed(vocab: Iterable[str]) -> tuple[_Parts, _Parts]:
     return _Parts(before, left), _Parts(after, right >> 6 * (3 - after))
 
 
-def _bytes_of() -> dict[int, int]:
+def byte_table() -> dict[int, int]:
     """The byte for which each character of a token stands (GPT-2's table)."""
     alike = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in alike]

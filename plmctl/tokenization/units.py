@@ -24,7 +24,8 @@ CUT, INNER = "\ud800", "\ud801"
 # larger ones in it is searched ten times as slowly, and it is no error to leave units together.
 _HAN = "\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
 
-_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+WHITE_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+"""What is white space to the tokenizers library, as a class's inside."""
 # BERT drops control characters, among them those that others take for space.
 _BERT_SPACE = "\t\n\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
@@ -40,7 +41,7 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
     """
     many = "+" if longest is None else f"{{1,{longest}}}"
     if kind == "spaces":
-        return re.compile(f"[^{_SPACE}]{many}")
+        return re.compile(f"[^{WHITE_SPACE}]{many}")
     if kind == "bert":
         marks = class_of(is_bert_mark)
         return re.compile(f"[^{_HAN}{marks}{_BERT_SPACE}]{many}|[{_HAN}{marks}]")
@@ -53,8 +54,8 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
     return re.compile(
         rf"'(?:[stmd]|re|ve|ll)"
         rf"| ?(?:[{letters}]{many}+(?![{unknown}])|[{marks}]{many}+(?![{unknown}])"
-        rf"|[^{_SPACE}]{many})"
-        rf"|[{_SPACE}]{many}(?![^{_SPACE}])|[{_SPACE}]{many}"
+        rf"|[^{WHITE_SPACE}]{many})"
+        rf"|[{WHITE_SPACE}]{many}(?![^{WHITE_SPACE}])|[{WHITE_SPACE}]{many}"
     )
 
 
@@ -95,14 +96,20 @@ def plain(text: str) -> bool:
 
     Accents that stand alone, joiners and the like: normalizers look at such a cluster as a whole.
     """
-    return text.isprintable() if text.isascii() else not _attaching().search(text)
+    return not (_CONTROL if text.isascii() else _attaching()).search(text)
+
+
+_ENDS = (9, 10, 13)  # tabs and line ends, which all normalizers make spaces or leave
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 @cache
 def _attaching() -> re.Pattern[str]:
     """What is no letter, number, mark, symbol or plain space of the basic plane, and exceptions."""
     exceptions = "\u0d4e\u0e33\u0eb3\uff9e\uff9f"  # letters that are attached all the same
-    others = class_of(lambda code: _category(code)[0] not in "LNPS" and _category(code) != "Zs")
+    others = class_of(
+        lambda code: not (_category(code)[0] in "LNPS" or _category(code) == "Zs" or code in _ENDS)
+    )
     above = "\U00010000-\U0010ffff"
     return re.compile(f"[{others}{exceptions}{above}]")
 
@@ -135,7 +142,7 @@ def is_bert_mark(code: int) -> bool:
 def _is_other_mark(code: int) -> bool:
     """What is neither letter, digit nor space to GPT-2."""
     known = _category(code)[0] not in "LN" and _category(code) != "Cn"
-    return known and not re.match(f"[{_SPACE}]", chr(code))
+    return known and not re.match(f"[{WHITE_SPACE}]", chr(code))
 
 
 @cache

@@ -1,8 +1,10 @@
-"""Where words start within the words of a pre-tokenizer: at Chinese characters and at marks."""
+"""Where words start: within the words of a pre-tokenizer, or piece by piece by ALBERT's rule."""
 
 from __future__ import annotations
 
 import re
+import string
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -18,6 +20,13 @@ Bools = NDArray[np.bool_]
 _HAN_RANGES = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2FA1F))
 _HAN = re.compile("[" + "".join(f"{chr(low)}-{chr(high)}" for low, high in _HAN_RANGES) + "]")
 _SPACES = np.array([9, 10, 13, 32, 0xA0, 0x3000], dtype="<u4")
+
+SPACE_MARK = "\u2581"
+"""What SentencePiece's pieces have in place of the space before a word."""
+
+# The original's list of marks lacks these four, so that they count as foreign characters.
+_ALBERT_MARKS = frozenset(string.punctuation) - frozenset("'<=>")
+_ALBERT_INNER = _ALBERT_MARKS | frozenset(string.ascii_lowercase)
 
 
 def has_chinese(text: str) -> bool:
@@ -46,6 +55,30 @@ def jieba_version() -> str:
             "data.words: jieba is not installed",
             "pip install 'plmctl[zh]', or set `data.words: pretokenizer`",
         ) from error
+
+
+def albert_starts(pieces: Sequence[str]) -> Bools:
+    """Whether each piece of a SentencePiece vocabulary starts a word, by the rule of ALBERT's code.
+
+    A piece continues a word if it consists of English letters and ASCII marks alone, and is more
+    than one mark. All others start one: those after a space, a single mark, and every piece with a
+    digit, an apostrophe or a character that is not English, however many make up one word. Letters
+    after a mark belong to the mark's word: `'s` is one word, and so is `-known`.
+
+    Args:
+        pieces: The texts of the vocabulary's pieces.
+
+    Source: google-research/albert, create_pretraining_data.py, `_is_start_piece_sp`.
+    """
+    return np.array(
+        [
+            piece.startswith(SPACE_MARK)
+            or piece in _ALBERT_MARKS
+            or not all(character.lower() in _ALBERT_INNER for character in piece)
+            for piece in pieces
+        ],
+        dtype=np.bool_,
+    )
 
 
 def starts_within(

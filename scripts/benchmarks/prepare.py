@@ -30,7 +30,12 @@ def _plmctl(given: argparse.Namespace, root: Path) -> Figures:
 
     def work() -> Any:
         return build(
-            config, encoder, root=root, processes=given.processes, progress=lambda done, total: None
+            config,
+            encoder,
+            root=root,
+            processes=given.processes,
+            progress=lambda done, total: None,
+            notice=print,
         )
 
     return measured(given, work)[1]

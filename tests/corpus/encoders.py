@@ -2,12 +2,13 @@
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-Encoded = list[tuple[NDArray[np.int64], NDArray[np.bool_]]]
+Placed = list[tuple[NDArray[np.int64], NDArray[np.bool_], Sequence[int]]]
 
 
 class LetterEncoder:
@@ -15,9 +16,14 @@ class LetterEncoder:
 
     fingerprint = "letters"
     vocab_size = 1_000
+    keeps_white_space = False
 
-    def __call__(self, texts: list[str]) -> Encoded:
-        return [self._encode(text) for text in texts]
+    def stretches(self, text: str, size: int) -> list[str]:
+        return [text]
+
+    def with_places(self, texts: list[str], places: Sequence[Sequence[int]]) -> Placed:
+        assert all(list(wanted) == [0] for wanted in places)  # each text is a sentence
+        return [(*self._encode(text), [0]) for text in texts]
 
     def _encode(self, text: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         words = text.split()
@@ -32,9 +38,9 @@ class LetterEncoder:
 class SlowEncoder(LetterEncoder):
     """Slow enough to be killed at work."""
 
-    def __call__(self, texts: list[str]) -> Encoded:
+    def with_places(self, texts: list[str], places: Sequence[Sequence[int]]) -> Placed:
         time.sleep(0.1)
-        return super().__call__(texts)
+        return super().with_places(texts, places)
 
 
 class StuckEncoder(LetterEncoder):
@@ -43,11 +49,11 @@ class StuckEncoder(LetterEncoder):
     def __init__(self, said: Path) -> None:
         self.said = said
 
-    def __call__(self, texts: list[str]) -> Encoded:
+    def with_places(self, texts: list[str], places: Sequence[Sequence[int]]) -> Placed:
         if any("x" in text for text in texts):
             self.said.write_text(str(os.getpid()), encoding="utf-8")
             time.sleep(600)
-        return super().__call__(texts)
+        return super().with_places(texts, places)
 
 
 class WrongEncoder(LetterEncoder):

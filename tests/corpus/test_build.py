@@ -1,23 +1,33 @@
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from plmctl.config.data import DataConfig
-from plmctl.corpus.build import Stores, build, find
+from plmctl.corpus.build import Stores, _key, build, find
+from plmctl.corpus.sentences import Rule, split_sentences
 from plmctl.corpus.shard import TextEncoder
 from plmctl.corpus.split import share_of
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import DataError, PlmError
+from plmctl.tokenization.encode import Encoder
 from tests.corpus.encoders import LetterEncoder, WrongEncoder
 
 PROJECT = Path(__file__).parents[2]
+
+
+NOTICES: list[str] = []
 
 
 def quiet(done: int, total: int) -> None:
@@ -27,7 +37,14 @@ def quiet(done: int, total: int) -> None:
 def make(
     config: DataConfig, root: Path, processes: int = 1, encoder: TextEncoder | None = None
 ) -> Stores:
-    return build(config, encoder or LetterEncoder(), root=root, processes=processes, progress=quiet)
+    return build(
+        config,
+        encoder or LetterEncoder(),
+        root=root,
+        processes=processes,
+        progress=quiet,
+        notice=NOTICES.append,
+    )
 
 
 def text_of(store: TokenStore) -> list[list[list[int]]]:
@@ -45,7 +62,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and not path.name.startswith(".checked-")  # which has times
     }
 
 
@@ -243,6 +260,7 @@ def test_progress_is_in_bytes_and_ends_full(tmp_path: Path, corpus: Path) -> Non
         root=tmp_path / "stores",
         processes=1,
         progress=lambda done, total: told.append((done, total)),
+        notice=NOTICES.append,
     )
     size = sum(path.stat().st_size for path in corpus.iterdir())
     assert told[0] == (0, size)
@@ -251,7 +269,7 @@ def test_progress_is_in_bytes_and_ends_full(tmp_path: Path, corpus: Path) -> Non
 
 
 SCRIPT = """
-import sys
+import os, resource, sys
 from pathlib import Path
 from plmctl.config.data import DataConfig
 from plmctl.corpus.build import build
@@ -259,18 +277,22 @@ from tests.corpus.encoders import SlowEncoder, StuckEncoder
 
 if __name__ == "__main__":
     config = DataConfig(train=(sys.argv[1],), valid=0.1)
-    build(config, {encoder}, root=Path(sys.argv[2]), processes=2, progress=lambda *_: None)
+    if files := int(os.environ.get("FILES", 0)):
+        most = len(os.listdir("/proc/self/fd")) + files
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    build(config, {encoder}, root=Path(sys.argv[2]), processes=2, progress=lambda *_: None,
+          notice=print)
 """
 
 
 def start(
-    tmp_path: Path, corpus: Path, root: Path, encoder: str = "SlowEncoder()"
+    tmp_path: Path, corpus: Path, root: Path, encoder: str = "SlowEncoder()", files: int = 0
 ) -> "subprocess.Popen[bytes]":
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(encoder=encoder), encoding="utf-8")
     return subprocess.Popen(
         [sys.executable, str(script), f"{corpus}/*.txt", str(root)],
-        env=os.environ | {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", "FILES": f"{files}"},
         start_new_session=True,
         stderr=subprocess.PIPE,
     )
@@ -305,7 +327,7 @@ def test_a_build_killed_at_work_goes_on_to_the_same_bytes(tmp_path: Path, corpus
     assert list(folder.glob(".unfinished-*"))
     config = DataConfig(train=(f"{corpus}/*.txt",), valid=0.1)
     make(config, root)
-    assert not list(folder.glob(".*"))
+    assert [path.name[:9] for path in folder.glob(".*")] == [".checked-"]
     made = finished(root)
     assert len(made) > len(kept)
     assert {path: made[path] for path in kept} == kept
@@ -323,7 +345,7 @@ def test_a_killed_worker_is_told_plainly(tmp_path: Path, corpus: Path) -> None:
     os.kill(children(process.pid)[-1], signal.SIGKILL)
     _, errors = process.communicate(timeout=300)
     assert PlmError.__name__.encode() in errors
-    assert b"was killed, perhaps for want of memory" in errors
+    assert b"was killed, perhaps because memory ran out" in errors
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at processes in /proc")
@@ -344,14 +366,278 @@ def test_a_worker_killed_while_it_waits_for_work_leaves_none_behind(tmp_path: Pa
     (idle,) = set(workers) - {stuck}
     os.kill(idle, signal.SIGKILL)
     _, errors = process.communicate(timeout=300)
-    assert b"was killed, perhaps for want of memory" in errors
+    assert b"was killed, perhaps because memory ran out" in errors
     assert not any(Path(f"/proc/{pid}/cwd").exists() for pid in (stuck, idle))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at files in /proc")
+@pytest.mark.parametrize("files", [6, 10])
+def test_processes_that_cannot_be_started_are_told_plainly(
+    tmp_path: Path, corpus: Path, files: int
+) -> None:
+    """A limit on open files that is reached by the pool, or by one of its processes."""
+    _, errors = start(tmp_path, corpus, tmp_path / "stores", files=files).communicate(timeout=300)
+    assert b"cannot be started: Too many open files\n  raise the limit (ulimit -n" in errors
 
 
 def test_two_builds_at_once_make_one_store(tmp_path: Path, corpus: Path) -> None:
     root = tmp_path / "stores"
     both = [start(tmp_path, corpus, root) for _ in range(2)]
-    assert [process.wait(timeout=60) for process in both] == [0, 0]
+    assert [process.wait(timeout=300) for process in both] == [0, 0]
     (folder,) = root.iterdir()
     make(DataConfig(train=(f"{corpus}/*.txt",), valid=0.1), tmp_path / "whole")
     assert tree(root) == tree(tmp_path / "whole")
+
+
+@pytest.fixture
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """A byte-level BPE tokenizer of a few merges."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(
+        ["the cat sat. The end\n\n    return x\n", "中国。人民"] * 9, trainer
+    )
+    folder = tmp_path_factory.mktemp("gpt2")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return Encoder(str(folder))
+
+
+def decoded(store: TokenStore, encoder: Encoder) -> list[str]:
+    """The documents of a store, from their ids."""
+    ids = store.tokens(np.arange(store.num_tokens)).tolist()
+    bounds = pairwise(store.sentences[store.documents].tolist())
+    return [encoder._tokenizer.decode(ids[a:b], skip_special_tokens=False) for a, b in bounds]
+
+
+DOCUMENTS = [
+    'It ended .\nHe had a role. "No." she said...   And left!\n',
+    "def f(x):\n\tif x:\n        return x  # why?\n\n\n    return None\n",
+    "One line.\r\nAnother one.\r\n\r\n\r\nThe end",
+    "中国人民站起来了。“好！”他说。　　北京很大。\n下一段。",
+    "👩‍👩‍👧 said 👍🏽. Naïve café\u00a0… x\u200by\u2028z\x0b end.\x85New",
+    "   \n\n leading, and trailing \n\n ",
+    "No stop at all",
+]
+
+
+@pytest.mark.parametrize("rule", ["en", "zh", "line", "none", "auto"])
+def test_a_store_keeps_the_text_byte_for_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpt2: Encoder, rule: str
+) -> None:
+    monkeypatch.setattr("plmctl.corpus.shard._BATCH_CHARACTERS", 50)  # in several stretches too
+    odd = st.sampled_from([" ", "\n", "\r\n", "\t", ".", "!", "。", "”", "It", "中国", "e\u0301"])
+    texts = st.one_of(st.sampled_from(DOCUMENTS), st.lists(odd).map("".join), st.text())
+
+    @settings(max_examples=25, deadline=None)
+    @given(st.lists(texts, min_size=1, max_size=6))
+    @example(DOCUMENTS)
+    def check(documents: list[str]) -> None:
+        rows = [{"text": text} for text in [*documents, "a document that there always is"]]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        (folder / "a.jsonl").write_text(lines, encoding="utf-8")
+        config = DataConfig(train=(str(folder / "a.jsonl"),), valid=None, sentences=rule)
+        store = TokenStore.open(make(config, folder, encoder=gpt2).train)
+        kept = [row["text"] for row in rows if row["text"].strip()]
+        assert decoded(store, gpt2) == kept
+        # Every sentence but the first of a document has the white space that stands before it.
+        expected = [split_sentences(text, store_rule(folder)) for text in kept]
+        assert store.num_sentences <= sum(map(len, expected))
+        assert np.array_equal(store.sentences, np.unique(store.sentences))
+
+    check()
+
+
+def store_rule(folder: Path) -> Rule:
+    (manifest,) = folder.glob("*/manifest.json")
+    rule: Rule = json.loads(manifest.read_text(encoding="utf-8"))["sentences"]
+    return rule
+
+
+def test_sentences_are_stretches_of_the_encoding(tmp_path: Path, gpt2: Encoder) -> None:
+    (tmp_path / "a.txt").write_text("The cat sat. It left.\n\nMr. X\nran.  Away!", encoding="utf-8")
+    config = DataConfig(train=(str(tmp_path / "a.txt"),), valid=None, sentences="en")
+    store = TokenStore.open(make(config, tmp_path / "stores", encoder=gpt2).train)
+    ids = store.tokens(np.arange(store.num_tokens)).tolist()
+    bounds = pairwise(store.sentences.tolist())
+    assert [gpt2._tokenizer.decode(ids[a:b]) for a, b in bounds] == [
+        "The cat sat.", " It left.\n", "Mr. X\nran.", "  Away!",
+    ]  # fmt: skip
+
+
+def everything(stores: Stores) -> dict[str, bytes]:
+    return tree(stores.train.parent)
+
+
+SHARD = "shards/00001"
+DAMAGE = {
+    "a bit of a hundredth of the ids": (f"{SHARD}/train/tokens", "bits"),
+    "ids in reverse": (f"{SHARD}/train/tokens", "reverse"),
+    "one id": (f"{SHARD}/valid/tokens", "last"),
+    "word starts": (f"{SHARD}/train/words", "reverse"),
+    "sizes of sentences": (f"{SHARD}/train/sentences", "reverse"),
+    "offsets": ("train/sentences", "last"),
+    "half a file": (f"{SHARD}/train/tokens", "half"),
+    "no file": (f"{SHARD}/train/tokens", "delete"),
+    "no shard": (SHARD, "delete"),
+    "no offsets": ("train/documents", "delete"),
+    "no manifest": ("manifest.json", "delete"),
+    "an empty manifest": ("manifest.json", "{}"),
+    "a manifest that is a list": ("manifest.json", "[]"),
+    "another digest in the manifest": ("manifest.json", "digest"),
+    "no manifest of a side": ("train/manifest.json", "delete"),
+    "a changed manifest of a side": ("valid/manifest.json", "last"),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataConfig, Stores]:
+    """A store of several shards."""
+    folder = tmp_path_factory.mktemp("sound")
+    texts = [f"Document {n} is here. It has {n * n} words! Or not?\n\n" for n in range(24_000)]
+    (folder / "a.txt").write_text("".join(texts), encoding="utf-8")
+    config = DataConfig(train=(str(folder / "a.txt"),), valid=0.1)
+    return config, make(config, folder / "stores")
+
+
+@pytest.mark.parametrize("keeps_time", [False, True])
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_found_and_made_good(
+    tmp_path: Path, sound: tuple[DataConfig, Stores], name: str, keeps_time: bool
+) -> None:
+    config, stores = sound
+    before = everything(stores)
+    root = tmp_path / "stores"
+    shutil.copytree(stores.train.parents[1], root, copy_function=shutil.copy2)
+    assert find(config, LetterEncoder(), root=root) is not None  # which looks at every byte
+    file, how = DAMAGE[name]
+    path = root / stores.train.parent.name / file
+    stamp = path.stat()
+    damage(path, how)
+    if keeps_time and path.is_file():
+        os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    NOTICES.clear()
+    made = make(config, root)
+    assert tree(root / stores.train.parent.name) == before
+    assert made.digest == stores.digest
+    assert find(config, LetterEncoder(), root=root, every_byte=True) is not None
+    if name != "no manifest":  # which is what a build that was killed leaves
+        assert len(NOTICES) == 1
+        assert "is damaged" in NOTICES[0]
+
+
+def damage(path: Path, how: str) -> None:
+    if how == "delete":
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return
+    data = path.read_bytes()
+    if how == "bits":
+        ids = np.frombuffer(data, "<u2").copy()
+        ids[::100] ^= 1
+        data = ids.tobytes()
+    elif how == "reverse":
+        data = data[::-1]
+    elif how == "last":
+        data = data[:-2] + bytes([data[-2] ^ 1, data[-1]])
+    elif how == "half":
+        data = data[: len(data) // 2]
+    elif how == "digest":
+        data = data.replace(b'"digest": "', b'"digest": "0')
+    else:
+        data = how.encode()
+    path.write_bytes(data)
+
+
+def test_one_bit_deep_inside_is_found_by_looking_at_every_byte(
+    tmp_path: Path, sound: tuple[DataConfig, Stores]
+) -> None:
+    config, stores = sound
+    shutil.copytree(stores.train.parents[1], tmp_path / "s", copy_function=shutil.copy2)
+    assert find(config, LetterEncoder(), root=tmp_path / "s") is not None
+    path = tmp_path / "s" / stores.train.parent.name / SHARD / "train" / "tokens"
+    stamp, data = path.stat(), bytearray(path.read_bytes())
+    assert len(data) > 100_000
+    data[5000] ^= 1  # between two of the blocks that are always looked at
+    path.write_bytes(bytes(data))
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert find(config, LetterEncoder(), root=tmp_path / "s") is not None
+    assert find(config, LetterEncoder(), root=tmp_path / "s", every_byte=True) is None
+
+
+def test_another_validation_text_does_not_make_the_training_text_again(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"Text of {name}. And more.\n\nIt ends.")
+    names = {name: (str(tmp_path / f"{name}.txt"),) for name in "abc"}
+    one, two = (
+        make(DataConfig(train=names["a"], valid=names[name]), tmp_path / "stores") for name in "bc"
+    )
+    assert one.train == two.train
+    assert one.valid != two.valid
+    assert one.digest != two.digest
+    assert len(list((tmp_path / "stores").iterdir())) == 3
+
+
+def test_a_store_of_an_earlier_version_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Some text.")
+    config = DataConfig(train=(str(tmp_path / "a.txt"),), valid=None)
+    earlier = tmp_path / "stores" / _key(config, LetterEncoder(), 2)
+    earlier.mkdir(parents=True)
+    NOTICES.clear()
+    make(config, tmp_path / "stores")
+    assert len(NOTICES) == 1
+    assert "earlier version" in NOTICES[0]
+    make(config, tmp_path / "stores")
+    assert len(NOTICES) == 1
+
+
+def real_text(name: str, data: Path) -> list[str]:
+    """A few million bytes as documents."""
+    if name == "code":
+        import transformers
+
+        files = sorted(Path(transformers.__file__).parent.rglob("*.py"))
+        texts = (path.read_bytes().decode() for path in files)
+    else:
+        folders = {"english": ["english10m"], "chinese": ["zh_news"]}[name]
+        whole = "".join(
+            (data / "corpora" / folder / "train.txt").read_text(encoding="utf-8")
+            for folder in folders
+        )
+        texts = (whole[at : at + 20_000] for at in range(0, len(whole), 20_000))
+    found, size = [], 0
+    for text in texts:
+        found.append(text)
+        size += len(text.encode())
+        if size >= 3_000_000:
+            break
+    return [text for text in found if text.strip()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["english", "chinese", "code"])
+def test_real_text_comes_back_byte_for_byte(tmp_path: Path, shared_data: Path, name: str) -> None:
+    """With the published GPT-2 vocabulary, over several processes; CRLF line ends too."""
+    from transformers import GPT2Tokenizer
+
+    published = shared_data / "parity" / "gpt2"
+    vocab = json.loads((published / "vocab.json").read_text(encoding="utf-8"))
+    merges = (published / "merges.txt").read_text(encoding="utf-8").splitlines()
+    pairs = [tuple(line.split(" ")) for line in merges if not line.startswith("#version")]
+    GPT2Tokenizer(vocab=vocab, merges=pairs).save_pretrained(tmp_path / "gpt2")
+    encoder = Encoder(str(tmp_path / "gpt2"))
+    texts = real_text(name, shared_data)
+    texts += [text.replace("\n", "\r\n") for text in texts[:50]]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (tmp_path / "text.jsonl").write_text(lines, encoding="utf-8")
+    config = DataConfig(train=(str(tmp_path / "text.jsonl"),), valid=None)
+    store = TokenStore.open(make(config, tmp_path / "stores", processes=2, encoder=encoder).train)
+    assert decoded(store, encoder) == texts
+    ids = store.tokens(np.arange(store.num_tokens))
+    whole = [e.ids for e in encoder._tokenizer.encode_batch(texts, add_special_tokens=False)]
+    assert ids.tolist() == [id_ for document in whole for id_ in document]
+    print(f"{name}: {sum(len(t.encode()) for t in texts):,} bytes, {store.num_tokens:,} tokens")

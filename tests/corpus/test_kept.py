@@ -14,6 +14,11 @@ from plmctl.corpus.kept import kept
 from plmctl.corpus.store import TokenStore
 from tests.corpus.encoders import LetterEncoder
 
+
+def quiet(done: int, total: int) -> None:
+    """Progress that nobody sees."""
+
+
 PARTS = [np.arange(5), np.arange(0), np.arange(5, 9)]
 
 
@@ -23,7 +28,7 @@ def stored(folder: Path) -> TokenStore:
     text.write_text("".join(f"Document {n}. It is short.\n\n" for n in range(20)))
     os.utime(text, (1, 1))
     config = DataConfig(train=(str(text),), valid=None)
-    build(config, LetterEncoder(), root=folder, processes=1, progress=lambda done, total: None)
+    build(config, LetterEncoder(), root=folder, processes=1, progress=quiet, notice=print)
     found = find(config, LetterEncoder(), root=folder)
     assert found is not None
     return TokenStore.open(found.train)
@@ -85,7 +90,10 @@ def test_other_rules_types_and_stores_are_other_arrays(store: TokenStore, tmp_pa
     assert make.times == 4
 
 
-@pytest.mark.parametrize("damage", ["cut", "end", "empty", "folder"])
+DAMAGES = ["cut", "end", "empty", "folder", "bit", "reversed", "another's"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_made_again(store: TokenStore, damage: str) -> None:
     kept(store, ("rule",), "<i8", Maker())
     (file,) = files(store)
@@ -96,6 +104,14 @@ def test_a_damaged_file_is_made_again(store: TokenStore, damage: str) -> None:
         file.write_bytes(whole[:-16] + bytes(16))
     elif damage == "empty":
         file.write_bytes(b"")
+    elif damage == "bit":
+        file.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    elif damage == "reversed":
+        file.write_bytes(np.arange(9)[::-1].astype("<i8").tobytes() + whole[72:])
+    elif damage == "another's":  # whole, but of another rule
+        kept(store, ("another",), "<i8", Maker([np.arange(9, 18)]))
+        (other,) = set(files(store)) - {file}
+        other.replace(file)
     else:
         file.unlink()
         file.mkdir()

@@ -1,8 +1,17 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plmctl.corpus.sentences import choose_rule, split_sentences
+from plmctl.corpus.sentences import (
+    Rule,
+    choose_rule,
+    decide,
+    sentence_spans,
+    sentence_starts,
+    split_sentences,
+)
 
 RULES = ["line", "en", "zh", "none"]
 ALPHABET = "aB 1.!?…\"'”)]»。！？；」\n\r\t。.\u3000中文Mr. No. U.S. i.e"
@@ -102,3 +111,58 @@ def test_rule_follows_the_script() -> None:
     assert choose_rule(["An article that cites 北京 once"]) == "en"
     assert choose_rule(["Русский текст"]) == "en"
     assert choose_rule(["", "123"]) == "en"
+
+
+ARTICLE = "It was late. The streets were empty, and nobody spoke. Then a door opened."
+BERT_INPUT = "It was late.\nThe streets were empty.\nThen a door opened.\n\nAnother text.\nIt ends."
+VERSE = "Before we proceed any further\nhear me speak\n\nSpeak, speak\nYou are all resolved\n\n"
+WRAPPED = (
+    "This paragraph was wrapped at some forty\ncolumns. Its lines are as long as they can\n"
+    "be. They do not end where sentences end,\nbut where no other word would have fitted.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (BERT_INPUT, "line"),
+        (VERSE * 3, "line"),  # all lines are short
+        ("他来了。\n我走了。\n\n你好。\n再见。\n\n他来了。\n走吧。", "line"),
+        (f"{ARTICLE}\n{ARTICLE}\n\n{ARTICLE}\n{ARTICLE}", "en"),  # a paragraph per line
+        (f"{ARTICLE}\n\n{ARTICLE}\n\n{ARTICLE}", "en"),  # a line per document
+        (f"{WRAPPED}\n{WRAPPED}\n{WRAPPED}", "en"),
+        (BERT_INPUT.replace("\n\n", "\n"), "en"),  # nothing says where documents end
+        ("他来了。我走了。\n你好。再见。\n\n他来了。我走了。\n走吧。", "zh"),
+    ],
+)
+def test_one_sentence_per_line_is_seen(text: str, rule: str) -> None:
+    assert decide([text], [text]).rule == rule
+    assert decide([text], []).rule != "line"  # rows of a table are no lines
+    if rule == "line":
+        assert decide([text, ARTICLE], [text, ARTICLE]).rule != "line"
+        assert "blank lines between documents" in decide([text], [text]).reason
+
+
+def test_sentences_carry_the_white_space_before_them() -> None:
+    text = "  One.  Two!\n\n\tThree \n"
+    starts = sentence_starts(text, "en")
+    assert [text[a:b] for a, b in pairwise([*starts, len(text)])] == [
+        "  One.", "  Two!", "\n\n\tThree \n",
+    ]  # fmt: skip
+    assert sentence_starts(" \n ", "en") == []
+
+
+@pytest.mark.parametrize("rule", ["en", "zh", "line", "none"])
+def test_spans_are_the_sentences(rule: Rule) -> None:
+    @given(st.text(st.sampled_from("ab.!。 \n\r\t”“Mr1中,\u2028\x85")))
+    def check(text: str) -> None:
+        spans = sentence_spans(text, rule)
+        assert all(a < b and text[a:b] == text[a:b].strip() for a, b in spans)
+        flat = [at for span in spans for at in span]
+        assert flat == sorted(flat)
+        outside = [
+            text[a:b] for a, b in zip([0, *flat[1::2]], [*flat[::2], len(text)], strict=True)
+        ]
+        assert not "".join(outside).strip()
+
+    check()

@@ -1,4 +1,3 @@
-import json
 import pickle
 import shutil
 import tempfile
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plmctl.corpus.shard import write_checked
 from plmctl.corpus.store import TokenStore, offsets, token_dtype
 from plmctl.errors import DataError
 
@@ -44,7 +44,7 @@ def write(folder: Path, shards: list[list[list[list[int]]]], vocab_size: int = 1
         "documents": len(documents),
         "shards": facts,
     }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_checked(folder / "manifest.json", manifest)
 
 
 SHARDS = [

@@ -184,9 +184,9 @@ def contents(place: Path, command: Command) -> dict[str, object]:
 
 
 def _is_left(path: Path) -> bool:
-    """What a kill leaves of a token store beside the store itself, which nobody reads."""
-    hidden = path.name.startswith(".") and path.name[1:].rpartition(".")[2].isdecimal()
-    return hidden or "shards" in path.parts
+    """What stays of a token store beside the store: of a kill, and when it was last checked."""
+    hidden = path.name.startswith(".") and path.name.rpartition(".")[2].isdecimal()
+    return hidden or "shards" in path.parts or path.name.startswith(".checked-")
 
 
 def _content(path: Path) -> object:

@@ -2,9 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
+from plmctl.tokenization.load import load_tokenizer
+from plmctl.tokenization.pieces import token_texts
 from tests.runs.conftest import Cli
 from tests.runs.test_bad_input import refused
 
@@ -37,6 +40,46 @@ def test_causal_examples(cli: Cli) -> None:
     assert code == 0, err
     assert "last target: " in out
     assert "mean_length" in out
+    assert re.search(
+        r"day \d+\.⏎[A-Z]", out.replace("\n", "")
+    )  # line ends are there, and can be seen
+    assert "sentences: none (clm reads text as it is)" in err
+
+
+def test_how_sentences_were_found_is_said(cli: Cli) -> None:
+    code, _, err = cli("prepare", "bert.yaml")
+    assert code == 0
+    assert "line (blank lines between documents, and 100% of the lines are one sentence)" in err
+    assert "en (data.sentences)" in cli("preview", "bert.yaml", "data.sentences=en")[2]
+
+
+def test_a_store_is_verified(cli: Cli, world: Path) -> None:
+    own = ("data.store=verified", "train.batch_size=4")
+    assert cli("prepare", "gpt2.yaml", *own)[0] == 0
+    (path,) = world.glob("verified/*/shards/00000/train/tokens")
+    path.write_bytes(path.read_bytes()[::-1])
+    code, _, err = cli("prepare", "gpt2.yaml", *own, "--verify")
+    assert code == 0
+    assert "is damaged (shards/00000/train): making that part of it again" in err
+    assert "damaged" not in cli("prepare", "gpt2.yaml", *own, "--verify")[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a  b\n\n\tc d\r\n", "a··b⏎⏎⇥c d␍⏎"),
+        ("中国人民。Ōsaka", "中国人民。Ōsaka"),  # characters of several tokens
+    ],
+)
+def test_white_space_and_characters_in_pieces_can_be_read(
+    world: Path, text: str, shown: str
+) -> None:
+    tokenizer = load_tokenizer("tok-gpt2")
+    texts, gap = token_texts(tokenizer)
+    found = texts(tokenizer(text)["input_ids"])
+    assert gap == ""
+    assert re.sub(r"<[0-9A-F]+>", "", "".join(found)) == shown
+    assert all(found)
 
 
 def test_more_examples_than_an_epoch_has(cli: Cli) -> None:

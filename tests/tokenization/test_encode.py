@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+from tokenizers.processors import ByteLevel
 
 from plmctl.errors import ConfigError
 from plmctl.tokenization.encode import Encoder
@@ -154,3 +155,65 @@ def test_vocab_of_bert_and_gpt2(saved: Saved) -> None:
     assert (gpt2.pad, gpt2.cls, gpt2.sep, gpt2.mask) == (None, None, None, None)
     stored = json.loads((Path(folder) / "tokenizer.json").read_text(encoding="utf-8"))
     assert gpt2.size == len(stored["model"]["vocab"])
+
+
+@pytest.mark.parametrize(("algorithm", "family"), [*KINDS, ("byte_bpe", "roberta")])
+def test_places_are_the_first_tokens_there(
+    saved: Saved, monkeypatch: pytest.MonkeyPatch, algorithm: str, family: str
+) -> None:
+    """Whatever the way of encoding, and inside words too; the ids are those of the whole text."""
+    folder = saved(algorithm, family)
+    encoder, oracle = Encoder(folder), raw(folder)
+    if family != "bert":
+        oracle.post_processor = ByteLevel(trim_offsets=False)
+    texts = st.lists(st.tuples(TEXT, st.lists(st.integers(0, 40))), min_size=1, max_size=3)
+
+    @settings(max_examples=200, deadline=None)
+    @given(texts, st.booleans())
+    @example([(text, list(range(0, len(text), 3))) for text in [*ODD, *TEXTS[:5]]], False)
+    def check(given: list[tuple[str, list[int]]], all_new: bool) -> None:
+        with monkeypatch.context() as patch:
+            if all_new:  # the way of text that does not repeat
+                patch.setattr("plmctl.tokenization.encode._LOOKED_AT", 1)
+                patch.setattr("plmctl.tokenization.encode._NEW", 0)
+            places = [sorted({p for p in wanted if p <= len(t)}) for t, wanted in given]
+            got = encoder.with_places([text for text, _ in given], places)
+        for (text, _), wanted, (ids, starts, at) in zip(given, places, got, strict=True):
+            expected = oracle.encode(text, add_special_tokens=False)
+            assert ids.tolist() == expected.ids
+            assert len(starts) == len(ids)
+            if family == "bert":  # normalization may move characters, so only the order is sure
+                assert list(at) == sorted(at)
+                continue
+            begins = [begin for begin, _ in expected.offsets]
+            assert list(at) == [sum(begin < place for begin in begins) for place in wanted]
+
+    check()
+
+
+def test_a_long_text_is_encoded_in_stretches(saved: Saved) -> None:
+    folder = saved("byte_bpe", "gpt2")
+    encoder, oracle = Encoder(folder), raw(folder)
+
+    @settings(max_examples=300, deadline=None)
+    @given(TEXT.map(lambda text: text * 3), st.integers(1, 9))
+    @example(" ".join(ODD), 1)
+    @example("\n\n".join(TEXTS), 7)
+    def check(text: str, size: int) -> None:
+        parts = encoder.stretches(text, size)
+        assert "".join(parts) == text
+        encoded = oracle.encode_batch(parts, add_special_tokens=False)
+        expected = oracle.encode(text, add_special_tokens=False).ids
+        assert [id_ for part in encoded for id_ in part.ids] == expected
+
+    check()
+    assert len(encoder.stretches("\n\n".join(TEXTS), 100)) > 10
+    assert Encoder(saved("wordpiece", "bert")).stretches("a b c", 1) == ["a b c"]
+
+
+def test_which_tokenizers_keep_white_space(saved: Saved) -> None:
+    kept = {
+        family: Encoder(saved(algorithm, family)).keeps_white_space
+        for algorithm, family in [*KINDS, ("byte_bpe", "roberta"), ("unigram", "t5")]
+    }
+    assert kept == {"bert": False, "gpt2": True, "roberta": True, "t5": False}

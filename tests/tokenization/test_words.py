@@ -1,6 +1,7 @@
 """Where words start, for each kind of tokenizer: what whole-word masking goes by."""
 
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.runs.word_starts import check_words
 from plmctl.tokenization.encode import Encoder
-from tests.tokenization.conftest import TEXTS
+from plmctl.tokenization.words import albert_starts
+from tests.tokenization.conftest import TEXTS, config_of, quiet
 
 Saved = Callable[[str, str], str]
 ENGLISH = "The cats' flatness (1999) isn't well-known: naïve résumé."
@@ -86,6 +88,75 @@ def test_chinese_words_by_jieba(saved: Saved, unigram: str) -> None:
         assert got == jieba.lcut("京人来国民起")
         assert len(got) < 6
     assert words_of(saved("wordpiece", "bert"), ENGLISH, "jieba") == BERT_WORDS
+
+
+# What ALBERT's code takes for the inside of a word, said again as an expression: English letters
+# and marks, but not a mark alone. Its list of marks has no apostrophe and none of < = >.
+INSIDE = re.compile(r"(?![^a-zA-Z]$)[a-zA-Z!\"#$%&()*+,./:;?@\[\\\]^_`{|}~-]+")
+
+
+def starts_as_published(pieces: list[str]) -> list[bool]:
+    return [not INSIDE.fullmatch(piece) for piece in pieces]
+
+
+def test_albert_s_word_starts_of_pieces() -> None:
+    inside = ["s", "ing", "THE", "--", "),", "a.", "x-y", "z", "C"]
+    begin = ["▁", "▁the", "▁9", "9", "1999", "'", "'s", ",", "-", "(", "<unk>", "<", ">", "="]
+    begin += ["é", "café", "£", "€", "£5", "–", "中", "中国", "привет", "x²", "…", "▁中"]
+    assert albert_starts(inside).tolist() == [False] * len(inside)
+    assert albert_starts(begin).tolist() == [True] * len(begin)
+    assert starts_as_published(inside + begin) == albert_starts(inside + begin).tolist()
+
+
+def test_albert_s_words_in_text(saved: Saved) -> None:
+    """Letters after a mark belong to it, and pieces of numbers and of Chinese are words."""
+    folder = saved("unigram", "albert")
+    words = ["The", "cat", "'s", "", "(mat", ")", ":", "it"]  # the space before ( is one as well
+    assert words_of(folder, "The cat's (mat): it", "albert") == words
+    texts = [*TEXTS[:5], ENGLISH, CHINESE, "", "£5, €3 and 1,999,000: x=y <b> “quoted” -- …"]
+    encoder = pickle.loads(pickle.dumps(Encoder(folder, "albert")))
+    oracle = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+    for text, (ids, starts) in zip(texts, encoder(texts), strict=True):
+        assert ids.tolist() == oracle.encode(text, add_special_tokens=False).ids
+        pieces = [oracle.id_to_token(id_) for id_ in ids.tolist()]  # an unknown one is `<unk>`
+        assert starts.tolist() == starts_as_published(pieces)
+    for (ids, starts, _), alone in zip(
+        encoder.with_places(texts, [[len(text) // 2] for text in texts]),
+        encoder(texts),
+        strict=True,
+    ):
+        assert np.array_equal(ids, alone[0])
+        assert np.array_equal(starts, alone[1])
+    assert encoder.fingerprint != Encoder(folder).fingerprint
+
+
+def test_albert_s_words_of_real_english(shared_data: Path, tmp_path: Path) -> None:
+    from plmctl.tokenization.train import train
+
+    folder = shared_data / "corpora" / "wikitext2"
+    with (folder / "train.txt").open(encoding="utf-8") as file:
+        text = file.read(300_000).split("\n")
+    tokenizer = train(config_of("unigram", "albert", vocab_size=2000), text, quiet).tokenizer
+    tokenizer.save_pretrained(tmp_path)
+    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    assert albert_starts(pieces).tolist() == starts_as_published(pieces)
+    # The original cuts pieces such as `9,` again, a number and a comma; vocabularies from here have
+    # none, since pieces do not mix digits and marks.
+    assert not [piece for piece in pieces if re.search(r"\d,$", piece)]
+    lines = [
+        line for line in (folder / "valid.txt").read_text(encoding="utf-8").split("\n") if line
+    ]
+    ids, starts = map(np.concatenate, zip(*Encoder(str(tmp_path), "albert")(lines), strict=True))
+    expected = np.array(starts_as_published(tokenizer.convert_ids_to_tokens(ids.tolist())))
+    assert np.array_equal(starts, expected)
+    _, others = map(np.concatenate, zip(*Encoder(str(tmp_path))(lines), strict=True))
+    assert 0.005 < (others != expected).mean() < 0.05  # why the rule is one of its own
+
+
+def test_albert_s_rule_is_for_sentencepiece(saved: Saved) -> None:
+    for algorithm, family in (("wordpiece", "bert"), ("byte_bpe", "gpt2")):
+        with pytest.raises(ConfigError, match=r"data.words: albert, but .* not a SentencePiece"):
+            Encoder(saved(algorithm, family), "albert")
 
 
 def test_words_of_a_text_do_not_depend_on_its_neighbours(saved: Saved) -> None:

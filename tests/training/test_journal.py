@@ -165,7 +165,9 @@ def test_events_have_a_time_and_keep_their_text(tmp_path):
     assert "语料" in text
     assert line["event"] == "saved"
     assert line["step"] == 20
-    assert abs(time.mktime(time.strptime(line["time"][:19], "%Y-%m-%dT%H:%M:%S")) - time.time()) < 5
+    assert (
+        abs(time.mktime(time.strptime(line["time"][:19], "%Y-%m-%dT%H:%M:%S")) - time.time()) < 60
+    )
 
 
 def test_other_processes_write_and_show_nothing(tmp_path, capsys):

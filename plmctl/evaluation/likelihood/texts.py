@@ -39,8 +39,9 @@ class RawTextConfig(MeasureConfig):
     """What a document is in a txt file, as `data.documents` of pretraining; file: one text from end
     to end, as WikiText is read."""
     sentences: Literal["auto", "line", "en", "zh", "none"] = "auto"
-    """How text is cut before it is encoded, as `data.sentences` of pretraining; none: text goes
-    into the tokenizer as it is, spaces and line ends too, which published causal models expect."""
+    """Where sentences end, as `data.sentences` of pretraining. auto: by script for masked models
+    and ELMo, nowhere for others. A tokenizer that keeps white space reads each document as it is,
+    spaces and line ends too."""
     held_out: Annotated[Share, Field(gt=0)] | None = None
     """Score only the documents that pretraining with this validation share held out."""
     max_documents: Count | None = Field(default=None, ge=1)
@@ -61,7 +62,7 @@ class Corpus:
 
     Attributes:
         read: What was read of them.
-        texts: Each cut into sentences.
+        texts: What the tokenizer gets of each: all of it, or its sentences.
         sizes: UTF-8 bytes, characters, and words, [3, N]; words are those between white space, and
             one for the end of each line.
     """
@@ -71,27 +72,36 @@ class Corpus:
     sizes: Ints
 
 
-def read_corpus(config: RawTextConfig, seed: int) -> Corpus:
-    """The documents of a measure.
+def read_corpus(config: RawTextConfig, reader: Reader) -> Corpus:
+    """The documents of a measure, as the model's tokenizer gets them.
 
     Raises:
         DataError: There is none, or bad input, with file and line.
     """
     source = TextConfig(train=config.data, text=config.text, documents=config.documents)
     limits = Limits(
-        config.max_documents, config.max_bytes, config.max_document_bytes, config.held_out, seed
+        config.max_documents,
+        config.max_bytes,
+        config.max_document_bytes,
+        config.held_out,
+        reader.subject.seed,
     )
     found = excerpt(source, limits)
     if not found:
         what = f"is held out by {config.held_out}" if config.held_out else "with text in it"
         raise DataError(f"{', '.join(config.data)}: no document {what}", "is the path right?")
-    rule: Rule = _rule(found) if config.sentences == "auto" else config.sentences
-    texts = [split_sentences(document.text, rule) for document in found]
+    if reader.encoder.keeps_white_space:
+        texts = [[document.text] for document in found]
+    else:
+        rule = _rule(found, reader) if config.sentences == "auto" else config.sentences
+        texts = [split_sentences(document.text, rule) for document in found]
     sizes = np.array([_sizes(document.text) for document in found], dtype=np.int64).T
     return Corpus(found, texts, sizes)
 
 
-def _rule(found: Sequence[Document]) -> Rule:
+def _rule(found: Sequence[Document], reader: Reader) -> Rule:
+    if reader.kind in ("causal", "encoder_decoder"):  # which are trained on text as it is
+        return "none"
     share = max(1, _LOOKED_AT // len(found))
     return choose_rule(document.text[:share] for document in found)
 

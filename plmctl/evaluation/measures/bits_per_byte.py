@@ -40,10 +40,10 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     reader = open_reader(subject)
     way = Way(config.seq_len, config.stride, variant=config.variant, span=config.span)
     line = definition(reader, way)  # refuses a wrong window before any text is read
-    corpus = read_corpus(config, subject.seed)
+    corpus = read_corpus(config, reader)
     tokens = reader.tokens(corpus.texts)
     scores = score_texts(reader, tokens, way)
-    asked = digest(corpus.texts)
+    asked = digest([document.text for document in corpus.read])
     size, characters, _ = corpus.sizes.astype(np.float64)
     bits, spelt = bits_of(reader, tokens, scores)
     return {

@@ -34,10 +34,10 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     reader = open_reader(subject, ("causal",))
     way = Way(config.seq_len, config.stride, config.begin == "auto")
     line = definition(reader, way)  # refuses a wrong window before any text is read
-    corpus = read_corpus(config, subject.seed)
+    corpus = read_corpus(config, reader)
     tokens = reader.tokens(corpus.texts)
     scores = score_texts(reader, tokens, way)
-    asked = digest(corpus.texts)
+    asked = digest([document.text for document in corpus.read])
     size, characters, words = corpus.sizes.astype(np.float64)
     bits, _ = bits_of(reader, tokens, scores)
     seed = subject.seed

@@ -43,11 +43,13 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     ways = {variant: Way(config.seq_len, variant=variant) for variant in config.variants}
     for way in ways.values():
         window_of(reader, way)  # refuses a wrong length before any text is read
-    corpus = read_corpus(config, subject.seed)
+    corpus = read_corpus(config, reader)
     tokens = reader.tokens(corpus.texts)
     found: dict[str, Any] = {}
     each = {}
-    asked = digest([corpus.texts, [text.ids.tolist() for text in tokens]])  # of one tokenizer alone
+    asked = digest(
+        [[document.text for document in corpus.read], [text.ids.tolist() for text in tokens]]
+    )  # of one tokenizer alone
     for variant, way in ways.items():
         scores = score_texts(reader, tokens, way)
         name = "pseudo_perplexity" if variant == "original" else f"pseudo_perplexity_{variant}"

@@ -1,0 +1,151 @@
+"""Recipes that claim a paper or published code do as these: tests/recipes.yaml, row by row."""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from plmctl.config.document import read
+from plmctl.config.load import dump, kind_of, load
+from plmctl.tokenization.templates import rules_of
+from plmctl.training.ramp import ramp
+
+ROOT = Path(__file__).parents[1] / "configs"
+FILES = sorted(str(path.relative_to(ROOT)) for path in ROOT.rglob("*.yaml"))
+# The folders of recipes for everybody; the others hold our own runs.
+RECIPES = ("pretrain", "tokenizer", "finetune")
+OWN = ("pretrain/continue.yaml", "pretrain/t5-mini.yaml", "finetune/cmrc2018.yaml")
+CLAIM = re.compile(
+    r"(?i)\bet al\b|arxiv|\bpapers?\b|publish|\breleased|readme|\b(bert|gpt-\d|t5|albert|elmo)'s\b"
+)
+# Claims that are not about values.
+NO_CLAIM = {
+    "eval/blimp.yaml": "where BLiMP's files are",
+    "eval/glue-ax.yaml": "where the diagnostics with labels are",
+    "pretrain/proof/gpt3.yaml": "that a small run has a growing batch",
+}
+# Rows of each family, so that nobody empties the table: raise them with it.
+AT_LEAST = {
+    "albert": 280,
+    "bert": 460,
+    "distilbert": 80,
+    "elmo": 70,
+    "eval": 16,
+    "gpt1": 175,
+    "gpt2": 65,
+    "gpt3": 145,
+    "roberta": 190,
+    "spanbert": 185,
+    "t5": 550,
+}
+
+
+class Row(NamedTuple):
+    """One value that a recipe has from somewhere."""
+
+    file: str
+    key: str
+    value: Any
+    source: str
+    family: str
+
+
+def rows_of(table: dict[str, Any]) -> Iterator[Row]:
+    """The rows of the groups, patterns expanded."""
+    for group in table["recipes"]:
+        assert set(group) == {"family", "files", "sources"}
+        for pattern in group["files"]:
+            files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
+            assert files, f"{pattern}: no such recipe"
+            for file in files:
+                for source, values in group["sources"].items():
+                    for key, value in values.items():
+                        yield Row(file, key, value, source, group["family"])
+
+
+TABLE = list(rows_of(read(Path(__file__).with_name("recipes.yaml")).data))
+BY_FILE: dict[str, list[Row]] = defaultdict(list)
+for _row in TABLE:
+    BY_FILE[_row.file].append(_row)
+
+
+def resolved(file: str, folder: Path) -> dict[str, Any]:
+    """A config with all its defaults, as plain data."""
+    kind = kind_of(ROOT / file)
+    config = load(kind, ROOT / file)
+    written = folder / "resolved.yaml"
+    written.write_text(dump(config), encoding="utf-8")
+    data = dict(read(written).data)
+    if kind == "tokenizer":
+        data["rules"] = asdict(rules_of(load("tokenizer", ROOT / file)))
+    return data
+
+
+def value_of(data: dict[str, Any], key: str) -> Any:
+    """What a config has at a key of the table."""
+    if match := re.fullmatch(r"steps over (\d+) rows", key):
+        train = data["train"]
+        return math.ceil(train["epochs"] * int(match[1]) / train["batch_size"])
+    if key == "billion tokens":
+        return round(tokens_of(data["train"]) / 1e9)
+    if key.startswith("grid."):
+        return data["grid"][key.removeprefix("grid.")]
+    value: Any = data
+    for part in key.split("."):
+        value = value[int(part)] if isinstance(value, list) else value[part]
+    return value
+
+
+def tokens_of(train: dict[str, Any]) -> int:
+    """Tokens of a pretraining of one phase whose batch grows."""
+    (phase,), grows = train["phases"], train["batch_ramp"]
+    length = phase["seq_len"]
+    sizes = ramp(grows["start"], train["batch_size"], grows["tokens"], length)
+    return int(sizes.first(phase["steps"]) * length)
+
+
+def header_of(file: str) -> str:
+    """The comment at the top of a config."""
+    lines = (ROOT / file).read_text(encoding="utf-8").split("\n")
+    top = lines[: next(n for n, line in enumerate(lines) if not line.startswith("#"))]
+    return " ".join(line.removeprefix("#").strip() for line in top)
+
+
+@pytest.mark.parametrize("file", sorted(BY_FILE))
+def test_a_recipe_has_the_values_of_its_sources(file: str, tmp_path: Path) -> None:
+    data = resolved(file, tmp_path)
+    wrong = [
+        f"{row.key}: {value_of(data, row.key)!r}, but {row.value!r} in {row.source}"
+        for row in BY_FILE[file]
+        if value_of(data, row.key) != row.value
+    ]
+    assert not wrong, "\n".join([file, *wrong])
+
+
+def test_no_row_is_there_twice() -> None:
+    twice = [name for name, n in Counter((r.file, r.key) for r in TABLE).items() if n > 1]
+    assert not twice
+    assert all(row.source.strip() for row in TABLE)
+
+
+def test_no_family_lost_its_rows() -> None:
+    count = Counter(row.family for row in TABLE)
+    assert set(count) == set(AT_LEAST)
+    assert {family: n for family, n in count.items() if n < AT_LEAST[family]} == {}
+
+
+def test_every_recipe_and_every_claim_is_in_the_table() -> None:
+    for file in FILES:
+        if file in BY_FILE:
+            continue
+        claim = CLAIM.search(header_of(file))
+        assert claim is None or file in NO_CLAIM, f"{file} claims {claim}: put it into recipes.yaml"
+        shared = file.startswith(tuple(f"{folder}/" for folder in RECIPES))
+        ours = Path(file).parent.name in ("proof", "transfer")
+        assert not shared or ours or file in OWN, f"{file} is neither in recipes.yaml nor in OWN"
+    assert set(OWN) | set(NO_CLAIM) <= set(FILES) - set(BY_FILE)
