@@ -80,6 +80,10 @@ Until = Annotated[
         show_default=False,
     ),
 ]
+AcceptGap = Annotated[
+    bool,
+    typer.Option("--accept-gap", help="Continue although lines of metrics.jsonl were lost."),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON document on stdout.")
 ]

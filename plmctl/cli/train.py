@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from plmctl.cli.app import ConfigFile, Fresh, Json, Overrides, Until, app, config_file, example
+from plmctl.cli.app import (
+    AcceptGap,
+    ConfigFile,
+    Fresh,
+    Json,
+    Overrides,
+    Until,
+    app,
+    config_file,
+    example,
+)
 from plmctl.errors import ConfigError
 
 
@@ -99,6 +109,7 @@ def pretrain(
     config: ConfigFile,
     overrides: Overrides = None,
     until: Until = None,
+    accept_gap: AcceptGap = False,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
@@ -113,7 +124,7 @@ def pretrain(
 
     with stopping_at_once():
         config_ = load("pretrain", config_file(config, "pretrain"), overrides or ())
-        command.run(config_, fresh=fresh, as_json=as_json, until=until)
+        command.run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)
 
 
 @app.command(epilog=example("plmctl finetune demo/finetune data.max_rows=1000"))
@@ -132,6 +143,7 @@ def finetune(
         typer.Option(min=1, help="Of --seeds and --grid: runs at once; one a GPU if not given."),
     ] = None,
     until: Until = None,
+    accept_gap: AcceptGap = False,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
@@ -149,11 +161,13 @@ def finetune(
         from plmctl.runs import finetune_protocol
 
         loaded = load("finetune", config_file(config, "finetune"), overrides or ())
-        finetune_protocol.run(loaded, seeds or 1, grid=grid, jobs=jobs, as_json=as_json)
+        finetune_protocol.run(
+            loaded, seeds or 1, grid=grid, jobs=jobs, as_json=as_json, accept_gap=accept_gap
+        )
         return
     from plmctl.runs import finetune as command
     from plmctl.training.stop import stopping_at_once
 
     with stopping_at_once():
         config_ = load("finetune", config_file(config, "finetune"), overrides or ())
-        command.run(config_, fresh=fresh, as_json=as_json, until=until)
+        command.run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)

@@ -1,5 +1,6 @@
 """``plmctl export``: a checkpoint of a pretraining in, an ordinary model folder out."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from tempfile import TemporaryDirectory
 from plmctl.config.load import kind_of, parse
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError
+from plmctl.files import put_in_place, writing
 from plmctl.runs.say import show
 
 
@@ -65,8 +67,10 @@ def write(folder: Path, checkpoint: Path, target: Path) -> None:
     model = make_network(config, vocab, new_heads=lambda told: None).model
     load_weights(checkpoint, model)
     beside = target.with_name(f".{target.name}.writing")
-    write_model(beside, model, AutoTokenizer.from_pretrained(config.tokenizer))
-    beside.rename(target)
+    with writing(target):
+        shutil.rmtree(beside, ignore_errors=True)
+        write_model(beside, model, AutoTokenizer.from_pretrained(config.tokenizer))
+        put_in_place(beside, target)
 
 
 @contextmanager

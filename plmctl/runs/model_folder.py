@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plmctl.files import put_in_place, writing
 from plmctl.tokenization.probe import write_probe
 
 if TYPE_CHECKING:
@@ -27,14 +28,25 @@ def save_model(
         tokenizer: Its tokenizer.
         card: The text of README.md.
         made: The task that it is finetuned for.
+
+    Raises:
+        PlmError: The disk refused.
     """
     beside, target = folder / ".model.writing", folder / "model"
-    shutil.rmtree(beside, ignore_errors=True)
-    write_model(beside, model, tokenizer)
-    (beside / "README.md").write_text(card, encoding="utf-8")
-    if made is not None:
-        made.write(beside)
-    beside.rename(target)
+    with writing(target):
+        shutil.rmtree(beside, ignore_errors=True)
+        write_model(beside, model, tokenizer)
+        (beside / "README.md").write_text(card, encoding="utf-8")
+        if made is not None:
+            made.write(beside)
+        if target.is_dir() and not any(target.iterdir()):
+            target.rmdir()
+        elif target.exists():  # not all of a model; somebody may look into it
+            number = 1
+            while (aside := folder / f"model.incomplete-{number}").exists():
+                number += 1
+            target.rename(aside)
+        put_in_place(beside, target)
     return target
 
 

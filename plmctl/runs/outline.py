@@ -22,6 +22,7 @@ def check_network(config: PretrainConfig) -> None:
         ConfigError: From the family, the objective, or transformers.
         DataError: The weights to start from, or the teacher's, are not whole.
     """
+    check_lengths(config)
     Encoder(config.tokenizer)  # refuses what is no tokenizer
     vocab = Vocab.from_folder(config.tokenizer)
     check_objective(config, vocab)
@@ -36,6 +37,21 @@ def check_network(config: PretrainConfig) -> None:
     if check is not None:
         longest = max(phase.seq_len for phase in config.train.phases)
         check(config.objective, config.tokenizer, outline, longest)
+
+
+def check_lengths(config: PretrainConfig) -> None:
+    """Refuse sequences that are longer than the network has positions.
+
+    Raises:
+        ConfigError: With the longest of the phases.
+    """
+    longest = max(phase.seq_len for phase in config.train.phases)
+    positions = families.get(config.model.family).positions(config.model)
+    if longest > positions:
+        raise ConfigError(
+            f"train.phases: seq_len {longest} is longer than the network's {positions} positions",
+            "shorten the sequences, or increase the number of positions under `model`",
+        )
 
 
 def _check_sharded(config: PretrainConfig, model_type: str) -> None:

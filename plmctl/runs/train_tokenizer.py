@@ -1,9 +1,14 @@
-"""``plmctl train-tokenizer``: raw text in, a Hugging Face tokenizer folder out."""
+"""``plmctl train-tokenizer``: raw text in, a Hugging Face tokenizer folder out.
+
+What is measured is written before the tokenizer, and the tokenizer's sums last of all: if they are
+there, everything is.
+"""
 
 import heapq
 import os
 import shutil
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +18,14 @@ from plmctl.corpus.excerpt import lot
 from plmctl.corpus.portion import Portion, portion
 from plmctl.corpus.sentences import choose_rule
 from plmctl.errors import ConfigError
+from plmctl.files import sync, write_atomically, writing
+from plmctl.reporting.reader import read_status
 from plmctl.reporting.tables import figures_table
-from plmctl.runs.folder import check_run, open_run, write_results
+from plmctl.runs.folder import AtWork, check_run, open_run, write_results
 from plmctl.runs.say import say, show
 from plmctl.runs.tokenizers import HELD_OUT
 from plmctl.tokenization.check import check_saved, check_tokenizer
+from plmctl.tokenization.load import load_tokenizer
 from plmctl.tokenization.probe import write_probe
 from plmctl.tokenization.sums import NAME as SUMS
 from plmctl.tokenization.sums import write_sums
@@ -27,6 +35,8 @@ from plmctl.training.display import work_progress
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_SAVING = ".saving"
+_FILES = (SUMS, "tokenizer.json", f"eval/{HELD_OUT}", "eval/tokenizer.json")
 _HELD_OUT = 0.005  # share of the text, to measure on
 _HELD_OUT_FROM = 1_000_000  # bytes of a text that can spare it
 _MEASURED = 500_000  # bytes, at most
@@ -36,9 +46,9 @@ _PIECE = 1_000  # characters: longer lines are held out in pieces, not whole
 def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
     """Learn, save, load again and compare; a finished tokenizer is left alone."""
     check_run(config, config.run, fresh=fresh)
-    if (Path(config.run) / SUMS).is_file() and not fresh:
-        check_tokenizer(config.run)
-        say(f"{config.run} is finished: this tokenizer is trained already")
+    folder = Path(config.run)
+    if not fresh and _is_trained(folder):
+        _complete(config, folder)
         return
     began = time.perf_counter()
     part = portion(config.data, config.data.max_bytes, config.seed)
@@ -46,19 +56,41 @@ def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
     text = _Text(part, config.seed)
     trained = train(config, text.lines(), lambda title: work_progress(title, "items"))
     seconds = time.perf_counter() - began
-    folder = open_run(config, config.run, fresh=fresh)
-    _save(trained.tokenizer, folder, text.held_out)
     _notes(config, part, trained)
-    figures = _figures(trained.tokenizer, text.held_out) | {
-        "learnt from": f"{part.size / 1e6:,.1f} MB",
-        "measured on": text.source,
-        "seconds": round(seconds, 1),
-    }
-    held_out = "\n".join(line.replace("\n", " ") for line in text.held_out)
-    (folder / "eval").mkdir(exist_ok=True)
-    (folder / "eval" / HELD_OUT).write_text(held_out + "\n", encoding="utf-8")
-    write_results(folder, "tokenizer", {"kind": "tokenizer", "results": figures})
+    open_run(config, config.run, fresh=fresh)
+    with AtWork(folder) as work:
+        work.promise(_FILES)
+        _save(trained.tokenizer, folder, text.held_out)
+        figures = _measure(trained.tokenizer, folder, part, text, seconds)
+        _place(folder)
+        work.finish()
     show(figures, [figures_table(f"tokenizer {folder}", figures)], as_json=as_json)
+
+
+def _is_trained(folder: Path) -> bool:
+    """Whether all of the tokenizer is there, or lies ready to be put in its place."""
+    return (folder / SUMS).is_file() or (folder / _SAVING / SUMS).is_file()
+
+
+def _complete(config: TokenizerConfig, folder: Path) -> None:
+    """Finish a run whose tokenizer is trained; one that is finished is left alone."""
+    there = [folder / name for name in _FILES]
+    status = read_status(folder)
+    if all(path.is_file() for path in there) and (status is None or status.name == "finished"):
+        check_tokenizer(config.run)
+        say(f"{config.run} is finished: this tokenizer is trained already")
+        return
+    with AtWork(folder) as work:
+        work.promise(_FILES)
+        _place(folder)
+        check_tokenizer(config.run)
+        if work.status.missing(folder):  # what was measured is lost: the text is read again
+            part = portion(config.data, config.data.max_bytes, config.seed)
+            text = _Text(part, config.seed)
+            deque(text.lines(), maxlen=0)
+            _measure(load_tokenizer(config.run), folder, part, text, None)
+        work.finish()
+    say(f"{config.run} is finished: this tokenizer was trained already, and is completed")
 
 
 class _Text:
@@ -163,16 +195,49 @@ def _pieces(line: str) -> Iterator[str]:
 
 
 def _save(tokenizer: "PreTrainedTokenizerBase", folder: Path, lines: list[str]) -> None:
-    """Save beside, test what was saved, and only then put it in place."""
-    beside = folder / ".saving"
-    shutil.rmtree(beside, ignore_errors=True)
-    tokenizer.save_pretrained(beside)
-    check_saved(beside, tokenizer, lines[:200])
-    write_probe(beside)
-    write_sums(beside)
-    for path in sorted(beside.iterdir(), key=lambda path: path.name == SUMS):
-        path.replace(folder / path.name)  # the sums, the mark of a finished tokenizer, come last
-    beside.rmdir()
+    """Save beside, and test what was saved."""
+    beside = folder / _SAVING
+    with writing(beside):
+        shutil.rmtree(beside, ignore_errors=True)
+        tokenizer.save_pretrained(beside)
+        check_saved(beside, tokenizer, lines[:200])
+        write_probe(beside)
+
+
+def _measure(
+    tokenizer: "PreTrainedTokenizerBase",
+    folder: Path,
+    part: Portion,
+    text: _Text,
+    seconds: float | None,
+) -> dict[str, Any]:
+    """Write the text that was held out, and how well the vocabulary fits it."""
+    figures = _figures(tokenizer, text.held_out) | {
+        "learnt from": f"{part.size / 1e6:,.1f} MB",
+        "measured on": text.source,
+    }
+    if seconds is not None:
+        figures["seconds"] = round(seconds, 1)
+    with writing(folder / "eval" / HELD_OUT) as path:
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, "".join(line.replace("\n", " ") + "\n" for line in text.held_out))
+    write_results(folder, "tokenizer", {"kind": "tokenizer", "results": figures})
+    return figures
+
+
+def _place(folder: Path) -> None:
+    """Put what was saved, or what is left of it after a kill, in place; the sums come last."""
+    beside = folder / _SAVING
+    if not beside.is_dir():
+        return
+    with writing(folder):
+        if not (beside / SUMS).is_file() and not (folder / SUMS).is_file():
+            write_sums(beside)
+        for path in sorted(beside.iterdir(), key=lambda path: path.name == SUMS):
+            sync(path)
+            path.replace(folder / path.name)
+        beside.rmdir()
+        sync(folder)
 
 
 def _notes(config: TokenizerConfig, part: Portion, trained: Trained) -> None:

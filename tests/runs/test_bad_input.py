@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.runs.conftest import Cli, pretrain_config, run_main, write
+from plmctl.corpus.split import share_of
+from tests.runs.conftest import Cli, corpus_text, pretrain_config, run_main, write
 
 
 def refused(result: tuple[int, str, str], code: int, *words: str) -> None:
@@ -108,6 +109,50 @@ def test_a_sequence_longer_than_the_positions(cli: Cli) -> None:
         "seq_len 32",
         "16 positions",
     )
+
+
+def test_a_sequence_longer_than_the_positions_is_refused_before_text_is_read(cli: Cli) -> None:
+    settings = ["data.store=unread-store", "train.phases.0.seq_len=1024"]
+    refused(cli("pretrain", "bert.yaml", "run=x", *settings), 2, "seq_len 1024", "512 positions")
+    assert not Path("unread-store").exists()
+
+
+MIXED = "data={train: [], mixture: [%s, {name: small, train: [nine.txt], weight: 1}], valid: 0.1}"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("bert", ["data.valid=[one.txt]"], ["the validation text:", "needs two documents"]),
+        ("bert", ["data.valid=0.004"], ["the validation text:", "increase data.valid"]),
+        (
+            "bert",
+            [MIXED % "{name: big, train: [text.txt], weight: 1}"],
+            ["the validation text of the source 'small'", "increase data.valid"],
+        ),
+        ("gpt2", ["data.valid=[word.txt]"], ["the validation text:", "one sequence of 32"]),
+    ],
+)
+def test_a_validation_text_that_cannot_be_scored_is_refused_before_the_first_step(
+    cli: Cli, name: str, settings: list[str], words: list[str]
+) -> None:
+    Path("one.txt").write_text(corpus_text(1), encoding="utf-8")
+    documents = sorted(corpus_text(9).split("\n\n"), key=share_of)[1:]  # one of them is held out
+    Path("nine.txt").write_text("\n\n".join(documents), encoding="utf-8")
+    Path("word.txt").write_text("Anna.\n", encoding="utf-8")
+    refused(cli("pretrain", f"{name}.yaml", "run=x", *settings), 3, "data.valid: ", *words)
+    assert not Path("x").exists()
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_a_metric_that_the_task_lacks_is_refused_before_the_first_step(
+    cli: Cli, pretrained: dict[str, Path], keep: str
+) -> None:
+    config = finetune_config(pretrained["bert"]) | {"run": f"unknown-metric-{keep}"}
+    config["train"] |= {"metric": "acuracy", "keep": keep}
+    write("metric.yaml", config)
+    refused(cli("finetune", "metric.yaml"), 2, "'acuracy'; did you mean 'accuracy'?")
+    assert not Path(f"unknown-metric-{keep}/metrics.jsonl").exists()
 
 
 def test_an_objective_that_the_family_has_no_heads_for(cli: Cli) -> None:
@@ -210,7 +255,7 @@ def test_a_share_that_holds_nothing_out_is_told_of(cli: Cli) -> None:
     settings = ["data.train=[few.txt]", "data.valid=0.001", "train.batch_size=2"]
     code, _, err = cli("pretrain", "bert.yaml", "run=held-out-nothing", *settings)
     assert code == 0
-    assert err.count("data.valid: no document is among the 0.001 that are held out") == 1
+    assert err.count("the validation split (0.001 of the documents) is empty") == 1
 
 
 def finetune_config(run: Path) -> dict:

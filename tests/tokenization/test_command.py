@@ -60,7 +60,9 @@ def test_a_folder_for_any_use(command: Command) -> None:
     assert code == 0
     assert "vocabulary" in out
     assert "150" in out
-    assert set(FILES) | {"config.yaml", "eval"} == {path.name for path in Path("tok").iterdir()}
+    assert set(FILES) | {"config.yaml", "eval", "status.json", ".lock"} == {
+        path.name for path in Path("tok").iterdir()
+    }
     assert load_tokenizer("tok").mask_token_id == Vocab.from_folder("tok").mask == 4
     assert Encoder("tok").vocab_size == 150
 
@@ -112,6 +114,26 @@ def test_a_run_that_was_cut_short_is_done_again(command: Command) -> None:
     assert command()[0] == 0
     assert content("tok") == before
     assert not Path("tok/.saving").exists()
+
+
+def test_what_was_measured_is_measured_again_where_it_is_lost(command: Command) -> None:
+    """As a version that measured last left it when it was killed before."""
+    assert command()[0] == 0
+    before, results = content("tok"), json.loads(Path("tok/eval/tokenizer.json").read_text())
+    held_out = Path("tok/eval/held_out.txt").read_bytes()
+    trained = Path("tok/tokenizer.json").stat().st_mtime_ns
+    for lost in (["eval/tokenizer.json"], ["eval/held_out.txt", "status.json"]):
+        for name in lost:
+            Path("tok", name).unlink()
+        code, _, err = command()
+        assert code == 0, err
+        assert "is completed" in err
+    again = json.loads(Path("tok/eval/tokenizer.json").read_text())
+    del results["results"]["seconds"]
+    assert again == results
+    assert Path("tok/eval/held_out.txt").read_bytes() == held_out
+    assert content("tok") == before
+    assert Path("tok/tokenizer.json").stat().st_mtime_ns == trained
 
 
 def test_a_tokenizer_that_was_changed_is_refused(command: Command) -> None:

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils import signal_handling
 
 from plmctl.corpus.store import TokenStore
-from plmctl.errors import PlmError
+from plmctl.errors import DataError, PlmError
 from plmctl.modeling.batch import Batch
 from plmctl.runs.launch import descendants
 from plmctl.training.checkpoint import Checkpoints, Retention, restore
@@ -137,6 +137,63 @@ def test_the_log_goes_on_without_gap_or_repetition(
         file.write(torn)
     run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path)
     assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 9))
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_log_that_lost_lines_is_told_and_nothing_is_touched(
+    background: bool, store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    plan = replace(tiny_plan("clm", store, steps=(8,), save_every=3), background=background)
+    with pytest.raises(PlmError, match="after step 5 of 8"):
+        run_plan(tiny_engine(tiny_network("clm")), replace(plan, until=5), tmp_path)
+    log = tmp_path / "metrics.jsonl"
+    whole = log.read_bytes()
+    log.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="up to step 5 are missing or changed: .* 5 lines"):
+        run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path)
+    assert log.read_bytes() == whole[: len(whole) // 2]
+    log.write_bytes(whole)
+    run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path)
+    assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 9))
+
+
+def test_a_checkpoint_of_an_older_version_continues_with_a_notice(
+    store: TokenStore, tmp_path: Path, run_plan: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tiny_plan("clm", store, steps=(8,))
+    with pytest.raises(PlmError, match="after step 5 of 8"):
+        run_plan(tiny_engine(tiny_network("clm")), replace(plan, until=5), tmp_path)
+    manifest = tmp_path / "checkpoints" / "step-000005" / "manifest.json"
+    entries = json.loads(manifest.read_text())
+    del entries["metrics.jsonl"]
+    manifest.write_text(json.dumps(entries))
+    run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path)
+    assert capsys.readouterr().err.count("made by an older version") == 1
+    assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 9))
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_last_validation_that_fails_costs_no_step(
+    background: bool, store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    plan = replace(tiny_plan("clm", store, steps=(6,)), background=background)
+
+    def failing(*, stop: object = None) -> dict[str, float]:
+        raise DataError("this text cannot be scored")
+
+    def fine(*, stop: object = None) -> dict[str, float]:
+        return {"valid/loss": 2.0}
+
+    with pytest.raises(DataError, match="cannot be scored"):
+        run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path / "a", failing)
+    assert steps(tmp_path / "a" / "checkpoints") == [6]
+    for name in ("a", "b"):
+        run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path / name, fine)
+    log_a, log_b = (metrics(tmp_path / name) for name in ("a", "b"))
+    assert [line["step"] for line in log_a] == [1, 2, 3, 4, 5, 6, 6]
+    assert [line.get("loss") for line in log_a] == [line.get("loss") for line in log_b]
+    run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path / "a", fine)  # nothing is left to do
+    assert [line["step"] for line in metrics(tmp_path / "a")] == [1, 2, 3, 4, 5, 6, 6]
 
 
 # PyTorch raises in whatever runs at that moment, which may be a destructor.

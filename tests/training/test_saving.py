@@ -20,7 +20,7 @@ from plmctl.modeling.carried import Carried
 from plmctl.runs.child import start
 from plmctl.training.checkpoint import Checkpoints, Retention
 from plmctl.training.guard import Guard
-from plmctl.training.journal import Journal
+from plmctl.training.journal import Journal, Mark
 from plmctl.training.loop import Engine, Plan
 from plmctl.training.saving import Saver
 from plmctl.training.state import Snapshot, Trained, snapshot
@@ -103,10 +103,10 @@ class Gated(Checkpoints):
         super().__init__(folder, Retention(5))
         self.gate, self.began = Event(), list[int]()
 
-    def write(self, state: Snapshot) -> Path:
+    def write(self, state: Snapshot, journal: Mark | None = None) -> Path:
         self.began.append(state.state["step"])
         assert self.gate.wait(30)
-        return super().write(state)
+        return super().write(state, journal)
 
 
 def test_one_save_is_under_way_at_a_time(tmp_path: Path) -> None:
