@@ -11,10 +11,8 @@ from pathlib import Path
 import torch
 
 from plmctl import families, registry
-from plmctl.training.checkpoint import Checkpoints
+from plmctl.training.checkpoint import Checkpoints, Saver, Trained
 from plmctl.training.journal import Journal
-from plmctl.training.saving import Saver
-from plmctl.training.state import Trained
 
 
 def main(folder: Path) -> None:

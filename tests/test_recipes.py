@@ -13,7 +13,7 @@ import pytest
 from plmctl.config.document import read
 from plmctl.config.load import dump, kind_of, load
 from plmctl.tokenization.templates import rules_of
-from plmctl.training.ramp import ramp
+from plmctl.training.schedule import ramp
 
 ROOT = Path(__file__).parents[1] / "configs"
 FILES = sorted(str(path.relative_to(ROOT)) for path in ROOT.rglob("*.yaml"))

@@ -71,7 +71,7 @@ def score_text(
     from plmctl.evaluation.scoring import score
     from plmctl.modeling.network import Network
     from plmctl.tokenization.vocab import Vocab
-    from plmctl.training.loader import Slicing, scoring_batches
+    from plmctl.training.data import Slicing, scoring_batches
 
     member = objectives.get(objective.name)
     name = family_of(subject.model)

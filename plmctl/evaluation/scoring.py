@@ -41,7 +41,7 @@ def score(
     """
     import torch
 
-    from plmctl.training.step import weight
+    from plmctl.training.data import weight
     from plmctl.training.stop import StopAsked
 
     network.eval()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Inspectable(Protocol):
-    """What an objective over a store does besides a ``training.step.Step``: ``plmctl preview``."""
+    """What an objective over a store does besides a ``training.data.Step``: ``plmctl preview``."""
 
     def __len__(self) -> int:
         """Samples in an epoch."""
@@ -46,7 +46,7 @@ class Objective(Protocol):
     def make(
         self, config: Any, store: "TokenStore", vocab: "Vocab", seq_len: int, seed: int
     ) -> Any:
-        """The objective over a store: a ``training.step.Step`` and ``Inspectable``."""
+        """The objective over a store: a ``training.data.Step`` and ``Inspectable``."""
 
 
 def get(name: str) -> Objective:

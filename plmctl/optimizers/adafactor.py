@@ -40,8 +40,7 @@ def make(config: Config, network: nn.Module, *, fused: bool) -> Optimizer:
     PyTorch's own differs from the paper: the rate is capped at 1/sqrt(t), and the small constant
     bounds the squares from below instead of being added.
     """
-    from plmctl.training.factored import Adafactor
-    from plmctl.training.optim import decay_groups
+    from plmctl.optimizers._updates import Adafactor, decay_groups
 
     return Adafactor(  # type: ignore[no-untyped-call]
         decay_groups(network, config.weight_decay),

@@ -34,7 +34,7 @@ def make(config: Config, network: nn.Module, *, fused: bool) -> Optimizer:
     """PyTorch's Adagrad."""
     from torch.optim import Adagrad
 
-    from plmctl.training.optim import decay_groups
+    from plmctl.optimizers._updates import decay_groups
 
     return Adagrad(
         decay_groups(network, config.weight_decay),

@@ -21,8 +21,7 @@ def make(config: OptimConfig, network: nn.Module, *, fused: bool) -> Optimizer:
     """
     from torch.optim import AdamW
 
-    from plmctl.training.moments import Moments
-    from plmctl.training.optim import decay_groups, trained
+    from plmctl.optimizers._updates import Moments, decay_groups, trained
 
     groups = decay_groups(network, config.weight_decay)
     if config.decay == "all":

@@ -32,8 +32,7 @@ class Config(OptimizerConfig):
 
 def make(config: Config, network: nn.Module, *, fused: bool) -> Optimizer:
     """LAMB, the layerwise rate on what is decayed, as google-research/albert (lamb_optimizer)."""
-    from plmctl.training.moments import Moments
-    from plmctl.training.optim import decay_groups
+    from plmctl.optimizers._updates import Moments, decay_groups
 
     matrices, *rest = decay_groups(network, config.weight_decay)
     return Moments(

@@ -32,8 +32,7 @@ class Config(OptimizerConfig):
 
 def make(config: Config, network: nn.Module, *, fused: bool) -> Optimizer:
     """PyTorch's Muon and AdamW as one optimizer."""
-    from plmctl.training.muon import MuonAndAdamW, hidden_matrices
-    from plmctl.training.optim import decay_groups
+    from plmctl.optimizers._updates import MuonAndAdamW, decay_groups, hidden_matrices
 
     hidden = hidden_matrices(network)
     return MuonAndAdamW(

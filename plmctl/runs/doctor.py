@@ -65,7 +65,7 @@ def machine(folder: Path) -> dict[str, Any]:
     """
     import torch
 
-    from plmctl.training.hardware import native_bf16
+    from plmctl.training.engine import native_bf16
 
     there = next(
         place for place in (folder.absolute(), *folder.absolute().parents) if place.exists()

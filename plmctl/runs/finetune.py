@@ -35,7 +35,8 @@ from plmctl.shaping.keys import fold, stream
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from plmctl.training.loop import Engine, Plan
+    from plmctl.training.engine import Engine
+    from plmctl.training.loop import Plan
 
 _REPORT = "report.html"
 
@@ -131,8 +132,8 @@ def _train(
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints
     from plmctl.training.engine import make_accelerator
-    from plmctl.training.fitting import fitted
     from plmctl.training.journal import Journal
+    from plmctl.training.memory import fitted
 
     folder = Path(config.run)
     accelerator = make_accelerator(config.compute)
@@ -178,8 +179,7 @@ def _engine(config: FinetuneConfig, accelerator: "Accelerator", examples: Exampl
 
     from plmctl.modeling.heads.relabel import new_head
     from plmctl.modeling.network import Network
-    from plmctl.training.compiling import for_finetuning
-    from plmctl.training.engine import make_engine
+    from plmctl.training.engine import for_finetuning, make_engine
     from plmctl.training.finetuning import ready, slow_down
 
     task = tasks.get(config.task.name)
@@ -214,8 +214,8 @@ def _dropout(config: FinetuneConfig) -> dict[str, float]:
 
 def make_plan(config: FinetuneConfig, step: Any, accelerator: "Accelerator") -> "Plan":
     """The steps of a config, cut up for these processes."""
-    from plmctl.training.loader import Slicing, auto_micro_batch
-    from plmctl.training.loop import Phase, Plan
+    from plmctl.training.data import Phase, Slicing, auto_micro_batch
+    from plmctl.training.loop import Plan
     from plmctl.training.schedule import rate
 
     batch = config.train.batch_size
@@ -253,7 +253,7 @@ def _save(
     bare = engine.accelerator.unwrap_model(engine.network)
     model: Any = bare.model
     if config.train.keep == "best":
-        from plmctl.training.best import take_best
+        from plmctl.training.checkpoint import take_best
 
         facts |= {"best_step": take_best(folder / "best", model)}
     if config.lora is not None:

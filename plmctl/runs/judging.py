@@ -12,8 +12,9 @@ from plmctl.errors import ConfigError
 from plmctl.registry import nearest
 
 if TYPE_CHECKING:
-    from plmctl.training.best import Watch
-    from plmctl.training.loop import Engine, Plan
+    from plmctl.training.checkpoint import Watch
+    from plmctl.training.engine import Engine
+    from plmctl.training.loop import Plan
     from plmctl.training.stop import StopRequest
 
 # The figures that tasks are judged by where the config names none: the first that a task has.
@@ -57,7 +58,7 @@ def larger(metric: str) -> bool:
 
 def watch_of(config: FinetuneConfig, folder: Path) -> Watch | None:
     """What the config asks to be kept and waited for; None: the last weights, to the end."""
-    from plmctl.training.best import Watch
+    from plmctl.training.checkpoint import Watch
 
     train = config.train
     if train.keep == "last" and train.patience is None:
@@ -110,7 +111,7 @@ def validate(
         StopAsked: Some process was asked to stop meanwhile.
     """
     from plmctl.evaluation.scoring import score
-    from plmctl.training.loader import scoring_batches
+    from plmctl.training.data import scoring_batches
 
     batches = scoring_batches(step, plan.phases[0].slicing)
     bare = engine.accelerator.unwrap_model(engine.network)

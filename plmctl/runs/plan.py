@@ -12,7 +12,7 @@ from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.formatting import duration, shown
 from plmctl.reporting.tables import figures_table
 from plmctl.runs.say import say, show
-from plmctl.training.ramp import course
+from plmctl.training.schedule import course
 
 if TYPE_CHECKING:
     from plmctl.config.pretrain import PretrainConfig
@@ -199,9 +199,9 @@ def _measured(config: PretrainConfig) -> dict[str, Any]:
     from plmctl.runs.launch import process_count
     from plmctl.runs.prepare import prepare
     from plmctl.runs.pretrain import check, make_network, make_plan, shapes_vary
+    from plmctl.training.data import StepBatches
     from plmctl.training.engine import make_accelerator, make_engine
-    from plmctl.training.loader import StepBatches
-    from plmctl.training.update import update
+    from plmctl.training.loop import update
 
     prepared = prepare(config)
     check(config, prepared)

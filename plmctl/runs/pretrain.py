@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from plmctl.modeling.network import Network
-    from plmctl.training.loop import Engine, Plan
-    from plmctl.training.step import Step
+    from plmctl.training.data import Step
+    from plmctl.training.engine import Engine
+    from plmctl.training.loop import Plan
     from plmctl.training.stop import StopRequest
 
 
@@ -164,7 +165,7 @@ def _validating(what: str, *, held_out: bool) -> Iterator[None]:
 
 
 def _check_rows(config: PretrainConfig, step: "Step") -> None:
-    from plmctl.training.step import streamed
+    from plmctl.training.data import streamed
 
     if streamed(step) and config.train.batch_ramp is not None:
         raise ConfigError(
@@ -187,7 +188,7 @@ def make_step(config: PretrainConfig, store: Corpus, prepared: Prepared, seq_len
         DataError: The corpus gives no sequence.
     """
     if isinstance(store, MixedStore):
-        from plmctl.training.mixture import mixture
+        from plmctl.training.data import mixture
 
         steps = [make_step(config, one, prepared, seq_len) for one in store.stores]
         return mixture(store.names, steps, store.weights, config.seed)
@@ -238,11 +239,10 @@ def shapes_vary(config: PretrainConfig) -> bool:
 
 def make_plan(config: PretrainConfig, prepared: Prepared, accelerator: "Accelerator") -> "Plan":
     """The phases of a config, cut up for these processes."""
-    from plmctl.training.clock import factor
-    from plmctl.training.compiling import compiles
-    from plmctl.training.loader import Slicing, auto_micro_batch
-    from plmctl.training.loop import Phase, Plan
-    from plmctl.training.ramp import course
+    from plmctl.training.data import Phase, Slicing, auto_micro_batch
+    from plmctl.training.engine import compiles
+    from plmctl.training.loop import Plan
+    from plmctl.training.schedule import course, factor
 
     world, device = accelerator.num_processes, accelerator.device.type
     batch = config.train.batch_size
@@ -291,8 +291,8 @@ def _train(
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints
     from plmctl.training.engine import make_accelerator, make_engine
-    from plmctl.training.fitting import fitted
     from plmctl.training.journal import Journal
+    from plmctl.training.memory import fitted
 
     folder = Path(config.run)
     accelerator = make_accelerator(config.compute)
@@ -341,8 +341,8 @@ def _validate(
 ) -> dict[str, float]:
     """The held-out text under the first epoch's masks, the same at every validation."""
     from plmctl.evaluation.scoring import score
-    from plmctl.training.loader import scoring_batches
-    from plmctl.training.sharding import whole
+    from plmctl.training.data import scoring_batches
+    from plmctl.training.distributed import whole
 
     if valid is None:
         return {}

@@ -36,8 +36,8 @@ def whole_model(
     Raises:
         PlmError: The checkpoint was damaged meanwhile.
     """
-    from plmctl.training.sharding import is_sharded
-    from plmctl.training.state import load_weights
+    from plmctl.training.checkpoint import load_weights
+    from plmctl.training.distributed import is_sharded
 
     model: Any = engine.trained().network
     if is_sharded(model):

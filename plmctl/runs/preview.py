@@ -21,7 +21,7 @@ from plmctl.tokenization.pieces import token_texts
 
 if TYPE_CHECKING:
     from plmctl.objectives import Inspectable
-    from plmctl.training.loader import Ints
+    from plmctl.training.data import Ints
 
 _BATCH = 64  # examples at once
 
@@ -61,8 +61,8 @@ def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: boo
         ConfigError: The run has fewer steps.
     """
     from plmctl.shaping.keys import fold
-    from plmctl.training.loader import Slicing, StepBatches
-    from plmctl.training.ramp import course
+    from plmctl.training.data import Slicing, StepBatches
+    from plmctl.training.schedule import course
 
     if batch > config.train.steps:
         raise ConfigError(f"--batch {batch}: the run has {config.train.steps:,} steps")
@@ -92,7 +92,7 @@ def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: boo
 
 
 def _statistics(step: "Inspectable", count: int, seed: int) -> dict[str, float]:
-    from plmctl.training.loader import examples_of
+    from plmctl.training.data import examples_of
 
     batches = -(-count // _BATCH)
     tallies = []
@@ -104,7 +104,7 @@ def _statistics(step: "Inspectable", count: int, seed: int) -> dict[str, float]:
 
 
 def _print_examples(config: PretrainConfig, step: "Inspectable", count: int) -> None:
-    from plmctl.training.loader import examples_of
+    from plmctl.training.data import examples_of
 
     examples = examples_of(0, len(step), max(count, 1), config.seed)
     _print(config, step, examples[:, :count])

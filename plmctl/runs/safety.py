@@ -19,7 +19,7 @@ def retention(config: CheckpointConfig) -> "Retention":
 
 def safety(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
     """Fields of a ``Plan``: when it saves, and what it does where it cannot go on as it is."""
-    from plmctl.training.guard import Guard
+    from plmctl.training.loop import Guard
 
     return {
         "save_every": config.checkpoint.every,

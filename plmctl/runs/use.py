@@ -25,8 +25,7 @@ def would_use(config: RunConfig) -> dict[str, Any]:
 
     from plmctl.config.pretrain import PretrainConfig
     from plmctl.runs.launch import process_count
-    from plmctl.training.compiling import compiles, for_finetuning
-    from plmctl.training.engine import make_accelerator
+    from plmctl.training.engine import compiles, for_finetuning, make_accelerator
 
     processes = process_count(config.launch, config.compute.device)
     accelerator = make_accelerator(config.compute)
@@ -110,7 +109,7 @@ def _model_type(config: RunConfig) -> str:
 def _micro_batch(config: RunConfig, processes: int, device: str) -> int | list[int]:
     """Rows of a forward: of each phase, if they are not the same."""
     from plmctl.config.pretrain import PretrainConfig
-    from plmctl.training.loader import auto_micro_batch
+    from plmctl.training.data import auto_micro_batch
 
     train = config.train
     if isinstance(config, PretrainConfig):

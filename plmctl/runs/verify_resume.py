@@ -21,7 +21,7 @@ from plmctl.runs.killing import Kill, Moment, missing, moments, run_killed, run_
 from plmctl.runs.say import say, show
 
 if TYPE_CHECKING:
-    from plmctl.training.plan import Plan
+    from plmctl.training.loop import Plan
 
 AnyConfig = PretrainConfig | FinetuneConfig
 
@@ -147,7 +147,7 @@ def _examples(config: AnyConfig, wanted: Wanted, base: Path) -> list[Check]:
 
 
 def _write_digests(config: AnyConfig, wanted: Wanted, path: Path) -> None:
-    from plmctl.training.digest import step_digests
+    from plmctl.training.data import step_digests
     from plmctl.training.engine import make_accelerator
 
     plan = _plan(config, make_accelerator(config.compute))

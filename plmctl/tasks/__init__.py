@@ -110,7 +110,7 @@ class Task(Protocol):
 
 
 class Examples(Protocol):
-    """Rows as a network takes them: a ``training.step.Step`` that can also say what was answered.
+    """Rows as a network takes them: a ``training.data.Step`` that can also say what was answered.
 
     A row may give several examples (the windows of a long text).
     """

@@ -1,11 +1,16 @@
-"""Checkpoints that are complete or absent.
+"""Checkpoints: the state of a run in memory and on disk, each complete or absent.
 
 A checkpoint is written beside its place, flushed to disk, listed in a manifest of sizes and hashes,
 and renamed; a reader that finds the folder finds all of it. The manifest also records how much of
 the run's ``metrics.jsonl`` belongs to the checkpoint. Weights and optimizer states are safetensors,
 everything else JSON: loading one runs no code. There is no random state in it, since every draw is
 keyed by the step.
+
+Here are the state (``Trained``, ``Snapshot``), its folders (``Checkpoints``), writing them while
+training continues (``Saver``), and the best weights so far (``Watch``).
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
@@ -13,24 +18,189 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from threading import Thread
+from types import TracebackType
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from plmctl.errors import PlmError
+from plmctl.errors import ConfigError, PlmError
 from plmctl.files import sync
-from plmctl.training.journal import Mark
-from plmctl.training.state import Snapshot, snapshot, write
-from plmctl.training.state import Trained as Trained
-from plmctl.training.state import load_weights as load_weights
-from plmctl.training.state import restore as restore
-from plmctl.training.state import save_weights as save_weights
+from plmctl.modeling.carried import Carried
+from plmctl.training.distributed import cut_like, gathered, is_sharded
+from plmctl.training.journal import Journal, Mark, Progress
+from plmctl.training.memory import is_out_of_memory
+
+# --- The state of a run, in memory and in a checkpoint's files ---
+
+
+_CARRIED = "carried.safetensors"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a checkpoint holds: the unwrapped network, its optimizer, and what else there may be.
+
+    Attributes:
+        scaler: Of fp16.
+        carried: The state of a recurrent network's rows between steps.
+    """
+
+    network: nn.Module
+    optimizer: Optimizer
+    scaler: torch.amp.GradScaler | None = None
+    carried: Carried = field(default_factory=Carried)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All of a state at one step, in host memory.
+
+    Attributes:
+        model: The weights, tied ones once.
+        optimizer: ``<field>/<parameter>``.
+        carried: The rows' state of a recurrent network; None for others.
+        state: What is no tensor, ``step`` included.
+    """
+
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    carried: Tensor | None
+    state: dict[str, Any]
+
+
+def snapshot(
+    trained: Trained,
+    step: int,
+    telemetry: Mapping[str, Any],
+    *,
+    copy: bool = False,
+    kept: bool = True,
+) -> Snapshot:
+    """The state after ``step`` updates; of a sharded network, called by all processes.
+
+    Args:
+        trained: What is saved.
+        step: Updates that were made.
+        telemetry: What else is kept, as JSON has it.
+        copy: Share no memory with the network, so that training may go on. It costs a copy of the
+            weights and of the optimizer's state in host memory, 12 bytes a parameter with AdamW.
+            What lies on another device is copied anyway.
+        kept: Whether this process wants it, and does not only help others to theirs: if not, it
+            gets one without tensors.
+    """
+    parameters = dict(trained.network.named_parameters())  # tied ones once
+    states = {
+        f"{field}/{name}": torch.as_tensor(value)
+        for name, parameter in parameters.items()
+        for field, value in trained.optimizer.state.get(parameter, {}).items()
+    }
+    rows = trained.carried.slots
+    state: dict[str, Any] = {"step": step, **telemetry}
+    if trained.scaler is not None:
+        state["scaler"] = trained.scaler.state_dict()
+    weights = {name: parameter.detach() for name, parameter in parameters.items()}
+    return Snapshot(
+        _in_host_memory(weights, copy=copy, kept=kept),
+        _in_host_memory(states, copy=copy, kept=kept),
+        None if rows is None else _host(rows, copy=copy),
+        state,
+    )
+
+
+def write(folder: Path, state: Snapshot) -> None:
+    """Write a state's files."""
+    save_file(state.model, folder / "model.safetensors")
+    save_file(state.optimizer, folder / "optimizer.safetensors")
+    if state.carried is not None:
+        save_file({"rows": state.carried}, folder / _CARRIED)
+    (folder / "state.json").write_text(json.dumps(state.state))
+
+
+def restore(folder: Path, trained: Trained) -> dict[str, Any]:
+    """Put a checkpoint's state into ``trained``, in place.
+
+    Returns:
+        The telemetry that was saved with it, ``step`` included.
+
+    Raises:
+        PlmError: The checkpoint is of another network.
+    """
+    load_weights(folder, trained.network)
+    states = load_file(folder / "optimizer.safetensors")
+    parameters = dict(trained.network.named_parameters())  # tied ones once
+    trained.optimizer.state.clear()  # a rollback finds a later state here
+    groups = trained.optimizer.param_groups
+    fused = {p for group in groups if group.get("fused") for p in group["params"]}
+    for key, value in states.items():
+        field, _, name = key.partition("/")
+        parameter = parameters[name]
+        # "step" goes where the optimizer keeps it: on the CPU, unless its kernel counts itself.
+        on_host = field == "step" and parameter not in fused
+        there = value if on_host else cut_like(value, parameter)
+        trained.optimizer.state[parameter][field] = there
+    if (folder / _CARRIED).is_file():
+        device = next(iter(parameters.values())).device
+        trained.carried.slots = load_file(folder / _CARRIED)["rows"].to(device)
+    saved: dict[str, Any] = json.loads((folder / "state.json").read_text())
+    if trained.scaler is not None and "scaler" in saved:
+        trained.scaler.load_state_dict(saved["scaler"])
+    return {key: value for key, value in saved.items() if key != "scaler"}
+
+
+def save_weights(folder: Path, network: nn.Module) -> None:
+    """Write a network's weights, tied ones once, where ``load_weights`` finds them."""
+    weights = {n: p.detach().contiguous().cpu() for n, p in network.named_parameters()}
+    save_file(weights, folder / "model.safetensors")
+
+
+def load_weights(folder: Path, network: nn.Module) -> None:
+    """Put a checkpoint's weights into a network, in place.
+
+    Raises:
+        PlmError: The checkpoint is of another network.
+    """
+    weights = load_file(folder / "model.safetensors")
+    parameters = dict(network.named_parameters())  # tied ones once
+    if weights.keys() != parameters.keys():
+        odd = sorted(weights.keys() ^ parameters.keys())[0]
+        raise PlmError(f"{folder}: made by another network: {odd!r} is on one side only")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(cut_like(weights[name], parameter))
+
+
+def _in_host_memory(tensors: dict[str, Tensor], *, copy: bool, kept: bool) -> dict[str, Tensor]:
+    """Whole ones, brought together one at a time where processes have parts."""
+    found = {}
+    for name, tensor in tensors.items():
+        all_of_it = gathered(tensor)
+        if kept:
+            found[name] = _host(all_of_it, copy=copy and all_of_it is tensor)
+    return found
+
+
+def _host(tensor: Tensor, *, copy: bool) -> Tensor:
+    host = tensor.contiguous().cpu()
+    shared = host.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+    return host.clone() if copy and shared else host
+
+
+# --- The folders of checkpoints ---
+
 
 MANIFEST = "manifest.json"
+
 _JOURNAL = "metrics.jsonl"  # in the manifest: of the run folder, not of the checkpoint
+
 _NEEDED = ("model.safetensors", "optimizer.safetensors", "state.json")
+
 _NAME = re.compile(r"step-\d+")
 
 
@@ -258,3 +428,172 @@ def _is_entry(item: tuple[str, Any]) -> bool:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- Saving: at once, or while training continues ---
+
+
+class Saver:
+    """Writes the checkpoints of a run, in the main process.
+
+    In the background the loop stands still only while the state is copied in memory; a thread
+    writes, hashes and flushes the copy, which needs no lock of Python's for all but milliseconds.
+    One save is under way at a time: a second waits for it. What goes wrong with it is raised by the
+    next call, and leaves the earlier checkpoints as they are. Open it as a context: leaving it
+    waits for the save, except where a second Ctrl-C says that nobody wants to wait.
+
+    Args:
+        checkpoints: Of the run.
+        journal: Flushed before every checkpoint, and told of it after.
+        background: Whether to go on while a checkpoint is written.
+        writes: Whether this is the process that does; others help it to a sharded state.
+    """
+
+    def __init__(
+        self, checkpoints: Checkpoints, journal: Journal, *, background: bool, writes: bool = True
+    ) -> None:
+        self._checkpoints, self._journal, self._background = checkpoints, journal, background
+        self._writes = writes
+        self._thread: Thread | None = None
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            return
+        try:
+            self.wait()
+        except PlmError as error:
+            if kind is None:
+                raise
+            self._journal.warn(str(error))  # what went wrong first is what is raised
+
+    def save(self, step: int, trained: Trained, telemetry: Mapping[str, Any]) -> None:
+        """Write the state after ``step`` updates.
+
+        Called by the main process; by all of them where the network is sharded.
+
+        Raises:
+            PlmError: The disk refused this one, or the one before it.
+        """
+        self.wait()
+        if not self._writes:
+            snapshot(trained, step, telemetry, kept=False)
+            return
+        mark = self._journal.mark()  # of now: lines that follow a copy belong to a later state
+        try:
+            state = snapshot(trained, step, telemetry, copy=self._background)
+        except (RuntimeError, MemoryError) as error:
+            again = self._background and not is_sharded(trained.network)  # others have gone on
+            if not (again and is_out_of_memory(error)):
+                raise
+            self._journal.warn(f"step {step}: no memory for a copy of the state; saved at once")
+            self._write(snapshot(trained, step, telemetry), mark)
+            return
+        if not self._background:
+            self._write(state, mark)
+            return
+        # A daemon: Ctrl-C twice must not wait at the interpreter's end.
+        self._thread = Thread(target=self._try, args=(state, mark), daemon=True)
+        self._thread.start()
+
+    def look(self) -> None:
+        """Raise what went wrong with a save that is over; wait for none."""
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until no save is under way.
+
+        Raises:
+            PlmError: It could not be written.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _try(self, state: Snapshot, mark: Mark) -> None:
+        try:
+            self._write(state, mark)
+        except BaseException as failure:  # whatever it is, the loop's thread raises it
+            self._failure = failure
+
+    def _write(self, state: Snapshot, mark: Mark) -> None:
+        self._journal.flush()  # a checkpoint that outlives a power cut must not outlive its log
+        folder = self._checkpoints.write(state, mark)
+        self._journal.event("saved", step=state.state["step"], checkpoint=folder.name)
+
+
+# --- The best weights so far, and early stopping ---
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What a run is judged by at its validations; its state is in ``Progress``.
+
+    The same scores give the same decisions, so a resumed run stops where an uninterrupted one does.
+
+    Attributes:
+        metric: The key of a score.
+        larger: Whether more of it is better.
+        patience: Validations without a better score after which the run ends; None: it goes on.
+        folder: Where the best weights are kept; None: they are not.
+    """
+
+    metric: str
+    larger: bool
+    patience: int | None
+    folder: Path | None
+
+    def after(self, progress: Progress, scores: Mapping[str, float]) -> Progress:
+        """The progress after a validation; the first of equal scores is the best.
+
+        Raises:
+            ConfigError: There is no such score.
+        """
+        if self.metric not in scores:
+            raise ConfigError(
+                f"train.metric: no figure {self.metric.removeprefix('valid/')!r} here",
+                f"there are: {', '.join(key.removeprefix('valid/') for key in scores)}",
+            )
+        score = float(scores[self.metric])
+        best = progress.judged
+        if best is None or (score > best[0] if self.larger else score < best[0]):
+            return replace(progress, judged=(score, progress.step), waited=0)
+        return replace(progress, waited=progress.waited + 1)
+
+    def over(self, progress: Progress) -> bool:
+        """Whether the patience is at its end."""
+        return self.patience is not None and progress.waited >= self.patience
+
+    def keep(self, network: nn.Module, step: int) -> None:
+        """Put weights that are the best so far in the place of earlier ones.
+
+        A run that is killed between this and the next checkpoint comes to the same step again, and
+        writes the same weights again.
+        """
+        if self.folder is None:
+            return
+        beside = self.folder.with_name(f".{self.folder.name}.writing")
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        save_weights(beside, network)
+        (beside / "state.json").write_text(json.dumps({"metric": self.metric, "step": step}))
+        shutil.rmtree(self.folder, ignore_errors=True)
+        beside.rename(self.folder)
+
+
+def take_best(folder: Path, network: nn.Module) -> int:
+    """Put the best weights into a network; the step that they are of."""
+    load_weights(folder, network)
+    return int(json.loads((folder / "state.json").read_text())["step"])

@@ -1,18 +1,22 @@
-"""Accelerate set up from a config: device, precision, processes."""
+"""What computes: device, precision, compilation, and Accelerate's network and optimizer."""
+
+from __future__ import annotations
 
 import ctypes
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 import torch.distributed
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
+from plmctl import registry
 from plmctl.config.optim import OptimizerConfig
 from plmctl.config.run import ComputeConfig
 from plmctl.errors import ConfigError
@@ -23,14 +27,9 @@ from plmctl.modeling.encoder import narrow
 from plmctl.modeling.network import Network
 from plmctl.modeling.recompute import recompute
 from plmctl.training.checkpoint import Trained
-from plmctl.training.compiling import compile_network, compiles
-from plmctl.training.hardware import native_bf16
-from plmctl.training.optim import make_optimizer
-from plmctl.training.sharding import is_sharded, shard
+from plmctl.training.distributed import is_sharded, shard
 
-# glibc's mallopt parameters (malloc.h)
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+# --- The engine ---
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,15 @@ class Engine:
         )
 
 
+# --- Device and precision ---
+
+
+# glibc's mallopt parameters (malloc.h)
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+
+
 def make_accelerator(compute: ComputeConfig) -> Accelerator:
     """The device and precision of a config, in the process group that the launcher made.
 
@@ -87,6 +95,72 @@ def make_accelerator(compute: ComputeConfig) -> Accelerator:
         cpu=compute.device == "cpu" or not torch.accelerator.is_available(),
         mixed_precision=_PRECISION[precision(compute, cuda=cuda)],
     )
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep large freed blocks for the next step instead of giving them back.
+
+    Logits and their gradients are tens of megabytes, and without this the kernel maps and zeroes
+    their pages anew in every step: a third of the time of a small causal model on CPU. It costs
+    address space only; nothing happens where the C library is another one.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(_M_MMAP_THRESHOLD, 2**30)
+
+
+def precision(compute: ComputeConfig, *, cuda: bool) -> str:
+    """The precision of a config here.
+
+    Args:
+        compute: What is asked for.
+        cuda: Whether it is for a CUDA device.
+
+    Raises:
+        ConfigError: The device has no such precision, or is slow beyond use in it.
+    """
+    if compute.precision == "auto":
+        return "bf16" if cuda and torch.cuda.is_bf16_supported() else "fp32"
+    if compute.precision == "fp16" and not cuda:
+        raise ConfigError("compute.precision: fp16 needs a CUDA device", "use fp32")
+    mps = compute.device != "cpu" and torch.backends.mps.is_available()
+    if compute.precision == "bf16" and not (cuda or mps) and native_bf16() is False:
+        raise ConfigError(
+            "compute.precision: this CPU has no instructions for bf16 (avx512_bf16, amx_bf16), "
+            "and without them a step was measured to take 27 times as long as in fp32",
+            "use fp32, or leave it out",
+        )
+    return compute.precision
+
+
+_CPUINFO = Path("/proc/cpuinfo")
+
+# As Linux names them: x86's AVX-512 and tile instructions, and Arm's.
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "avx10_bf16", "bf16"}
+
+
+def native_bf16(cpuinfo: Path = _CPUINFO) -> bool | None:
+    """Whether the CPU has instructions for products in bf16; None where that cannot be told.
+
+    Without them PyTorch computes in bf16 all the same, element by element.
+
+    Args:
+        cpuinfo: Linux's description of its processors.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), None)
+    if flags is None:
+        return None
+    return not _BF16_FLAGS.isdisjoint(flags.lower().partition(":")[2].split())
+
+
+# --- Network and optimizer ---
 
 
 def make_engine(
@@ -166,38 +240,63 @@ def unwaiting(engine: Engine) -> Engine:
     return replace(engine, halted=halted, hosts=hosts)
 
 
-def _keep_freed_memory() -> None:
-    """Let glibc keep large freed blocks for the next step instead of giving them back.
+def make_optimizer(config: OptimizerConfig, network: nn.Module, *, fused: bool) -> Optimizer:
+    """A new optimizer over the parameters that require gradients.
 
-    Logits and their gradients are tens of megabytes, and without this the kernel maps and zeroes
-    their pages anew in every step: a third of the time of a small causal model on CPU. It costs
-    address space only; nothing happens where the C library is another one.
+    Args:
+        config: Of any member of ``plmctl/optimizers``.
+        network: Whose parameters are optimized.
+        fused: One kernel for all parameters, where there is one; pays on a GPU.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-        mallopt(_M_MMAP_THRESHOLD, 2**30)
+    made: Optimizer = registry.load("optimizers", config.name).make(config, network, fused=fused)
+    return made
 
 
-def precision(compute: ComputeConfig, *, cuda: bool) -> str:
-    """The precision of a config here.
+# --- Compilation: ``torch.compile`` of what is between batch and losses ---
+
+
+_SHAPES = 64
+"""Shapes that are compiled before PyTorch would go on without; its own 8 are too few for several
+phases, each with a smaller last micro-batch and two sizes of its lists of targets."""
+
+
+def compiles(
+    compute: ComputeConfig, device: str, model_type: str, *, sharded: bool = False
+) -> bool:
+    """Whether a run compiles its network.
+
+    On a CPU it was measured to be slower; ELMo's windows differ in their words, and its layers are
+    loops over time.
 
     Args:
         compute: What is asked for.
-        cuda: Whether it is for a CUDA device.
-
-    Raises:
-        ConfigError: The device has no such precision, or is slow beyond use in it.
+        device: "cpu", "cuda" or "mps".
+        model_type: transformers' name of the architecture.
+        sharded: Its layers have their weights only while they are called.
     """
-    if compute.precision == "auto":
-        return "bf16" if cuda and torch.cuda.is_bf16_supported() else "fp32"
-    if compute.precision == "fp16" and not cuda:
-        raise ConfigError("compute.precision: fp16 needs a CUDA device", "use fp32")
-    mps = compute.device != "cpu" and torch.backends.mps.is_available()
-    if compute.precision == "bf16" and not (cuda or mps) and native_bf16() is False:
-        raise ConfigError(
-            "compute.precision: this CPU has no instructions for bf16 (avx512_bf16, amx_bf16), "
-            "and without them a step was measured to take 27 times as long as in fp32",
-            "use fp32, or leave it out",
-        )
-    return compute.precision
+    if sharded:
+        return False
+    if compute.compile == "auto":
+        return device == "cuda" and model_type != "elmo"
+    return compute.compile
+
+
+def for_finetuning(compute: ComputeConfig) -> ComputeConfig:
+    """The same with auto decided: no, since compiling takes as long as many a finetuning."""
+    if compute.compile != "auto":
+        return compute
+    return compute.model_copy(update={"compile": False})
+
+
+def compile_network(network: Network, *, varying: bool) -> None:
+    """Compile a network, in place, at its first forward: a minute or two for a base size.
+
+    Args:
+        network: Its weights and their names stay.
+        varying: Shapes change from step to step: one kernel for all sizes. Otherwise one a shape,
+            which is faster.
+    """
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = max(_SHAPES, torch._dynamo.config.recompile_limit)
+    network.compile(dynamic=varying or network.model.config.model_type == "elmo")

@@ -1,8 +1,37 @@
-"""Running out of memory."""
+"""Memory: the largest micro-batch that fits, and smaller ones when a step does not fit.
+
+A step is cut into micro-batches; how, changes nothing but the order of sums and dropout's draws.
+"""
+
+from __future__ import annotations
 
 import gc
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+
+from plmctl.errors import PlmError
+from plmctl.shaping.keys import fold
+from plmctl.training.data import StepBatches
+from plmctl.training.distributed import reduce
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from plmctl.modeling.batch import Batch
+    from plmctl.modeling.network import Network
+    from plmctl.training.data import Phase, Step
+    from plmctl.training.engine import Engine
+    from plmctl.training.journal import Journal, Progress
+    from plmctl.training.loop import Plan
+
+
+# --- Running out of memory ---
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -17,3 +46,205 @@ def release_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+# --- The automatic micro-batch size ---
+
+
+FOUND = "micro_batches.json"
+
+_SPARE = 0.05  # of a device's memory, for longer batches and for what other libraries take
+
+_STATES = 2  # tensors that an optimizer keeps a parameter, at most: AdamW's
+
+
+def largest(fits: Callable[[int], bool], most: int, first: int) -> int:
+    """The largest size that fits, up to sizes that cut ``most`` examples into as many pieces.
+
+    It doubles from a first guess, or halves, and then closes in on the border.
+
+    Args:
+        fits: Whether a size does; what fits does so with fewer examples too.
+        most: The largest size that is any use: a process's examples of a step.
+        first: The first guess.
+
+    Returns:
+        A size of equal pieces of ``most``; 0 if not even 1 fits.
+    """
+    low, high, guess = 0, most + 1, max(1, min(first, most))
+    while low == 0 or _pieces(most, low) > _pieces(most, high - 1):
+        if fits(guess):
+            low = guess
+        else:
+            high = guess
+        if high == 1:
+            return 0
+        guess = min(2 * low, most) if high > most else (low + high) // 2
+    return -(-most // _pieces(most, low))
+
+
+def trial(engine: Engine, batch: Batch, phase: Phase) -> bool:
+    """Whether a micro-batch fits: two forwards and backwards, as in a step that has several.
+
+    Neither weights nor draws nor the state of rows are changed. Before the first update an
+    optimizer has no state yet: room for AdamW's is taken meanwhile.
+    """
+    accelerator = engine.accelerator
+    bare = accelerator.unwrap_model(engine.network)
+    bare.train()
+    learned = [p for p in bare.parameters() if p.requires_grad]
+    fits = True
+    try:
+        states = 0 if engine.trained().optimizer.state else _STATES
+        room = [torch.empty_like(p) for p in learned for _ in range(states)]
+        with bare.apart():
+            _twice(accelerator, bare, phase.step, batch)
+        fits = _has_spare(accelerator.device)
+        del room
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        fits = False
+    engine.optimizer.zero_grad()
+    release_memory()
+    return fits
+
+
+def _twice(accelerator: Accelerator, network: Network, step: Step, batch: Batch) -> None:
+    for _ in range(2):
+        losses = step.loss(network, batch.to(accelerator.device))
+        total = torch.stack([losses[part].float() for part in step.parts]).sum()
+        accelerator.backward(total / max(batch.tokens, 1))
+
+
+def heaviest(phase: Phase, seed: int, size: int) -> Batch:
+    """A micro-batch of the most cells: the longest rows, or the first step's at its full size."""
+    lengths: Callable[[], np.ndarray] | None = getattr(phase.step, "lengths", None)
+    if lengths is not None:
+        longest = np.argsort(-lengths(), kind="stable")[:size]
+        return phase.step.collate(np.zeros_like(longest), longest)
+    # Padding is not left out: another batch may have less of it.
+    full = replace(phase.slicing, micro_batch_size=size, growth=None, lists=False)
+    return max(StepBatches(phase.step, full, seed)[0], key=lambda batch: batch.cells)
+
+
+def search(engine: Engine, plan: Plan) -> tuple[int, ...]:
+    """The largest micro-batch of each phase that fits in every process.
+
+    Raises:
+        PlmError: Not even single examples do.
+    """
+    found = []
+    for number, phase in enumerate(plan.phases):
+        slicing, seed = phase.slicing, int(fold(plan.seed, number))
+
+        def fits(size: int, phase: Phase = phase, seed: int = seed) -> bool:
+            return trial(engine, heaviest(phase, seed, size), phase)
+
+        most = -(-slicing.batch_size // slicing.world)
+        found.append(largest(fits, most, slicing.micro_batch_size))
+    sizes = -_most(engine, [-size for size in found])
+    if not sizes.all():
+        raise PlmError(
+            "train.micro_batch_size: not even one example fits in memory",
+            "use shorter sequences, a smaller network, or a device with more memory",
+        )
+    return tuple(sizes.tolist())
+
+
+def fitted(engine: Engine, plan: Plan, journal: Journal, folder: Path) -> Plan:
+    """The plan with the micro-batches that fit, where they are to be found.
+
+    They are looked for once in a run, on a GPU, and kept in ``micro_batches.json``: another start
+    finds them there, so that the same run gives the same bits. On a CPU more than what keeps its
+    cores busy is no faster, and the plan's size stays.
+
+    Args:
+        engine: Network and optimizer, as training begins with them.
+        plan: With a first guess of its micro-batches.
+        journal: Told what was chosen.
+        folder: The run's.
+    """
+    if not plan.elastic or engine.accelerator.device.type != "cuda":
+        return plan
+    where = {
+        "processes": engine.accelerator.num_processes,
+        "device": torch.cuda.get_device_name(),
+        "batch_sizes": [phase.slicing.batch_size for phase in plan.phases],
+    }
+    sizes = _known(engine, folder / FOUND, where, len(plan.phases))
+    if sizes is None:
+        sizes = search(engine, plan)
+        journal.keep(FOUND, {**where, "micro_batch_sizes": list(sizes)})
+        text = ", ".join(map(str, sizes))
+        journal.event("micro_batches", sizes=text)
+        journal.warn(f"micro-batches of {text} (the most that fit in memory)")
+    return cut(plan, sizes)
+
+
+def cut(plan: Plan, sizes: tuple[int, ...]) -> Plan:
+    """The plan with these micro-batches, one size a phase."""
+    phases = [
+        replace(phase, slicing=replace(phase.slicing, micro_batch_size=size))
+        for phase, size in zip(plan.phases, sizes, strict=True)
+    ]
+    return replace(plan, phases=tuple(phases))
+
+
+def smaller(
+    engine: Engine, plan: Plan, progress: Progress, batches: list[Batch]
+) -> tuple[Progress, int]:
+    """Halve the micro-batches of the phase from now on.
+
+    Args:
+        engine: Whose processes agree on the size.
+        plan: What is to be done.
+        progress: Before the step that did not fit.
+        batches: This process's micro-batches of it.
+
+    Returns:
+        The progress with the new size, and that size: 0 where they were single examples already.
+    """
+    half = int(_most(engine, [most_examples(batches)])[0]) // 2
+    number, _, _ = next(plan.remaining(progress.step))
+    sizes = list(progress.micro or (phase.slicing.micro_batch_size for phase in plan.phases))
+    sizes[number] = max(half, 1)
+    return replace(progress, micro=tuple(sizes)), half
+
+
+def most_examples(batches: list[Batch]) -> int:
+    """Rows of the largest micro-batch: the first axis of its widest input."""
+    return max(max((len(t) for t in b.inputs.values() if t.ndim > 1), default=1) for b in batches)
+
+
+def _pieces(most: int, size: int) -> int:
+    return -(-most // size)
+
+
+def _has_spare(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return True
+    free, total = torch.cuda.mem_get_info(device)  # what PyTorch keeps for itself is not free
+    return free >= _SPARE * total
+
+
+def _most(engine: Engine, numbers: list[int]) -> np.ndarray:
+    """The largest of each number over processes; called by all of them."""
+    accelerator = engine.accelerator
+    mine = torch.tensor([numbers], device=accelerator.device)
+    gathered: torch.Tensor = accelerator.gather(mine)
+    most: np.ndarray = gathered.amax(0).cpu().numpy()
+    return most
+
+
+def _known(
+    engine: Engine, path: Path, where: dict[str, object], phases: int
+) -> tuple[int, ...] | None:
+    """What an earlier start found in the same place, read by the main process for all."""
+    sizes = [0] * phases
+    if engine.accelerator.is_main_process and path.is_file():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if {key: found.get(key) for key in where} == where:
+            sizes = found["micro_batch_sizes"]
+    shared: list[int] = reduce(engine.accelerator, torch.tensor(sizes)).tolist()
+    return tuple(shared) if all(shared) else None

@@ -88,7 +88,7 @@ def _padded(
     """Batches padded to the length that was asked for, and their tokens without padding."""
     from torch.nn.functional import pad
 
-    from plmctl.training.loader import Slicing, StepBatches
+    from plmctl.training.data import Slicing, StepBatches
 
     lengths = step.lengths() if grouped else None
     batches = StepBatches(step, Slicing(given.batch, given.batch, lengths=lengths), 1)

@@ -95,7 +95,7 @@ class _Closed:
 
 def batches_of(given: argparse.Namespace, step: Any, count: int) -> Iterator[Any]:
     """The batches that plmctl trains on, a step's in one piece."""
-    from plmctl.training.loader import Slicing, StepBatches
+    from plmctl.training.data import Slicing, StepBatches
 
     batches = StepBatches(step, Slicing(given.batch, given.batch), 1)
     for number in range(count):

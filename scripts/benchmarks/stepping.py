@@ -24,9 +24,9 @@ def plmctl_steps(
     from plmctl.config.optim import OptimConfig
     from plmctl.config.run import ComputeConfig
     from plmctl.modeling.network import Network
+    from plmctl.training.data import Slicing, StepBatches, training_batches
     from plmctl.training.engine import make_accelerator, make_engine
-    from plmctl.training.loader import Slicing, StepBatches, training_batches
-    from plmctl.training.update import apply, apply_unread, gradient
+    from plmctl.training.loop import apply, apply_unread, gradient
 
     cuda = given.device == "cuda"
     compute = ComputeConfig(

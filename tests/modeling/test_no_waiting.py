@@ -19,7 +19,7 @@ from plmctl.modeling import masks, projection
 from plmctl.modeling.batch import IGNORE
 from plmctl.modeling.losses import cross_entropy_sums
 from plmctl.modeling.projection import Projection
-from plmctl.training.loader import Slicing, StepBatches
+from plmctl.training.data import Slicing, StepBatches
 from tests.training.conftest import store as store
 from tests.training.test_checkpointed_activations import CASES, network_of, step_of
 

@@ -19,9 +19,9 @@ from plmctl.modeling.batch import Batch
 from plmctl.modeling.encoder import narrow
 from plmctl.modeling.network import Network
 from plmctl.modeling.recompute import recompute
+from plmctl.training.data import Slicing, StepBatches, scoring_batches
 from plmctl.training.engine import make_accelerator, make_engine
-from plmctl.training.loader import Slicing, StepBatches, scoring_batches
-from plmctl.training.update import update
+from plmctl.training.loop import update
 from tests.modeling.flash_on_cpu import flash_forward
 from tests.modeling.flash_on_cpu import kernel as kernel
 from tests.training.conftest import store as store

@@ -15,7 +15,7 @@ from plmctl.modeling.batch import IGNORE
 from plmctl.modeling.network import Network
 from plmctl.objectives import clm
 from plmctl.tokenization.vocab import Vocab
-from plmctl.training.step import Step
+from plmctl.training.data import Step
 
 EOS = 9
 VOCAB = Vocab(size=120, eos=EOS)

@@ -8,7 +8,7 @@ from plmctl import families, objectives, registry
 from plmctl.corpus.store import TokenStore
 from plmctl.modeling.network import Network
 from plmctl.tokenization.vocab import Vocab
-from plmctl.training.step import Step
+from plmctl.training.data import Step
 
 VOCAB = Vocab(
     size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=tuple(range(119, 99, -1))

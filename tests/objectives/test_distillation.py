@@ -190,7 +190,7 @@ def test_scores_have_no_accuracy_where_nothing_is_right(
     from accelerate import Accelerator
 
     from plmctl.evaluation.scoring import score
-    from plmctl.training.loader import Slicing, scoring_batches
+    from plmctl.training.data import Slicing, scoring_batches
 
     step = made(store, teacher)
     batches = scoring_batches(step, Slicing(8, 8), 16)

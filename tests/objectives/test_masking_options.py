@@ -13,7 +13,7 @@ from plmctl.errors import DataError
 from plmctl.shaping.keys import fold
 from plmctl.shaping.pairing import Pairs, sentence_order_pairs
 from plmctl.tokenization.vocab import Vocab
-from plmctl.training.step import Step
+from plmctl.training.data import Step
 
 VOCAB = Vocab(size=500, pad=0, unk=1, cls=2, sep=3, mask=4, bos=2, eos=3)
 

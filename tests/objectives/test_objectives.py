@@ -8,7 +8,7 @@ from plmctl import objectives, registry
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError
 from plmctl.tokenization.vocab import Vocab
-from plmctl.training.step import Step
+from plmctl.training.data import Step
 
 SENTINELS = tuple(range(499, 439, -1))
 WORDS = tuple(f"w{number}" for number in range(500))

@@ -8,7 +8,7 @@ from plmctl.corpus.store import TokenStore
 from plmctl.families.albert import Config
 from plmctl.modeling.network import Network
 from plmctl.tokenization.vocab import Vocab
-from plmctl.training.step import Step
+from plmctl.training.data import Step
 
 VOCAB = Vocab(size=60, pad=0, unk=1, cls=2, sep=3, mask=4)
 

@@ -12,7 +12,7 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.modeling.batch import Batch
 from plmctl.runs.word_starts import check_spans
 from plmctl.tokenization.vocab import Vocab
-from plmctl.training.step import Step
+from plmctl.training.data import Step
 from tests.objectives.reference import reference_store
 
 VOCAB = Vocab(size=2000, pad=1, unk=3, cls=0, sep=2, mask=1999, bos=0, eos=2)

@@ -17,11 +17,9 @@ from plmctl.families import t5
 from plmctl.modeling.network import Network
 from plmctl.shaping.examples import means
 from plmctl.tokenization.vocab import Vocab
-from plmctl.training.engine import make_accelerator, make_engine
-from plmctl.training.loader import Slicing, StepBatches
-from plmctl.training.loop import Engine
-from plmctl.training.step import Step
-from plmctl.training.update import update
+from plmctl.training.data import Slicing, Step, StepBatches
+from plmctl.training.engine import Engine, make_accelerator, make_engine
+from plmctl.training.loop import update
 
 SENTINELS = tuple(range(1099, 999, -1))
 VOCAB = Vocab(size=1100, pad=0, eos=1, unk=2, sentinels=SENTINELS)

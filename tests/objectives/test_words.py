@@ -18,7 +18,7 @@ from plmctl.corpus.store import TokenStore
 from plmctl.shaping.keys import fold
 from plmctl.shaping.pairing import Pairs, sentence_order_pairs
 from plmctl.tokenization.vocab import Vocab
-from plmctl.training.step import Step
+from plmctl.training.data import Step
 from tests.objectives.reference import reference_store
 
 ALBERT = {

@@ -9,9 +9,8 @@ from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassif
 
 from plmctl import tasks
 from plmctl.modeling.network import Network
-from plmctl.training.loader import Slicing, StepBatches
-from plmctl.training.step import weight
-from plmctl.training.update import update
+from plmctl.training.data import Slicing, StepBatches, weight
+from plmctl.training.loop import update
 from tests.tasks.conftest import ENCODERS, FAMILIES, Folder, rows_of
 from tests.training.conftest import tiny_engine
 

@@ -106,8 +106,8 @@ def test_answers_count_as_the_rows_do(folder: Folder) -> None:
 def test_a_choice_is_learnt(folder: Folder) -> None:
     """The option that repeats the passage's letter: a few updates are enough."""
     from plmctl.modeling.network import Network
-    from plmctl.training.loader import Slicing, StepBatches
-    from plmctl.training.update import update
+    from plmctl.training.data import Slicing, StepBatches
+    from plmctl.training.loop import update
     from tests.training.conftest import tiny_engine
 
     rows = rows_of(

@@ -18,11 +18,10 @@ from plmctl.corpus.store import TokenStore
 from plmctl.modeling.network import Network
 from plmctl.tokenization.vocab import Vocab
 from plmctl.training.checkpoint import Checkpoints
-from plmctl.training.engine import make_accelerator, make_engine
-from plmctl.training.journal import Journal
-from plmctl.training.loader import Slicing
-from plmctl.training.loop import Engine, Phase, Plan, train
-from plmctl.training.telemetry import Progress
+from plmctl.training.data import Phase, Slicing
+from plmctl.training.engine import Engine, make_accelerator, make_engine
+from plmctl.training.journal import Journal, Progress
+from plmctl.training.loop import Plan, train
 
 VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
 FAMILY_OF = {"mlm": "bert", "mlm+nsp": "bert", "mlm+sop": "albert", "clm": "gpt2"}

@@ -14,10 +14,9 @@ from plmctl.errors import ConfigError
 from plmctl.modeling.network import Network
 from plmctl.tokenization.vocab import Vocab
 from plmctl.training import cost
+from plmctl.training.data import Slicing, Step, StepBatches
 from plmctl.training.engine import make_accelerator, make_engine
-from plmctl.training.loader import Slicing, StepBatches
-from plmctl.training.step import Step
-from plmctl.training.update import update
+from plmctl.training.loop import update
 
 SENTINELS = tuple(range(119, 99, -1))
 VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=SENTINELS)

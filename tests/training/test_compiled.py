@@ -22,11 +22,9 @@ from plmctl.errors import Preempted
 from plmctl.evaluation.scoring import score
 from plmctl.modeling import projection
 from plmctl.modeling.recompute import recompute
-from plmctl.training.compiling import compiles, for_finetuning
-from plmctl.training.engine import make_accelerator, make_engine
-from plmctl.training.loader import Slicing, StepBatches, scoring_batches
-from plmctl.training.loop import Engine, Phase, Plan
-from plmctl.training.update import update
+from plmctl.training.data import Phase, Slicing, StepBatches, scoring_batches
+from plmctl.training.engine import Engine, compiles, for_finetuning, make_accelerator, make_engine
+from plmctl.training.loop import Plan, update
 from tests.training.conftest import Train, weights
 from tests.training.test_checkpointed_activations import CASES as DROPPED
 from tests.training.test_checkpointed_activations import network_of, step_of
@@ -245,8 +243,9 @@ import torch.distributed
 torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 20_000  # so that a tiny graph is split too
 from pathlib import Path
 from plmctl.modeling import projection
-from plmctl.training.loader import Slicing, StepBatches
-from plmctl.training.update import update
+from plmctl.training.data import Slicing
+from plmctl.training.data import StepBatches
+from plmctl.training.loop import update
 from plmctl.corpus.store import TokenStore
 from tests.training.test_compiled import engine_of, step_of
 projection._WORTH_IT = 0

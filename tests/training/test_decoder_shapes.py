@@ -12,7 +12,7 @@ from plmctl import objectives
 from plmctl.corpus.store import TokenStore
 from plmctl.modeling.batch import IGNORE, Batch
 from plmctl.tokenization.vocab import Vocab
-from plmctl.training.loader import Slicing, StepBatches
+from plmctl.training.data import Slicing, StepBatches
 from plmctl.training.shapes import fixed
 from tests.training.test_shapes import shapes
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from plmctl.corpus.store import TokenStore
-from plmctl.training.digest import step_digests
+from plmctl.training.data import step_digests
 from tests.training.conftest import tiny_plan
 
 

@@ -23,7 +23,7 @@ from plmctl.errors import DataError, PlmError
 from plmctl.modeling.batch import Batch
 from plmctl.runs.launch import descendants
 from plmctl.training.checkpoint import Checkpoints, Retention, restore
-from plmctl.training.loader import Slicing, reporting_dead_workers, training_batches
+from plmctl.training.data import Slicing, reporting_dead_workers, training_batches
 from tests.training.conftest import Train, limited, tiny_engine, tiny_network, tiny_plan
 from tests.training.test_checkpoint import trained
 from tests.training.test_loop import metrics
@@ -258,9 +258,11 @@ from tests.training.conftest import tiny_engine, tiny_network, tiny_plan
 from plmctl.corpus.store import TokenStore
 from plmctl.training.checkpoint import Checkpoints
 from plmctl.training.journal import Journal
-from plmctl.training.loader import Slicing, reporting_dead_workers, training_batches
+from plmctl.training.data import Slicing
+from plmctl.training.data import reporting_dead_workers
+from plmctl.training.data import training_batches
 from plmctl.training.loop import Phase, train
-from plmctl.training.telemetry import peak_memory
+from plmctl.training.journal import peak_memory
 
 folder, elastic = Path(sys.argv[1]), sys.argv[2] == "auto"
 store = TokenStore.from_lists([[list(range(6, 106))] * 3] * 600, vocab_size=120)

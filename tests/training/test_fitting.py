@@ -20,10 +20,10 @@ from plmctl.errors import PlmError
 from plmctl.runs.child import Child, start
 from plmctl.shaping.keys import fold
 from plmctl.training.checkpoint import Checkpoints
-from plmctl.training.fitting import heaviest, largest, search, trial
+from plmctl.training.data import Slicing
 from plmctl.training.journal import Journal
-from plmctl.training.loader import Slicing
 from plmctl.training.loop import Plan, train
+from plmctl.training.memory import heaviest, largest, search, trial
 from tests.training.conftest import Train, nothing, tiny_engine, tiny_network, tiny_plan, weights
 from tests.training.test_guard import events, exact
 
@@ -271,7 +271,7 @@ def test_processes_agree_where_one_of_them_runs_out_of_memory(
 
 
 def test_the_plan_of_a_cpu_stays_as_it_is(store: TokenStore, tmp_path: Path) -> None:
-    from plmctl.training.fitting import cut, fitted
+    from plmctl.training.memory import cut, fitted
 
     plan = replace(tiny_plan("clm", store, steps=(2, 2)), elastic=True)
     with Journal(tmp_path, title="t", total_steps=4, trackers=(), quiet=False) as journal:

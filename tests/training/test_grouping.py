@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plmctl.training.grouping import grouped
-from plmctl.training.loader import examples_of
+from plmctl.training.data import examples_of, grouped
 
 
 @given(st.integers(1, 400), st.integers(1, 40), st.integers(0, 2**32))

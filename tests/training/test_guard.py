@@ -14,11 +14,11 @@ import torch
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import PlmError, Preempted
 from plmctl.shaping.keys import fold
-from plmctl.training.guard import Guard
-from plmctl.training.loader import StepBatches
-from plmctl.training.loop import Engine, Plan
+from plmctl.training.data import StepBatches
+from plmctl.training.engine import Engine
+from plmctl.training.journal import Progress, Update
+from plmctl.training.loop import Guard, Plan
 from plmctl.training.stop import StopAsked, StopRequest
-from plmctl.training.telemetry import Progress, Update
 from tests.training.conftest import Train, tiny_engine, tiny_network, tiny_plan, weights
 from tests.training.test_loop import metrics
 

@@ -12,9 +12,8 @@ from plmctl.config.run import ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.training import engine
-from plmctl.training.engine import make_accelerator
-from plmctl.training.feed import Feed
-from plmctl.training.hardware import native_bf16
+from plmctl.training.data import Feed
+from plmctl.training.engine import make_accelerator, native_bf16
 from plmctl.training.loop import Plan
 from tests.training.conftest import Train, tiny_engine, tiny_network, tiny_plan
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plmctl import objectives
 from plmctl.corpus.store import TokenStore
 from plmctl.modeling.batch import Batch
-from plmctl.training.loader import Slicing, StepBatches
+from plmctl.training.data import Slicing, StepBatches
 from plmctl.training.shapes import listed
 from tests.training.conftest import VOCAB
 from tests.training.test_shapes import shapes

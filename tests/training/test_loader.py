@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plmctl.corpus.store import TokenStore
-from plmctl.training.loader import Slicing, StepBatches, examples_of, scoring_batches
+from plmctl.training.data import Slicing, StepBatches, examples_of, scoring_batches
 from tests.training.conftest import tiny_plan
 
 

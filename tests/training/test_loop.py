@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import PlmError, Preempted
-from plmctl.training.loader import Slicing, StepBatches
-from plmctl.training.update import update
+from plmctl.training.data import Slicing, StepBatches
+from plmctl.training.loop import update
 from tests.training.conftest import Train, tiny_engine, tiny_network, tiny_plan, weights
 
 OBJECTIVES = ["mlm", "mlm+nsp", "mlm+sop", "clm"]

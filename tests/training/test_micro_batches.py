@@ -6,9 +6,8 @@ import torch
 from plmctl import families, objectives, registry
 from plmctl.corpus.store import TokenStore
 from plmctl.modeling.network import Network
-from plmctl.training.loader import Slicing, StepBatches
-from plmctl.training.step import Step, weight
-from plmctl.training.update import update
+from plmctl.training.data import Slicing, Step, StepBatches, weight
+from plmctl.training.loop import update
 from tests.training.conftest import VOCAB, tiny_engine, weights
 
 CASES = {

@@ -11,9 +11,15 @@ from plmctl import objectives
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.objectives.clm import CausalLm
-from plmctl.training.loader import Slicing, StepBatches, scoring_batches
-from plmctl.training.mixture import Mixture, exact_shares, mixture
-from plmctl.training.step import weight
+from plmctl.training.data import (
+    Mixture,
+    Slicing,
+    StepBatches,
+    exact_shares,
+    mixture,
+    scoring_batches,
+    weight,
+)
 from tests.training.conftest import VOCAB
 
 NAMES = ("clm", "mlm", "mlm+nsp")

@@ -15,10 +15,9 @@ from plmctl.config.optim import OptimizerConfig
 from plmctl.config.run import ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
+from plmctl.optimizers._updates import decay_groups, hidden_matrices
 from plmctl.training.checkpoint import Checkpoints, Trained, restore
-from plmctl.training.engine import make_accelerator, make_engine
-from plmctl.training.muon import hidden_matrices
-from plmctl.training.optim import decay_groups, make_optimizer
+from plmctl.training.engine import make_accelerator, make_engine, make_optimizer
 from tests.training.conftest import Train, tiny_network, tiny_plan, weights
 
 NAMES = registry.names("optimizers")

@@ -13,11 +13,9 @@ from plmctl.config.pretrain import TrainConfig
 from plmctl.config.units import StepsOrShare
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
-from plmctl.training.clock import factor
-from plmctl.training.loader import Slicing, StepBatches
-from plmctl.training.loop import Phase, Plan
-from plmctl.training.ramp import constant, course, ramp
-from plmctl.training.schedule import rate
+from plmctl.training.data import Phase, Slicing, StepBatches
+from plmctl.training.loop import Plan
+from plmctl.training.schedule import constant, course, factor, ramp, rate
 from tests.training.conftest import Train, tiny_engine, tiny_network, tiny_plan, weights
 from tests.training.test_loop import metrics
 

@@ -15,11 +15,10 @@ import torch
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import PlmError, Preempted
 from plmctl.modeling.network import Network
+from plmctl.optimizers._updates import decay_groups
 from plmctl.training import loop
 from plmctl.training.engine import Engine, unwaiting
-from plmctl.training.guard import Guard
-from plmctl.training.optim import decay_groups
-from plmctl.training.plan import Plan
+from plmctl.training.loop import Guard, Plan
 from tests.training.conftest import Train, nothing, tiny_engine, tiny_network, tiny_plan, weights
 from tests.training.test_guard import Poisoned, events, source
 from tests.training.test_saving import contents

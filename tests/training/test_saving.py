@@ -18,12 +18,10 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import PlmError, Preempted
 from plmctl.modeling.carried import Carried
 from plmctl.runs.child import start
-from plmctl.training.checkpoint import Checkpoints, Retention
-from plmctl.training.guard import Guard
+from plmctl.training.checkpoint import Checkpoints, Retention, Saver, Snapshot, Trained, snapshot
+from plmctl.training.engine import Engine
 from plmctl.training.journal import Journal, Mark
-from plmctl.training.loop import Engine, Plan
-from plmctl.training.saving import Saver
-from plmctl.training.state import Snapshot, Trained, snapshot
+from plmctl.training.loop import Guard, Plan
 from tests.training.conftest import Train, limited, tiny_engine, tiny_network, tiny_plan
 from tests.training.test_checkpoint import trained
 from tests.training.test_guard import engine as dropping

@@ -13,9 +13,8 @@ from torch import Tensor
 from plmctl.corpus.store import TokenStore
 from plmctl.modeling.batch import Batch
 from plmctl.modeling.encoder import narrow
-from plmctl.training.loader import Slicing, StepBatches
+from plmctl.training.data import Slicing, Step, StepBatches
 from plmctl.training.shapes import capacity
-from plmctl.training.step import Step
 from tests.training.test_checkpointed_activations import VOCAB, network_of, step_of
 
 ENCODER = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2}

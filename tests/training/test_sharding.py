@@ -13,14 +13,12 @@ from plmctl.config.run import ComputeConfig, LaunchConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.modeling.network import Network
-from plmctl.training.checkpoint import Checkpoints, restore
+from plmctl.training.checkpoint import Checkpoints, restore, snapshot
+from plmctl.training.data import StepBatches
+from plmctl.training.distributed import gathered, is_sharded, whole
 from plmctl.training.engine import Engine, make_accelerator, make_engine
 from plmctl.training.journal import Journal
-from plmctl.training.loader import StepBatches
-from plmctl.training.loop import Plan, train
-from plmctl.training.sharding import gathered, is_sharded, whole
-from plmctl.training.state import snapshot
-from plmctl.training.update import update
+from plmctl.training.loop import Plan, train, update
 from tests.processes import in_two_processes
 from tests.training.conftest import VOCAB, nothing, tiny_network, tiny_plan
 

@@ -19,9 +19,8 @@ from plmctl.modeling.batch import Rows
 from plmctl.modeling.carried import Carried
 from plmctl.modeling.network import Network
 from plmctl.tokenization.vocab import Vocab
-from plmctl.training.loader import Slicing, StepBatches, scoring_batches, windows_of
-from plmctl.training.loop import Phase, Plan
-from plmctl.training.update import update
+from plmctl.training.data import Phase, Slicing, StepBatches, scoring_batches, windows_of
+from plmctl.training.loop import Plan, update
 from tests.training.conftest import Train, tiny_engine, weights
 
 WORDS = tuple(f"w{number}" for number in range(120))

@@ -19,11 +19,10 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.modeling.batch import Batch
 from plmctl.training.checkpoint import Checkpoints, Trained, restore
+from plmctl.training.distributed import summed_facts
 from plmctl.training.engine import Engine, make_accelerator, unwaiting
-from plmctl.training.guard import Guard
 from plmctl.training.journal import Journal
-from plmctl.training.loop import train
-from plmctl.training.update import apply_unread, gradient, summed_facts
+from plmctl.training.loop import Guard, apply_unread, gradient, train
 from tests.processes import in_two_processes
 from tests.training.conftest import nothing, tiny_network, weights
 from tests.training.test_checkpoint import trained

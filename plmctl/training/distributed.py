@@ -1,15 +1,20 @@
-"""One set of weights for all processes: each keeps a part of every tensor (PyTorch's FSDP2).
+"""Several processes: sums over all of them, and weights of which each keeps a part.
 
-Gradients and the optimizer's state are cut up with the weights, so that a process keeps a share of
-all three; a layer's weights are brought together while it computes, and the next one's meanwhile.
-Rajbhandari et al., 2020 (arXiv:1910.02054), stage 3. The mathematics is that of whole weights.
+PyTorch's FSDP2 cuts up the weights, and with them the gradients and the optimizer's state, so that
+a process keeps a share of all three; a layer's weights are brought together while it computes, and
+the next one's meanwhile. Rajbhandari et al., 2020 (arXiv:1910.02054), stage 3. The mathematics is
+that of whole weights.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -17,6 +22,35 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from plmctl.modeling.layers import layer_stacks
 from plmctl.modeling.network import Network
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from plmctl.training.engine import Engine
+
+
+# --- Sums over processes ---
+
+
+def reduce(accelerator: Accelerator, values: Tensor) -> Tensor:
+    """The sum over processes; nothing to do, and no copy, with one."""
+    if accelerator.num_processes == 1:
+        return values
+    reduced: Tensor = accelerator.reduce(values.to(accelerator.device), reduction="sum")
+    return reduced
+
+
+def summed_facts(engine: Engine, facts: list[int]) -> list[int]:
+    """The sums over processes of what their hosts know, which no GPU is waited for."""
+    if engine.hosts is None:
+        sums: list[int] = reduce(engine.accelerator, torch.tensor(facts)).tolist()
+        return sums
+    values = torch.tensor(facts)
+    torch.distributed.all_reduce(values, group=engine.hosts)
+    return values.tolist()
+
+
+# --- Weights of which each process keeps a part ---
 
 
 def shard(network: Network, device: torch.device, processes: int) -> None:

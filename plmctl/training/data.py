@@ -1,0 +1,773 @@
+"""From step numbers to batches: which examples are in a step, and how they reach the loop.
+
+Which examples are in a step is a pure function of (seed, step), on any number of processes. The
+batch size counts sequences over all devices and micro-batches. Sample number n of a run belongs to
+epoch n // size; within an epoch the order is a keyed permutation. A process takes its part of each
+step's samples and cuts it into micro-batches; neither changes which examples a step has.
+
+``Step`` is what makes batches, ``Slicing`` and ``Phase`` say how steps are cut up, ``StepBatches``
+gives the batches of any step, and the loop takes them from a ``Feed``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import signal
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from plmctl.errors import ConfigError, PlmError
+from plmctl.modeling.batch import Batch, Rows
+from plmctl.modeling.network import Network
+from plmctl.shaping.examples import Example, Tallies, merge, tally
+from plmctl.shaping.keys import fold, stream
+from plmctl.shaping.order import permute
+from plmctl.training.journal import Progress
+from plmctl.training.schedule import Sizes, constant
+from plmctl.training.shapes import fixed, listed
+
+if TYPE_CHECKING:
+    from plmctl.training.loop import Plan
+
+
+# --- What the loop knows of an objective or a task ---
+
+
+class Step(Protocol):
+    """Examples in, summed losses out.
+
+    An example is named by its epoch and its sample number and by nothing else, so that any process
+    can make it at any time.
+    """
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the parts of the loss; each is averaged over its own targets, then summed."""
+
+    def __len__(self) -> int:
+        """Samples in an epoch."""
+
+    def collate(self, epochs: NDArray[np.int64], samples: NDArray[np.int64]) -> Batch:
+        """The examples [B] named by epochs [B] and samples [B], as CPU tensors."""
+
+    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The loss of each part, summed over the batch's targets."""
+
+    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """As ``loss``, with ``<part>/correct``: nan where right and wrong are not defined."""
+
+
+def streamed(step: Step) -> bool:
+    """Whether row r of a step goes on where row r of the step before ended (biLM).
+
+    A step says so by an attribute ``streamed``; others have none, and their order is shuffled.
+    """
+    return bool(getattr(step, "streamed", False))
+
+
+def weight(step: Step, part: str) -> float:
+    """What a part's mean counts for in the loss: 1 unless the step's ``weights`` say otherwise."""
+    weights: Mapping[str, float] = getattr(step, "weights", {})
+    return weights.get(part, 1.0)
+
+
+# --- How a step is cut up ---
+
+
+Ints = NDArray[np.int64]
+
+# Tokens that a forward takes at once when `micro_batch_size` is auto: enough to fill the device.
+_AUTO_TOKENS = {"cpu": 8_192, "cuda": 65_536, "mps": 16_384}
+
+_SCORED_ROWS = 32
+"""Streams that a text is scored in, whatever the micro-batches, so that these change no figure."""
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """How the samples of a step are cut up.
+
+    Attributes:
+        batch_size: Samples a step, when it has grown to its full size.
+        micro_batch_size: Samples a forward, at most.
+        rank: Of this process.
+        world: Processes.
+        growth: Samples of each step while the batch grows; None: always ``batch_size``.
+        lengths: [N] of each sample, where those of a step are to be alike; not with ``growth``.
+        width: Of rows, where batches are to have few shapes (``shapes.fixed``); None: as they come.
+        lists: Whether batches list what is no padding (``shapes.listed``).
+    """
+
+    batch_size: int
+    micro_batch_size: int
+    rank: int = 0
+    world: int = 1
+    growth: Sizes | None = None
+    lengths: Ints | None = None
+    width: int | None = None
+    lists: bool = False
+
+    @property
+    def sizes(self) -> Sizes:
+        """Samples of every step."""
+        return self.growth or constant(self.batch_size)
+
+    def mine(self, samples: Ints) -> list[Ints]:
+        """This process's micro-batches of a step's samples, at least one, none empty.
+
+        Args:
+            samples: [N] or [..., N]; the last axis is cut. N >= world.
+        """
+        share = np.array_split(samples, self.world, axis=-1)[self.rank]
+        pieces = max(1, -(-share.shape[-1] // self.micro_batch_size))
+        return np.array_split(share, pieces, axis=-1)
+
+    def shaped(self, batch: Batch) -> Batch:
+        """A micro-batch as the network is to have it."""
+        if self.width is not None:
+            batch = fixed(batch, self.width)
+        return listed(batch, few=self.width is not None) if self.lists else batch
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps that share a sequence length."""
+
+    step: Step
+    steps: int
+    slicing: Slicing
+
+
+def auto_micro_batch(asked: int | str, rows: int, seq_len: int, device: str) -> int:
+    """Rows in a forward: what was asked for, or as many as keep the device busy.
+
+    Args:
+        asked: A number, or "auto".
+        rows: This process's rows in a step.
+        seq_len: Length of a row.
+        device: "cpu", "cuda" or "mps".
+    """
+    if isinstance(asked, int):
+        return min(asked, rows)
+    return max(1, min(rows, _AUTO_TOKENS[device] // seq_len))
+
+
+# --- Which examples are in a step ---
+
+
+def examples_of(step: int, size: int, batch_size: int, seed: int) -> Ints:
+    """The examples of a step.
+
+    Args:
+        step: Step number within the phase, from 0.
+        size: Samples in an epoch.
+        batch_size: Samples in a step.
+        seed: Decides the order of every epoch.
+
+    Returns:
+        [2, batch_size]: epochs and sample numbers.
+    """
+    return _examples(step * batch_size + np.arange(batch_size), size, seed)
+
+
+def _examples(numbers: Ints, size: int, seed: int) -> Ints:
+    """[2, N]: epochs and sample numbers of the samples [N] of a phase, numbered from 0."""
+    epochs = numbers // size
+    keys = fold(seed, stream("order"), epochs)
+    return np.stack([epochs, permute(numbers % size, size, keys)])
+
+
+def windows_of(step: int, size: int, batch_size: int) -> Ints:
+    """The examples of a step whose rows are streams: row r reads the r-th part of the epoch.
+
+    Args:
+        step: Step number within the phase, from 0.
+        size: Windows in an epoch; those that give no whole step are left out.
+        batch_size: Rows, at most ``size``.
+
+    Returns:
+        [2, batch_size]: epochs and sample numbers.
+    """
+    each = size // batch_size
+    rows = np.arange(batch_size)
+    return np.stack([np.full_like(rows, step // each), rows * each + step % each])
+
+
+# --- Steps whose samples are of about one length: less padding ---
+#
+# An epoch is shuffled and cut into windows of several steps. The samples of a window are sorted by
+# length and dealt out to its steps, whose order is shuffled. So a step's samples are alike in
+# length, which samples share a step changes from epoch to epoch, and every epoch has every sample
+# once.
+
+
+_WINDOW = 50
+"""Steps of a window, at most: more would save little padding and cost more sorting."""
+
+_WINDOWS = 4
+"""Windows of an epoch, at least, so that an epoch's steps are not the same ones in every epoch."""
+
+
+def grouped(step: int, lengths: Ints, batch_size: int, seed: int) -> Ints:
+    """The examples of a step, alike in length.
+
+    The cost is that of shuffling and sorting one window (50 steps), at any step.
+
+    Args:
+        step: Step number within the phase, from 0.
+        lengths: [N] of each sample of an epoch.
+        batch_size: Samples in a step.
+        seed: Decides the order of every epoch.
+
+    Returns:
+        [2, batch_size]: epochs and sample numbers, shorter samples first in each epoch.
+    """
+    first, last = step * batch_size // len(lengths), ((step + 1) * batch_size - 1) // len(lengths)
+    parts = [_of_epoch(step, e, lengths, batch_size, seed) for e in range(first, last + 1)]
+    return np.concatenate(parts, axis=1)
+
+
+def _of_epoch(step: int, epoch: int, lengths: Ints, batch_size: int, seed: int) -> Ints:
+    """What a step takes of one epoch; a step at the end of an epoch takes a part of two."""
+    size = len(lengths)
+    start, end = epoch * size, (epoch + 1) * size
+    width = max(1, min(_WINDOW, size // (batch_size * _WINDOWS)))
+    window = step // width
+    # The window's samples of this epoch, by their numbers in the run; its steps and their shares.
+    low = max(start, window * width * batch_size)
+    high = min(end, (window + 1) * width * batch_size)
+    steps = np.arange(low // batch_size, -(-high // batch_size))
+    shares = np.minimum(high, (steps + 1) * batch_size) - np.maximum(low, steps * batch_size)
+    samples = permute(np.arange(low, high) - start, size, fold(seed, stream("order"), epoch))
+    samples = samples[np.argsort(lengths[samples], kind="stable")]
+    # Which step takes the shortest samples, and so on: a shuffle of the steps.
+    key = fold(seed, stream("windows"), epoch, window)
+    turns = permute(np.arange(len(steps)), len(steps), key)
+    place = int(np.flatnonzero(steps[turns] == step)[0])
+    before = int(shares[turns[:place]].sum())
+    mine = samples[before : before + int(shares[turns[place]])]
+    return np.stack([np.full_like(mine, epoch), mine])
+
+
+# --- Mixtures of several corpora, each with a share of the samples ---
+#
+# GPT-3, section 2.2. A corpus with a large share and little text is seen several times while
+# another is not yet seen once. An epoch of the mixture has as many samples as all corpora together,
+# and exactly its share of them, to one sample, comes from each. Which corpus a sample comes from,
+# and which of its samples it is, are functions of the epoch and the sample number: there is no
+# state to save.
+
+
+def exact_shares(weights: Sequence[float], total: int) -> Ints:
+    """Whole numbers in proportion to ``weights`` that sum to ``total`` (largest remainders).
+
+    Args:
+        weights: Positive, of any sum.
+        total: What the result sums to.
+
+    Returns:
+        [S], each within one of its exact share.
+    """
+    exact = np.asarray(weights, dtype=np.float64) / sum(weights) * total
+    counts: Ints = np.floor(exact).astype(np.int64)
+    left = total - int(counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:left]] += 1
+    return counts
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Steps of several corpora as one ``Step``; the loader never mixes two of them in a batch.
+
+    Attributes:
+        names: Of the corpora.
+        steps: One objective over each corpus.
+        counts: [S] samples of each in an epoch of the mixture.
+        seed: Decides which samples of an epoch are whose, and the order within each corpus.
+    """
+
+    names: tuple[str, ...]
+    steps: tuple[Step, ...]
+    counts: Ints
+    seed: int
+    _bounds: Ints = field(init=False, repr=False)
+    _sizes: Ints = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_bounds", np.concatenate([[0], np.cumsum(self.counts)]))
+        object.__setattr__(self, "_sizes", np.array([len(step) for step in self.steps]))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the parts of the loss, the same for all corpora."""
+        return self.steps[0].parts
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """What each part counts for in the loss, as its objective has it."""
+        first = self.steps[0]
+        return {part: weight(first, part) for part in first.parts}
+
+    def __len__(self) -> int:
+        """Samples in an epoch of the mixture."""
+        return int(self._bounds[-1])
+
+    def locate(self, epochs: Ints, samples: Ints) -> tuple[Ints, Ints, Ints]:
+        """Where samples of the mixture come from.
+
+        Args:
+            epochs: [N] of the mixture.
+            samples: [N], each below ``len(self)``.
+
+        Returns:
+            Numbers of the corpora, and the epochs and sample numbers within them, each [N]. All
+            samples of a corpus come once before any of them comes again.
+        """
+        key = fold(self.seed, stream("mixture"))
+        slot = permute(samples, len(self), fold(key, 0, epochs))
+        source = np.searchsorted(self._bounds, slot, side="right") - 1
+        number = epochs * self.counts[source] + slot - self._bounds[source]
+        size = self._sizes[source]
+        within = number // size
+        return source, within, permute(number % size, size, fold(key, 1, source, within))
+
+    def sorted(self, examples: Ints) -> Ints:
+        """The examples [2, N] (epochs and samples) of a step in the order of their corpora."""
+        source, _, _ = self.locate(*examples)
+        return examples[:, np.argsort(source, kind="stable")]
+
+    def split(self, examples: Ints) -> list[Ints]:
+        """The examples [2, N] cut into pieces of one corpus each."""
+        source, _, _ = self.locate(*examples)
+        order = np.argsort(source, kind="stable")
+        cuts = np.flatnonzero(np.diff(source[order])) + 1
+        return np.split(examples[:, order], cuts, axis=1)
+
+    def collate(self, epochs: Ints, samples: Ints) -> Batch:
+        """The examples [B] named by ``epochs`` and ``samples``, all of one corpus.
+
+        Raises:
+            ValueError: They are of several: rows of different objects have no common width.
+        """
+        source, within, numbers = self.locate(epochs, samples)
+        if (source != source[0]).any():
+            raise ValueError("a batch of several corpora: split it first")
+        return self.steps[int(source[0])].collate(within, numbers)
+
+    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The loss of each part, summed over the batch's targets."""
+        return self.steps[0].loss(network, batch)
+
+    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """As ``loss``, with the right first guesses."""
+        return self.steps[0].score(network, batch)
+
+    def tally(self, epochs: Ints, samples: Ints) -> Tallies:
+        """Statistics of the examples, and the share of each corpus (``share_NAME``)."""
+        source, within, numbers = self.locate(epochs, samples)
+        shares = {f"share_{name}": tally(source == at) for at, name in enumerate(self.names)}
+        parts = [
+            self._shown(at).tally(within[source == at], numbers[source == at])
+            for at in np.unique(source)
+        ]
+        return merge([*parts, shares])
+
+    def expected(self) -> dict[str, float]:
+        """The shares, and what comes to the same in every corpus."""
+        first, *others = (self._shown(at).expected() for at in range(len(self.steps)))
+        same = {n: value for n, value in first.items() if all(o.get(n) == value for o in others)}
+        shares = self.counts / len(self)
+        return same | {f"share_{n}": float(s) for n, s in zip(self.names, shares, strict=True)}
+
+    def example(self, epoch: int, sample: int) -> Example:
+        """One example for reading, with the name of its corpus."""
+        source, within, number = (
+            int(found[0]) for found in self.locate(np.array([epoch]), np.array([sample]))
+        )
+        shown: Example = self._shown(source).example(within, number)
+        return Example(shown.rows, f"{shown.note} [{self.names[source]}]".strip())
+
+    def _shown(self, source: int) -> Any:
+        """An objective as ``plmctl preview`` has it: more than a ``Step``."""
+        return self.steps[source]
+
+
+def mixture(
+    names: Sequence[str], steps: Sequence[Step], weights: Sequence[float], seed: int
+) -> Mixture:
+    """Steps of several corpora with their weights.
+
+    Raises:
+        ConfigError: A weight so small that an epoch has no sample of its corpus, or rows that go on
+            from step to step, which a change of corpus would cut off.
+    """
+    if any(streamed(step) for step in steps):
+        raise ConfigError(
+            "data.mixture: the rows of this objective are streams that go on from step to step",
+            "use data.train",
+        )
+    counts = exact_shares(weights, sum(len(step) for step in steps))
+    for name, count in zip(names, counts, strict=True):
+        if not count:
+            raise ConfigError(
+                f"data.mixture: the weight of {name} is less than one sample of all the text",
+                "raise it, or leave the source out",
+            )
+    return Mixture(tuple(names), tuple(steps), counts, seed)
+
+
+# --- The batches of a step ---
+
+
+class StepBatches(Dataset[list[Batch]]):
+    """Item k: this process's micro-batches of step k.
+
+    Args:
+        step: Makes the batches.
+        slicing: How a step is cut up.
+        seed: Decides the order of every epoch.
+        shift: Samples that are passed over, because of a rollback: the data begins after them.
+    """
+
+    def __init__(self, step: Step, slicing: Slicing, seed: int, shift: int = 0) -> None:
+        self._step, self._slicing, self._seed, self._shift = step, slicing, seed, shift
+
+    def __getitem__(self, index: int) -> list[Batch]:
+        """The micro-batches of step ``index`` of the phase."""
+        if streamed(self._step):
+            return list(_rows(self._step, self._slicing, self.examples(index), index))
+        return [self._slicing.shaped(b) for b in _collate(self._step, self.pieces(index))]
+
+    def examples(self, index: int) -> Ints:
+        """The examples of a step over all processes, [2, N]: epochs and sample numbers."""
+        size, sizes = len(self._step), self._slicing.sizes
+        if streamed(self._step):
+            batch = self._slicing.batch_size
+            return windows_of(index + self._shift // batch, size, batch)
+        if self._slicing.lengths is not None:
+            batch = self._slicing.batch_size
+            return grouped(index + self._shift // batch, self._slicing.lengths, batch, self._seed)
+        numbers = self._shift + sizes.first(index) + np.arange(sizes.of(index))
+        examples = _examples(numbers, size, self._seed)
+        return self._step.sorted(examples) if isinstance(self._step, Mixture) else examples
+
+    def pieces(self, index: int) -> list[Ints]:
+        """The examples of this process's micro-batches, each [2, B]."""
+        return self._slicing.mine(self.examples(index))
+
+
+def _collate(step: Step, pieces: list[Ints]) -> Iterator[Batch]:
+    """The batches of micro-batches [2, N]; those of a mixture are cut where the source changes."""
+    for piece in pieces:
+        for part in step.split(piece) if isinstance(step, Mixture) else [piece]:
+            yield step.collate(*part)
+
+
+def _rows(step: Step, slicing: Slicing, examples: Ints, window: int) -> Iterator[Batch]:
+    """This process's micro-batches of a window of streams, each with the rows that it has."""
+    total = examples.shape[-1]
+    numbered = np.concatenate([examples, np.arange(total)[None]])
+    for epochs, samples, rows in slicing.mine(numbered):
+        if len(rows):
+            of = Rows(int(rows[0]), int(rows[-1]) + 1, total, window)
+            yield replace(step.collate(epochs, samples), rows=of)
+
+
+def scoring_batches(step: Step, slicing: Slicing, limit: int | None = None) -> Iterator[Batch]:
+    """This process's part of the first ``limit`` samples of epoch 0, each once.
+
+    A process may get nothing when there are fewer samples than processes. Streams are cut into
+    equal rows, so that the last few samples may be left out.
+    """
+    samples = np.arange(len(step) if limit is None else min(limit, len(step)))
+    if streamed(step):
+        rows = min(_SCORED_ROWS, len(samples))
+        for window in range(len(samples) // rows):
+            yield from _rows(step, slicing, windows_of(window, len(samples), rows), window)
+        return
+    for share in slicing.mine(np.stack([np.zeros_like(samples), samples])):
+        if share.size:
+            yield from _collate(step, [share])
+
+
+# --- Worker processes that make batches ahead ---
+
+
+def training_batches(
+    batches: StepBatches, first: int, last: int, *, workers: int, pin: bool
+) -> Generator[list[Batch], None, None]:
+    """The steps [first, last) in order, made ahead by worker processes when there are any.
+
+    Raises:
+        PlmError: A worker died, or cannot be started. To be used within ``reporting_dead_workers``,
+            since PyTorch may raise in whatever the caller does when one dies.
+    """
+    loader = DataLoader(
+        batches,
+        sampler=range(first, last),
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=4 if workers else None,
+        pin_memory=pin,
+        worker_init_fn=_ignore_signals,
+    )
+    if not workers:
+        yield from loader
+        return
+    try:
+        made = iter(loader)
+    except OSError as error:  # no process, no file, no memory left
+        raise _no_worker(error) from error
+    try:
+        while True:
+            try:
+                # Of a worker that dies in the middle of a message the rest would be waited for.
+                if not all(worker.is_alive() for worker in _processes(made)):
+                    raise _dead_worker(_exit_codes(made))
+                step = next(made, None)
+            except (OSError, EOFError, RuntimeError, MemoryError) as error:
+                reported = _reported(error, made)
+                if reported is None:
+                    raise
+                raise reported from error
+            if step is None:
+                return
+            yield step
+    finally:
+        _end(made)
+
+
+@contextmanager
+def reporting_dead_workers() -> Iterator[None]:
+    """Turn the error by which PyTorch reports a dead worker, wherever it is raised, into ours.
+
+    Raises:
+        PlmError: A worker died.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        texts = [str(found) for found in _chain(error)]
+        if not any(map(_DIED.search, texts)):
+            raise
+        bus = [-signal.SIGBUS] if any("Bus error" in text for text in texts) else []
+        raise _dead_worker(bus) from error
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error, and those that it was raised from or after."""
+    found: list[BaseException] = []
+    step: BaseException | None = error
+    while step is not None and step not in found:
+        found.append(step)
+        step = step.__cause__ or step.__context__
+    return found
+
+
+# How PyTorch's message of a dead worker begins. That of an error in a worker's own code is another:
+# "Caught IndexError in DataLoader worker process 0."
+_DIED = re.compile(r"DataLoader worker \(pid")
+
+_CAUGHT = "in DataLoader worker process"
+
+_GRACE = 5.0  # seconds in which a worker whose connection broke is known to be dead
+
+
+def _reported(error: Exception, made: Any) -> PlmError | None:
+    """What to report for an error while waiting for a step; None: it is no matter of workers.
+
+    What a worker's death looks like depends on the moment: its socket is gone, or closed in the
+    middle of an answer, and then it may not be known to be dead yet.
+    """
+    text = str(error)
+    if isinstance(error, MemoryError):
+        return _dead_worker([])
+    if "Too many open files" in text or "ancdata" in text:  # a file that could not be received
+        return _no_worker(error)
+    if _CAUGHT in text:
+        return None
+    if not _DIED.search(text) and not wait([one.sentinel for one in _processes(made)], _GRACE):
+        return None
+    return _dead_worker(_exit_codes(made))
+
+
+def _dead_worker(exit_codes: list[int]) -> PlmError:
+    hint = "compute.workers=0 makes batches without such processes"
+    what, do = "perhaps because memory ran out", ""
+    if -signal.SIGBUS in exit_codes:  # as it happens in containers, which have 64 MB of it
+        what = "because the shared memory (/dev/shm) is full"
+        do = "enlarge it (docker run --shm-size=8g), and "
+    return PlmError(
+        f"a process that makes batches died, {what}",
+        f"{do}run the same command again: it resumes from the last checkpoint; {hint}",
+    )
+
+
+def _no_worker(error: Exception) -> PlmError:
+    what = error.strerror if isinstance(error, OSError) else "Too many open files"
+    return PlmError(
+        f"the processes that make batches cannot be started or reached: {what}",
+        "raise the limit (ulimit -n for files, ulimit -u for processes) and run the same command "
+        "again; compute.workers=0 makes batches without such processes",
+    )
+
+
+def _processes(made: Any) -> list[BaseProcess]:
+    """The workers of DataLoader's iterator."""
+    workers: list[BaseProcess] = made._workers
+    return workers
+
+
+def _exit_codes(made: Any) -> list[int]:
+    return [code for one in _processes(made) if (code := one.exitcode) is not None]
+
+
+def _end(made: Any) -> None:
+    """End the workers: at the program's end they would be sent SIGTERM, which they ignore."""
+    try:
+        made._shutdown_workers()
+    finally:
+        for worker in _processes(made):
+            if worker.is_alive():  # it waits for what another one held when it died
+                worker.kill()
+
+
+def _ignore_signals(worker: int) -> None:
+    """In a process that makes batches: the loop decides when to stop, and Ctrl-C reaches all."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+
+
+# --- What the loop reads from ---
+
+
+_MUCH_WAITING = 0.05  # share of the time: above it a word about it is worth while
+
+Taken = tuple[int, Phase, list[Batch]]
+
+
+class Feed:
+    """What the loop reads from.
+
+    Args:
+        plan: The steps.
+        pin: Copy batches into pinned memory: for CUDA.
+
+    Attributes:
+        seconds: How long the loop has waited for data.
+    """
+
+    def __init__(self, plan: Plan, *, pin: bool) -> None:
+        self._plan, self._pin = plan, pin
+        self._steps = self._from(Progress(step=plan.steps))
+        self._at: tuple[object, ...] | None = None
+        self.seconds = 0.0
+        self._figures, self._advised = 0, False
+
+    def take(self, progress: Progress) -> Taken:
+        """The number of the phase, the phase, and this process's micro-batches of the next step."""
+        began, at = time.perf_counter(), (progress.step, progress.shift, progress.micro)
+        if self._at != at:  # the first step, or after a rollback or a change of micro-batches
+            self._steps.close()
+            self._steps = self._from(progress)
+        taken = next(self._steps)
+        self._at = progress.step + 1, progress.shift, progress.micro
+        self.seconds += time.perf_counter() - began
+        return taken
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """End the processes that make batches with the block, and report it if one of them died.
+
+        Raises:
+            PlmError: One died.
+        """
+        with reporting_dead_workers():
+            try:
+                yield
+            finally:
+                self._steps.close()
+
+    def examples(self, progress: Progress) -> Ints:
+        """The examples of the next step over all processes, [2, N]: epochs and samples."""
+        number, phase, within = next(self._plan.remaining(progress.step))
+        return self._source(number, phase, progress).examples(within)
+
+    def advise(self, wait: float, warn: Callable[[str], None]) -> None:
+        """Say once what to do where the loop waits for its data.
+
+        The first figure counts for nothing: it has the start of the processes in it.
+
+        Args:
+            wait: Share of the time since the last log line that the loop has waited.
+            warn: Says it.
+        """
+        if self._figures and wait > _MUCH_WAITING and not self._advised:
+            workers = self._plan.workers
+            warn(
+                f"{100 * wait:.0f} % of the time goes into waiting for batches; "
+                f"compute.workers={2 * workers or 2} makes more of them ahead (now: {workers})"
+            )
+            self._advised = True
+        self._figures += 1
+
+    def _from(self, progress: Progress) -> Generator[Taken, None, None]:
+        for number, phase, first in self._plan.remaining(progress.step):
+            source = self._source(number, phase, progress)
+            workers = self._plan.workers
+            made = training_batches(source, first, phase.steps, workers=workers, pin=self._pin)
+            with closing(made):
+                for batches in made:
+                    yield number, phase, batches
+
+    def _source(self, number: int, phase: Phase, progress: Progress) -> StepBatches:
+        slicing = phase.slicing
+        if progress.micro:
+            micro = min(progress.micro[number], slicing.micro_batch_size)
+            slicing = replace(slicing, micro_batch_size=micro)
+        return StepBatches(phase.step, slicing, int(fold(self._plan.seed, number)), progress.shift)
+
+
+# --- Hashes of a step's examples: equal if they are the same ones in the same order ---
+
+
+def step_digests(plan: Plan, steps: int, *, world: int, micro: int) -> Iterator[str]:
+    """A hash of each of the first steps: every input and target of every example, in order.
+
+    Each process's share is taken as the loader takes it; each example of it is made alone, so that
+    padding, which goes by the longest of a micro-batch, has no part in the hash.
+
+    Args:
+        plan: The steps, cut up in any way.
+        steps: How many.
+        world: Processes to share them.
+        micro: Examples a micro-batch.
+    """
+    for number, phase, first in plan.remaining(0):
+        seed = int(fold(plan.seed, number))
+        cut = replace(phase.slicing, micro_batch_size=micro, world=world)
+        shares = [StepBatches(phase.step, replace(cut, rank=rank), seed) for rank in range(world)]
+        for index in range(first, phase.steps):
+            if not steps:
+                return
+            steps -= 1
+            found = hashlib.blake2b(digest_size=16)
+            for share in shares:
+                for epochs, samples in share.pieces(index):
+                    for at in range(len(samples)):
+                        batch = phase.step.collate(epochs[at : at + 1], samples[at : at + 1])
+                        for name, tensor in sorted({**batch.inputs, **batch.targets}.items()):
+                            found.update(name.encode())
+                            found.update(np.ascontiguousarray(tensor.numpy()).tobytes())
+            yield found.hexdigest()
