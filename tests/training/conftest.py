@@ -1,5 +1,6 @@
 """Small worlds that train in milliseconds: a corpus in memory, a tiny network, a plan."""
 
+import json
 import os
 import resource
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from plmctl import families, objectives
 from plmctl.config.optim import OptimConfig
@@ -17,7 +19,7 @@ from plmctl.config.run import ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.modeling.network import Network
 from plmctl.tokenization.vocab import Vocab
-from plmctl.training.checkpoint import Checkpoints
+from plmctl.training.checkpoint import Checkpoints, Trained
 from plmctl.training.data import Phase, Slicing
 from plmctl.training.engine import Engine, make_accelerator, make_engine
 from plmctl.training.journal import Journal, Progress
@@ -125,3 +127,39 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("needs the right to mount a file system")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+EXACT = ("step", "phase", "tokens", "loss", "lr", "grad_norm", "padding", "epoch")
+
+
+def exact(folder: Path) -> list[dict]:
+    return [{key: line[key] for key in EXACT} for line in metrics(folder)]
+
+
+def events(folder: Path) -> list[str]:
+    lines = (folder / "events").read_text().splitlines()
+    return [json.loads(line)["event"] for line in lines]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a checkpoint, less the seconds that it took and what hashes them."""
+    found = {path.name: path.read_bytes() for path in folder.iterdir()}
+    state = json.loads(found["state.json"])
+    found["state.json"] = json.dumps(state | {"seconds": 0}).encode()
+    del found["manifest.json"]
+    return found
+
+
+def trained(seed: int = 0) -> Trained:
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
+    for _ in range(3):
+        network(torch.randn(5, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return Trained(network, optimizer)

@@ -24,9 +24,15 @@ from plmctl.modeling.batch import Batch
 from plmctl.runs.launch import descendants
 from plmctl.training.checkpoint import Checkpoints, Retention, restore
 from plmctl.training.data import Slicing, reporting_dead_workers, training_batches
-from tests.training.conftest import Train, limited, tiny_engine, tiny_network, tiny_plan
-from tests.training.test_checkpoint import trained
-from tests.training.test_loop import metrics
+from tests.training.conftest import (
+    Train,
+    limited,
+    metrics,
+    tiny_engine,
+    tiny_network,
+    tiny_plan,
+    trained,
+)
 
 
 def steps(folder: Path) -> list[int]:

@@ -1,25 +1,59 @@
-"""The contracts of the loop: the loss does not depend on how a step is cut, a run not on stops."""
+"""The contracts of the loop: how a step is cut up changes nothing, nor do stops and late losses."""
 
 import json
+import math
 import os
 import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
+from plmctl import families, objectives, registry
+from plmctl.config.run import ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import PlmError, Preempted
-from plmctl.training.data import Slicing, StepBatches
-from plmctl.training.loop import update
-from tests.training.conftest import Train, tiny_engine, tiny_network, tiny_plan, weights
+from plmctl.modeling.batch import Batch
+from plmctl.modeling.network import Network
+from plmctl.optimizers._updates import decay_groups
+from plmctl.shaping.keys import fold
+from plmctl.training import loop
+from plmctl.training.checkpoint import Checkpoints, Trained, restore
+from plmctl.training.data import Slicing, Step, StepBatches, weight
+from plmctl.training.distributed import summed_facts
+from plmctl.training.engine import Engine, make_accelerator, unwaiting
+from plmctl.training.journal import Journal, Progress, Update
+from plmctl.training.loop import Guard, Plan, apply_unread, gradient, train, update
+from plmctl.training.stop import StopAsked, StopRequest
+from tests.processes import in_two_processes
+from tests.training.conftest import (
+    VOCAB,
+    Train,
+    contents,
+    events,
+    exact,
+    metrics,
+    nothing,
+    tiny_engine,
+    tiny_network,
+    tiny_plan,
+    trained,
+    weights,
+)
+from tests.training.test_streams import network as bilm
+from tests.training.test_streams import plan_of
+
+# --- The loss does not depend on how a step is cut up, a run not on stops ---
 
 OBJECTIVES = ["mlm", "mlm+nsp", "mlm+sop", "clm"]
-
-
-def metrics(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -68,8 +102,8 @@ def test_gradient_is_that_of_the_mean_over_all_targets(objective: str, store: To
     assert len(batches) == 6
     done = update(engine, step, batches, None, 1, False)
     assert done.loss == pytest.approx(loss.item(), rel=1e-6)
-    for name, gradient in expected.items():
-        assert torch.allclose(got[name], gradient, rtol=1e-4, atol=1e-6), name
+    for name, value in expected.items():
+        assert torch.allclose(got[name], value, rtol=1e-4, atol=1e-6), name
 
 
 def test_model_loss_is_transformers_own(store: TokenStore) -> None:
@@ -155,3 +189,655 @@ def test_training_learns(objective: str, tmp_path: Path, run_plan: Train) -> Non
     run_plan(engine, plan, tmp_path)
     first, last = metrics(tmp_path)[0], metrics(tmp_path)[-1]
     assert last["loss"] < first["loss"] - 1.0
+
+
+# --- Loss and gradient do not depend on how a step is cut: RoBERTa, SpanBERT, DistilBERT ---
+
+CASES = {
+    "roberta, full sentences": ("roberta", "mlm", {"packing": "full_sentences"}),
+    "roberta, as published": (
+        "roberta",
+        "mlm",
+        {"packing": "doc_sentences", "count": "probabilistic", "mask_specials": True},
+    ),
+    "roberta, pairs": ("roberta", "mlm", {"packing": "segment_pair"}),
+    "spanbert": ("spanbert", "mlm+sbo", {"sbo_weight": 0.5}),
+    "spanbert, masked tokens": ("spanbert", "mlm", {}),
+    "distilbert, masked tokens": ("distilbert", "mlm", {}),
+    "distilbert": ("distilbert", "distillation", {}),
+    "distilbert, taught alone": ("distilbert", "distillation", {"mlm_weight": 0.0}),
+    "distilbert, masked only": ("distilbert", "distillation", {"kl_tokens": "masked"}),
+}
+
+
+SMALL = {"hidden_size": 32, "num_attention_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
+    torch.manual_seed(1)
+    folder = tmp_path_factory.mktemp("teacher")
+    config = registry.load("families", "bert").Config(size="tiny", **SMALL)
+    model = families.get("bert").build(config, vocab_size=VOCAB.size, pad_id=0, parts=("mlm",))
+    with torch.no_grad():  # a teacher with opinions
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def network_of(family: str, objective: str) -> Network:
+    torch.manual_seed(0)
+    fields = (
+        {"dim": 32, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
+        if family == "distilbert"
+        else {**SMALL, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    )
+    config = registry.load("families", family).Config(size="tiny", **fields)
+    parts = objectives.get(objective).PARTS
+    assert set(parts) <= set(families.get(family).HEADS)
+    model = families.get(family).build(config, vocab_size=VOCAB.size, pad_id=0, parts=parts)
+    return Network(model, families.get(family).forward)
+
+
+def step_of(objective: str, fields: dict, store: TokenStore, teacher: str) -> Step:
+    member = objectives.get(objective)
+    if objective == "distillation":
+        fields = {**fields, "teacher": teacher}
+    return member.make(member.Config(name=objective, **fields), store, VOCAB, 48, 7)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_cut_up_is_the_same_step(case: str, store: TokenStore, teacher: str) -> None:
+    family, objective, fields = CASES[case]
+    step = step_of(objective, fields, store, teacher)
+    found = {}
+    for micro in (16, 8, 5, 1):
+        engine = tiny_engine(network_of(family, objective))
+        gradients: dict[str, torch.Tensor] = {}
+        for name, parameter in engine.trained().network.named_parameters():
+            parameter.register_post_accumulate_grad_hook(
+                lambda p, name=name, into=gradients: into.__setitem__(name, p.grad.double())
+            )
+        batches = StepBatches(step, Slicing(16, micro), 7)[0]
+        done = update(engine, step, batches, None, 1, False)
+        found[micro] = (done.loss, gradients, weights(engine))
+    loss, gradients, _ = found[16]
+    size = torch.stack([g.norm() for g in gradients.values()]).norm()
+    assert size > 0.01
+    for micro in (8, 5, 1):
+        got = found[micro]
+        assert got[0] == pytest.approx(loss, rel=1e-6)
+        off = torch.stack([(got[1][n] - g).norm() for n, g in gradients.items()]).norm()
+        assert off / size < 1e-6, f"{micro}: {off / size}"
+
+
+@pytest.mark.parametrize(
+    "case", ["roberta, full sentences", "spanbert", "distilbert, taught alone"]
+)
+def test_the_loss_falls(case: str, store: TokenStore, teacher: str) -> None:
+    """A few steps on one batch: the heads are connected to what they are scored on."""
+    family, objective, fields = CASES[case]
+    step = step_of(objective, fields, store, teacher)
+    engine = tiny_engine(network_of(family, objective), lr=3e-3)
+    batches = StepBatches(step, Slicing(16, 16), 7)[0]
+    losses = [update(engine, step, batches, None, 1, False).losses for _ in range(25)]
+    for part in (part for part in step.parts if weight(step, part)):
+        assert losses[-1][part] < 0.9 * losses[0][part], part
+
+
+# --- Failed steps: what is saved, left out or passed over, and that a resume decides alike ---
+
+
+@dataclass(frozen=True)
+class Poisoned:
+    """An objective in which one batch has a loss that is ``times`` what it should be."""
+
+    step: object
+    batch: torch.Tensor
+    times: float
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.step, name)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def loss(self, network: object, batch: object) -> dict[str, torch.Tensor]:
+        found = batch.inputs["input_ids"]
+        bad = found.shape == self.batch.shape and torch.equal(found, self.batch)
+        factor = self.times if bad else 1.0
+        return {part: value * factor for part, value in self.step.loss(network, batch).items()}
+
+
+def poisoned(store: TokenStore, at: int, times: float, guard: Guard, steps: int = 24) -> Plan:
+    """A plan whose step ``at``, from 0, goes wrong."""
+    plan = tiny_plan("clm", store, steps=(steps,), batch=4, micro=4, lr=1e-3, save_every=5)
+    (phase,) = plan.phases
+    (batch,) = source(plan)[at]
+    bad = replace(phase, step=Poisoned(phase.step, batch.inputs["input_ids"], times))
+    return replace(plan, phases=(bad,), guard=guard)
+
+
+def source(plan: Plan) -> StepBatches:
+    return StepBatches(plan.phases[0].step, plan.phases[0].slicing, int(fold(plan.seed, 0)))
+
+
+def dropping() -> Engine:
+    return tiny_engine(tiny_network("clm", dropout=0.1), lr=1e-3)
+
+
+def test_a_loss_that_is_not_finite_leaves_the_state_before_it_and_its_examples(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    plan = poisoned(store, 7, math.nan, Guard())
+    first = dropping()
+    with pytest.raises(PlmError, match="(?s)step 8: the loss is not finite.*--batch 8"):
+        run_plan(first, plan, tmp_path / "a")
+    assert all(value.isfinite().all() for value in weights(first).values())
+    assert (tmp_path / "a" / "checkpoints" / "step-000007").is_dir()
+    noted = json.loads((tmp_path / "a" / "divergence" / "step-000008.json").read_text())
+    assert [noted["epochs"], noted["samples"]] == source(plan).examples(7).tolist()
+    assert noted["loss"] is None
+    assert events(tmp_path / "a")[-2:] == ["diverged", "saved"]
+    assert [line["step"] for line in metrics(tmp_path / "a")] == list(range(1, 8))
+
+    # The same command with divergence.nonfinite=skip: what a run with it from the start does.
+    skipping = replace(plan, guard=Guard(nonfinite="skip"))
+    second, whole = dropping(), dropping()
+    run_plan(second, skipping, tmp_path / "a")
+    run_plan(whole, skipping, tmp_path / "b")
+    assert exact(tmp_path / "a") == exact(tmp_path / "b")
+    assert metrics(tmp_path / "b")[7]["loss"] is None
+    assert events(tmp_path / "b").count("skipped") == 1
+    reference = weights(whole)
+    for name, value in weights(second).items():
+        assert torch.equal(value, reference[name]), name
+
+
+def test_a_step_that_is_left_out_changes_no_weight(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    guard = Guard(spike=3.0, on_spike="skip")
+    short = poisoned(store, 20, 50.0, guard, steps=20)
+    long = replace(poisoned(store, 20, 50.0, guard, steps=21))
+    before, after = dropping(), dropping()
+    run_plan(before, short, tmp_path / "short")
+    run_plan(after, long, tmp_path / "long")
+    reference = weights(before)
+    for name, value in weights(after).items():
+        assert torch.equal(value, reference[name]), name
+    assert metrics(tmp_path / "long")[20]["loss"] > 100
+
+
+def test_a_rollback_passes_over_the_data_and_survives_a_stop(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    plan = poisoned(store, 21, 50.0, Guard(spike=3.0))
+    whole = dropping()
+    progress = run_plan(whole, plan, tmp_path / "whole")
+    assert progress.rollbacks == 1
+    assert progress.shift == 2 * 4  # steps 20 and 21, of four examples
+    assert events(tmp_path / "whole").count("rolled_back") == 1
+    assert [line["step"] for line in metrics(tmp_path / "whole")] == list(range(1, 25))
+    assert max(line["loss"] for line in metrics(tmp_path / "whole")) < 10
+
+    for until in (21, 23):  # before the spike, off the rhythm of the checkpoints; and after it
+        cut, folder = dropping(), tmp_path / f"cut-{until}"
+        with pytest.raises(Preempted):
+            run_plan(cut, replace(plan, until=until), folder)
+        again = dropping()
+        run_plan(again, plan, folder)
+        assert exact(folder) == exact(tmp_path / "whole")
+        reference = weights(whole)
+        for name, value in weights(again).items():
+            assert torch.equal(value, reference[name]), name
+
+
+def test_data_after_a_rollback_is_that_of_the_steps_after_the_spike(store: TokenStore) -> None:
+    plan = tiny_plan("clm", store, steps=(24,), batch=4)
+    plain, phase = source(plan), plan.phases[0]
+    shifted = StepBatches(phase.step, phase.slicing, int(fold(plan.seed, 0)), shift=8)
+    for step in (0, 5, 20):
+        assert np.array_equal(shifted.examples(step), plain.examples(step + 2))
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "guard", "verdict"),
+    [
+        (1.0, 1.0, Guard(), "good"),
+        (math.inf, 1.0, Guard(), "stop"),
+        (1.0, math.nan, Guard(), "stop"),
+        (1.0, math.nan, Guard(nonfinite="skip"), "skip"),
+        (1.9, 1.0, Guard(spike=2.0), "good"),
+        (2.1, 1.0, Guard(spike=2.0), "rollback"),
+        (2.1, 1.0, Guard(spike=2.0, on_spike="stop"), "stop"),
+        (2.1, 1.0, Guard(spike=2.0, patience=0), "stop"),
+    ],
+)
+def test_verdicts(loss: float, norm: float, guard: Guard, verdict: str) -> None:
+    done = Update({"lm": loss}, norm, 1, 1, False, loss)
+    calm = Progress(recent=(1.0,) * 16)
+    assert guard.verdict(done, calm, scaled=False)[0] == verdict
+    if math.isfinite(loss):  # before there are losses enough, nothing is a spike
+        expected = verdict if not math.isfinite(norm) else "good"
+        assert guard.verdict(done, Progress(recent=(1.0,) * 15), scaled=False)[0] == expected
+    if math.isnan(norm):
+        assert guard.verdict(done, calm, scaled=True)[0] == "good"
+
+
+def test_a_stop_during_validation_is_made_up_for(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """One save, no validation line; after the resume it is there, once."""
+    plan = replace(tiny_plan("clm", store, steps=(6,)), validate_every=2)
+    signals = iter([False, True])
+
+    def validate(*, stop: StopRequest | None = None) -> dict[str, float]:
+        if next(signals, False):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        assert stop is not None
+        if stop.received:
+            raise StopAsked
+        return {"valid/loss": 1.0}
+
+    with pytest.raises(Preempted, match="after step 4 of 6"):
+        run_plan(dropping(), plan, tmp_path, validate)
+    assert events(tmp_path) == ["started", "saved"]
+    run_plan(dropping(), plan, tmp_path, validate)
+    lines = metrics(tmp_path)
+    assert [line["step"] for line in lines if "valid/loss" in line] == [2, 4, 6]
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5, 6]
+
+
+def test_scoring_stops_between_batches(store: TokenStore) -> None:
+    from plmctl.evaluation.scoring import score
+
+    made, plan = dropping(), tiny_plan("clm", store)
+    asked, seen = StopRequest(), []
+
+    def batches():
+        for index in range(4):
+            seen.append(index)
+            yield from source(plan)[index]
+            if index == 1:
+                asked.received = signal.SIGTERM
+
+    with pytest.raises(StopAsked):
+        score(made.accelerator, made.network, plan.phases[0].step, batches(), asked)
+    assert seen == [0, 1, 2]
+
+
+# --- Losses that are read late: the same run, to the last byte, as with every step read at once ---
+
+LOGS, SAVES, VALIDATES = 10, 7, 8
+
+
+def engine(network: Network, *, late: bool) -> Engine:
+    """With the kernel that a GPU has as well, and that can leave out an update by itself."""
+    made = tiny_engine(network)
+    groups = decay_groups(network, 0.01)
+    fused = made.accelerator.prepare(torch.optim.AdamW(groups, lr=1e-3, fused=True))
+    made = replace(made, optimizer=fused)
+    return unwaiting(made) if late else made
+
+
+def plan_for(store: TokenStore, *, steps: tuple[int, ...] = (25,), objective: str = "clm") -> Plan:
+    plan = tiny_plan(objective, store, steps=steps, batch=4, micro=4, save_every=SAVES)
+    rising = replace(plan, learning_rate=lambda step: 1e-4 * (step + 1))
+    return replace(rising, log_every=LOGS, validate_every=VALIDATES)
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    timed = ("tokens_per_second", "samples_per_second", "data_wait", "memory_gb", "time")
+    path = folder / "metrics.jsonl"
+    lines = map(json.loads, path.read_text().splitlines() if path.exists() else ())
+    return [{key: value for key, value in line.items() if key not in timed} for line in lines]
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """All that a run has left, less the times."""
+    lines = [json.loads(line) for line in (folder / "events").read_text().splitlines()]
+    return {
+        "metrics": logged(folder),
+        "events": [line | {"time": None} for line in lines],
+        "divergence": {p.name: p.read_bytes() for p in sorted(folder.glob("divergence/*"))},
+        "checkpoints": {p.name: contents(p) for p in sorted(folder.glob("checkpoints/*"))},
+    }
+
+
+def scores(engine: Engine) -> Callable[..., dict[str, float]]:
+    """Of the weights: a validation that finds others tells."""
+
+    def validate(*, stop: object = None) -> dict[str, float]:
+        return {"valid/loss": sum(float(p.sum()) for p in weights(engine).values())}
+
+    return validate
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps after which the loop has read."""
+    seen: list[int] = []
+    real = loop.read
+
+    def noting(run: Any, unread: Any, batches: Any) -> Any:
+        seen.append(unread[-1].before.step + 1)
+        return real(run, unread, batches)
+
+    monkeypatch.setattr(loop, "read", noting)
+    return seen
+
+
+@pytest.mark.parametrize("objective", ["clm", "mlm+nsp"])
+def test_a_run_that_reads_late_is_the_run_that_reads_at_once(
+    objective: str, store: TokenStore, tmp_path: Path, run_plan: Train, readings: list[int]
+) -> None:
+    """Two phases, dropout, a rate that changes; logged, saved and validated at odd steps."""
+    due = {s for s in range(1, 26) if not (s % LOGS and s % SAVES and s % VALIDATES)} | {25}
+    for late, expected in ((False, set(range(1, 26))), (True, due)):
+        readings.clear()
+        made = engine(tiny_network(objective, dropout=0.1), late=late)
+        plan = plan_for(store, steps=(12, 13), objective=objective)
+        run_plan(made, plan, tmp_path / str(late), scores(made))
+        assert readings == sorted(expected)
+    assert outcome(tmp_path / "True") == outcome(tmp_path / "False")
+    assert [line["step"] for line in logged(tmp_path / "True") if "loss" in line] == [10, 20, 25]
+
+
+def wrong(plan: Plan, steps: tuple[int, ...], times: float) -> Plan:
+    """The plan with steps, from 0, whose loss is ``times`` what it should be."""
+    (phase,) = plan.phases
+    step, made = phase.step, source(plan)
+    for number in steps:
+        step = Poisoned(step, made[number][0].inputs["input_ids"], times)
+    return replace(plan, phases=(replace(phase, step=step),))
+
+
+@pytest.mark.parametrize("nonfinite", ["stop", "skip"])
+@pytest.mark.parametrize("times", [math.nan, 1e35])  # 1e35: the loss is finite, its gradient not
+@pytest.mark.parametrize("bad", [(0,), (6,), (9,), (12,), (11, 12), (12, 13, 14)])
+def test_a_step_that_is_not_finite_leaves_what_it_leaves_where_it_is_read_at_once(
+    bad: tuple[int, ...], times: float, nonfinite: Any, store: TokenStore, tmp_path: Path,
+    run_plan: Train,
+) -> None:  # fmt: skip
+    """The first step, one that is saved, one that is logged, one that nobody reads; several."""
+    plan = wrong(plan_for(store, steps=(17,)), bad, times)
+    plan = replace(plan, guard=Guard(nonfinite, patience=2))
+    ends = nonfinite == "skip" and len(bad) <= 2
+    made = {}
+    for late in (False, True):
+        made[late] = engine(tiny_network("clm", dropout=0.1), late=late)
+        if ends:
+            run_plan(made[late], plan, tmp_path / str(late), scores(made[late]))
+        else:
+            number = (bad[0] if nonfinite == "stop" else bad[2]) + 1
+            with pytest.raises(PlmError, match=f"step {number}: the (loss|gradient) is not finite"):
+                run_plan(made[late], plan, tmp_path / str(late), scores(made[late]))
+    found = outcome(tmp_path / "True")
+    assert found == outcome(tmp_path / "False")
+    assert len(found["divergence"]) == (1 if nonfinite == "stop" else len(bad))
+    assert any(
+        "loss" in file["reason"] for file in map(json.loads, found["divergence"].values())
+    ) == math.isnan(times)
+    at_once = weights(made[False])
+    for name, value in weights(made[True]).items():
+        assert torch.equal(value, at_once[name]), name
+
+
+def test_the_optimizer_leaves_out_what_follows_until_the_host_has_looked(
+    store: TokenStore, tmp_path: Path, run_plan: Train, readings: list[int]
+) -> None:
+    """Between steps 8 and 10, which are read, nothing changes after a bad step 9 but the flag."""
+    plan = wrong(plan_for(store, steps=(10,)), (8,), math.nan)
+    plan = replace(plan, guard=Guard("skip"), validate_every=None, save_every=8)
+    made = engine(tiny_network("clm"), late=True)
+    assert made.halted is not None
+    seen = {}
+    rate = plan.learning_rate
+
+    def looking(step: int) -> float:
+        seen.setdefault(step, []).append((float(made.halted), weights(made)))
+        return rate(step)
+
+    run_plan(made, replace(plan, learning_rate=looking), tmp_path)
+    assert readings == [8, 10, 10]  # the last once more, after the bad one was left out
+    assert [flag for flag, _ in seen[9]] == [1.0, 0.0]
+    ((_, before),) = seen[8]
+    for _, after in seen[9]:
+        assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert float(made.halted) == 0
+
+
+@pytest.mark.parametrize("how", ["until", "signal"])
+def test_an_interrupted_run_that_reads_late_is_the_uninterrupted_one(
+    how: str, store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """Stopped between two readings, with a bad step before the stop and one after it.
+
+    A signal finds the host ahead: the bad step is noticed then, and the run ends a step later.
+    """
+    plan = replace(wrong(plan_for(store), (10, 18), math.nan), guard=Guard("skip"))
+    rate = plan.learning_rate
+
+    def stopping(step: int) -> float:
+        if step == 12 and how == "signal":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return rate(step)
+
+    cut = replace(plan, learning_rate=stopping, until=13 if how == "until" else None)
+    with pytest.raises(Preempted, match="after step 1[23] of 25, checkpoint saved"):
+        run_plan(engine(tiny_network("clm", dropout=0.1), late=True), cut, tmp_path / "cut")
+    again = engine(tiny_network("clm", seed=9, dropout=0.1), late=True)
+    run_plan(again, plan, tmp_path / "cut")
+    run_plan(engine(tiny_network("clm", dropout=0.1), late=False), plan, tmp_path / "whole")
+    ours, theirs = outcome(tmp_path / "cut"), outcome(tmp_path / "whole")
+    for kind in ("metrics", "divergence"):
+        assert ours[kind] == theirs[kind]
+    last = "step-000025"
+    assert ours["checkpoints"][last] == theirs["checkpoints"][last]
+    assert events(tmp_path / "cut").count("skipped") == 2
+
+
+@dataclass(frozen=True)
+class BadWindow:
+    """Streams of which one window has no loss."""
+
+    step: Any
+    window: int
+    streamed: bool = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.step, name)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def loss(self, network: Network, batch: Any) -> dict[str, torch.Tensor]:
+        factor = math.nan if batch.rows.window == self.window else 1.0
+        return {part: value * factor for part, value in self.step.loss(network, batch).items()}
+
+
+@pytest.mark.parametrize("window", [0, 4])
+def test_rows_that_go_on_go_on_from_before_a_step_that_was_left_out(
+    window: int, store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    plan = plan_of(store, steps=(8,), micro=3)
+    bad = replace(plan.phases[0], step=BadWindow(plan.phases[0].step, window))
+    plan = replace(plan, phases=(bad,), log_every=7, guard=Guard("skip"))
+    for late in (False, True):
+        run_plan(engine(bilm(dropout=0.1), late=late), plan, tmp_path / str(late))
+    assert outcome(tmp_path / "True") == outcome(tmp_path / "False")
+    assert events(tmp_path / "True").count("skipped") == 1
+
+
+@dataclass(frozen=True)
+class Big:
+    """A step of which one micro-batch of four examples does not fit in memory."""
+
+    step: Any
+    batch: torch.Tensor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.step, name)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def loss(self, network: Network, batch: Any) -> dict[str, torch.Tensor]:
+        if torch.equal(batch.inputs["input_ids"], self.batch):
+            return {"lm": torch.empty(2**60)}  # the allocator itself refuses
+        return self.step.loss(network, batch)
+
+
+@pytest.mark.parametrize("bad", [(), (11,)])
+def test_out_of_memory_after_steps_that_nobody_has_read(
+    bad: tuple[int, ...], store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """Those are read first; with a bad one among them that comes first, as it would at once."""
+    plan = plan_for(store, steps=(17,))
+    large = source(plan)[12][0].inputs["input_ids"]
+    plan = replace(wrong(plan, bad, math.nan), elastic=True, guard=Guard("skip"))
+    plan = replace(plan, phases=(replace(plan.phases[0], step=Big(plan.phases[0].step, large)),))
+    for late in (False, True):
+        run_plan(engine(tiny_network("clm"), late=late), plan, tmp_path / str(late))
+    assert outcome(tmp_path / "True") == outcome(tmp_path / "False")
+    expected = [*["skipped"] * len(bad), "smaller"]
+    assert [name for name in events(tmp_path / "True") if name in expected] == expected
+
+
+def test_what_needs_every_loss_reads_every_step(
+    store: TokenStore, tmp_path: Path, run_plan: Train, readings: list[int]
+) -> None:
+    """A guard against spikes, and an optimizer whose kernel cannot leave out an update."""
+    plan = plan_for(store, steps=(6,))
+    run_plan(engine(tiny_network("clm"), late=True), plan, tmp_path / "late")
+    assert readings == [6]
+    readings.clear()
+    spikes = replace(plan, guard=Guard(spike=3.0))
+    run_plan(engine(tiny_network("clm"), late=True), spikes, tmp_path / "spikes")
+    plain = unwaiting(tiny_engine(tiny_network("clm")))
+    assert plain.halted is None
+    run_plan(plain, plan, tmp_path / "plain")
+    assert readings == [*range(1, 7), *range(1, 7)]
+
+
+def test_no_more_than_a_few_steps_stay_unread(
+    store: TokenStore, tmp_path: Path, run_plan: Train, readings: list[int]
+) -> None:
+    plan = replace(plan_for(store, steps=(70,)), log_every=1000, save_every=1000)
+    plan = replace(plan, validate_every=None)
+    run_plan(engine(tiny_network("clm"), late=True), plan, tmp_path, nothing)
+    assert readings == [32, 64, 70]
+
+
+# --- The host of a GPU waits for nothing in a step, and several hosts agree without one ---
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A step of two parts that reads nothing from the device; ``peeks``: it does."""
+
+    peeks: bool = False
+    parts: tuple[str, ...] = ("far", "near")
+
+    def loss(self, network: nn.Module, batch: Batch) -> dict[str, torch.Tensor]:
+        error = (network(batch.inputs["x"])[:, 0] - batch.targets["far"]).square().sum()
+        if self.peeks:
+            error.item()
+        return {"far": error, "near": error.sqrt()}
+
+
+def test_a_step_is_computed_and_applied_on_a_device_that_tells_nothing() -> None:
+    """On PyTorch's device without data, which refuses every read: so no step of a GPU waits."""
+    device = torch.device("meta")
+    network = nn.Linear(4, 1, device=device)
+    accelerator = make_accelerator(ComputeConfig(device="cpu"))
+    accelerator.state._shared_state["device"] = device
+    flag = torch.zeros((), device=device)
+    made = Engine(accelerator, network, torch.optim.SGD(network.parameters(), 0.1), halted=flag)
+    target = torch.arange(3)
+    batches = [Batch({"x": torch.ones(3, 4)}, {"far": target, "near": target}, 12, 12)] * 2
+    computed = gradient(made, Regression(), batches, 1.0, 5, False)
+    apply_unread(made, computed)
+    assert computed.figures.shape == (3,)
+    assert (computed.targets, computed.tokens) == ({"far": 6, "near": 6}, 24)
+    with pytest.raises(RuntimeError, match="meta"):
+        computed.read()
+    with pytest.raises(RuntimeError, match="meta"):
+        gradient(made, Regression(peeks=True), batches, 1.0, 5, False)
+    make_accelerator(ComputeConfig(device="cpu"))  # the state is of all accelerators
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_count_of_updates_comes_back_where_the_kernel_reads_it(
+    fused: bool, tmp_path: Path
+) -> None:
+    """A fused kernel counts on the device; any other asks the host, who waits for no device."""
+    folder = Checkpoints(tmp_path, 3).save(3, trained(), {})
+    network = trained().network.to("meta")
+    optimizer = torch.optim.AdamW(network.parameters(), fused=fused)
+    restore(folder, Trained(network, optimizer))
+    for state in optimizer.state.values():
+        assert state["exp_avg"].device.type == "meta"
+        assert state["step"].device.type == ("meta" if fused else "cpu")
+
+
+def _signalled(rate: Callable[[int], float], step: int) -> float:
+    if step == 18:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return rate(step)
+
+
+def _one_of_two(folder: Path, store: TokenStore, rank: int) -> None:
+    """A process; the second one has a bad step, then no memory for one, and then is to stop."""
+    for late in (False, True):
+        plan = plan_for(store)
+        (phase,) = plan.phases
+        mine = replace(phase, slicing=replace(phase.slicing, rank=rank, world=2))
+        plan = replace(plan, phases=(mine,), guard=Guard("skip"), elastic=True)
+        if rank == 1:
+            plan = replace(plan, learning_rate=partial(_signalled, plan.learning_rate))
+            large = source(plan)[15][0].inputs["input_ids"]
+            plan = wrong(plan, (12,), math.nan)
+            (bad,) = plan.phases
+            plan = replace(plan, phases=(replace(bad, step=Big(bad.step, large)),))
+
+        made = engine(tiny_network("clm", dropout=0.1), late=late)
+        made = replace(made, network=made.accelerator.prepare(made.network))
+        assert (made.hosts is not None) == late
+        assert summed_facts(made, [rank + 1, 2**40]) == [3, 2**41]
+        run = folder / str(late)
+        run.mkdir(exist_ok=True)
+        with Journal(run, title="t", total_steps=25, trackers=(), quiet=rank > 0) as journal:
+            checkpoints = Checkpoints(run / "checkpoints", 3)
+            with suppress(Preempted):
+                train(made, plan, checkpoints, journal, nothing)
+        found = {name: value.numpy() for name, value in weights(made).items()}
+        np.savez(run / f"weights-{rank}.npz", **found)
+
+
+def test_processes_that_read_late_are_those_that_read_at_once(
+    store: TokenStore, tmp_path: Path
+) -> None:
+    """One process is wrong, out of memory, asked to stop: both learn of it in the same step."""
+    in_two_processes(partial(_one_of_two, tmp_path, store), tmp_path)
+    late, at_once = outcome(tmp_path / "True"), outcome(tmp_path / "False")
+    assert late == at_once
+    assert set(late["checkpoints"]) == {"step-000007", "step-000014", "step-000019"}
+    assert [name for name in events(tmp_path / "True") if name != "saved"] == [
+        "started", "skipped", "smaller",
+    ]  # fmt: skip
+    reference = np.load(tmp_path / "False" / "weights-0.npz")
+    for rank in (0, 1):
+        got = np.load(tmp_path / "True" / f"weights-{rank}.npz")
+        assert all(np.array_equal(got[name], value) for name, value in reference.items())
+
+
+def test_an_optimizer_is_armed_only_where_its_kernel_has_the_flag() -> None:
+    network = tiny_network("clm")
+    armed = engine(network, late=True)
+    assert armed.halted is armed.trained().optimizer.found_inf
+    assert armed.hosts is None  # one process
+    plain = replace(armed, optimizer=torch.optim.AdamW(network.parameters(), fused=False))
+    assert unwaiting(plain).halted is None

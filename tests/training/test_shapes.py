@@ -1,26 +1,39 @@
 """Batches padded to a few shapes: the same losses and gradients, and few shapes indeed."""
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from plmctl import objectives
 from plmctl.corpus.store import TokenStore
-from plmctl.modeling.batch import Batch
+from plmctl.modeling.batch import IGNORE, Batch
 from plmctl.modeling.encoder import narrow
+from plmctl.tokenization.vocab import Vocab
 from plmctl.training.data import Slicing, Step, StepBatches
-from plmctl.training.shapes import capacity
+from plmctl.training.shapes import capacity, fixed, listed
+from tests.training.conftest import VOCAB as STORE_VOCAB
 from tests.training.test_checkpointed_activations import VOCAB, network_of, step_of
 
+# --- Encoders ---
+
 ENCODER = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2}
+
+
 STILL = {**ENCODER, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
 STUDENT = {"dim": 32, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
+
+
 T5 = {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_kv": 16, "d_ff": 64, "dropout_rate": 0.0}
+
 
 CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "bert": ("bert", "mlm+nsp", STILL, {}),
@@ -122,3 +135,145 @@ def test_nearly_always_one_shape(tmp_path: Path) -> None:
     longer = [len(b.inputs["positions"]) for b in padded]
     shorter = [len(b.inputs["positions"]) for b in plain]
     assert sum(longer) < 1.25 * sum(shorter)
+
+
+# --- Batches of T5's objectives in a few shapes, and how little is added for it ---
+
+T5_VOCAB = Vocab(size=1200, pad=0, unk=2, eos=1, sentinels=tuple(range(1199, 1099, -1)))
+
+
+@pytest.fixture(scope="module")
+def texts() -> TokenStore:
+    """Documents of some thousand tokens each, which rows of 512 mostly fill."""
+    rng = np.random.default_rng(1)
+    documents = [
+        [rng.integers(6, 1000, rng.integers(5, 40)).tolist() for _ in range(rng.integers(60, 200))]
+        for _ in range(600)
+    ]
+    return TokenStore.from_lists(documents, vocab_size=1200)
+
+
+def batches(name: str, texts: TokenStore, rows: int, width: int | None) -> list[Batch]:
+    member: Any = objectives.get(name)
+    step = member.make(member.Config(name=name), texts, T5_VOCAB, 512, 7)
+    source = StepBatches(step, Slicing(rows, rows, width=width), 7)
+    return [source[n][0] for n in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "most", "added"),
+    [
+        ("prefix_lm", 16, 3, 0.08),
+        ("prefix_lm", 128, 2, 0.02),
+        ("span_corruption", 16, 2, 0.02),
+        ("span_corruption", 128, 1, 0.02),
+        ("iid_denoising", 16, 3, 0.03),
+        ("deshuffling", 16, 2, 0.01),
+    ],
+)
+def test_few_shapes_and_little_added(
+    name: str, rows: int, most: int, added: float, texts: TokenStore
+) -> None:
+    plain, padded = (batches(name, texts, rows, width) for width in (None, 512))
+    assert len(shapes(plain)) >= len(shapes(padded))
+    assert len(shapes(padded)) <= most
+    assert sum(b.cells for b in padded) <= (1 + added) * sum(b.cells for b in plain)
+    listed = [sum(len(b.targets["lm"]) for b in bs) for bs in (plain, padded)]
+    assert listed[0] <= listed[1] <= 1.2 * listed[0]
+    assert [b.counts() for b in padded] == [b.counts() for b in plain]
+
+
+def batch_of(lengths: list[int]) -> Batch:
+    """Targets of these lengths, each token another id."""
+    width = max(lengths)
+    there = np.arange(width) < np.array(lengths)[:, None]
+    positions = torch.from_numpy(np.flatnonzero(there))
+    ids = torch.arange(1, there.size + 1).view(there.shape)
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "decoder_input_ids": ids,
+        "positions": positions,
+    }
+    return Batch(inputs, {"lm": positions + 1}, 2 * len(positions), 2 * there.size)
+
+
+@given(st.lists(st.integers(1, 70), min_size=1, max_size=9), st.integers(8, 70))
+@settings(deadline=None)
+def test_targets_stay_with_their_cells(lengths: list[int], width: int) -> None:
+    """Each target is still that of its cell; a decoder of nearly one length is hardly longer."""
+    plain = batch_of(lengths)
+    found = fixed(plain, width)
+    before = plain.inputs["decoder_input_ids"].shape[1]
+    after = found.inputs["decoder_input_ids"].shape[1]
+    even = sum(lengths) >= 0.75 * len(lengths) * before
+    assert before <= after <= max(width, before + 8 + before // 8)
+    assert after <= before + 8 + before // 8 or not even
+    seen = found.targets["lm"] != IGNORE
+    cells = found.inputs["positions"]
+    named = found.inputs["decoder_input_ids"].flatten()[cells[seen]]
+    assert torch.equal(named, found.targets["lm"][seen])
+    assert sorted(found.targets["lm"][seen].tolist()) == plain.targets["lm"].tolist()
+    assert (cells.diff() >= 0).all()
+    assert cells[-1] < found.inputs["decoder_input_ids"].numel()
+    assert found.cells - plain.cells == sum(
+        found.inputs[name].numel() - plain.inputs[name].numel()
+        for name in ("input_ids", "decoder_input_ids")
+    )
+
+
+# --- Lists of what is no padding: each cell once, rows apart, few lengths ---
+
+LENGTHS = st.lists(st.integers(1, 24), min_size=1, max_size=40)
+
+
+@given(LENGTHS, st.booleans())
+def test_every_cell_is_listed_once_and_every_row_is_apart(lengths: list[int], few: bool) -> None:
+    mask = (torch.arange(24) < torch.tensor(lengths)[:, None]).long()
+    batch = Batch({"input_ids": mask, "attention_mask": mask}, {}, sum(lengths), mask.numel())
+    inputs = listed(batch, few=few).inputs
+    padding = mask.numel() - sum(lengths)
+    if "cells" not in inputs:
+        assert few
+        assert 0 < padding < 3
+        return
+    cells, ends = inputs["cells"].tolist(), inputs["offsets"].tolist()
+    rows = [cells[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    assert (ends[0], ends[-1]) == (0, len(cells))
+    assert len(set(cells)) == len(cells) <= mask.numel()
+    for number, length in enumerate(lengths):
+        assert rows[number] == list(range(24 * number, 24 * number + length))
+    for row in rows[len(lengths) :]:
+        assert 1 <= len(row) <= 24
+        assert not mask.flatten()[row].any()
+    assert few and padding or len(rows) == len(lengths)
+
+
+@given(LENGTHS, st.randoms())
+def test_lists_of_one_length_have_as_many_rows(lengths: list[int], draws: Random) -> None:
+    found: dict[int, set[int]] = {}
+    for _ in range(3):
+        shorter = torch.tensor([max(1, size - draws.randint(0, 1)) for size in lengths])
+        mask = (torch.arange(24) < shorter[:, None]).long()
+        inputs = listed(Batch({"attention_mask": mask}, {}, 0, 0), few=True).inputs
+        if "cells" in inputs and not mask.all():
+            found.setdefault(len(inputs["cells"]), set()).add(len(inputs["offsets"]))
+    assert all(len(rows) == 1 for rows in found.values())
+
+
+def test_hardly_any_lengths_of_lists() -> None:
+    """Micro-batches as a GPU has them: 512 rows of sentence pairs."""
+    rng = np.random.default_rng(1)
+    documents = [
+        [rng.integers(6, 100, rng.integers(3, 60)).tolist() for _ in range(rng.integers(5, 40))]
+        for _ in range(400)
+    ]
+    member = objectives.get("mlm+nsp")
+    store = TokenStore.from_lists(documents, vocab_size=120)
+    step = member.make(member.Config(name="mlm+nsp"), store, STORE_VOCAB, 128, 7)
+    made = StepBatches(step, Slicing(512, 512, width=128, lists=True), 7)
+    batches = [made[number][0] for number in range(8)]
+    assert len(shapes(batches)) <= 3
+    listed_cells = sum(len(batch.inputs["cells"]) for batch in batches)
+    tokens = sum(batch.tokens for batch in batches)
+    assert tokens <= listed_cells < 1.05 * tokens < sum(batch.cells for batch in batches)

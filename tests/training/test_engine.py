@@ -1,5 +1,8 @@
-"""What would make a run slow beyond use is refused or told of."""
+"""Device, precision and processes."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from plmctl.config.run import ComputeConfig
 from plmctl.corpus.store import TokenStore
@@ -16,6 +20,8 @@ from plmctl.training.data import Feed
 from plmctl.training.engine import make_accelerator, native_bf16
 from plmctl.training.loop import Plan
 from tests.training.conftest import Train, tiny_engine, tiny_network, tiny_plan
+
+# --- What would make a run slow beyond use is refused or told of ---
 
 
 @pytest.mark.parametrize(
@@ -100,3 +106,26 @@ def test_a_twentieth_of_the_time_is_much(
         feed.advise(wait, say)
     assert [message.partition(" of the time")[0] for message in said] == told
     assert all("compute.workers=2" in message for message in said)
+
+
+# --- Processes that were started together find each other ---
+
+ASK = """
+from plmctl.config.run import ComputeConfig
+from plmctl.training.engine import make_accelerator
+made = make_accelerator(ComputeConfig())
+open(f"{made.process_index}.txt", "w").write(str(made.num_processes))
+"""
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="the processes would take the devices")
+def test_two_processes_on_a_cpu_that_nobody_named(tmp_path: Path) -> None:
+    (tmp_path / "ask.py").write_text(ASK)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--nproc-per-node", "2", "ask.py"],
+        cwd=tmp_path, env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / f"{rank}.txt").read_text() for rank in (0, 1)] == ["2", "2"]

@@ -24,8 +24,16 @@ from plmctl.training.data import Slicing
 from plmctl.training.journal import Journal
 from plmctl.training.loop import Plan, train
 from plmctl.training.memory import heaviest, largest, search, trial
-from tests.training.conftest import Train, nothing, tiny_engine, tiny_network, tiny_plan, weights
-from tests.training.test_guard import events, exact
+from tests.training.conftest import (
+    Train,
+    events,
+    exact,
+    nothing,
+    tiny_engine,
+    tiny_network,
+    tiny_plan,
+    weights,
+)
 
 
 @given(st.integers(1, 5000), st.integers(0, 6000), st.integers(1, 6000))

@@ -1,10 +1,11 @@
-"""Mixtures: exact shares, every sample once before any comes again, nothing carried on."""
+"""Which examples are in a step: a function of the step alone, each example once in an epoch."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plmctl import objectives
@@ -16,11 +17,135 @@ from plmctl.training.data import (
     Slicing,
     StepBatches,
     exact_shares,
+    examples_of,
+    grouped,
     mixture,
     scoring_batches,
+    step_digests,
     weight,
 )
-from tests.training.conftest import VOCAB
+from tests.training.conftest import VOCAB, tiny_plan
+
+# --- Order, processes, micro-batches ---
+
+
+@given(st.integers(1, 200), st.integers(1, 64), st.integers(0, 2**32))
+@settings(deadline=None)
+def test_an_epoch_has_every_sample_once(size: int, batch: int, seed: int) -> None:
+    steps = -(-2 * size // batch)
+    stream = np.concatenate([examples_of(step, size, batch, seed) for step in range(steps)], axis=1)
+    for epoch in (0, 1):
+        samples = stream[1][stream[0] == epoch]
+        assert sorted(samples.tolist()) == list(range(size))
+
+
+def test_a_far_step_needs_no_history() -> None:
+    far = examples_of(10**6, 1000, 32, 7)
+    assert far[0].min() == 10**6 * 32 // 1000
+    assert np.array_equal(far, examples_of(10**6, 1000, 32, 7))
+
+
+@given(st.integers(1, 5), st.integers(1, 40), st.integers(1, 20))
+@settings(deadline=None)
+def test_slices_of_all_processes_make_the_whole_step(world: int, rows: int, micro: int) -> None:
+    rows += world
+    samples = np.arange(rows)
+    pieces = [Slicing(rows, micro, rank, world).mine(samples) for rank in range(world)]
+    assert np.concatenate([p for rank in pieces for p in rank]).tolist() == samples.tolist()
+    assert all(1 <= len(p) <= micro for rank in pieces for p in rank)
+
+
+@pytest.mark.parametrize("objective", ["mlm", "mlm+nsp", "clm"])
+def test_examples_do_not_depend_on_processes_or_micro_batches(
+    objective: str, store: TokenStore
+) -> None:
+    """The same tokens and masks in the same order, however the step is cut."""
+    step = tiny_plan(objective, store).phases[0].step
+
+    def rows(world: int, micro: int, number: int) -> list[list[int]]:
+        found = []
+        for rank in range(world):
+            for batch in StepBatches(step, Slicing(12, micro, rank, world), 7)[number]:
+                found += [
+                    [token for token in row if token] for row in batch.inputs["input_ids"].tolist()
+                ]
+        return found
+
+    for number in (0, 41):
+        reference = rows(1, 12, number)
+        assert rows(1, 5, number) == reference
+        assert rows(3, 2, number) == reference
+
+
+def test_scoring_sees_every_sample_once(store: TokenStore) -> None:
+    step = tiny_plan("clm", store).phases[0].step
+    seen = sum(
+        len(batch.inputs["input_ids"])
+        for rank in range(3)
+        for batch in scoring_batches(step, Slicing(1, 4, rank, 3))
+    )
+    assert seen == len(step)
+    few = [b for rank in range(3) for b in scoring_batches(step, Slicing(1, 4, rank, 3), 2)]
+    assert sum(len(b.inputs["input_ids"]) for b in few) == 2
+
+
+# --- Length-grouped steps are a shuffle of every epoch, and a function of the step alone ---
+
+
+@given(st.integers(1, 400), st.integers(1, 40), st.integers(0, 2**32))
+@settings(deadline=None, max_examples=60)
+def test_an_epoch_of_grouped_steps_has_every_sample_once(size: int, batch: int, seed: int) -> None:
+    lengths = np.random.default_rng(size).integers(1, 60, size)
+    steps = -(-2 * size // batch)
+    parts = [grouped(step, lengths, batch, seed) for step in range(steps)]
+    assert all(part.shape == (2, batch) for part in parts)
+    stream = np.concatenate(parts, axis=1)
+    for epoch in (0, 1):
+        samples = stream[1][stream[0] == epoch]
+        assert sorted(samples.tolist()) == list(range(size))
+
+
+def test_steps_belong_to_the_same_epochs_as_ungrouped_ones() -> None:
+    lengths = np.random.default_rng(0).integers(1, 60, 333)
+    for step in range(40):
+        plain = examples_of(step, 333, 32, 7)[0]
+        assert np.array_equal(grouped(step, lengths, 32, 7)[0], plain)
+
+
+def padding(parts: list[np.ndarray], lengths: np.ndarray) -> float:
+    """The share of a padded batch that is padding."""
+    rows = [lengths[part[1]] for part in parts]
+    return 1 - sum(r.sum() for r in rows) / sum(len(r) * r.max() for r in rows)
+
+
+def test_there_is_little_padding_in_every_epoch() -> None:
+    lengths = np.random.default_rng(1).geometric(0.05, 5000)
+    plain = padding([examples_of(s, 5000, 32, 3) for s in range(450)], lengths)
+    for first in (0, 157, 313):  # the first steps of three epochs
+        steps = range(first, first + 150)
+        assert padding([grouped(s, lengths, 32, 3) for s in steps], lengths) < plain / 6
+
+
+def test_steps_are_in_no_order_of_length_and_change_with_epoch_and_seed() -> None:
+    lengths = np.arange(6400)
+    means = [lengths[grouped(s, lengths, 32, 5)[1]].mean() for s in range(200)]
+    assert abs(np.corrcoef(means, range(200))[0, 1]) < 0.25
+    one, again, other = (
+        set(grouped(step, lengths, 32, seed)[1]) for step, seed in ((3, 5), (203, 5), (3, 6))
+    )
+    assert one != again
+    assert one != other
+
+
+@pytest.mark.parametrize("step", [10**6, 10**6 + 1])
+def test_a_far_grouped_step_needs_no_history(step: int) -> None:
+    lengths = np.random.default_rng(2).integers(1, 60, 1000)
+    there = grouped(step, lengths, 32, 7)
+    assert there[0].min() == step * 32 // 1000
+    assert np.array_equal(there, grouped(step, lengths, 32, 7))
+
+
+# --- Mixtures: exact shares, every sample once before any comes again, nothing carried on ---
 
 NAMES = ("clm", "mlm", "mlm+nsp")
 
@@ -122,7 +247,7 @@ def test_steps_do_not_depend_on_processes_or_micro_batches(name: str) -> None:
         assert rows(3, 4, number) == reference
 
 
-def test_a_far_step_needs_no_history() -> None:
+def test_a_far_step_of_a_mixture_needs_no_history() -> None:
     made = mixed()
     far = StepBatches(made, Slicing(24, 24), 7)[10**7]
     again = StepBatches(mixed(), Slicing(24, 24), 7)[10**7]
@@ -131,7 +256,7 @@ def test_a_far_step_needs_no_history() -> None:
         assert one.inputs["input_ids"].tolist() == other.inputs["input_ids"].tolist()
 
 
-def test_scoring_sees_every_sample_once() -> None:
+def test_scoring_sees_every_sample_of_a_mixture_once() -> None:
     made = mixed("mlm")
     for limit in (None, 17, 2):
         seen = sum(
@@ -177,3 +302,25 @@ def test_parts_count_as_their_objective_says() -> None:
     assert weight(plain, "lm") == 1.0
     halved = [Halved(**vars(step)) for step in plain.steps]
     assert weight(mixture(plain.names, halved, (1, 1, 1), 3), "lm") == 0.5
+
+
+# --- The examples of a step, however it is cut up: equal hashes, and hashes that can differ ---
+
+
+@pytest.mark.parametrize("objective", ["mlm", "mlm+nsp", "mlm+sop", "clm"])
+def test_digests_do_not_depend_on_processes_or_micro_batches(
+    objective: str, store: TokenStore
+) -> None:
+    plan = tiny_plan(objective, store, steps=(4, 3))
+    whole = list(step_digests(plan, 7, world=1, micro=16))
+    assert len(set(whole)) == 7
+    for world, micro in ((2, 16), (3, 2), (1, 5), (16, 1)):
+        assert list(step_digests(plan, 7, world=world, micro=micro)) == whole
+    assert list(step_digests(plan, 5, world=2, micro=3)) == whole[:5]
+
+
+def test_another_seed_has_other_examples(store: TokenStore) -> None:
+    plan = tiny_plan("clm", store, steps=(3,))
+    ours = list(step_digests(plan, 3, world=1, micro=16))
+    theirs = list(step_digests(replace(plan, seed=8), 3, world=1, micro=16))
+    assert not set(ours) & set(theirs)
