@@ -25,7 +25,6 @@ from typing import Literal, Protocol
 import torch
 import torch.distributed
 from torch import Tensor
-from torch.optim import Optimizer
 
 from plmctl.errors import PlmError, Preempted
 from plmctl.modeling.batch import Batch
@@ -233,67 +232,50 @@ def train(
     with StopRequest() as stop, feed.watched(), saver:
         if _owes_validation(plan, progress):  # it was stopped in the middle of one
             progress = _validated(run, progress, stop)
-        return _ended(run, _stepped(run, progress, stop))
+        return _ended(run, _steps(run, progress, stop))
 
 
-def _stepped(run: Run, progress: Progress, stop: StopRequest) -> Progress:
+def _steps(run: Run, progress: Progress, stop: StopRequest) -> Progress:
     """Take steps until the plan, or the patience, is at its end."""
-    plan, feed = run.plan, run.feed
+    engine, plan, feed, journal = run.engine, run.plan, run.feed, run.journal
     window = Window(progress, feed)
     unread: tuple[Pending, ...] = ()
     while progress.step < plan.last and not run.over(progress):
         number, phase, batches = feed.take(progress)
-        _set_rate(run.engine.optimizer, rate := plan.learning_rate(progress.step))
-        unread += (begin(run, phase.step, batches, progress, stop),)
+        rate = plan.learning_rate(progress.step)
+        for group in engine.optimizer.param_groups:
+            group["lr"] = rate * group.get("scale", 1.0)
+        unread += (pending := _compute(run, phase.step, batches, progress, stop),)
         run.saver.look()
-        if not must_read(run, unread):
-            progress = _ahead(run, unread[-1])
+        if not _must_read(run, unread):
+            assert pending.computed is not None
+            apply_unread(engine, pending.computed)
+            progress = pending.after()
+            journal.tick(progress.step, progress.recent[-1] if progress.recent else None)
             continue
         progress, done = read(run, unread, batches)
         unread = ()
         if done is None:  # it did not fit in memory and is tried again, or the run went back
             window = Window(progress, feed)
             continue
-        run.journal.tick(progress.step, done.loss)
+        journal.tick(progress.step, done.loss)
         if plan.due(plan.log_every, progress.step):
-            progress = _logged(run, window, progress, record(progress, number, done, rate))
+            learned, speed = record(progress, number, done, rate), window.figures(progress)
+            journal.log(learned | speed)
+            feed.advise(speed["data_wait"], journal.warn)
+            progress = replace(progress, seconds=speed["time"])
             window = Window(progress, feed)
         with window.paused():
-            progress = _secure(run, progress, done, stop)
+            is_last = progress.step == plan.steps
+            if is_last:  # first: whatever goes wrong in the validation, no step is lost
+                _save(run, progress)
+            if plan.due(plan.validate_every, progress.step):
+                progress = _validated(run, progress, stop)
+            save_due = plan.save_due(progress.step, progress.best)
+            if not is_last and (done.stop or run.over(progress) or save_due):
+                _save(run, progress)
         if done.stop:
-            raise stopped(run, progress)
-    return progress
-
-
-def _ahead(run: Run, pending: Pending) -> Progress:
-    """The progress after a step that is applied unread, its loss not in it."""
-    assert pending.computed is not None
-    apply_unread(run.engine, pending.computed)
-    progress = pending.after()
-    run.journal.tick(progress.step, progress.recent[-1] if progress.recent else None)
-    return progress
-
-
-def _logged(run: Run, window: Window, progress: Progress, learned: dict[str, float]) -> Progress:
-    """Write down what was learned, and how fast; the progress has the time."""
-    figures = window.figures(progress)
-    run.journal.log(learned | figures)
-    run.feed.advise(figures["data_wait"], run.journal.warn)
-    return replace(progress, seconds=figures["time"])
-
-
-def _secure(run: Run, progress: Progress, done: Update, stop: StopRequest) -> Progress:
-    """Validate and save where it is due."""
-    plan = run.plan
-    is_last = progress.step == plan.steps
-    if is_last:  # first: whatever goes wrong in the validation, no step is lost
-        save(run, progress)
-    if plan.due(plan.validate_every, progress.step):
-        progress = _validated(run, progress, stop)
-    if is_last:
-        return progress
-    if done.stop or run.over(progress) or plan.save_due(progress.step, progress.best):
-        save(run, progress)
+            raise _preempted(run, progress)
     return progress
 
 
@@ -311,8 +293,8 @@ def _validated(run: Run, progress: Progress, stop: StopRequest) -> Progress:
         scores = run.validate(stop=stop)
     except StopAsked:
         if progress.step < run.plan.steps:  # the last step is saved before it is validated
-            save(run, progress)
-        raise stopped(run, progress) from None
+            _save(run, progress)
+        raise _preempted(run, progress) from None
     finally:
         run.engine.network.train()
     if scores:
@@ -337,13 +319,8 @@ def _ended(run: Run, progress: Progress) -> Progress:
         _, best_step = progress.judged or (0.0, 0)
         run.journal.event("enough", step=progress.step, best_step=best_step)
     elif progress.step < run.plan.steps:
-        raise stopped(run, progress)
+        raise _preempted(run, progress)
     return progress
-
-
-def _set_rate(optimizer: Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("scale", 1.0)
 
 
 def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progress:
@@ -367,7 +344,7 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
     return progress
 
 
-def save(run: Run, progress: Progress) -> None:
+def _save(run: Run, progress: Progress) -> None:
     """Save from the main process; others have the same state, or parts of it, and other rows."""
     trained = run.engine.trained()
     trained.carried.share(lambda rows: reduce(run.engine.accelerator, rows))
@@ -375,15 +352,15 @@ def save(run: Run, progress: Progress) -> None:
         run.saver.save(progress.step, trained, progress.saved())
 
 
-def saved(run: Run) -> None:
+def _wait_for_save(run: Run) -> None:
     """Wait until the last save is on the disk; all processes do."""
     run.saver.wait()
     run.engine.accelerator.wait_for_everyone()
 
 
-def stopped(run: Run, progress: Progress) -> Preempted:
+def _preempted(run: Run, progress: Progress) -> Preempted:
     """Where the run stands; said when every process is done, since a launcher ends the others."""
-    saved(run)
+    _wait_for_save(run)
     return Preempted(
         f"stopped after step {progress.step:,} of {run.plan.steps:,}, checkpoint saved",
         "run the same command again to go on",
@@ -422,7 +399,7 @@ class Pending:
         return self.before.ahead(self.computed, self.samples, self.epoch_size)
 
 
-def begin(
+def _compute(
     run: Run, step: Step, batches: list[Batch], progress: Progress, stop: StopRequest
 ) -> Pending:
     """Compute the gradient of a step; nothing is applied."""
@@ -440,7 +417,7 @@ def begin(
     return Pending(progress, computed, plan.samples(progress.step), len(step), mark, states)
 
 
-def must_read(run: Run, unread: tuple[Pending, ...]) -> bool:
+def _must_read(run: Run, unread: tuple[Pending, ...]) -> bool:
     """Whether the last of the steps is to be read before it is applied, and those before it.
 
     All processes agree: it depends on nothing but the step and what they have told each other.
@@ -472,17 +449,17 @@ def read(
     if unread[-1].computed is None and _alone(run):
         unread = unread[-1:]
     progress = unread[0].before
-    for pending, done in zip(unread, _figures(unread), strict=True):
+    for pending, done in zip(unread, _read_updates(unread), strict=True):
         if done is None:
             _undo(run.engine, pending)
-            return make_smaller(run, batches, progress), None
+            return _shrink_micro_batches(run, batches, progress), None
         scaled = run.engine.accelerator.scaler is not None
         verdict, reason = run.plan.guard.verdict(done, progress, scaled=scaled)
         if verdict != "good":
             _undo(run.engine, pending)
-            write_down(run, progress, done, verdict, reason)
+            _report_failure(run, progress, done, verdict, reason)
             if verdict == "rollback":
-                return rolled_back(run, progress), None
+                return _roll_back(run, progress), None
             return progress.without(done, pending.samples, pending.epoch_size), done
         progress = progress.after(done, pending.samples, pending.epoch_size)
     apply(run.engine)
@@ -497,7 +474,7 @@ def _alone(run: Run) -> bool:
     return run.engine.accelerator.num_processes > 1 and not run.plan.elastic
 
 
-def _figures(unread: tuple[Pending, ...]) -> list[Update | None]:
+def _read_updates(unread: tuple[Pending, ...]) -> list[Update | None]:
     """What each step did, in one copy from the device; None where one did not fit in memory."""
     steps = [pending.computed for pending in unread]
     there = [step.figures for step in steps if step is not None]
@@ -704,15 +681,15 @@ def update(
 # --- Failed steps: out of memory, losses that are not finite, spikes ---
 
 
-_SAID: dict[Verdict, tuple[str, str]] = {
+_OUTCOMES: dict[Verdict, tuple[str, str]] = {
     "stop": ("diverged", "stopping before it"),
     "skip": ("skipped", "the update is left out"),
     "rollback": ("rolled_back", "back to the last checkpoint, and on with the data after it"),
 }
 
 
-def make_smaller(run: Run, batches: list[Batch], progress: Progress) -> Progress:
-    """Go on with smaller micro-batches after a step that did not fit in memory.
+def _shrink_micro_batches(run: Run, batches: list[Batch], progress: Progress) -> Progress:
+    """Continue with smaller micro-batches after a step that did not fit in memory.
 
     Raises:
         PlmError: Nothing smaller is allowed, or possible.
@@ -736,8 +713,10 @@ def make_smaller(run: Run, batches: list[Batch], progress: Progress) -> Progress
     return again
 
 
-def write_down(run: Run, progress: Progress, done: Update, verdict: Verdict, reason: str) -> None:
-    """Say what went wrong in a step, and which examples it had.
+def _report_failure(
+    run: Run, progress: Progress, done: Update, verdict: Verdict, reason: str
+) -> None:
+    """Report what went wrong in a step, and which examples it had.
 
     Raises:
         PlmError: The verdict is to stop; the state before the step was saved.
@@ -748,12 +727,12 @@ def write_down(run: Run, progress: Progress, done: Update, verdict: Verdict, rea
     facts = {"step": number, "verdict": verdict, "reason": reason}
     figures = {"loss": done.loss, "losses": done.losses, "grad_norm": done.grad_norm}
     run.journal.keep(file, {**facts, **figures, "epochs": epochs, "samples": samples})
-    event, said = _SAID[verdict]
+    event, said = _OUTCOMES[verdict]
     run.journal.event(event, step=number, reason=reason, loss=done.loss, batch=file)
     run.journal.warn(f"step {number:,}: {reason}; {said}")
     if verdict == "stop":
-        save(run, progress)
-        saved(run)
+        _save(run, progress)
+        _wait_for_save(run)
         key = "nonfinite" if "finite" in reason else "on_spike"
         raise PlmError(
             f"step {number}: {reason}; the state before it is saved",
@@ -763,9 +742,9 @@ def write_down(run: Run, progress: Progress, done: Update, verdict: Verdict, rea
         )
 
 
-def rolled_back(run: Run, progress: Progress) -> Progress:
+def _roll_back(run: Run, progress: Progress) -> Progress:
     """The last checkpoint that was due, with the data between it and this step passed over."""
-    saved(run)
+    _wait_for_save(run)
     every = run.plan.save_every
     folder, _ = run.checkpoints.newest(lambda step: step <= progress.step and not step % every)
     if folder is None:
