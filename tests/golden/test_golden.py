@@ -1,0 +1,577 @@
+"""A net for moves: what command lines do, recorded, and compared after every change.
+
+Code may move as long as the files beside this one stay as they are. Nothing of the package is
+imported but its ``main``. ``make golden`` records again; what changed is then in the diff, and why
+belongs in CHANGELOG.md. Floats may differ by 1e-4, relatively, since another processor adds in
+another order; with GOLDEN_EXACT=1 all nine recorded digits must be the same.
+"""
+
+import contextlib
+import difflib
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from plmctl.__main__ import main
+
+RECORDED = Path(__file__).parent
+CONFIGS = RECORDED.parents[1] / "configs"
+RECORD, EXACT = (os.environ.get(name) == "1" for name in ("GOLDEN_RECORD", "GOLDEN_EXACT"))
+SHOWN = 40  # differences, of the many that one cause may have
+STEPS = 20
+VOCAB_SIZE = 30_000  # of `plan`: any will do
+TIMES = (
+    "tokens_per_second",
+    "samples_per_second",
+    "mfu",
+    "data_wait",
+    "memory_gb",
+    "time",
+    "seconds",
+)
+
+pytestmark = pytest.mark.slow
+
+
+# ---- What is recorded, and how it is compared ----------------------------------------------------
+
+
+def check(name: str, document: Any) -> None:
+    """Compare with what is recorded under a name; while recording, write it."""
+    path = RECORDED / f"{name}.json"
+    document = json.loads(
+        json.dumps(document), parse_float=lambda text: float(f"{float(text):.9g}")
+    )
+    if RECORD:
+        path.write_text(laid_out(document) + "\n", encoding="utf-8")
+        return
+    was, now = leaves(json.loads(path.read_text(encoding="utf-8"))), leaves(document)
+    places = [*was, *(place for place in now if place not in was)]
+    report(
+        [
+            f"{place}: {was.get(place, '(not there)')} -> {now.get(place, '(not there)')}"
+            for place in places
+            if place not in was or place not in now or not same(was[place], now[place])
+        ]
+    )
+
+
+def check_text(name: str, text: str) -> None:
+    """The same, of a text."""
+    path = RECORDED / f"{name}.txt"
+    if RECORD:
+        path.write_text(text, encoding="utf-8")
+        return
+    was = path.read_text(encoding="utf-8").splitlines()
+    report(list(difflib.unified_diff(was, text.splitlines(), "recorded", "now", lineterm="", n=2)))
+
+
+def report(differences: list[str]) -> None:
+    if differences:
+        more = len(differences) - SHOWN
+        rest = [f"... and {more} more"] if more > 0 else []
+        pytest.fail("\n".join(["not as recorded:", *differences[:SHOWN], *rest]), pytrace=False)
+
+
+def same(was: Any, now: Any) -> bool:
+    if type(was) is type(now) is float and not EXACT:
+        return math.isclose(was, now, rel_tol=1e-4, abs_tol=1e-6)
+    return type(was) is type(now) and was == now
+
+
+def leaves(document: Any, place: str = "") -> dict[str, Any]:
+    """Values by place, as in ``runs.bert[3].loss``."""
+    if not document or not isinstance(document, dict | list):
+        return {place: document}
+    found: dict[str, Any] = {}
+    if isinstance(document, dict):
+        for key, value in document.items():
+            found |= leaves(value, f"{place}.{key}" if place else key)
+        return found
+    for number, value in enumerate(document):
+        found |= leaves(value, f"{place}[{number}]")
+    return found
+
+
+def laid_out(document: Any, indent: str = "") -> str:
+    """As JSON with sorted keys, where what fits on a line is on one."""
+    line = json.dumps(document, ensure_ascii=False, sort_keys=True)
+    if not isinstance(document, dict | list) or len(indent) + len(line) <= 160:
+        return line
+    deeper = indent + " "
+    if isinstance(document, dict):
+        parts = [
+            f"{json.dumps(key)}: {laid_out(document[key], deeper)}" for key in sorted(document)
+        ]
+    else:
+        parts = [laid_out(item, deeper) for item in document]
+    start, end = "{}" if isinstance(document, dict) else "[]"
+    return f"{start}\n{deeper}" + f",\n{deeper}".join(parts) + f"\n{indent}{end}"
+
+
+# ---- A small world: texts, rows, and the commands that run in it ---------------------------------
+
+NAMES = ["Anna", "Bela", "Carl", "Dora", "Emil", "Fritz", "Gerda", "Hugo", "Ida", "Jonas"]
+VERBS = ["sees", "likes", "follows", "greets", "forgets", "paints", "calls", "helps"]
+PLACES = ["garden", "river", "market", "tower", "bridge", "forest", "harbour", "station"]
+ZH_NAMES = ["安娜", "贝拉", "卡尔", "朵拉", "埃米尔", "弗里茨", "格尔达", "雨果", "伊达", "约纳斯"]
+ZH_VERBS = ["看见", "喜欢", "跟着", "问候", "忘记", "画", "呼唤", "帮助"]
+ZH_PLACES = ["花园", "河边", "市场", "塔楼", "桥上", "森林", "港口", "车站"]
+
+
+def kind_of(number: int) -> str:
+    """One of some hundred made-up words, which have parts in common."""
+    stems = ["bar", "kel", "mor", "tin", "sul", "ga", "rovi", "den", "osta", "pri", "lum"]
+    ends = ["ish", "en", "ful", "less", "ing", "ous", "able"]
+    middle = stems[number * 5 % 11] if number % 3 else ""
+    return stems[number % 11] + middle + ends[number % 7]
+
+
+def english(number: int) -> str:
+    a, b, place = NAMES[number % 10], NAMES[(number * 7 + 3) % 10], PLACES[(number // 3) % 8]
+    return f"{a} {VERBS[number % 8]} {b} at the {kind_of(number)} {place} on day {number % 31}."
+
+
+def chinese(number: int) -> str:
+    a, b = ZH_NAMES[number % 10], ZH_NAMES[(number * 7 + 3) % 10]
+    return f"{a}第{number % 31}天在{ZH_PLACES[(number // 3) % 8]}{ZH_VERBS[number % 8]}{b}。"
+
+
+def code(number: int) -> str:
+    a, b = NAMES[number % 10].lower(), PLACES[(number * 5) % 8]
+    return (
+        f"def {a}_{number}({b}):\n    if {b} > {number}:\n"
+        f"\t\treturn  {b} * {number}.5  # Mr. {a}!\n"
+        f'\n    {b} = "{NAMES[number % 10]}\\n"\r\n    return {b}\n'
+    )
+
+
+def documents(sentence: Callable[[int], str], between: str, start: int, count: int) -> list[str]:
+    """Of 2 to 9 sentences each."""
+    return [
+        between.join(sentence(d * 17 + s) for s in range(2 + d * 5 % 8))
+        for d in range(start, start + count)
+    ]
+
+
+TEXTS = {
+    "lines.txt": "\n\n".join(documents(english, "\n", 0, 60)) + "\n",
+    "prose.txt": "\n\n".join(documents(english, " ", 60, 40)) + "\n",
+    "chinese.txt": "\n\n".join(documents(chinese, "", 0, 50)) + "\n",
+    "other.txt": "\n\n".join(documents(english, " ", 200, 12)) + "\n",
+    "mixed.jsonl": [
+        *({"text": text} for text in documents(english, " ", 100, 20)),
+        *({"text": text} for text in documents(english, "\n\n", 120, 4)),
+        *({"text": text} for text in documents(chinese, "", 50, 4)),
+        *({"text": text} for text in documents(code, "\n", 0, 16)),
+    ],
+}
+ALL = list(TEXTS)
+
+
+def mood(number: int) -> str:
+    return ["calm", "glad"][VERBS[number % 8] in ("sees", "likes", "helps", "greets")]
+
+
+def question(number: int) -> dict:
+    """Where somebody is; every fourth question has no answer."""
+    context = " ".join(english(number * 3 + k) for k in range(3))
+    words = english(number * 3 + 1).split()
+    known = number % 4 != 3
+    asked = f"Where does {words[0]} see somebody?" if known else "Who wrote it?"
+    place = " ".join(words[5:7])
+    start = context.index(english(number * 3 + 1)) + english(number * 3 + 1).index(place)
+    answers = {"text": [place] * known, "answer_start": [start] * known}
+    return {"id": f"q{number}", "question": asked, "context": context, "answers": answers}
+
+
+def tagged(number: int) -> dict:
+    words = english(number).replace(".", " .").split()
+    kinds = {0: "B-PER", 2: "B-PER", 5: "B-LOC", 6: "I-LOC"}
+    return {"tokens": words, "tags": [kinds.get(at, "O") for at in range(len(words))]}
+
+
+ROWS: dict[str, Callable[[int], dict]] = {
+    "single": lambda n: {"text": english(n), "label": mood(n)},
+    "pair": lambda n: {
+        "premise": english(n),
+        "hypothesis": english(n + n % 3 % 2),
+        "label": ["same", "other"][n % 3 % 2],
+    },
+    "several": lambda n: {
+        "text": english(n),
+        "labels": [PLACES[(n // 3) % 8], mood(n)][: 1 + n % 2],
+    },
+    "number": lambda n: {"text": english(n), "label": n % 31 / 10},
+    "choice": lambda n: {
+        "question": english(n).rsplit(" at ", 1)[0] + f" at the {kind_of(n)} _",
+        "options": [PLACES[(n // 3 + k) % 8] for k in (1, 0, 3)],
+        "label": 1,
+    },
+    "question": question,
+    "tagged": tagged,
+    "written": lambda n: {"source": english(n), "target": f"{mood(n)} {PLACES[(n // 3) % 8]}"},
+    "rte": lambda n: {"sentence1": english(n), "sentence2": english(n + n % 2), "label": n % 2},
+    "minimal": lambda n: {
+        "sentence_good": english(n),
+        "sentence_bad": " ".join(reversed(english(n).split())),
+    },
+    "passage": lambda n: {"text": f"{english(n)} {english(n).rsplit(' on ', 1)[0]}"},
+    "known": lambda n: {
+        "question": f"Where is {NAMES[n % 10]}?",
+        "answers": [PLACES[(n // 3) % 8], "there"],
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with texts and rows: training rows, and others to score."""
+    folder = tmp_path_factory.mktemp("golden")
+    for name, text in TEXTS.items():
+        if isinstance(text, str):
+            (folder / name).write_text(text, encoding="utf-8", newline="")
+        else:
+            write_rows(folder / name, text)
+    for name, row in ROWS.items():
+        write_rows(folder / f"{name}.jsonl", [row(n) for n in range(48)])
+        write_rows(folder / f"{name}-valid.jsonl", [row(n) for n in range(101, 117)])
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_rows(path: Path, rows: list[dict]) -> None:
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def command(world: Path, *arguments: str) -> str:
+    """What a command line prints; it runs in the world and succeeds."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        patch.chdir(world)
+        patch.setattr("sys.argv", ["plmctl", *arguments])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+    assert code == 0, f"plmctl {' '.join(arguments)}: exit code {code}\n{err.getvalue()}"
+    return out.getvalue()
+
+
+def result(world: Path, *arguments: str) -> dict:
+    """The JSON document of a command, without what depends on the moment."""
+    return timeless(json.loads(command(world, *arguments, "--json")))
+
+
+def timeless(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {key: timeless(value) for key, value in document.items() if key not in TIMES}
+    return [timeless(item) for item in document] if isinstance(document, list) else document
+
+
+def written(world: Path, name: str, config: dict) -> str:
+    """A config as a file in the world."""
+    path = world / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8")
+    return str(path)
+
+
+def metrics(run: Path) -> list[dict]:
+    """The log of a run."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [timeless(json.loads(line)) for line in lines]
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# ---- Tokenizers and token stores -----------------------------------------------------------------
+
+TOKENIZERS: dict[str, dict] = {
+    "bert": {"algorithm": "wordpiece", "family": "bert", "vocab_size": 320},
+    "bert-cased": {
+        "algorithm": "wordpiece",
+        "family": "bert",
+        "vocab_size": 340,
+        "lowercase": False,
+        "special_tokens": ["<own>"],
+    },
+    "gpt2": {"algorithm": "byte_bpe", "family": "gpt2", "vocab_size": 500},
+    "roberta": {"algorithm": "byte_bpe", "family": "roberta", "vocab_size": 500},
+    "gpt1": {"algorithm": "bpe", "family": "gpt1", "vocab_size": 400},
+    "albert": {"algorithm": "unigram", "family": "albert", "vocab_size": 300},
+    "t5": {"algorithm": "unigram", "family": "t5", "vocab_size": 320, "sentinels": 20},
+    "elmo": {"algorithm": "word", "family": "elmo", "vocab_size": 200},
+}
+
+
+@pytest.fixture(scope="session")
+def tokenizers(world: Path) -> Path:
+    """The world, with a tokenizer of each kind."""
+    for name, fields in TOKENIZERS.items():
+        config = {"run": f"tok-{name}", **fields, "data": {"train": ALL}}
+        command(world, "train-tokenizer", written(world, f"tok-{name}", config))
+    return world
+
+
+def test_tokenizers(tokenizers: Path) -> None:
+    """Hashes of their files, and how well they fit a text, which says how far apart two are."""
+    world, found = tokenizers, dict[str, Any]()
+    for name in TOKENIZERS:
+        fit = result(world, "eval", f"tok-{name}", "--text", "other.txt", "--text", "chinese.txt")
+        found[name] = {
+            "files": hashes(world / f"tok-{name}"),
+            "quality": fit["tokenizers"],
+            "samples": fit["samples"][:2],
+        }
+    more = {**TOKENIZERS["gpt2"], "run": "tok-more", "vocab_size": 540}
+    config = written(world, "tok-more", {**more, "data": {"train": ["lines.txt"]}})
+    command(world, "train-tokenizer", config, "--from", "tok-gpt2")
+    found["gpt2 extended"] = {"files": hashes(world / "tok-more")}
+    check("tokenizers", found)
+
+
+def hashes(tokenizer: Path) -> dict[str, str]:
+    """Of the files that are the tokenizer's, and none of the run's."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(tokenizer.glob("*"))
+        if path.name.startswith(("tokenizer", "special_tokens", "vocab", "merges", "words"))
+    }
+
+
+FAMILY_OF = {"bert-cased": "bert"}
+"""Of tokenizers; that of the others has their name."""
+COMPUTE = {"device": "cpu", "threads": 1, "workers": 0}
+SMALL: dict[str, dict] = {
+    "bert": {"family": "bert", "hidden_size": 32, "num_attention_heads": 2},
+    "roberta": {"family": "roberta", "hidden_size": 32, "num_attention_heads": 2},
+    "albert": {
+        "family": "albert",
+        "hidden_size": 32,
+        "embedding_size": 16,
+        "num_attention_heads": 2,
+    },
+    "spanbert": {"family": "spanbert", "hidden_size": 32, "num_attention_heads": 2},
+    "distilbert": {"family": "distilbert", "dim": 32, "n_heads": 2},
+    "gpt1": {"family": "gpt1", "n_embd": 32, "n_head": 2, "n_positions": 64},
+    "gpt2": {"family": "gpt2", "n_embd": 32, "n_head": 2, "n_positions": 64},
+    "gpt3": {"family": "gpt3", "n_embd": 32, "n_head": 2, "n_positions": 64},
+    "t5": {"family": "t5", "version": "v1.1", "d_model": 32, "num_heads": 2, "d_ff": 48},
+    "elmo": {"family": "elmo", "projection_size": 16, "cell_size": 24},
+}
+"""Tiny networks; of two layers, where the family's tiny size has so many."""
+
+
+def pretraining(tokenizer: str, family: str, data: dict, **changes: Any) -> dict:
+    """A config, of some steps of 8 sequences of 32 tokens."""
+    return {
+        "run": "never",
+        "tokenizer": f"tok-{tokenizer}",
+        "model": {"size": "tiny", **SMALL[family]},
+        "data": {"store": "stores", **data},
+        "train": {"batch_size": 8, "phases": [{"seq_len": 32, "steps": STEPS}]},
+        "compute": COMPUTE,
+        **changes,
+    }
+
+
+SENTENCES = {  # by rule, a text that it is for
+    "auto": {"train": ["lines.txt"]},
+    "line": {"train": ["mixed.jsonl"]},
+    "en": {"train": ["mixed.jsonl"]},
+    "zh": {"train": ["chinese.txt"]},
+    "none": {"train": ["mixed.jsonl"]},
+}
+MIXTURE = {
+    "mixture": [
+        {"name": "en", "train": ["prose.txt"], "weight": 2},
+        {"name": "zh", "train": ["chinese.txt"], "weight": 1},
+    ],
+    "valid": 0.2,
+}
+
+
+def test_token_stores(tokenizers: Path) -> None:
+    """Manifests of stores: of each tokenizer and rule for sentences, held out and mixed."""
+    wanted = {
+        f"{name}, {rule}": (name, {**text, "sentences": rule, "valid": 0.2})
+        for name in TOKENIZERS
+        for rule, text in SENTENCES.items()
+    }
+    text = SENTENCES["auto"]
+    wanted |= {
+        "bert, no validation": ("bert", {**text, "valid": None}),
+        "bert, own validation": ("bert", {**text, "valid": ["other.txt"]}),
+        "bert, mixture": ("bert", MIXTURE),
+        "albert, albert words": ("albert", {**text, "valid": 0.2, "words": "albert"}),
+        "bert, documents are lines": ("bert", {**text, "valid": 0.2, "documents": "line"}),
+    }
+    found = {}
+    for name, (tokenizer, data) in wanted.items():
+        family = FAMILY_OF.get(tokenizer, tokenizer)
+        path = written(tokenizers, "store", pretraining(tokenizer, family, data))
+        made = result(tokenizers, "prepare", path)
+        folders = [tokenizers / folder for folder in made.pop("folder").split(", ")]
+        sides = [side for folder in folders for side in (folder, folder.with_name("valid"))]
+        found[name] = {**made, "manifests": [manifest(side) for side in sides]}
+    check("token-stores", found)
+
+
+def manifest(side: Path) -> dict | None:
+    """What a token store says of itself; None: there is none."""
+    path = side / "manifest.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+# ---- Examples of pretraining ---------------------------------------------------------------------
+
+LINES, MIXED = {"train": ["lines.txt"], "valid": 0.2}, {"train": ["mixed.jsonl"], "valid": 0.2}
+MLM: dict[str, dict] = {
+    "static": {"masking": "static", "duplicates": 2},
+    "words": {"unit": "word"},
+    "ngrams": {"unit": "ngram", "favor_shorter": False},
+    "specials": {"mask_specials": True, "random_specials": False, "count": "probabilistic"},
+    "few": {"rate": 0.3, "max_predictions": 4, "mask_share": 0.5, "random_share": 0.5},
+    "full_sentences": {"packing": "full_sentences"},
+    "doc_sentences": {"packing": "doc_sentences"},
+    "segment_pair": {"packing": "segment_pair"},
+}
+OBJECTIVES: dict[str, tuple[str, str, dict, dict]] = {
+    "mlm": ("bert", "bert", {}, LINES),
+    **{f"mlm, {name}": ("roberta", "roberta", fields, MIXED) for name, fields in MLM.items()},
+    "mlm, Chinese words": (
+        "bert",
+        "bert",
+        {"unit": "word"},
+        {"train": ["chinese.txt"], "words": "jieba"},
+    ),
+    "mlm, mixture": ("bert", "bert", {}, MIXTURE),
+    "mlm+nsp": ("bert", "bert", {}, LINES),
+    "mlm+nsp, static": ("bert", "bert", {"masking": "static", "short_seq_prob": 0.5}, MIXED),
+    "mlm+nsp, mixture": ("bert", "bert", {}, MIXTURE),
+    "mlm+sop": ("albert", "albert", {}, LINES),
+    "mlm+sop, skip": ("albert", "albert", {"single_sentence": "skip", "unit": "token"}, MIXED),
+    "mlm+sbo": ("bert-cased", "spanbert", {}, LINES),
+    "mlm+sbo, long": ("bert-cased", "spanbert", {"rate": 0.4, "span_p": 0.1}, MIXED),
+    "distillation": ("bert", "distilbert", {"teacher": "bert/model"}, LINES),
+    "distillation, plain": (
+        "bert",
+        "distilbert",
+        {"teacher": "bert/model", "smoothing": 0, "unit": "word"},
+        MIXED,
+    ),
+    "clm": ("gpt2", "gpt2", {}, MIXED),
+    "clm, within": ("gpt2", "gpt3", {"attention": "within"}, MIXED),
+    "clm, no separator": ("gpt1", "gpt1", {"separator": "none"}, LINES),
+    "clm, mixture": ("gpt2", "gpt2", {}, MIXTURE),
+    "span_corruption": ("t5", "t5", {}, MIXED),
+    "span_corruption, long": ("t5", "t5", {"density": 0.5, "mean_span": 5}, LINES),
+    **{
+        f"iid_denoising, {style}": ("t5", "t5", {"style": style, "density": 0.25}, MIXED)
+        for style in ("replace_spans", "bert", "mass", "drop_tokens")
+    },
+    "prefix_lm": ("t5", "t5", {}, MIXED),
+    "deshuffling": ("t5", "t5", {}, MIXED),
+    "bilm": ("elmo", "elmo", {}, LINES),
+    "bilm, in order": ("elmo", "elmo", {"shuffle": False, "target_words": 60}, MIXED),
+}
+"""By name: tokenizer, family, fields of the objective, text."""
+TRAIN: dict[str, dict] = {
+    "mlm+nsp, two lengths": {
+        "batch_size": 8,
+        "phases": [{"seq_len": 16, "steps": 12}, {"seq_len": 32, "steps": 8}],
+    },
+    "clm, growing": {
+        "batch_size": 8,
+        "batch_ramp": {"start": 2, "tokens": 2000},
+        "phases": [{"seq_len": 32, "steps": STEPS}],
+    },
+}
+"""Of steps that are cut up in another way; the rest is that of the objective's own name."""
+
+
+def test_examples_of_pretraining(tokenizers: Path, models: Path) -> None:
+    """Hashes of every step's examples, and their statistics."""
+    found = {}
+    for name in [*OBJECTIVES, *TRAIN]:
+        tokenizer, family, fields, data = OBJECTIVES[
+            name if name in OBJECTIVES else name.split(",")[0]
+        ]
+        objective = {"name": name.split(",")[0], **fields}
+        changes = {"train": TRAIN[name]} if name in TRAIN else {}
+        config = pretraining(tokenizer, family, data, objective=objective, **changes)
+        path = written(tokenizers, "examples", config)
+        found[name] = result(tokenizers, "preview", path, "--digest", str(STEPS))
+        if family != "elmo":
+            found[name]["statistics"] = result(tokenizers, "preview", path, "--count", "200")
+            found[name]["step 7"] = result(tokenizers, "preview", path, "--batch", "7")
+    check("examples", found)
+
+
+# ---- Pretraining: the shipped proofs, made small -------------------------------------------------
+
+PROOFS: dict[str, tuple[str, str]] = {
+    "bert": ("bert", "lines.txt"),
+    "roberta": ("roberta", "mixed.jsonl"),
+    "albert": ("albert", "lines.txt"),
+    "spanbert": ("bert-cased", "lines.txt"),
+    "distilbert": ("bert", "lines.txt"),
+    "gpt1": ("gpt1", "lines.txt"),
+    "gpt2": ("gpt2", "mixed.jsonl"),
+    "gpt3": ("gpt2", "lines.txt"),
+    "t5": ("t5", "mixed.jsonl"),
+    "elmo": ("elmo", "lines.txt"),
+}
+"""By config: the tokenizer and the text."""
+CHANGED: dict[str, list[str]] = {
+    "distilbert": ["objective.teacher=bert/model"],
+    "gpt3": [
+        "train.batch_ramp={start: 2, tokens: 2000}",
+        "schedule.warmup=1000 tokens",
+        "schedule.decay_until=4000 tokens",
+    ],
+}
+
+
+@pytest.fixture(scope="session")
+def models(tokenizers: Path) -> Path:
+    """The world, with a finished small run of every family."""
+    for name, (tokenizer, text) in PROOFS.items():
+        model = [f"model.{key}={value}" for key, value in SMALL[name].items()]
+        overrides = [
+            f"run={name}",
+            f"tokenizer=tok-{tokenizer}",
+            *model,
+            f"data={{train: [{text}], valid: 20%, store: stores}}",
+            "train.batch_size=8",
+            f"train.phases=[{{seq_len: 32, steps: {STEPS}}}]",
+            *([] if name == "elmo" else ["schedule.warmup=4"]),
+            "log={every: 1, validate_every: 10, validate_samples: 40}",
+            *(f"compute.{key}={value}" for key, value in COMPUTE.items()),
+            *CHANGED.get(name, []),
+        ]
+        command(tokenizers, "pretrain", str(CONFIGS / f"pretrain/proof/{name}.yaml"), *overrides)
+    return tokenizers
+
+
+def test_pretraining(models: Path) -> None:
+    """Every logged metric of every family's run."""
+    found = {name: metrics(models / name) for name in PROOFS}
+    check("pretraining", found)
