@@ -213,9 +213,9 @@ ROWS: dict[str, Callable[[int], dict]] = {
     },
     "number": lambda n: {"text": english(n), "label": n % 31 / 10},
     "choice": lambda n: {
-        "question": english(n).rsplit(" at ", 1)[0] + f" at the {kind_of(n)} _",
-        "options": [PLACES[(n // 3 + k) % 8] for k in (1, 0, 3)],
-        "label": 1,
+        "question": english(n).rsplit(" at ", 1)[0] + " at the _",
+        "options": [[PLACES, NAMES, VERBS][(k - n) % 3][(n + k) % 8] for k in range(3)],
+        "label": n % 3,
     },
     "question": question,
     "tagged": tagged,
@@ -243,7 +243,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         else:
             write_rows(folder / name, text)
     for name, row in ROWS.items():
-        write_rows(folder / f"{name}.jsonl", [row(n) for n in range(48)])
+        write_rows(folder / f"{name}.jsonl", [row(n) for n in range(96)])
         write_rows(folder / f"{name}-valid.jsonl", [row(n) for n in range(101, 117)])
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -359,24 +359,21 @@ def hashes(tokenizer: Path) -> dict[str, str]:
 FAMILY_OF = {"bert-cased": "bert"}
 """Of tokenizers; that of the others has their name."""
 COMPUTE = {"device": "cpu", "threads": 1, "workers": 0}
+ENCODER = {"hidden_size": 32, "num_attention_heads": 2, "initializer_range": 0.1}
+DECODER = {"n_embd": 32, "n_head": 2, "n_positions": 64, "initializer_range": 0.1}
 SMALL: dict[str, dict] = {
-    "bert": {"family": "bert", "hidden_size": 32, "num_attention_heads": 2},
-    "roberta": {"family": "roberta", "hidden_size": 32, "num_attention_heads": 2},
-    "albert": {
-        "family": "albert",
-        "hidden_size": 32,
-        "embedding_size": 16,
-        "num_attention_heads": 2,
-    },
-    "spanbert": {"family": "spanbert", "hidden_size": 32, "num_attention_heads": 2},
-    "distilbert": {"family": "distilbert", "dim": 32, "n_heads": 2},
-    "gpt1": {"family": "gpt1", "n_embd": 32, "n_head": 2, "n_positions": 64},
-    "gpt2": {"family": "gpt2", "n_embd": 32, "n_head": 2, "n_positions": 64},
-    "gpt3": {"family": "gpt3", "n_embd": 32, "n_head": 2, "n_positions": 64},
+    "bert": {**ENCODER, "family": "bert"},
+    "roberta": {**ENCODER, "family": "roberta"},
+    "albert": {**ENCODER, "family": "albert", "embedding_size": 16},
+    "spanbert": {**ENCODER, "family": "spanbert"},
+    "distilbert": {"family": "distilbert", "dim": 32, "n_heads": 2, "initializer_range": 0.1},
+    "gpt1": {**DECODER, "family": "gpt1"},
+    "gpt2": {**DECODER, "family": "gpt2"},
+    "gpt3": {**DECODER, "family": "gpt3"},
     "t5": {"family": "t5", "version": "v1.1", "d_model": 32, "num_heads": 2, "d_ff": 48},
     "elmo": {"family": "elmo", "projection_size": 16, "cell_size": 24},
 }
-"""Tiny networks; of two layers, where the family's tiny size has so many."""
+"""Tiny networks, with weights so large that they learn in a few steps."""
 
 
 def pretraining(tokenizer: str, family: str, data: dict, **changes: Any) -> dict:
@@ -575,3 +572,222 @@ def test_pretraining(models: Path) -> None:
     """Every logged metric of every family's run."""
     found = {name: metrics(models / name) for name in PROOFS}
     check("pretraining", found)
+
+
+# ---- Finetuning: every task, the families that do it in their own way ----------------------------
+
+PAIR = {"name": "classification", "text": ["premise", "hypothesis"]}
+ANSWERS = {
+    "name": "question_answering",
+    "doc_stride": 16,
+    "max_query_length": 16,
+    "version2": True,
+    "n_best": 5,
+}
+TASKS: dict[str, tuple[str, str, dict, dict]] = {
+    "single": ("bert", "single", {"name": "classification"}, {"keep": "best", "max_length": 32}),
+    "single, mean": ("roberta", "single", {"name": "classification", "pooling": "mean"}, {}),
+    "single, weights": (
+        "distilbert",
+        "single",
+        {"name": "classification", "class_weights": "balanced", "label_smoothing": 0.1},
+        {"layer_decay": 0.9, "group_by_length": False},
+    ),
+    "single, gpt1": ("gpt1", "single", {"name": "classification"}, {}),
+    "single, elmo": ("elmo", "single", {"name": "classification"}, {}),
+    "pair": ("bert", "pair", PAIR, {}),
+    "pair, gpt1": ("gpt1", "pair", {**PAIR, "both_orders": True}, {}),
+    "pair, gpt2": ("gpt2", "pair", PAIR, {}),
+    "several": (
+        "bert",
+        "several",
+        {"name": "classification", "problem": "multi_label", "label": "labels", "threshold": 0.25},
+        {},
+    ),
+    "number": ("albert", "number", {"name": "classification", "problem": "regression"}, {}),
+    "choice": ("bert", "choice", {"name": "multiple_choice"}, {}),
+    "choice, gpt1": ("gpt1", "choice", {"name": "multiple_choice"}, {}),
+    "question": ("spanbert", "question", ANSWERS, {"max_length": 48}),
+    "question, albert": ("albert", "question", ANSWERS, {"max_length": 48}),
+    "tagged": ("bert", "tagged", {"name": "tagging", "layers": "mix"}, {}),
+    "tagged, gpt2": ("gpt2", "tagged", {"name": "tagging", "piece": "last"}, {"max_length": 64}),
+    "tagged, elmo": ("elmo", "tagged", {"name": "tagging"}, {}),
+    "written": ("t5", "written", {"name": "text_to_text", "max_target_length": 12}, {}),
+    "written, rte": (
+        "t5",
+        "rte",
+        {"name": "text_to_text", "cast": "rte", "max_target_length": 12, "decoding": "rank"},
+        {"max_length": 64, "epochs": 1},
+    ),
+    "written, gpt2": (
+        "gpt2",
+        "written",
+        {"name": "text_to_text", "max_target_length": 12, "decoding": "beam", "beams": 2},
+        {},
+    ),
+}
+"""By name: model, rows, task, fields of `train`."""
+
+
+def finetuning(name: str) -> dict:
+    """A config, of 12 steps or more."""
+    model, rows, task, train = TASKS[name]
+    return {
+        "run": f"finetuned/{name}",
+        "model": f"{model}/model",
+        "task": task,
+        "data": {"train": [f"{rows}.jsonl"], "valid": [f"{rows}-valid.jsonl"]},
+        "train": {"epochs": 3, "batch_size": 8, "max_length": 40, **train},
+        "optim": {"lr": 0.004},
+        "log": {"every": 4},
+        "compute": COMPUTE,
+    }
+
+
+@pytest.fixture(scope="session")
+def finetuned(models: Path) -> Path:
+    """The world, with a finished finetuning of every task."""
+    for name in TASKS:
+        command(models, "finetune", written(models, f"finetune {name}", finetuning(name)))
+    return models
+
+
+def test_finetuning(finetuned: Path) -> None:
+    """Examples of every step, every logged metric, and the results on the validation rows."""
+    found = {}
+    for name in TASKS:
+        run = finetuned / "finetuned" / name
+        path = str(finetuned / f"finetune {name}.yaml")
+        found[name] = {
+            "examples": result(finetuned, "preview", path, "--digest", "12")["digests"],
+            "metrics": metrics(run),
+            "results": timeless(json.loads((run / "eval" / "valid.json").read_text("utf-8"))),
+        }
+    check("finetuning", found)
+
+
+# ---- What finished models are worth, and what they answer ----------------------------------------
+
+TEXT = {"data": ["other.txt"]}
+LONG = {**TEXT, "seq_len": 32}
+FEW = {"count": 2, "train": ["known.jsonl"]}
+CHOICE = {
+    "name": "multiple_choice",
+    "data": ["choice-valid.jsonl"],
+    "template": "{question}",
+    "answer": "label",
+}
+KNOWN = {"name": "closed_book_qa", "data": ["known-valid.jsonl"], "max_new_tokens": 6}
+MINIMAL = {"name": "minimal_pairs", "data": ["minimal-valid.jsonl"]}
+MEASURES: dict[str, list[dict]] = {
+    "bert": [
+        {"name": "mlm", **LONG},
+        {"name": "nsp", **LONG},
+        {"name": "bits_per_byte", **TEXT, "max_bytes": 500},
+        {"name": "pseudo_perplexity", **TEXT, "max_bytes": 500},
+        MINIMAL,
+    ],
+    "albert": [{"name": "mlm", **LONG}, {"name": "sop", **LONG}],
+    "gpt1": [{"name": "clm", **LONG, "separator": "none"}, MINIMAL],
+    "gpt2": [
+        {"name": "clm", **LONG},
+        {"name": "clm", **LONG, "attention": "within"},
+        {"name": "bits_per_byte", **TEXT},
+        {"name": "perplexity", **TEXT, "stride": 8},
+        {"name": "perplexity", **LONG, "documents": "file", "begin": "none"},
+        MINIMAL,
+        {"name": "lambada", "data": ["passage-valid.jsonl"]},
+        CHOICE,
+        {**KNOWN, "shots": FEW},
+    ],
+    "t5": [
+        {"name": "span_corruption", **LONG},
+        {"name": "prefix_lm", **LONG},
+        {"name": "bits_per_byte", **TEXT, "max_bytes": 500},
+        MINIMAL,
+        {**CHOICE, "unconditional": None},
+        {**KNOWN, "beams": 2, "sentinel": True},
+    ],
+    "elmo": [{"name": "bilm", **LONG}, {"name": "bits_per_byte", **TEXT}, MINIMAL],
+    "finetuned/several": [{"name": "task", "data": ["several-valid.jsonl"]}],
+    "finetuned/question": [{"name": "task", "data": ["question.jsonl"]}],
+    "finetuned/written, gpt2": [{"name": "task", "data": ["written.jsonl"]}],
+}
+
+
+def test_measures(finetuned: Path) -> None:
+    """Every measure's results, and what each item is worth, by which models are compared."""
+    found = {}
+    for model, measures in MEASURES.items():
+        name = f"eval-{model.replace('/', ' ')}"
+        config = {"run": name, "model": f"{model}/model", "measures": measures, "compute": COMPUTE}
+        made = result(finetuned, "eval", written(finetuned, name, config))["results"]
+        rows = sorted((finetuned / name / "eval" / "rows").glob("*.json"))
+        items = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in rows}
+        found[model] = {"results": made, "items": items}
+    check("measures", found)
+
+
+PROMPTS = {
+    "bert": ["Anna [MASK] Bela at the river.", "Carl sees [MASK]."],
+    "roberta": ["Anna <mask> Bela at the river."],
+    "gpt2": ["Anna sees"],
+    "finetuned/single": [english(3), english(4)],
+    "finetuned/tagged": [english(3)],
+}
+WRITING = {
+    "gpt2": ["--prompt", "Anna sees", "--max-new-tokens", "12"],
+    "gpt3": ["--prompt", "Anna", "--max-new-tokens", "12", "--temperature", "1", "--top-k", "9"],
+    "t5": ["--prompt", "Anna <extra_id_0> Bela.", "--max-new-tokens", "8", "--beams", "2"],
+}
+
+
+def test_answers(finetuned: Path) -> None:
+    """What ``predict`` and ``generate`` say."""
+    found: dict[str, Any] = {"predict": {}, "generate": {}, "rows": {}}
+    for model, texts in PROMPTS.items():
+        found["predict"][model] = result(finetuned, "predict", f"{model}/model", *texts)
+    for model, options in WRITING.items():
+        device = ("--device", "cpu")
+        found["generate"][model] = result(
+            finetuned, "generate", f"{model}/model", *options, *device
+        )
+    for name, (_, rows, _, _) in TASKS.items():
+        source, output = f"{rows}-valid.jsonl", f"{name}.answers.jsonl"
+        folder = f"finetuned/{name}/model"
+        command(finetuned, "predict", folder, "--input", source, "--output", output)
+        lines = (finetuned / output).read_text(encoding="utf-8").splitlines()[:4]
+        found["rows"][name] = [json.loads(line) for line in lines]
+    check("answers", found)
+
+
+# ---- Configs -------------------------------------------------------------------------------------
+
+KINDS = ["tokenizer", "pretrain", "finetune", "eval"]
+SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
+
+
+def test_configs(world: Path) -> None:
+    """Every shipped config with all its defaults, and the schemas."""
+    shown = [
+        f"### {path.relative_to(CONFIGS)}\n{command(world, 'config', 'show', str(path))}"
+        for path in SHIPPED
+    ]
+    check("schemas", {kind: json.loads(command(world, "config", "schema", kind)) for kind in KINDS})
+    check_text("configs", "\n".join(shown))
+
+
+def test_plans(models: Path) -> None:
+    """Parameters, tokens and arithmetic of every shipped pretraining."""
+    found = {}
+    for path in SHIPPED:
+        text = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if "tokenizer" not in text or "init_from" in text["model"]:
+            continue  # another kind, or a model that is not here
+        options = ["compute.device=cpu", "launch.processes=1"]
+        if "teacher" in text.get("objective", {}):
+            options.append("objective.teacher=bert/model")
+        made = result(models, "plan", str(path), *options, "--vocab-size", str(VOCAB_SIZE))
+        made.pop("use")
+        found[str(path.relative_to(CONFIGS))] = made
+    check("plans", found)
