@@ -254,8 +254,8 @@ def write_rows(path: Path, rows: list[dict]) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def command(world: Path, *arguments: str) -> str:
-    """What a command line prints; it runs in the world and succeeds."""
+def command(world: Path, *arguments: str, code: int = 0) -> str:
+    """What a command line prints; it runs in the world and ends with that exit code."""
     out, err = io.StringIO(), io.StringIO()
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -266,10 +266,10 @@ def command(world: Path, *arguments: str) -> str:
         patch.setattr("sys.argv", ["plmctl", *arguments])
         try:
             main()
-            code = 0
+            ended = 0
         except SystemExit as stop:
-            code = stop.code or 0
-    assert code == 0, f"plmctl {' '.join(arguments)}: exit code {code}\n{err.getvalue()}"
+            ended = int(stop.code or 0)
+    assert ended == code, f"plmctl {' '.join(arguments)}: exit code {ended}\n{err.getvalue()}"
     return out.getvalue()
 
 
@@ -487,6 +487,7 @@ OBJECTIVES: dict[str, tuple[str, str, dict, dict]] = {
     "prefix_lm": ("t5", "t5", {}, MIXED),
     "deshuffling": ("t5", "t5", {}, MIXED),
     "bilm": ("elmo", "elmo", {}, LINES),
+    "bilm, sampled": ("elmo", "elmo", {"softmax": "sampled", "samples": 32}, LINES),
     "bilm, in order": ("elmo", "elmo", {"shuffle": False, "target_words": 60}, MIXED),
 }
 """By name: tokenizer, family, fields of the objective, text."""
@@ -504,16 +505,20 @@ TRAIN: dict[str, dict] = {
 """Of steps that are cut up in another way; the rest is that of the objective's own name."""
 
 
+def example_config(name: str, run: str) -> dict:
+    """Of a name in ``OBJECTIVES`` or ``TRAIN``."""
+    kind = name.split(",")[0]
+    tokenizer, family, fields, data = OBJECTIVES[name if name in OBJECTIVES else kind]
+    config = pretraining(tokenizer, family, data, run=run, objective={"name": kind, **fields})
+    return config | ({"train": TRAIN[name]} if name in TRAIN else {})
+
+
 def test_examples_of_pretraining(tokenizers: Path, models: Path) -> None:
     """Hashes of every step's examples, and their statistics."""
     found = {}
     for name in [*OBJECTIVES, *TRAIN]:
-        tokenizer, family, fields, data = OBJECTIVES[
-            name if name in OBJECTIVES else name.split(",")[0]
-        ]
-        objective = {"name": name.split(",")[0], **fields}
-        changes = {"train": TRAIN[name]} if name in TRAIN else {}
-        config = pretraining(tokenizer, family, data, objective=objective, **changes)
+        config = example_config(name, "never")
+        family = config["model"]["family"]
         path = written(tokenizers, "examples", config)
         found[name] = result(tokenizers, "preview", path, "--digest", str(STEPS))
         if family != "elmo":
@@ -572,6 +577,45 @@ def test_pretraining(models: Path) -> None:
     """Every logged metric of every family's run."""
     found = {name: metrics(models / name) for name in PROOFS}
     check("pretraining", found)
+
+
+RUNS: dict[str, dict] = {
+    "mlm": {"optim": {"name": "lamb"}, "schedule": {"name": "polynomial", "warmup": 3}},
+    "mlm+nsp, two lengths": {"optim": {"bias_correction": False}, "schedule": {"name": "linear"}},
+    "mlm+sop, skip": {"optim": {"name": "muon"}, "schedule": {"name": "wsd"}},
+    "distillation, plain": {"schedule": {"name": "cosine", "warmup": "20%"}},
+    "clm, within": {"optim": {"name": "adagrad", "lr": 0.1}},
+    "clm, mixture": {"train": {"batch_size": 8, "micro_batch_size": 3}},
+    "clm, growing": {"schedule": {"warmup": "500 tokens"}},
+    "clm, no separator": {"init_from": "gpt1/model"},
+    "iid_denoising, mass": {"optim": {"name": "adafactor"}, "schedule": {"name": "inverse_sqrt"}},
+    "prefix_lm": {"schedule": {"name": "constant"}},
+    "deshuffling": {},
+    "bilm, sampled": {},
+}
+"""By name in ``OBJECTIVES`` or ``TRAIN``: changes of the config."""
+
+
+def test_pretraining_in_other_ways(models: Path) -> None:
+    """Other objectives, optimizers and schedules; stopped in the middle, and continued."""
+    found = {}
+    for name, changes in RUNS.items():
+        config = example_config(name, f"other/{name}")
+        config |= {"log": {"every": 1, "validate_samples": 40}}
+        config |= {
+            key: value for key, value in changes.items() if key not in ("train", "init_from")
+        }
+        config["train"] |= changes.get("train", {})
+        if "init_from" in changes:
+            config["model"] = {
+                "family": config["model"]["family"],
+                "init_from": changes["init_from"],
+            }
+        path = written(models, f"other {name}", config)
+        command(models, "pretrain", path, "--until", "5", code=75)
+        command(models, "pretrain", path)
+        found[name] = metrics(models / "other" / name)
+    check("pretraining-otherwise", found)
 
 
 # ---- Finetuning: every task, the families that do it in their own way ----------------------------
@@ -664,6 +708,34 @@ def test_finetuning(finetuned: Path) -> None:
             "results": timeless(json.loads((run / "eval" / "valid.json").read_text("utf-8"))),
         }
     check("finetuning", found)
+
+
+def test_folders(finetuned: Path) -> None:
+    """Files of a run's folder; of its model the config, and the tensors by name."""
+    found = {}
+    for name in [*PROOFS, *(f"finetuned/{name}" for name in TASKS)]:
+        run = finetuned / name
+        config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
+        config.pop("transformers_version")
+        found[name] = {
+            "files": sorted(
+                str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()
+            ),
+            "config": config,
+            "tensors": {
+                name: f"{kept['dtype']} {kept['shape']}"
+                for name, kept in tensors(run / "model" / "model.safetensors").items()
+            },
+        }
+    check("folders", found)
+
+
+def tensors(path: Path) -> dict[str, dict]:
+    """The header of a safetensors file: eight bytes say how long it is, JSON follows."""
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    header.pop("__metadata__", None)
+    return header
 
 
 # ---- What finished models are worth, and what they answer ----------------------------------------
@@ -761,7 +833,7 @@ def test_answers(finetuned: Path) -> None:
     check("answers", found)
 
 
-# ---- Configs -------------------------------------------------------------------------------------
+# ---- Configs, and that nothing is left out ------------------------------------------------------
 
 KINDS = ["tokenizer", "pretrain", "finetune", "eval"]
 SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
@@ -791,3 +863,18 @@ def test_plans(models: Path) -> None:
         made.pop("use")
         found[str(path.relative_to(CONFIGS))] = made
     check("plans", found)
+
+
+def test_nothing_is_left_out(world: Path) -> None:
+    """Every family, objective, task, measure and optimizer is recorded."""
+    members = result(world, "config", "list")["members"]
+    asked = [measure["name"] for measures in MEASURES.values() for measure in measures]
+    optimizers = [run.get("optim", {}).get("name", "adamw") for run in RUNS.values()]
+    recorded = {
+        "families": set(PROOFS),
+        "objectives": {name.split(",")[0] for name in OBJECTIVES},
+        "tasks": {task["name"] for _, _, task, _ in TASKS.values()},
+        "evaluation.measures": set(asked),
+        "optimizers": set(optimizers),
+    }
+    assert {kind: set(names) for kind, names in members.items()} == recorded
