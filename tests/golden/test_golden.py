@@ -130,7 +130,7 @@ ZH_PLACES = ["花园", "河边", "市场", "塔楼", "桥上", "森林", "港口
 
 def kind_of(number: int) -> str:
     """One of some hundred made-up words, which have parts in common."""
-    stems = ["bar", "kel", "mor", "tin", "sul", "ga", "rovi", "den", "osta", "pri", "lum"]
+    stems = ["bar", "kel", "mur", "tin", "sul", "ga", "rovi", "den", "osta", "pri", "lum"]
     ends = ["ish", "en", "ful", "less", "ing", "ous", "able"]
     middle = stems[number * 5 % 11] if number % 3 else ""
     return stems[number % 11] + middle + ends[number % 7]
