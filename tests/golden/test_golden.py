@@ -26,7 +26,8 @@ from plmctl.__main__ import main
 RECORDED = Path(__file__).parent
 CONFIGS = RECORDED.parents[1] / "configs"
 RECORD, EXACT = (os.environ.get(name) == "1" for name in ("GOLDEN_RECORD", "GOLDEN_EXACT"))
-SHOWN = 40  # differences, of the many that one cause may have
+SHOWN = 5  # differences of an entry, of the many that one cause may have
+GONE = "(not there)"
 STEPS = 20
 VOCAB_SIZE = 30_000  # of `plan`: any will do
 TIMES = (
@@ -45,24 +46,22 @@ pytestmark = pytest.mark.slow
 # ---- What is recorded, and how it is compared ----------------------------------------------------
 
 
-def check(name: str, document: Any) -> None:
+def check(name: str, document: dict) -> None:
     """Compare with what is recorded under a name; while recording, write it."""
     path = RECORDED / f"{name}.json"
-    document = json.loads(
-        json.dumps(document), parse_float=lambda text: float(f"{float(text):.9g}")
-    )
+    digits = json.dumps(document)
+    document = json.loads(digits, parse_float=lambda text: float(f"{float(text):.9g}"))
     if RECORD:
         path.write_text(laid_out(document) + "\n", encoding="utf-8")
         return
-    was, now = leaves(json.loads(path.read_text(encoding="utf-8"))), leaves(document)
-    places = [*was, *(place for place in now if place not in was)]
-    report(
-        [
-            f"{place}: {was.get(place, '(not there)')} -> {now.get(place, '(not there)')}"
-            for place in places
-            if place not in was or place not in now or not same(was[place], now[place])
-        ]
-    )
+    was = json.loads(path.read_text(encoding="utf-8"))
+    found: list[str] = []
+    for entry in sorted({*was, *document}):
+        different = differences(was.get(entry, GONE), document.get(entry, GONE))
+        if different:
+            more = [f"  ... and {len(different) - SHOWN} more"] * (len(different) > SHOWN)
+            found += [f"{entry}: {len(different)} different", *different[:SHOWN], *more]
+    report(path, found)
 
 
 def check_text(name: str, text: str) -> None:
@@ -72,14 +71,22 @@ def check_text(name: str, text: str) -> None:
         path.write_text(text, encoding="utf-8")
         return
     was = path.read_text(encoding="utf-8").splitlines()
-    report(list(difflib.unified_diff(was, text.splitlines(), "recorded", "now", lineterm="", n=2)))
+    report(path, [*difflib.unified_diff(was, text.splitlines(), lineterm="", n=2)][:200])
 
 
-def report(differences: list[str]) -> None:
-    if differences:
-        more = len(differences) - SHOWN
-        rest = [f"... and {more} more"] if more > 0 else []
-        pytest.fail("\n".join(["not as recorded:", *differences[:SHOWN], *rest]), pytrace=False)
+def report(path: Path, found: list[str]) -> None:
+    if found:
+        pytest.fail("\n".join([f"not as recorded in {path.name}:", *found]), pytrace=False)
+
+
+def differences(was: Any, now: Any) -> list[str]:
+    """Where two documents differ, as ``  place: was -> is``."""
+    old, new = leaves(was), leaves(now)
+    return [
+        f"  {place}: {old.get(place, GONE)} -> {new.get(place, GONE)}"
+        for place in {**old, **new}
+        if not same(old.get(place, GONE), new.get(place, GONE))
+    ]
 
 
 def same(was: Any, now: Any) -> bool:
