@@ -20,9 +20,13 @@ INTRODUCTION = """# Configuration
 This page is made from the config models by `make docs`; `plmctl config schema KIND` prints the same
 as JSON Schema, for editors.
 
-A config is a YAML file, and each kind is for one command. `plmctl config list` names files to begin
-with, and `plmctl config show FILE` prints one with every default written out.
+A config is a YAML file, and each kind is for one command. `plmctl config list` names the configs
+that come with plmctl, and `plmctl config show CONFIG` prints one with every default written out.
 
+- **Names.** CONFIG is a file, or the name of a shipped config from any folder: its path below
+  `configs/KIND/` without `.yaml` (`bert-base`, `glue/bert/mnli`), below `configs/`
+  (`pretrain/gpt1`, `demo/pretrain`), or the whole (`configs/pretrain/bert-base.yaml`). A file of
+  that name in the working directory wins. `plmctl config copy NAME FILE` writes a copy to edit.
 - **Overrides.** `KEY=VALUE` after the file sets a key, and later ones win: `optim.lr=1e-3`,
   `'data.train=[a.txt, b.txt]'`, `train.phases.0.steps=2000` (0 is the first item of the list).
   Values are YAML.

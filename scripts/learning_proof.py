@@ -22,13 +22,14 @@ from rich.console import Console
 
 from plmctl.config.load import load
 from plmctl.config.pretrain import PretrainConfig
+from plmctl.config.shipped import folder
 from plmctl.modeling.batch import IGNORE
 from plmctl.reporting.tables import rows_table
 from plmctl.runs.prepare import Prepared, prepare
 from plmctl.runs.pretrain import make_step
 
-FOLDER = Path("configs/pretrain/proof")
-TOKENIZERS = Path("configs/tokenizer/proof")
+FOLDER = folder() / "pretrain/proof"
+TOKENIZERS = folder() / "tokenizer/proof"
 PLMCTL = [sys.executable, "-m", "plmctl"]
 COLUMNS = ["family", "objective", "size", "steps", "minutes", "target", "frequency", "learnt"]
 _SAMPLES = 2000  # examples that the targets' frequencies are counted on

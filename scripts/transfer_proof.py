@@ -20,9 +20,10 @@ from typing import Any
 import yaml
 from rich.console import Console
 
+from plmctl.config.shipped import folder
 from plmctl.reporting.tables import rows_table
 
-CONFIGS = Path("configs")
+CONFIGS = folder()
 DATA = Path("data")
 TEXTS = Path("runs/transfer/texts")
 PLMCTL = [sys.executable, "-m", "plmctl"]

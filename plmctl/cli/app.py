@@ -1,24 +1,28 @@
 """The application, and the arguments that commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from plmctl import __version__
 
+if TYPE_CHECKING:
+    from plmctl.config.load import Kind
+
 # \b keeps the lines of a paragraph as they are.
 _HELP = """From your own raw text to a pretrained, finetuned and evaluated language model.
 
-Each command reads a YAML file; KEY=VALUE after it overrides a key. The same command again
-continues a run that was cut short, and leaves a finished one alone.
+Each command reads a config: a YAML file, or the name of a config that comes with plmctl; KEY=VALUE
+after it overrides a key. The same command again continues a run that was cut short, and leaves a
+finished one alone.
 
 \b
-  plmctl config list                                     files to begin with
-  plmctl train-tokenizer configs/demo/tokenizer.yaml     a vocabulary from your text
-  plmctl pretrain configs/demo/pretrain.yaml             a language model
-  plmctl finetune configs/demo/finetune.yaml             a classifier made from it
-  plmctl eval configs/demo/eval.yaml                     how good it is
+  plmctl config list                        configs that come with plmctl, by name
+  plmctl train-tokenizer demo/tokenizer     a vocabulary from your text
+  plmctl pretrain demo/pretrain             a language model
+  plmctl finetune demo/finetune             a classifier made from it
+  plmctl eval demo/eval                     how good it is
 """
 _EPILOG = "With --debug anywhere in the line, an expected error shows its traceback."
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -50,7 +54,12 @@ def _options(
     """``--debug`` is taken out of the line by ``__main__``, since it may stand anywhere in it."""
 
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file.")]
+ConfigFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG", help="A YAML file, or the name of a shipped config (see config list)."
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -71,6 +80,10 @@ Until = Annotated[
         show_default=False,
     ),
 ]
+AcceptGap = Annotated[
+    bool,
+    typer.Option("--accept-gap", help="Continue although lines of metrics.jsonl were lost."),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON document on stdout.")
 ]
@@ -79,3 +92,23 @@ Json = Annotated[
 def example(line: str) -> str:
     """The epilog of a command: a line that works."""
     return f"\b\nExample: {line}"
+
+
+def config_file(given: Path, *kinds: "Kind") -> Path:
+    """The file that CONFIG means; says so where it is a shipped one.
+
+    Args:
+        given: A file, or the name of a shipped config.
+        *kinds: What the command takes; none: any.
+
+    Raises:
+        ConfigError: No such file and no such name, or a name of several configs.
+    """
+    from plmctl.config.load import KINDS
+    from plmctl.config.shipped import find
+    from plmctl.runs.say import say
+
+    path = find(given, kinds or KINDS)
+    if path != given:
+        say(f"using the shipped config {path}")
+    return path

@@ -1,17 +1,18 @@
 """What a model can do: figures, answers, a page to look at."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from plmctl.cli.app import Fresh, Json, app, example
+from plmctl.cli.app import Fresh, Json, app, config_file, example
 from plmctl.errors import ConfigError
 
 
 @app.command(
     "eval",
-    epilog=example("plmctl eval configs/demo/eval.yaml model=runs/mine/model")
+    epilog=example("plmctl eval demo/eval model=runs/mine/model")
     + "\n  plmctl eval runs/mine/model --suite glue --data glue --seeds 3",
 )
 def evaluate(
@@ -19,7 +20,8 @@ def evaluate(
         Path,
         typer.Argument(
             metavar="CONFIG",
-            help="A YAML file; with --suite a model folder or Hub id; or a tokenizer folder.",
+            help="A YAML file or the name of a shipped config; with --suite a model folder or Hub "
+            "id; or a tokenizer folder.",
         ),
     ],
     overrides: Annotated[
@@ -111,7 +113,10 @@ def evaluate(
         return
     if data or tasks or seeds or grid or jobs:
         raise ConfigError("--data, --tasks, --seeds, --grid and --jobs go with --suite")
-    if config.is_dir():
+    # A folder of data may have the name of the shipped config that reads it, as blimp/ has.
+    is_tokenizer = os.path.isfile(config / "tokenizer.json")
+    path = config if is_tokenizer else config_file(config, "eval")
+    if path.is_dir():
         from plmctl.runs import tokenizers
 
         folders = [str(config), *(overrides or ())]
@@ -120,7 +125,7 @@ def evaluate(
     from plmctl.config.load import load
     from plmctl.runs import evaluate as command
 
-    resolved = load("eval", config, overrides or ())
+    resolved = load("eval", path, overrides or ())
     command.run(resolved, at_checkpoints=at_checkpoints, fresh=fresh, as_json=as_json)
 
 
@@ -209,10 +214,11 @@ def predict(
 ) -> None:
     """Ask a model about a text.
 
-    What it is made for decides the question: a masked model fills [MASK], a causal model goes on,
-    a classifier names the class; a pair takes two texts. With --input a finetuned model answers the
-    rows of a file, however large: each output line has the row's columns, `prediction`, and what
-    the task has beside it, such as `probabilities`.
+    What it is made for decides the question: a masked model fills [MASK], a T5 its sentinels
+    (<extra_id_0> ...), a causal model continues the text, a classifier names the class; a pair
+    takes two texts. With --input a finetuned model answers the rows of a file, however large: each
+    output line has the row's columns, `prediction`, and what the task has beside it, such as
+    `probabilities`.
     """
     if (source is None) == (not texts):
         raise ConfigError("predict needs texts, or --input with rows, and not both")

@@ -1,24 +1,23 @@
-"""``plmctl config``: configs resolved, as a schema, or which there are."""
+"""``plmctl config``: configs resolved, copied, as a schema, or which there are."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from plmctl.cli.app import SETTINGS, ConfigFile, Json, Overrides, app, example
+from plmctl.cli.app import SETTINGS, ConfigFile, Json, Overrides, app, config_file, example
 
 config_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings=SETTINGS,
-    help="Show configs: resolved, as a schema, or which there are.",
+    help="Show, list and copy configs; their schema.",
 )
 
 app.add_typer(config_app, name="config")
 
 
-@config_app.command(
-    "show", epilog=example("plmctl config show configs/demo/pretrain.yaml schedule.warmup=6%")
-)
+@config_app.command("show", epilog=example("plmctl config show bert-base schedule.warmup=6%"))
 def config_show(config: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
     """Print a config in full.
 
@@ -26,7 +25,8 @@ def config_show(config: ConfigFile, overrides: Overrides = None, as_json: Json =
     """
     from plmctl.config.load import dump, kind_of, load
 
-    resolved = load(kind_of(config, overrides or ()), config, overrides or ())
+    path = config_file(config)
+    resolved = load(kind_of(path, overrides or ()), path, overrides or ())
     typer.echo(resolved.model_dump_json() if as_json else dump(resolved).rstrip())
 
 
@@ -51,9 +51,25 @@ def config_schema(
 def config_list(as_json: Json = False) -> None:
     """List the configs and names there are.
 
-    Files under configs/ of the working directory, and what model, objective, task and measures
-    can name.
+    The shipped configs by the names that commands take from any folder, files under configs/ of
+    the working directory, and what model, objective, task and measures can name.
     """
     from plmctl.runs import listing
 
     listing.run(as_json=as_json)
+
+
+@config_app.command("copy", epilog=example("plmctl config copy bert-base mine.yaml"))
+def config_copy(
+    config: ConfigFile,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; it must not exist yet.")],
+) -> None:
+    """Copy a shipped config to a file of yours, to edit.
+
+    The copy is that file with its comments: defaults stay left out. FILE is never overwritten.
+    """
+    from plmctl.config.shipped import copy
+    from plmctl.runs.say import say
+
+    copy(config_file(config), file)
+    say(f"wrote {file}")

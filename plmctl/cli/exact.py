@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from plmctl.cli.app import ConfigFile, Json, Overrides, app, example
+from plmctl.cli.app import ConfigFile, Json, Overrides, app, config_file, example
 
 
 @app.command(
     "verify-resume",
-    epilog=example("plmctl verify-resume configs/demo/pretrain.yaml train.batch_size=16"),
+    epilog=example("plmctl verify-resume demo/pretrain train.batch_size=16"),
 )
 def verify_resume(
     config: ConfigFile,
@@ -34,8 +34,9 @@ def verify_resume(
     """
     from plmctl.runs import verify_resume as command
 
+    path = config_file(config, "pretrain", "finetune")
     wanted = command.Wanted(kills, steps, seed, processes, keep)
-    command.run(config, overrides or (), wanted, as_json=as_json)
+    command.run(path, overrides or (), wanted, as_json=as_json)
 
 
 @app.command(epilog=example("plmctl reproduce runs/demo/bert"))

@@ -5,15 +5,19 @@ from typing import Annotated
 
 import typer
 
-from plmctl.cli.app import ConfigFile, Json, Overrides, app, example
+from plmctl.cli.app import ConfigFile, Json, Overrides, app, config_file, example
 from plmctl.errors import ConfigError
 
 
-@app.command(epilog=example("plmctl doctor configs/demo/pretrain.yaml compute.threads=1"))
+@app.command(epilog=example("plmctl doctor demo/pretrain compute.threads=1"))
 def doctor(
     config: Annotated[
         Path | None,
-        typer.Argument(metavar="[CONFIG]", help="A YAML file of a run.", show_default=False),
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="A YAML file of a run, or the name of a shipped config.",
+            show_default=False,
+        ),
     ] = None,
     overrides: Overrides = None,
     as_json: Json = False,
@@ -31,6 +35,7 @@ def doctor(
         return
     from plmctl.config.load import kind_of, load
 
+    config = config_file(config, "pretrain", "finetune")
     kind = kind_of(config, overrides or ())
     if kind == "pretrain":
         command.run(load("pretrain", config, overrides or ()), as_json=as_json)
@@ -40,7 +45,7 @@ def doctor(
         raise ConfigError(f"{config}: expected a config of pretrain or finetune, not of {kind}")
 
 
-@app.command(epilog=example("plmctl plan configs/demo/pretrain.yaml train.batch_size=64"))
+@app.command(epilog=example("plmctl plan demo/pretrain train.batch_size=64"))
 def plan(
     config: ConfigFile,
     overrides: Overrides = None,
@@ -62,5 +67,5 @@ def plan(
     from plmctl.config.load import load
     from plmctl.runs import plan as command
 
-    loaded = load("pretrain", config, overrides or ())
+    loaded = load("pretrain", config_file(config, "pretrain"), overrides or ())
     command.run(loaded, measure=measure, vocab_size=vocab_size, as_json=as_json)

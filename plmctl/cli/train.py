@@ -5,13 +5,23 @@ from typing import Annotated
 
 import typer
 
-from plmctl.cli.app import ConfigFile, Fresh, Json, Overrides, Until, app, example
+from plmctl.cli.app import (
+    AcceptGap,
+    ConfigFile,
+    Fresh,
+    Json,
+    Overrides,
+    Until,
+    app,
+    config_file,
+    example,
+)
 from plmctl.errors import ConfigError
 
 
 @app.command(
     "train-tokenizer",
-    epilog=example("plmctl train-tokenizer configs/demo/tokenizer.yaml vocab_size=4096"),
+    epilog=example("plmctl train-tokenizer demo/tokenizer vocab_size=4096"),
 )
 def train_tokenizer(
     config: ConfigFile,
@@ -33,10 +43,14 @@ def train_tokenizer(
 
     if extend is not None:
         overrides = [*(overrides or ()), f"extend={json.dumps(extend)}"]
-    command.run(load("tokenizer", config, overrides or ()), fresh=fresh, as_json=as_json)
+    command.run(
+        load("tokenizer", config_file(config, "tokenizer"), overrides or ()),
+        fresh=fresh,
+        as_json=as_json,
+    )
 
 
-@app.command(epilog=example("plmctl prepare configs/demo/pretrain.yaml"))
+@app.command(epilog=example("plmctl prepare demo/pretrain"))
 def prepare(
     config: ConfigFile,
     overrides: Overrides = None,
@@ -56,11 +70,11 @@ def prepare(
     from plmctl.training.stop import stopping_at_once
 
     with stopping_at_once():
-        loaded = load("pretrain", config, overrides or ())
+        loaded = load("pretrain", config_file(config, "pretrain"), overrides or ())
         command.run(loaded, as_json=as_json, every_byte=verify)
 
 
-@app.command(epilog=example("plmctl preview configs/demo/pretrain.yaml objective.rate=0.15"))
+@app.command(epilog=example("plmctl preview demo/pretrain objective.rate=0.15"))
 def preview(
     config: ConfigFile,
     overrides: Overrides = None,
@@ -97,22 +111,22 @@ def preview(
     if digest is not None:
         if batch is not None:
             raise ConfigError("--digest does not go with --batch", "leave one of them out")
-        command.run_digest(config, overrides or (), steps=digest, as_json=as_json)
+        path = config_file(config, "pretrain", "finetune")
+        command.run_digest(path, overrides or (), steps=digest, as_json=as_json)
         return
-    config_ = load("pretrain", config, overrides or ())
+    config_ = load("pretrain", config_file(config, "pretrain"), overrides or ())
     if batch is not None:
         command.run_batch(config_, batch=batch, examples=examples, as_json=as_json)
         return
     command.run(config_, count=count, examples=examples, as_json=as_json)
 
 
-@app.command(
-    epilog=example("plmctl pretrain configs/demo/pretrain.yaml optim.lr=1e-3 launch.processes=2")
-)
+@app.command(epilog=example("plmctl pretrain demo/pretrain optim.lr=1e-3 launch.processes=2"))
 def pretrain(
     config: ConfigFile,
     overrides: Overrides = None,
     until: Until = None,
+    accept_gap: AcceptGap = False,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
@@ -126,11 +140,11 @@ def pretrain(
     from plmctl.training.stop import stopping_at_once
 
     with stopping_at_once():
-        config_ = load("pretrain", config, overrides or ())
-        command.run(config_, fresh=fresh, as_json=as_json, until=until)
+        config_ = load("pretrain", config_file(config, "pretrain"), overrides or ())
+        command.run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)
 
 
-@app.command(epilog=example("plmctl finetune configs/demo/finetune.yaml data.max_rows=1000"))
+@app.command(epilog=example("plmctl finetune demo/finetune data.max_rows=1000"))
 def finetune(
     config: ConfigFile,
     overrides: Overrides = None,
@@ -146,6 +160,7 @@ def finetune(
         typer.Option(min=1, help="Of --seeds and --grid: runs at once; one a GPU if not given."),
     ] = None,
     until: Until = None,
+    accept_gap: AcceptGap = False,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
@@ -162,12 +177,14 @@ def finetune(
             raise ConfigError("--fresh does not go with --seeds and --grid", "name another `run=`")
         from plmctl.runs import finetune_protocol
 
-        loaded = load("finetune", config, overrides or ())
-        finetune_protocol.run(loaded, seeds or 1, grid=grid, jobs=jobs, as_json=as_json)
+        loaded = load("finetune", config_file(config, "finetune"), overrides or ())
+        finetune_protocol.run(
+            loaded, seeds or 1, grid=grid, jobs=jobs, as_json=as_json, accept_gap=accept_gap
+        )
         return
     from plmctl.runs import finetune as command
     from plmctl.training.stop import stopping_at_once
 
     with stopping_at_once():
-        config_ = load("finetune", config, overrides or ())
-        command.run(config_, fresh=fresh, as_json=as_json, until=until)
+        config_ = load("finetune", config_file(config, "finetune"), overrides or ())
+        command.run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)

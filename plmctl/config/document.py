@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -217,21 +216,13 @@ def _text(path: Path) -> str:
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(
-            f"{path}: no such file{_near(path)}", "`plmctl config list` names the shipped configs"
+            f"{path}: no such file", "`plmctl config list` names the shipped configs"
         ) from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: not UTF-8", "save the file as UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _near(path: Path) -> str:
-    """Files that may have been meant: in the same folder, or among the shipped configs."""
-    files = [*path.parent.glob("*.y*ml"), *Path("configs").glob("**/*.y*ml")]
-    names = dict.fromkeys(map(str, files))
-    found = difflib.get_close_matches(str(path), names, n=2)
-    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> str:

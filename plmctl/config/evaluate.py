@@ -1,6 +1,6 @@
 """The config of ``plmctl eval``."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -10,6 +10,14 @@ from plmctl.config.run import ComputeConfig
 from plmctl.config.union import MembersOf
 
 AnyMeasure = Annotated[MeasureConfig, MembersOf("evaluation.measures", "name")]
+
+
+class EvalComputeConfig(ComputeConfig):
+    """The device and how it computes."""
+
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
+    """fp32 whatever the device and the model folder, so that scores do not depend on the card and
+    near ties are not decided by rounding; auto: bf16 on a CUDA device that has it, else fp32."""
 
 
 class EvalConfig(Model):
@@ -25,4 +33,4 @@ class EvalConfig(Model):
     """What is asked of the model, each with its own data."""
     batch_size: int = Field(default=32, ge=1)
     """Rows at once; changes no figure."""
-    compute: ComputeConfig = ComputeConfig()
+    compute: EvalComputeConfig = EvalComputeConfig()

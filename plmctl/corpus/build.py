@@ -423,6 +423,8 @@ def _tidy(folder: Path) -> None:
     """Remove what builds that were killed left."""
     for left in folder.glob(".unfinished-*"):
         shutil.rmtree(left, ignore_errors=True)
+    for path in folder.glob(".manifest.json.*"):
+        path.unlink(missing_ok=True)
     for side in SIDES:
         for path in (folder / side).glob(".*"):
             path.unlink(missing_ok=True)

@@ -61,8 +61,9 @@ def _drawn(found: Iterator[Document], limits: Limits) -> list[Document]:
     heap: list[tuple[int, int, Document]] = []  # the highest lot, and the latest, on top
     size, number = 0, count()
     for document in found:
-        heapq.heappush(heap, (-_lot(document.text, limits.seed), -next(number), document))
-        size += len(document.text.encode())
+        content = document.text.encode()
+        heapq.heappush(heap, (-lot(content, limits.seed), -next(number), document))
+        size += len(content)
         while _too_much(heap, size, limits):
             size -= len(heapq.heappop(heap)[2].text.encode())
     drawn = [document for *_, document in sorted(heap, key=lambda item: item[:2], reverse=True)]
@@ -93,6 +94,7 @@ def shortened(document: Document, size: int) -> Document:
     return Document(kept.rstrip(), document.origin)
 
 
-def _lot(text: str, seed: int) -> int:
+def lot(content: bytes, seed: int) -> int:
+    """A number below 2^64 that a text and a seed decide: what is drawn first has a low one."""
     key = (seed % 2**64).to_bytes(8, "little")
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=key).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8, key=key).digest(), "little")

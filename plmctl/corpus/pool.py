@@ -6,9 +6,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def make_all(
 
     Raises:
         DataError: Of a task.
-        PlmError: A process was killed.
+        PlmError: A process was killed, or could not be started.
     """
     missing = [task for task in tasks if task.facts is None]
     total = sum(task.piece.size for task in tasks)
@@ -52,20 +53,43 @@ def make_all(
     # Spawned, not forked: this process may have threads, and forking those can hang.
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(workers, context, _start_worker, (encoder,)) as pool:
+    with _starting():
+        made = ProcessPoolExecutor(workers, context, _start_worker, (encoder,))
+    with made as pool:
         try:
-            futures = {pool.submit(_make, task, beside): task for task in missing}
+            with _starting():
+                futures = {pool.submit(_make, task, beside): task for task in missing}
             for future in as_completed(futures):
                 future.result()
                 progress(done := done + futures[future].piece.size, total)
         except BrokenProcessPool as error:
             _kill(others)
             raise PlmError(
-                "a process that prepared text was killed, perhaps for want of memory",
+                "a process that prepared text was killed, perhaps because memory ran out",
                 "run the same command again: what is done is kept",
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """Around what starts the pool's processes, which it does as tasks are handed to it.
+
+    Raises:
+        BrokenProcessPool: A process died before it was started in full.
+        PlmError: One cannot be started: no process, file or memory is left.
+    """
+    try:
+        yield
+    except (BrokenPipeError, ConnectionResetError, EOFError) as error:
+        raise BrokenProcessPool from error
+    except OSError as error:
+        raise PlmError(
+            f"the processes that prepare text cannot be started: {error.strerror}",
+            "raise the limit (ulimit -n for files, ulimit -u for processes) and run the same "
+            "command again: what is done is kept",
+        ) from error
 
 
 def _kill(others: set[BaseProcess]) -> None:

@@ -158,6 +158,7 @@ def reader(model: str, layer: int, device: Any) -> Reader:
     import torch
     from transformers import AutoModel
 
+    from plmctl.modeling.load import load_network
     from plmctl.tokenization.load import load_tokenizer
 
     family = family_of(model)
@@ -167,7 +168,7 @@ def reader(model: str, layer: int, device: Any) -> Reader:
             f"{model}: a {family} model sees only what stands before a word, or is made to write",
             "ask ELMo or an encoder (BERT, RoBERTa, ALBERT ...); `plmctl generate` lets it write",
         )
-    network: Any = AutoModel.from_pretrained(model, dtype=torch.float32)
+    network = load_network(AutoModel, model, pooler_used=False).network
     layers = network.config.num_hidden_layers
     if not -layers - 1 <= layer <= layers:
         raise ConfigError(

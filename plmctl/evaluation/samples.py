@@ -21,11 +21,13 @@ def fill_mask(folder: str, texts: Sequence[str], top: int = _TOP) -> list[dict[s
         For each text: ``text`` and ``predictions``, a list of token and probability.
     """
     import torch
-    from transformers import AutoModelForMaskedLM, AutoTokenizer
+    from transformers import AutoModelForMaskedLM
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32)
-    model.train(False)
+    from plmctl.modeling.load import load_network
+    from plmctl.tokenization.load import load_tokenizer
+
+    tokenizer: Any = load_tokenizer(folder)
+    model = load_network(AutoModelForMaskedLM, folder).network
     found = []
     for text in texts:
         batch = tokenizer(text, return_tensors="pt", truncation=True)
@@ -53,26 +55,76 @@ def answer(
     Returns:
         For each: ``prompt`` without the end token, and ``text`` without special tokens.
     """
-    import torch
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
+    from plmctl.tokenization.load import load_tokenizer
     from plmctl.tokenization.vocab import Vocab
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
     vocab = Vocab.from_folder(folder)
     unsaid = {vocab.pad, vocab.eos, *vocab.sentinels}
-    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
-    model.train(False)
+    found = []
+    for ids, said in zip(inputs, _written(folder, inputs, new_tokens), strict=True):
+        words = [id_ for id_ in said if id_ not in unsaid]
+        found.append(
+            {"prompt": str(tokenizer.decode(list(ids[:-1]))), "text": str(tokenizer.decode(words))}
+        )
+    return found
+
+
+def fill_sentinels(folder: str, texts: Sequence[str]) -> list[dict[str, Any]]:
+    """What an encoder-decoder writes for each sentinel of each text, greedily.
+
+    Args:
+        folder: A T5's folder or Hub id, with sentinels.
+        texts: Each with ``<extra_id_0>`` or more.
+
+    Returns:
+        For each text: ``text`` and ``fills``, the sentinels of the text in its order, and what is
+        written for each; None for one that the model leaves out.
+    """
+    from plmctl.tokenization.load import load_tokenizer
+    from plmctl.tokenization.vocab import Vocab
+
+    tokenizer: Any = load_tokenizer(folder)
+    vocab = Vocab.from_folder(folder)
+    names = {id_: f"<extra_id_{number}>" for number, id_ in enumerate(vocab.sentinels)}
+    plain = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    inputs = [[*ids, vocab.eos or 0] for ids in plain]
+    room = [_NEW_TOKENS * sum(id_ in names for id_ in ids) for ids in plain]
+    found = []
+    written = _written(folder, inputs, max(room, default=0))
+    for text, ids, said in zip(texts, plain, written, strict=True):
+        spans: dict[int, list[int]] = {}
+        inside = None
+        for id_ in said:
+            if id_ in names:
+                inside = spans.setdefault(id_, [])
+            elif id_ == vocab.eos:
+                break
+            elif inside is not None and id_ != vocab.pad:
+                inside.append(id_)
+        fills = {
+            names[id_]: str(tokenizer.decode(spans[id_])).strip() if id_ in spans else None
+            for id_ in ids
+            if id_ in names
+        }
+        found.append({"text": text, "fills": fills})
+    return found
+
+
+def _written(folder: str, inputs: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
+    """The ids that an encoder-decoder writes to each input, greedily."""
+    import torch
+
+    from plmctl.families import t5
+
+    model: Any = t5.load(folder, t5.HEADS)
     found = []
     for ids in inputs:
         row = torch.tensor([list(ids)])
         said = model.generate(
             row, attention_mask=torch.ones_like(row), max_new_tokens=new_tokens, do_sample=False
         )
-        words = [id_ for id_ in said[0].tolist() if id_ not in unsaid]
-        found.append(
-            {"prompt": str(tokenizer.decode(list(ids[:-1]))), "text": str(tokenizer.decode(words))}
-        )
+        found.append(said[0].tolist())
     return found
 
 
@@ -84,12 +136,13 @@ def go_on(
     Returns:
         For each: ``prompt`` and ``text``, what was added.
     """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    model.train(False)
+    from plmctl.modeling.load import load_network
+    from plmctl.tokenization.load import load_tokenizer
+
+    tokenizer: Any = load_tokenizer(folder)
+    model = load_network(AutoModelForCausalLM, folder).network
     found = []
     for prompt in prompts:
         batch = tokenizer(prompt, return_tensors="pt")

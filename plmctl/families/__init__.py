@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from plmctl.config.members import ModelConfig
+    from plmctl.modeling.load import NewHeads
 
 
 class Family(Protocol):
@@ -32,8 +33,25 @@ class Family(Protocol):
     ) -> "PreTrainedModel":
         """A network with fresh weights and the heads for ``parts``."""
 
-    def load(self, folder: str, parts: tuple[str, ...], **changes: Any) -> "PreTrainedModel":
-        """A pretrained network with the heads for ``parts``; ``changes`` are to its config."""
+    def load(
+        self,
+        folder: str,
+        parts: tuple[str, ...],
+        *,
+        new_heads: "NewHeads | None" = None,
+        **changes: Any,
+    ) -> "PreTrainedModel":
+        """A pretrained network with the heads for ``parts``.
+
+        Args:
+            folder: A model folder or Hub id.
+            parts: Of the loss, which decide the heads.
+            new_heads: Is told of heads that the folder lacks; None: it has to have them all.
+            **changes: To its config.
+
+        Raises:
+            DataError: See ``modeling.load.load_network``.
+        """
 
     def begin_as(self, model: "PreTrainedModel", teacher: str) -> None:
         """Give a student the weights of alternate layers of a teacher's folder; of students."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import GPT2LMHeadModel, PreTrainedModel
 
+    from plmctl.modeling.load import NewHeads
+
 DROPOUT = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 
 
@@ -78,12 +80,17 @@ def build(
     return model
 
 
-def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+def load(
+    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+) -> PreTrainedModel:
     """A pretrained model with its language-model head, in float32, its config changed."""
-    import torch
     from transformers import GPT2LMHeadModel
 
-    return GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, **changes)
+    from plmctl.modeling.load import load_network
+
+    loaded = load_network(GPT2LMHeadModel, folder, new_heads=new_heads, **changes)
+    model: PreTrainedModel = loaded.network
+    return model
 
 
 def positions(config: DecoderConfig) -> int:

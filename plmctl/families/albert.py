@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import AlbertForMaskedLM, AlbertForPreTraining, PreTrainedModel
 
+    from plmctl.modeling.load import NewHeads
+
 OBJECTIVE = "mlm+sop"
 TOKENIZER = "unigram"
 HEADS = ("mlm", "sop")
@@ -118,11 +120,15 @@ def build(
     return model
 
 
-def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+def load(
+    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+) -> PreTrainedModel:
     """A pretrained model with the heads that ``parts`` ask for, in float32, its config changed."""
-    import torch
+    from plmctl.modeling.load import load_network
 
-    return _class(parts).from_pretrained(folder, dtype=torch.float32, **changes)
+    loaded = load_network(_class(parts), folder, new_heads=new_heads, **changes)
+    model: PreTrainedModel = loaded.network
+    return model
 
 
 def _class(parts: tuple[str, ...]) -> type[AlbertForPreTraining] | type[AlbertForMaskedLM]:

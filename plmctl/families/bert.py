@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import BertForMaskedLM, BertForPreTraining, PreTrainedModel
 
+    from plmctl.modeling.load import NewHeads
+
 OBJECTIVE = "mlm+nsp"
 TOKENIZER = "wordpiece"
 HEADS = ("mlm", "nsp")
@@ -62,13 +64,17 @@ def build(
     return model
 
 
-def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+def load(
+    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+) -> PreTrainedModel:
     """A pretrained model with the heads that ``parts`` ask for, in float32, its config changed."""
-    import torch
     from transformers import BertForMaskedLM, BertForPreTraining
 
+    from plmctl.modeling.load import load_network
+
     cls = BertForPreTraining if "nsp" in parts else BertForMaskedLM
-    return cls.from_pretrained(folder, dtype=torch.float32, **changes)
+    model: PreTrainedModel = load_network(cls, folder, new_heads=new_heads, **changes).network
+    return model
 
 
 def positions(config: Config) -> int:

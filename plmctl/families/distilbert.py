@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import DistilBertForMaskedLM, PreTrainedModel
 
+    from plmctl.modeling.load import NewHeads
+
 OBJECTIVE = "distillation"
 TOKENIZER = "wordpiece"
 HEADS = ("mlm", "kl", "cosine")
@@ -106,20 +108,25 @@ def build(
 
 def begin_as(model: PreTrainedModel, teacher: str) -> None:
     """Give a student the weights of alternate layers of a BERT folder, its embeddings and head."""
-    import torch
     from transformers import BertForMaskedLM
 
+    from plmctl.modeling.load import load_network
     from plmctl.modeling.teacher import begin_as
 
-    begin_as(model, BertForMaskedLM.from_pretrained(teacher, dtype=torch.float32), _IN_BERT)
+    begin_as(model, load_network(BertForMaskedLM, teacher).network, _IN_BERT)
 
 
-def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+def load(
+    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+) -> PreTrainedModel:
     """A pretrained model with its masked-token head, in float32, its config changed."""
-    import torch
     from transformers import DistilBertForMaskedLM
 
-    return DistilBertForMaskedLM.from_pretrained(folder, dtype=torch.float32, **changes)
+    from plmctl.modeling.load import load_network
+
+    loaded = load_network(DistilBertForMaskedLM, folder, new_heads=new_heads, **changes)
+    model: PreTrainedModel = loaded.network
+    return model
 
 
 def positions(config: Config) -> int:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from plmctl.modeling.elmo import ElmoForPreTraining
+    from plmctl.modeling.load import NewHeads
 
 OBJECTIVE = "bilm"
 TOKENIZER = "word"
@@ -83,13 +84,16 @@ def build(
     return ElmoForPreTraining(network)
 
 
-def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+def load(
+    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+) -> PreTrainedModel:
     """A pretrained model with its language-model head, in float32, its config changed."""
-    import torch
-
     from plmctl.modeling.elmo import ElmoForPreTraining
+    from plmctl.modeling.load import load_network
 
-    return ElmoForPreTraining.from_pretrained(folder, dtype=torch.float32, **changes)
+    loaded = load_network(ElmoForPreTraining, folder, new_heads=new_heads, **changes)
+    model: PreTrainedModel = loaded.network
+    return model
 
 
 def positions(config: Config) -> int:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import OpenAIGPTLMHeadModel, PreTrainedModel
 
+    from plmctl.modeling.load import NewHeads
+
 OBJECTIVE = "clm"
 TOKENIZER = "bpe"
 HEADS = ("lm",)
@@ -93,14 +95,18 @@ def build(
     return fuse(model)
 
 
-def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+def load(
+    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+) -> PreTrainedModel:
     """A pretrained model with its language-model head, in float32, its config changed."""
-    import torch
     from transformers import OpenAIGPTLMHeadModel
 
     from plmctl.modeling.gpt1_attention import fuse
+    from plmctl.modeling.load import load_network
 
-    return fuse(OpenAIGPTLMHeadModel.from_pretrained(folder, dtype=torch.float32, **changes))
+    loaded = load_network(OpenAIGPTLMHeadModel, folder, new_heads=new_heads, **changes)
+    model: PreTrainedModel = fuse(loaded.network)
+    return model
 
 
 def positions(config: Config) -> int:

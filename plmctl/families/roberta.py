@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, RobertaForMaskedLM
 
+    from plmctl.modeling.load import NewHeads
+
 OBJECTIVE = "mlm"
 TOKENIZER = "byte_bpe"
 HEADS = ("mlm",)
@@ -78,12 +80,17 @@ def build(
     return RobertaForMaskedLM(network)  # whose own initial weights are the published ones
 
 
-def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+def load(
+    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+) -> PreTrainedModel:
     """A pretrained model with its masked-token head, in float32, its config changed."""
-    import torch
     from transformers import RobertaForMaskedLM
 
-    return RobertaForMaskedLM.from_pretrained(folder, dtype=torch.float32, **changes)
+    from plmctl.modeling.load import load_network
+
+    loaded = load_network(RobertaForMaskedLM, folder, new_heads=new_heads, **changes)
+    model: PreTrainedModel = loaded.network
+    return model
 
 
 def positions(config: Config) -> int:

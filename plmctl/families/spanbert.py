@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import BertForMaskedLM, PreTrainedModel
 
+    from plmctl.modeling.load import NewHeads
+
 OBJECTIVE = "mlm+sbo"
 TOKENIZER = "wordpiece"
 HEADS = ("mlm", "sbo")
@@ -66,16 +68,21 @@ def build(
     return SpanBert(network, PLACES)
 
 
-def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+def load(
+    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+) -> PreTrainedModel:
     """A pretrained model with the heads that ``parts`` ask for, in float32, its config changed."""
-    import torch
     from transformers import BertForMaskedLM
 
+    from plmctl.modeling.load import load_network
+
     if "sbo" not in parts:
-        return BertForMaskedLM.from_pretrained(folder, dtype=torch.float32, **changes)
+        loaded = load_network(BertForMaskedLM, folder, new_heads=new_heads, **changes)
+        model: PreTrainedModel = loaded.network
+        return model
     from plmctl.modeling.span_boundary import SpanBert
 
-    return SpanBert.from_folder(folder, PLACES, **changes)
+    return SpanBert.from_folder(folder, PLACES, new_heads=new_heads, **changes)
 
 
 def positions(config: Config) -> int:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
+    from plmctl.modeling.load import NewHeads
+
 OBJECTIVE = "span_corruption"
 TOKENIZER = "unigram"
 HEADS = ("lm", "z_loss")
@@ -98,12 +100,21 @@ def build(
     return model
 
 
-def load(folder: str, parts: tuple[str, ...], **changes: Any) -> PreTrainedModel:
+def load(
+    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+) -> PreTrainedModel:
     """A pretrained model with its head, in float32, its config changed."""
-    import torch
     from transformers import T5ForConditionalGeneration
 
-    return T5ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, **changes)
+    from plmctl.modeling.load import load_network, tell_or_refuse
+
+    loaded = load_network(T5ForConditionalGeneration, folder, new_heads=new_heads, **changes)
+    t5 = loaded.network
+    tied = t5.lm_head.weight is t5.shared.weight
+    if tied and not t5.config.scale_decoder_outputs:  # 1.1: transformers used one for both
+        tell_or_refuse(folder, t5, ["shared.weight or lm_head.weight"], None)
+    model: PreTrainedModel = t5
+    return model
 
 
 def anew(folder: str, **changes: Any) -> PreTrainedModel:

@@ -8,15 +8,25 @@ from transformers import AutoConfig, PreTrainedConfig
 import plmctl.modeling.elmo
 import plmctl.modeling.heads.elmo
 import plmctl.modeling.heads.mixed  # noqa: F401
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, DataError
 from plmctl.modeling.heads.pooled import PooledConfig
 
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")
 
 
 def config_of(source: str) -> PreTrainedConfig:
-    """The config of a model folder or Hub id."""
-    config: PreTrainedConfig = AutoConfig.from_pretrained(source)
+    """The config of a model folder or Hub id.
+
+    Raises:
+        DataError: It cannot be read, or is of no known kind of model.
+    """
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(source)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"{source}: its config.json cannot be used: {said}", "copy or export the folder again"
+        ) from error
     return config
 
 

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import BertConfig, BertForMaskedLM
 from transformers.activations import ACT2FN
 from transformers.utils.hub import cached_file
+
+from plmctl.errors import DataError
+from plmctl.modeling.load import NewHeads, load_network, tell_or_refuse
 
 HEAD_FILE = "span_boundary.safetensors"
 
@@ -82,10 +86,32 @@ class SpanBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # theirs
         save_file(head, Path(save_directory) / HEAD_FILE)
 
     @classmethod
-    def from_folder(cls, folder: str, places: int, **changes: Any) -> SpanBert:
-        """A BERT folder or Hub id, in float32; its head if it has one, else a fresh one."""
-        model: SpanBert = cls.from_pretrained(folder, places=places, dtype=torch.float32, **changes)
+    def from_folder(
+        cls, folder: str, places: int, *, new_heads: NewHeads | None = None, **changes: Any
+    ) -> SpanBert:
+        """A BERT folder or Hub id, in float32, with its head.
+
+        Args:
+            folder: With the head's file, or without.
+            places: Tokens of a span that the head can tell apart.
+            new_heads: Is told of a head that the folder lacks; None: it has to have one.
+            **changes: To the config.
+
+        Raises:
+            DataError: As ``load_network``; or the head does not fit.
+        """
+        model: SpanBert = load_network(
+            cls, folder, new_heads=new_heads, places=places, **changes
+        ).network
         head = cached_file(folder, HEAD_FILE, _raise_exceptions_for_missing_entries=False)
-        if head is not None:
+        if head is None:
+            tell_or_refuse(folder, model, [f"sbo ({HEAD_FILE})"], new_heads)
+            return model
+        try:
             model.sbo.load_state_dict(load_file(head))
+        except (RuntimeError, SafetensorError) as error:
+            raise DataError(
+                f"{head}: not the span-boundary head of this model: {error}",
+                "copy or export the folder again",
+            ) from error
         return model

@@ -10,6 +10,8 @@ from accelerate.state import AcceleratorState, is_initialized
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
+from plmctl.modeling.load import load_network
+
 _PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _LAYER = re.compile(r"(?<=\.layer\.)\d+(?=\.)")
 
@@ -21,7 +23,7 @@ def load_teacher(folder: str, device: torch.device) -> PreTrainedModel:
     It is loaded once a process, when it is first asked, and is no part of any checkpoint.
     """
     with torch.inference_mode(mode=False):  # scoring may ask first: training comes after
-        teacher: PreTrainedModel = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32)
+        teacher: PreTrainedModel = load_network(AutoModelForMaskedLM, folder).network
         teacher.requires_grad_(False)
         teacher.train(mode=False)
         nn.Module.to(teacher, device)

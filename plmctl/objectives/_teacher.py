@@ -18,13 +18,17 @@ def check_teacher(teacher: str, tokenizer: str, rows: int) -> None:
 
     Raises:
         ConfigError: The folder is no model, or has another vocabulary.
+        DataError: Its weights are not whole.
     """
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    from plmctl.modeling.load import load_network
+    from plmctl.tokenization.load import load_tokenizer
 
     _check_folder(teacher)
     try:
         size = AutoConfig.from_pretrained(teacher).vocab_size
-        found = [AutoTokenizer.from_pretrained(at).get_vocab() for at in (teacher, tokenizer)]
+        found = [load_tokenizer(at).get_vocab() for at in (teacher, tokenizer)]
     except OSError as error:
         raise ConfigError(
             f"objective.teacher: {teacher} cannot be had: {str(error).splitlines()[0]}",
@@ -37,6 +41,7 @@ def check_teacher(teacher: str, tokenizer: str, rows: int) -> None:
             f"{size:,} rows) than {tokenizer} ({len(ours):,} tokens, {rows:,} rows)",
             f"use the teacher's tokenizer: `tokenizer: {teacher}`",
         )
+    load_network(AutoModelForMaskedLM, teacher)
 
 
 def check_shape(teacher: str, student: Any, seq_len: int, *, begins: bool, width: bool) -> None:

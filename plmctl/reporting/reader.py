@@ -17,8 +17,47 @@ from numpy.typing import NDArray
 from plmctl.config.document import read as read_config
 from plmctl.config.load import kind_of
 from plmctl.errors import ConfigError
+from plmctl.files import is_model
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the ``status.json`` of a run folder says.
+
+    Attributes:
+        name: "running", "stopped" (the same command continues), "failed" or "finished"; empty if
+            the file cannot be read. A process that was killed leaves "running".
+        time: Since when, ISO 8601.
+        message: Why it stopped or failed.
+        files: What a finished run has, relative to its folder; known before all of it is there.
+    """
+
+    name: str = ""
+    time: str = ""
+    message: str = ""
+    files: tuple[str, ...] = ()
+
+    def missing(self, folder: Path) -> list[str]:
+        """Those of the files that are not there; "model" is a model folder."""
+        return [
+            name
+            for name in self.files
+            if not (is_model(folder / name) if name == "model" else (folder / name).is_file())
+        ]
+
+
+def read_status(folder: Path) -> Status | None:
+    """The status of a run; None if it has no ``status.json``, as runs of older versions."""
+    path = folder / "status.json"
+    if not path.is_file():
+        return None
+    found = _document(path, [])
+    text = {key: str(found.get(key, "")) for key in ("time", "message")}
+    files = found.get("files")
+    listed = tuple(map(str, files)) if isinstance(files, list) else ()
+    return Status(str(found.get("status", "")), **text, files=listed)
 
 
 @dataclass(frozen=True)
@@ -35,6 +74,8 @@ class Run:
         events: The lines of events.
         evaluations: The documents of eval/, by file name.
         unreadable: Lines and files that could not be read.
+        status: What its ``status.json`` says; None: it has none.
+        members: Of a folder of several runs (``--seeds``, ``--grid``): these.
     """
 
     path: Path
@@ -46,13 +87,31 @@ class Run:
     events: tuple[Mapping[str, Any], ...]
     evaluations: Mapping[str, Mapping[str, Any]]
     unreadable: tuple[str, ...] = ()
+    status: Status | None = None
+    members: tuple["Run", ...] = ()
 
     @property
     def finished(self) -> bool:
         """Whether it came to its end."""
-        return (self.path / "model").is_dir() or any(
+        if self.status is not None:  # a report is the last that a run makes, and of a finished one
+            left = set(self.status.missing(self.path)) - {"report.html"}
+            at_end = self.status.name in ("running", "finished") and self.status.files
+            return bool(at_end and not left)
+        if self.members:  # of an older version, as what follows
+            return bool(self.protocol) and all(member.finished for member in self.members)
+        return is_model(self.path / "model") or any(
             event.get("event") == "finished" for event in self.events
         )
+
+    @property
+    def is_protocol(self) -> bool:
+        """Whether it is a folder of several runs of one config (``--seeds``, ``--grid``)."""
+        return bool(self.members or self.protocol)
+
+    @property
+    def protocol(self) -> Mapping[str, Any]:
+        """The document of eval/protocol.json: its runs compared; empty without one."""
+        return self.evaluations.get("protocol", {})
 
     @property
     def last(self) -> Mapping[str, Any]:
@@ -127,7 +186,18 @@ def read_run(folder: Path, name: str) -> Run:
         events=_lines(folder / "events", "event", unreadable),
         evaluations=evaluations,
         unreadable=tuple(unreadable),
+        status=read_status(folder),
+        members=tuple(
+            read_run(path.parent, f"{path.parent.parent.name}/{path.parent.name}")
+            for path in sorted(folder.glob("*/seed=*/config.yaml"), key=_in_order)
+        ),
     )
+
+
+def _in_order(path: Path) -> tuple[str, int, str]:
+    """By setting, then by seed as a number: that of 10 comes after that of 9."""
+    _, _, seed = path.parent.name.partition("=")
+    return path.parent.parent.name, int(seed) if seed.isdecimal() else 0, seed
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:

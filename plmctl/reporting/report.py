@@ -1,6 +1,7 @@
 """``report.html``: one run, or several side by side, in one file that asks for nothing else."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from plmctl.errors import PlmError
@@ -45,6 +46,8 @@ def render(runs: Sequence[Run], differences: Sequence[Interval] = ()) -> str:
 
 
 def _one(run: Run) -> Html:
+    if run.is_protocol:
+        return _protocol(run)
     plots = sections.curves([run])
     return join(
         sections.heading(run),
@@ -59,12 +62,34 @@ def _one(run: Run) -> Html:
     )
 
 
-def _several(runs: Sequence[Run], differences: Sequence[Interval]) -> Html:
+def _protocol(run: Run) -> Html:
+    """A folder of several runs of one config: its settings, and its runs as runs."""
+    return join(
+        sections.heading(run),
+        sections.settings(run),
+        _together(run.members) if run.members else "",
+        element("h2", "Each run") if run.members else "",
+        *(_folded(member) for member in run.members),
+        element("h2", "How it was made"),
+        sections.config(run),
+    )
+
+
+def _members(run: Run) -> Sequence[Run]:
+    """The runs in a folder of several, named for it as well; else the run itself."""
+    if not run.members:
+        return [] if run.is_protocol else [run]
+    return [replace(member, name=f"{run.name}/{member.name}") for member in run.members]
+
+
+def _several(folders: Sequence[Run], differences: Sequence[Interval]) -> Html:
+    runs = [run for folder in folders for run in _members(folder)]
     kinds = list(dict.fromkeys(run.kind for run in runs))
     return join(
         element(
             "header", element("p", "Report", class_="eyebrow"), element("h1", f"{len(runs)} runs")
         ),
+        *(sections.settings(folder, of=folder.name) for folder in folders if folder.is_protocol),
         *(_together([run for run in runs if run.kind == kind]) for kind in kinds),
         *(
             (element("h2", "Differences, with their 95 % intervals"), draw(differences))

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ def heading(run: Run) -> Html:
     words = [run.setting(*path) for path in about] + [run.setting("algorithm")]
     if isinstance(run.setting("model"), str):
         words.insert(0, run.setting("model"))
+    if run.is_protocol:
+        words.append(f"{len(run.members)} runs of one config")
     what = " · ".join([kind_name(run.kind), *(str(word) for word in words if word)])
     return element(
         "header",
@@ -47,23 +50,33 @@ def heading(run: Run) -> Html:
 
 def status(run: Run) -> Html:
     """Finished, or how far it has come."""
-    if run.finished or run.kind in ("eval", "tokenizer"):
-        return element("span", "finished", class_="pill") if run.finished else Html()
-    total, step = total_steps(run), run.last.get("step", 0)
-    of = f" of {total:,}" if total else ""
-    return element("span", f"not finished: step {step:,}{of}", class_="pill open")
+    if run.finished:
+        return element("span", "finished", class_="pill")
+    recorded = run.status.name if run.status is not None else ""
+    said = recorded if recorded in ("stopped", "failed") else "not finished"
+    if run.is_protocol:
+        done = sum(member.finished for member in run.members)
+        how_far = f"{done} of {len(run.members)} runs"
+    elif run.kind in ("eval", "tokenizer"):
+        return Html()
+    else:
+        total, step = total_steps(run), run.last.get("step", 0)
+        how_far = f"step {step:,} of {total:,}" if total else f"step {step:,}"
+    return element("span", f"{said}: {how_far}", class_="pill open")
 
 
 def notes(run: Run) -> Html:
     """What a reader of the figures has to know first; nothing when there is nothing."""
     found = []
+    if run.status is not None and run.status.name == "failed":
+        found.append(f"It failed: {run.status.message}")
     bad = [r["step"] for r in run.records if "loss" in r and not math.isfinite(number(r["loss"]))]
     if bad:
         many = f"{len(bad)} logged steps, first at " if len(bad) > 1 else ""
         found.append(f"The loss is not a finite number at {many}step {bad[0]:,}.")
     if run.kind == "pretrain" and run.records and not run.keys("valid/"):
         found.append("There is no validation so far: the figures are of the training data.")
-    if run.kind in ("pretrain", "finetune") and not run.records:
+    if run.kind in ("pretrain", "finetune") and not run.records and not run.is_protocol:
         found.append("Nothing has been logged so far.")
     if run.unreadable:
         listed = ", ".join(run.unreadable[:5]) + (" …" if len(run.unreadable) > 5 else "")
@@ -103,6 +116,51 @@ def _size(value: float | str) -> str | None:
         if isinstance(value, str) and not value[:1].isdigit() or len(shown(value)) > 10
         else None
     )
+
+
+def settings(run: Run, of: str = "") -> Html:
+    """The settings of a grid, or of several seeds: a row each, the chosen one bold.
+
+    Args:
+        run: A folder of several runs.
+        of: Its name, where others are in the report.
+    """
+    document = run.protocol
+    rows = document.get("settings")
+    if not isinstance(rows, list):
+        return Html()
+    chosen = document.get("chosen")
+    best = chosen.get("setting") if isinstance(chosen, Mapping) else None
+    columns = ("n", "median", "std", "min", "max")
+    head = [element("th", "setting"), element("th", "runs", class_="figure")]
+    head += [element("th", column, class_="figure") for column in columns[1:]]
+    head.append(element("th", "best run"))
+    made = [
+        element(
+            "tr",
+            element("th", _setting(row.get("setting")), scope="row"),
+            *(
+                element("td", shown(row.get(column, "")), class_=_figure(row, column, best))
+                for column in columns
+            ),
+            element("td", "/".join(Path(str(row.get("best_run", ""))).parts[-2:]), class_="text"),
+        )
+        for row in rows
+        if isinstance(row, Mapping)
+    ]
+    title = f"Settings by {document.get('metric', 'their results')}" + (f": {of}" if of else "")
+    table = element("table", element("thead", element("tr", *head)), element("tbody", *made))
+    return join(element("h2", title), element("div", table, class_="panel scroll"))
+
+
+def _setting(values: object) -> str:
+    """The values that a setting has of the grid."""
+    known = values.items() if isinstance(values, Mapping) else ()
+    return ", ".join(f"{key}={value}" for key, value in known) or "as given"
+
+
+def _figure(row: Mapping[str, Any], column: str, best: object) -> str:
+    return "figure best" if column == "median" and row.get("setting") == best else "figure"
 
 
 def curves(runs: Sequence[Run]) -> Html:

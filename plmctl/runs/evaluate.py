@@ -1,6 +1,7 @@
 """``plmctl eval``: a model folder in, figures out."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,9 @@ from plmctl.corpus.source import content_hash, resolve
 from plmctl.errors import ConfigError
 from plmctl.evaluation import measures
 from plmctl.reporting.tables import classification_tables, rows_table
+from plmctl.runs import launch
 from plmctl.runs.finetune import check_model
-from plmctl.runs.folder import open_run, versions, write_environment, write_results
+from plmctl.runs.folder import AtWork, open_run, versions, write_environment, write_results
 from plmctl.runs.say import say, show
 
 if TYPE_CHECKING:
@@ -33,11 +35,21 @@ def run(config: EvalConfig, *, at_checkpoints: bool, fresh: bool, as_json: bool)
     if source is None:
         check_model(config.model)
     folder = open_run(config, config.run, fresh=fresh)
-    accelerator = make_accelerator(config.compute)
-    write_environment(folder, {})
-    if source is not None:
-        _over_time(config, folder, source, accelerator, as_json=as_json)
-        return
+    with AtWork(folder) if launch.is_main() else nullcontext() as work:
+        accelerator = make_accelerator(config.compute)
+        write_environment(folder, {})
+        if source is not None:
+            _over_time(config, folder, source, accelerator, as_json=as_json)
+        else:
+            _once(config, folder, accelerator, as_json=as_json)
+        if work is not None:
+            made = sorted((folder / "eval").glob("*.json"))
+            work.promise([f"eval/{path.name}" for path in made])
+            work.finish()
+
+
+def _once(config: EvalConfig, folder: Path, accelerator: "Accelerator", *, as_json: bool) -> None:
+    """The model by every measure: its tables."""
     results = _measured(config, folder, config.model, accelerator)
     tables: list[Table] = []
     for name, found in results.items():

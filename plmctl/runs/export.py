@@ -1,5 +1,6 @@
 """``plmctl export``: a checkpoint of a pretraining in, an ordinary model folder out."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from tempfile import TemporaryDirectory
 from plmctl.config.load import kind_of, parse
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError
+from plmctl.files import put_in_place, writing
 from plmctl.runs.say import show
 
 
@@ -54,17 +56,21 @@ def write(folder: Path, checkpoint: Path, target: Path) -> None:
     """The network of a run with a checkpoint's weights, and its tokenizer, as a model folder."""
     from transformers import AutoTokenizer
 
+    from plmctl.runs.model_folder import write_model
     from plmctl.runs.pretrain import make_network
     from plmctl.tokenization.vocab import Vocab
     from plmctl.training.checkpoint import load_weights
 
     config = parse(PretrainConfig, folder / "config.yaml")
-    model = make_network(config, Vocab.from_folder(config.tokenizer)).model
+    vocab = Vocab.from_folder(config.tokenizer)
+    # The checkpoint has the weights of every head.
+    model = make_network(config, vocab, new_heads=lambda told: None).model
     load_weights(checkpoint, model)
     beside = target.with_name(f".{target.name}.writing")
-    model.save_pretrained(beside)
-    AutoTokenizer.from_pretrained(config.tokenizer).save_pretrained(beside)
-    beside.rename(target)
+    with writing(target):
+        shutil.rmtree(beside, ignore_errors=True)
+        write_model(beside, model, AutoTokenizer.from_pretrained(config.tokenizer))
+        put_in_place(beside, target)
 
 
 @contextmanager

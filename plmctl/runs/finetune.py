@@ -1,5 +1,6 @@
 """``plmctl finetune``: a pretrained folder and labelled rows in, a finetuned folder out."""
 
+import json
 import math
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,13 +13,17 @@ from plmctl.config.finetune import FinetuneConfig
 from plmctl.corpus.check_rows import told
 from plmctl.errors import ConfigError
 from plmctl.evaluation.language import family_of
+from plmctl.files import is_model
 from plmctl.hub import refuse_unreachable
 from plmctl.runs import judging, launch
 from plmctl.runs.folder import (
+    AtWork,
     check_inputs,
     check_run,
-    locked,
+    is_finished,
+    is_trained,
     open_run,
+    start_processes,
     write_environment,
     write_results,
 )
@@ -32,10 +37,27 @@ if TYPE_CHECKING:
 
     from plmctl.training.loop import Engine, Plan
 
+_REPORT = "report.html"
 
-def run(config: FinetuneConfig, *, fresh: bool, as_json: bool, until: int | None = None) -> None:
-    """Finetune, or go on with a run that was cut short; a finished run is left alone."""
-    results = finetuned(config, fresh=fresh, until=until)
+
+def run(
+    config: FinetuneConfig,
+    *,
+    fresh: bool,
+    as_json: bool,
+    until: int | None = None,
+    accept_gap: bool = False,
+) -> None:
+    """Finetune, or continue a run that was cut short; a finished run is left alone.
+
+    Args:
+        config: What is trained.
+        fresh: Move a run folder that is there aside.
+        as_json: Print the result as JSON.
+        until: Save and stop after this step.
+        accept_gap: Continue although lines of metrics.jsonl were lost.
+    """
+    results = finetuned(config, fresh=fresh, until=until, accept_gap=accept_gap)
     if results is None:
         say(f"{config.run} is finished: its model is in {Path(config.run) / 'model'}")
         return
@@ -45,13 +67,24 @@ def run(config: FinetuneConfig, *, fresh: bool, as_json: bool, until: int | None
 
 
 def finetuned(
-    config: FinetuneConfig, *, fresh: bool, until: int | None = None
+    config: FinetuneConfig,
+    *,
+    fresh: bool,
+    until: int | None = None,
+    accept_gap: bool = False,
 ) -> dict[str, Any] | None:
-    """Finetune, or go on; the figures, or None where the run was finished before."""
+    """Finetune, or continue; the figures, or None where the run was finished before."""
     folder = Path(config.run)
     check_run(config, config.run, fresh=fresh)
-    if (folder / "model").is_dir() and not fresh:
+    if not fresh and is_finished(folder):
         return None
+    if not fresh and is_trained(folder):
+        say(f"{folder} is trained: what follows the training is completed")
+        if launch.is_main():
+            with AtWork(folder) as work:
+                _complete(folder, work)
+        results = json.loads((folder / "eval" / "valid.json").read_text(encoding="utf-8"))
+        return dict(results["results"])
     check_model(config.model)
     examples = read_examples(config)
     if not fresh:
@@ -61,11 +94,12 @@ def finetuned(
         write_results(folder, "data", {"kind": "data", **examples.check})
     processes = launch.process_count(config.launch, config.compute.device)
     if processes > 1 and not launch.is_worker():
-        raise SystemExit(launch.start("finetune", folder / "config.yaml", processes, until))
+        options = launch.options(until, accept_gap=accept_gap)
+        raise SystemExit(start_processes("finetune", folder, processes, options))
     for line in told(examples.check):
         say(line)
-    with locked(folder) if launch.is_main() else nullcontext():
-        return _train(config, folder, examples, until)
+    with AtWork(folder) if launch.is_main() else nullcontext() as work:
+        return _train(config, examples, work, until=until, accept_gap=accept_gap)
 
 
 def check_model(model: str) -> None:
@@ -86,20 +120,28 @@ def check_model(model: str) -> None:
 
 
 def _train(
-    config: FinetuneConfig, folder: Path, examples: Examples, until: int | None
+    config: FinetuneConfig,
+    examples: Examples,
+    work: AtWork | None,
+    *,
+    until: int | None,
+    accept_gap: bool,
 ) -> dict[str, Any]:
+    """The figures of the weights that are kept; empty in all processes but the main one."""
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints
     from plmctl.training.engine import make_accelerator
     from plmctl.training.fitting import fitted
     from plmctl.training.journal import Journal
 
+    folder = Path(config.run)
     accelerator = make_accelerator(config.compute)
     accelerator.wait_for_everyone()
     engine = _engine(config, accelerator, examples)
     if accelerator.unwrap_model(engine.network).compiled:
         say(COMPILES)
     plan = replace(make_plan(config, examples.train, accelerator), until=until, **safety(config))
+    judging.check_metric(engine, config, examples.few)
     if accelerator.is_main_process:
         write_environment(folder, examples.hashes)
     with Journal(
@@ -108,6 +150,7 @@ def _train(
         total_steps=plan.steps,
         trackers=config.log.trackers,
         quiet=not accelerator.is_main_process,
+        accept_gap=accept_gap,
     ) as journal:
         checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
         plan = fitted(engine, plan, journal, folder)
@@ -116,7 +159,7 @@ def _train(
         validate = partial(judging.validate, engine, examples.judge, plan, judged)
         progress = loop.train(engine, plan, checkpoints, journal, validate, watch)
         journal.event("finished", step=progress.step)
-    if not accelerator.is_main_process:
+    if work is None:
         return {}
     facts = {
         "rows": len(examples.train),
@@ -124,7 +167,9 @@ def _train(
         "init": config.init,
         "steps": progress.step,
     }
-    return _finish(config, folder, engine, examples, facts)
+    results = _save(config, work, engine, examples, facts)
+    _complete(folder, work)
+    return results
 
 
 def _engine(config: FinetuneConfig, accelerator: "Accelerator", examples: Examples) -> "Engine":
@@ -149,6 +194,7 @@ def _engine(config: FinetuneConfig, accelerator: "Accelerator", examples: Exampl
         examples.labels,
         pretrained=config.init == "pretrained",
         changes=_dropout(config),
+        new_heads=say,
     )
     ready(config, model)
     compute = for_finetuning(config.compute)
@@ -191,19 +237,19 @@ def make_plan(config: FinetuneConfig, step: Any, accelerator: "Accelerator") -> 
     )
 
 
-def _finish(
+def _save(
     config: FinetuneConfig,
-    folder: Path,
+    work: AtWork,
     engine: "Engine",
     examples: Examples,
     facts: dict[str, Any],
 ) -> dict[str, Any]:
-    """The figures of the weights that are kept, and the model folder."""
+    """Write the figures of the weights that are kept, and the model folder unless it is there."""
     from plmctl.evaluation.predict import answers
     from plmctl.reporting.card import model_card
-    from plmctl.reporting.report import write
     from plmctl.runs.model_folder import save_model
 
+    folder = Path(config.run)
     bare = engine.accelerator.unwrap_model(engine.network)
     model: Any = bare.model
     if config.train.keep == "best":
@@ -228,9 +274,19 @@ def _finish(
         write_results(folder, f"rows/{file}", credits)
     document = {"kind": "finetune", "model": config.model, "results": results}
     write_results(folder, "valid", {**document, "uncertainty": sure})
-    asked = tasks.settled(config.task, results)
-    made = tasks.Finetuned(asked, examples.labels, config.train.max_length)
-    card = model_card(folder, type(model).__name__)
-    save_model(folder, model, examples.tokenizer, card, made)
-    write([folder], folder / "report.html")
+    rows = [f"eval/rows/{file}.json" for file in file_names(examples.valid)]
+    work.promise(["model", "eval/data.json", "eval/valid.json", *rows, _REPORT])
+    if not is_model(folder / "model"):
+        asked = tasks.settled(config.task, results)
+        made = tasks.Finetuned(asked, examples.labels, config.train.max_length)
+        card = model_card(folder, type(model).__name__)
+        save_model(folder, model, examples.tokenizer, card, made)
     return results
+
+
+def _complete(folder: Path, work: AtWork) -> None:
+    """Write what follows the model: the report."""
+    from plmctl.reporting.report import write
+
+    write([folder], folder / _REPORT)
+    work.finish()

@@ -3,11 +3,12 @@
 import json
 import multiprocessing
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import FrameType
@@ -18,7 +19,7 @@ from plmctl.errors import ConfigError, PlmError, Preempted
 from plmctl.metrics.spread import spread
 from plmctl.registry import nearest
 from plmctl.runs import judging
-from plmctl.runs.folder import check_run, open_run, write_results
+from plmctl.runs.folder import AtWork, check_run, is_finished, open_run, write_results
 from plmctl.runs.say import say, show
 
 
@@ -35,7 +36,15 @@ class Member:
     config: FinetuneConfig
 
 
-def run(config: FinetuneConfig, seeds: int, *, grid: bool, jobs: int | None, as_json: bool) -> None:
+def run(
+    config: FinetuneConfig,
+    seeds: int,
+    *,
+    grid: bool,
+    jobs: int | None,
+    as_json: bool,
+    accept_gap: bool = False,
+) -> None:
     """Run every combination and seed that is not finished yet; then compare all of them.
 
     Args:
@@ -44,6 +53,7 @@ def run(config: FinetuneConfig, seeds: int, *, grid: bool, jobs: int | None, as_
         grid: Try the combinations of ``config.grid``.
         jobs: Runs at once; None: one a CUDA device, or one.
         as_json: Print the result as JSON.
+        accept_gap: Continue runs although lines of their metrics.jsonl were lost.
 
     Raises:
         ConfigError: No grid, or a key or value in it that is none.
@@ -52,20 +62,24 @@ def run(config: FinetuneConfig, seeds: int, *, grid: bool, jobs: int | None, as_
     planned = members(config, seeds, grid=grid)
     check_run(config, config.run, fresh=False)
     folder = open_run(config, config.run, fresh=False)
-    failed = finish_all([member.config for member in planned], jobs)
-    document = compare(config, planned)
-    write_results(folder, "protocol", {"kind": "protocol", **document})
+    from plmctl.reporting.report import write
     from plmctl.reporting.tables import protocol_table
 
-    show(
-        document, [protocol_table(f"{config.run}: {document['metric']}", document)], as_json=as_json
-    )
-    if failed:
-        several = "\n  ".join(f"{name}: {said}" for name, said in failed.items())
-        raise PlmError(
-            f"{len(failed)} of {len(planned)} runs failed:\n  {several}",
-            "the others are kept; the same command tries these again",
-        )
+    with AtWork(folder) as work:
+        failed = finish_all([member.config for member in planned], jobs, accept_gap=accept_gap)
+        document = compare(config, planned)
+        work.promise(["eval/protocol.json", "report.html"])
+        write_results(folder, "protocol", {"kind": "protocol", **document})
+        title = f"{config.run}: {document['metric']}"
+        show(document, [protocol_table(title, document)], as_json=as_json)
+        if failed:
+            several = "\n  ".join(f"{name}: {said}" for name, said in failed.items())
+            raise PlmError(
+                f"{len(failed)} of {len(planned)} runs failed:\n  {several}",
+                "the others are kept; the same command tries these again",
+            )
+        write([folder], folder / "report.html")
+        work.finish()
 
 
 def members(config: FinetuneConfig, seeds: int, *, grid: bool) -> list[Member]:
@@ -145,18 +159,21 @@ def compare(config: FinetuneConfig, planned: Sequence[Member]) -> dict[str, Any]
 
 def _results(run: str) -> dict[str, Any] | None:
     path = Path(run) / "eval" / "valid.json"
-    if not (Path(run) / "model").is_dir() or not path.is_file():
+    if not is_finished(Path(run)) or not path.is_file():
         return None
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["results"]
     return found
 
 
-def finish_all(configs: Sequence[FinetuneConfig], jobs: int | None) -> dict[str, str]:
+def finish_all(
+    configs: Sequence[FinetuneConfig], jobs: int | None, *, accept_gap: bool = False
+) -> dict[str, str]:
     """Run what is not finished.
 
     Args:
-        configs: Each with a run folder of its own.
+        configs: Each with its own run folder.
         jobs: As ``run``.
+        accept_gap: As ``run``.
 
     Returns:
         What failed, with the message.
@@ -168,7 +185,11 @@ def finish_all(configs: Sequence[FinetuneConfig], jobs: int | None) -> dict[str,
         return {}
     devices = _devices(left[0].compute.device)
     at_once = min(len(left), jobs or max(1, devices))
-    tried = _one_by_one(left) if at_once == 1 >= devices else _at_once(left, at_once, devices)
+    attempt = partial(_attempt, accept_gap=accept_gap)
+    if at_once == 1 >= devices:
+        tried = _one_by_one(attempt, left)
+    else:
+        tried = _at_once(attempt, left, at_once, devices)
     failed = {}
     for number, (name, said) in enumerate(tried, 1):
         say(f"{number} of {len(left)}: {name}: {said or 'finished'}")
@@ -177,13 +198,18 @@ def finish_all(configs: Sequence[FinetuneConfig], jobs: int | None) -> dict[str,
     return failed
 
 
-def _one_by_one(configs: Sequence[FinetuneConfig]) -> Iterator[tuple[str, str | None]]:
+def _one_by_one(
+    attempt: Callable[[FinetuneConfig], str | None], configs: Sequence[FinetuneConfig]
+) -> Iterator[tuple[str, str | None]]:
     for config in configs:
-        yield config.run, _attempt(config)
+        yield config.run, attempt(config)
 
 
 def _at_once(
-    configs: Sequence[FinetuneConfig], count: int, devices: int
+    attempt: Callable[[FinetuneConfig], str | None],
+    configs: Sequence[FinetuneConfig],
+    count: int,
+    devices: int,
 ) -> Iterator[tuple[str, str | None]]:
     """Run several in processes of their own, each with one device."""
     context = multiprocessing.get_context("spawn")
@@ -192,7 +218,7 @@ def _at_once(
         queue.put(number % devices if devices else None)
     pool = ProcessPoolExecutor(count, context, _worker, (queue,))
     with _passing_on() as stopped, pool:
-        running = {pool.submit(_attempt, config): config.run for config in configs}
+        running = {pool.submit(attempt, config): config.run for config in configs}
         try:
             for future in as_completed(running):
                 yield running[future], future.result()
@@ -208,12 +234,12 @@ def _at_once(
             raise
 
 
-def _attempt(config: FinetuneConfig) -> str | None:
+def _attempt(config: FinetuneConfig, *, accept_gap: bool) -> str | None:
     """Finish a run; None, or what went wrong. A stop by a signal stops the protocol."""
     from plmctl.runs.finetune import finetuned
 
     try:
-        finetuned(config, fresh=False)
+        finetuned(config, fresh=False, accept_gap=accept_gap)
     except Preempted:
         raise
     except PlmError as error:

@@ -1,4 +1,8 @@
-"""The run folder: made once, continued by the same command, never overwritten by another."""
+"""The run folder: made once, continued by the same command, never overwritten by another.
+
+``status.json`` says how it stands: running, stopped, failed or finished. A run is finished when all
+that it promises is there; what a kill or a full disk left undone, the same command does.
+"""
 
 import errno
 import fcntl
@@ -8,15 +12,18 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO
+from types import TracebackType
+from typing import IO, Literal
 
 from plmctl.config.base import Model
 from plmctl.config.load import difference, dump, parse
-from plmctl.errors import ConfigError, DataError, PlmError
+from plmctl.errors import ConfigError, DataError, PlmError, Preempted
+from plmctl.files import is_model, write_atomically, writing
+from plmctl.reporting.reader import Status, read_status
 from plmctl.runs import launch
 
 # What a run computes does not depend on these, so they may change between two starts of a run.
@@ -33,6 +40,10 @@ FREE = (
 )
 
 _LOCK = ".lock"
+_STATUS = "status.json"
+_AFTER_MODEL = ("eval/samples.json", "report.html")  # can be made without the training
+# What a run that was killed in its very first writes leaves.
+_BEGUN = {_LOCK, _STATUS, f".{_STATUS}.writing", ".config.yaml.writing"}
 _PACKAGES = ("plmctl", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 
 
@@ -52,7 +63,7 @@ def check_run(config: Model, run: str, *, fresh: bool) -> None:
     kept = folder / "config.yaml"
     if kept.is_file():
         _refuse_another(config, kept)
-    elif not folder.is_dir() or any(folder.iterdir()):
+    elif not folder.is_dir() or {path.name for path in folder.iterdir()} - _BEGUN:
         raise ConfigError(
             f"{folder}: this is there already, and it is no run folder",
             "name another folder with `run=...`",
@@ -75,13 +86,11 @@ def open_run(config: Model, run: str, *, fresh: bool) -> Path:
     """
     check_run(config, run, fresh=fresh)
     folder = Path(run)
-    try:
+    with writing(folder):
         if fresh and folder.exists():
             folder.rename(free(f"{folder}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "config.yaml", dump(config))
-    except OSError as error:
-        raise PlmError(f"{folder}: cannot be written: {error.strerror}") from error
     return folder
 
 
@@ -95,19 +104,139 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         PlmError: Another process has it, or the folder cannot be written.
     """
-    try:
+    with writing(folder):
         file = (folder / _LOCK).open("a+", encoding="utf-8")
-    except OSError as error:
-        raise PlmError(
-            f"{folder}: cannot be written: {error.strerror}",
-            "see that the folder is yours and the disk is not read-only",
-        ) from error
     with file:
         _lock(file, fcntl.LOCK_EX)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}")
-        file.flush()
+        with suppress(OSError):  # on a full disk: the lock is what counts, not what it says
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}")
+            file.flush()
         yield
+
+
+class AtWork:
+    """Work in a run folder alone, and record in ``status.json`` how it ends.
+
+    As a context: it is "running" inside; then "stopped", where a checkpoint or finished pieces are
+    kept and the same command continues, or "failed". ``finish`` makes it "finished". A process that
+    is killed leaves "running", without the lock.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        PlmError: As ``locked``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> "AtWork":
+        with ExitStack() as stack:
+            stack.enter_context(locked(self._folder))
+            write_status(self._folder, "running", files=self.status.files)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if value is not None:
+            stopped = isinstance(value, Preempted | KeyboardInterrupt)
+            message = value.message if isinstance(value, PlmError) else repr(value)
+            with suppress(PlmError):  # a disk that is full keeps "running"; the error is `value`
+                name: StatusName = "stopped" if stopped else "failed"
+                write_status(self._folder, name, message, self.status.files)
+        self._stack.close()
+
+    @property
+    def status(self) -> Status:
+        """As it is recorded."""
+        return read_status(self._folder) or Status()
+
+    def promise(self, files: Sequence[str]) -> None:
+        """Say what the run will have when it is finished: before the last of it is written."""
+        write_status(self._folder, "running", files=files)
+
+    def finish(self) -> None:
+        """The run is finished.
+
+        Raises:
+            PlmError: Something that it promises is not there.
+        """
+        left = self.status.missing(self._folder)
+        if left:
+            raise PlmError(
+                f"{self._folder / left[0]}: it was written and is not there",
+                "run the same command again: it continues with what is missing",
+            )
+        write_status(self._folder, "finished", files=self.status.files)
+
+
+StatusName = Literal["running", "stopped", "failed", "finished"]
+
+
+def write_status(
+    folder: Path, name: StatusName, message: str = "", files: Sequence[str] = ()
+) -> None:
+    """``status.json`` of a run, as ``reporting.reader.read_status`` reads it.
+
+    Raises:
+        PlmError: The folder cannot be written.
+    """
+    document: dict[str, object] = {"status": name, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    if message:
+        document["message"] = message
+    if files:
+        document["files"] = list(files)
+    with writing(folder / _STATUS) as path:
+        write_atomically(path, json.dumps(document, indent=1, ensure_ascii=False))
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a training is finished: all that it promises is there, of older versions a model."""
+    status = read_status(folder)
+    if status is None:
+        return is_model(folder / "model")
+    return status.name == "finished" and not status.missing(folder)
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether the model and its results are there, so that at most samples and a report are not.
+
+    Raises:
+        PlmError: There is a model without its results, and no checkpoint to take them from again.
+    """
+    status = read_status(folder)
+    if not is_model(folder / "model"):
+        return False
+    promised = status if status and status.files else Status(files=("eval/valid.json",))
+    left = set(promised.missing(folder)) - set(_AFTER_MODEL)
+    if promised is status and not left:
+        return True
+    if not any(folder.glob("checkpoints/step-*")):
+        lost = min(left) if left else "a readable status.json"
+        raise PlmError(
+            f"{folder}: the model is there, {lost} is not, and no checkpoint is left",
+            "measure the model with `plmctl eval`; or start from scratch with --fresh, which moves "
+            "this run aside",
+        )
+    return False
+
+
+def start_processes(command: str, folder: Path, processes: int, options: Sequence[str]) -> int:
+    """Run a command in several processes, as ``launch.start``, and record one that was lost."""
+    code = launch.start(command, folder / "config.yaml", processes, options)
+    status = read_status(folder)
+    if code not in (0, Preempted.exit_code) and (status is None or status.name == "running"):
+        with suppress(PlmError):
+            files = status.files if status else ()
+            write_status(folder, "failed", f"a process ended with exit code {code}", files)
+    return code
 
 
 def _lock(file: IO[str], kind: int) -> None:
@@ -199,7 +328,8 @@ def write_environment(folder: Path, hashes: Mapping[str, str]) -> None:
         "hashes": dict(hashes),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    write_atomically(folder / "environment.json", json.dumps(facts, indent=1))
+    with writing(folder / "environment.json") as path:
+        write_atomically(path, json.dumps(facts, indent=1))
 
 
 def versions() -> dict[str, str]:
@@ -209,20 +339,10 @@ def versions() -> dict[str, str]:
 
 def write_results(folder: Path, name: str, document: Mapping[str, object]) -> Path:
     """``eval/<name>.json`` of a run, whole or not at all."""
-    path = folder / "eval" / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(document, indent=1, ensure_ascii=False))
+    with writing(folder / "eval" / f"{name}.json") as path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(document, indent=1, ensure_ascii=False))
     return path
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write beside, flush and rename: a reader, or a power cut, never finds half a file."""
-    beside = path.with_name(f".{path.name}.writing")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
 
 
 def _git_commit() -> str | None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from plmctl.config.run import ComputeConfig
 from plmctl.errors import ConfigError
+from plmctl.files import write_atomically
 from plmctl.runs.finetune import check_model
-from plmctl.runs.folder import write_atomically
 from plmctl.runs.say import say, show
 
 if TYPE_CHECKING:

@@ -74,6 +74,21 @@ def every(config: FinetuneConfig, rows: int) -> int | None:
     return config.train.validate_every or math.ceil(rows / config.train.batch_size)
 
 
+def check_metric(engine: Engine, config: FinetuneConfig, few: Any) -> None:
+    """Refuse a metric that the task does not have before the first step: the names need few rows.
+
+    Args:
+        engine: Network and processes.
+        config: The run's.
+        few: Some validation rows as examples.
+
+    Raises:
+        ConfigError: With the metrics that there are.
+    """
+    if config.train.metric is not None:
+        metric_of(config.train.metric, {**_figures(engine, few), "loss": 0.0})
+
+
 def validate(
     engine: Engine,
     step: Any,

@@ -11,6 +11,8 @@ from plmctl.corpus.check_rows import check, refuse_empty, with_examples
 from plmctl.corpus.tables import rows_digest, split_rows
 from plmctl.errors import DataError
 
+_FEW = 8
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -23,6 +25,8 @@ class Examples:
     """By the name of each validation set; the first is what choices go by."""
     check: dict[str, Any]
     """What was found in the rows (``corpus.check_rows``)."""
+    few: tasks.Examples
+    """Some rows of the first validation set: what needs no more is tried on them at the start."""
     hashes: dict[str, str]
     """Of all rows and of each validation set, for ``environment.json``."""
 
@@ -77,7 +81,8 @@ def read_examples(config: FinetuneConfig) -> Examples:
         name: rows_digest(rows)
         for name, rows in zip(file_names(split.valid), split.valid.values(), strict=True)
     }
-    return Examples(tokenizer, labels, made, scored, found, hashes)
+    few = make(next(iter(split.valid.values()))[:_FEW], use="score")
+    return Examples(tokenizer, labels, made, scored, found, few, hashes)
 
 
 def file_names(valid: Iterable[str]) -> list[str]:

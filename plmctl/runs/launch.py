@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -46,7 +46,13 @@ def process_count(config: LaunchConfig, device: str) -> int:
     return config.processes
 
 
-def start(command: str, config: Path, processes: int, until: int | None = None) -> int:
+def options(until: int | None, *, accept_gap: bool) -> list[str]:
+    """The options of a training that all of its processes get."""
+    limit = [] if until is None else [f"--until={until}"]
+    return [*limit, *(["--accept-gap"] if accept_gap else [])]
+
+
+def start(command: str, config: Path, processes: int, options: Sequence[str] = ()) -> int:
     """Run ``plmctl <command> <config>`` in several processes of this machine; wait for their end.
 
     Both torchrun and Accelerate's multi-GPU launcher are this function of PyTorch; Accelerate's own
@@ -56,7 +62,7 @@ def start(command: str, config: Path, processes: int, until: int | None = None) 
         command: The command.
         config: Its file.
         processes: How many.
-        until: As the command's ``--until``.
+        options: Of the command, as ``--until=3``.
 
     Returns:
         The exit code of the process that failed first, or 0.
@@ -73,11 +79,10 @@ def start(command: str, config: Path, processes: int, until: int | None = None) 
         arguments.append("--signals-to-handle=SIGHUP,SIGQUIT")
     # A run that was stopped is no failure, and what failed has said so itself.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    limit = [] if until is None else [f"--until={until}"]
     sys.stderr.flush()
     try:
         with _passing_signals_on():
-            main([*arguments, "-m", "plmctl", command, str(config), *limit])
+            main([*arguments, "-m", "plmctl", command, str(config), *options])
     except ChildFailedError as error:
         rank, first = error.get_first_failure()
         code = int(first.exitcode)

@@ -1,4 +1,4 @@
-"""``plmctl config list``: the configs at hand, and what their keys can name."""
+"""``plmctl config list``: the configs there are, and what their keys can name."""
 
 import re
 from collections.abc import Mapping
@@ -9,10 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from plmctl import registry
+from plmctl.config import shipped
 from plmctl.config.load import KINDS, Kind, kind_of
 from plmctl.corpus import sample
 from plmctl.errors import ConfigError
-from plmctl.runs.say import show
+from plmctl.runs.say import say, show
 
 # The folders of the registry, and how a config names a member.
 _FOLDERS = {
@@ -25,8 +26,8 @@ _FOLDERS = {
 
 
 def run(*, as_json: bool) -> None:
-    """Configs are those under ``configs`` of the working directory; members are the folders'."""
-    files = _configs(Path("configs"))
+    """Configs are the shipped ones, and those under ``configs`` of the working directory."""
+    files = _configs()
     members = {
         folder: {name: _summary(folder, name) for name in registry.names(folder)}
         for folder in _FOLDERS
@@ -41,9 +42,18 @@ def run(*, as_json: bool) -> None:
         ),
     ]
     shown = [table for table in tables if table.row_count]
-    show({"configs": files, "members": members, "samples": samples}, shown, as_json=as_json)
+    document = {
+        "configs": files,
+        "folder": str(shipped.folder()),
+        "members": members,
+        "samples": samples,
+    }
+    show(document, shown, as_json=as_json, whole=True)
+    if not as_json:
+        say(_COPY.format(shipped.folder()))
 
 
+_COPY = "the shipped configs are in {}; `plmctl config copy NAME FILE` copies one"
 _COMMANDS: dict[Kind, str] = {
     "tokenizer": "train-tokenizer",
     "pretrain": "pretrain",
@@ -53,15 +63,20 @@ _COMMANDS: dict[Kind, str] = {
 _SAMPLES = {"text": "text that a package carries", "labelled": "labelled rows made from it"}
 
 
-def _configs(root: Path) -> dict[Kind, dict[str, str]]:
-    """Files by kind, with what their first lines say about them."""
-    files: dict[Kind, dict[str, str]] = {kind: {} for kind in KINDS}
-    for path in sorted(root.rglob("*.yaml")):
+def _configs() -> dict[Kind, dict[str, str]]:
+    """Configs by kind and by what is typed for them, with what their first lines say about them."""
+    found: dict[Kind, dict[str, str]] = {kind: {} for kind in KINDS}
+    for one in shipped.shipped():
+        found[one.kind][one.name] = _comment(one.path)
+    here = Path("configs")
+    if here.resolve() == shipped.folder().resolve():
+        return found
+    for path in sorted(here.rglob("*.yaml")):
         try:
-            files[kind_of(path)][str(path)] = _comment(path)
+            found[kind_of(path)][str(path)] = _comment(path)
         except ConfigError:  # another program's YAML
             continue
-    return files
+    return found
 
 
 def _comment(path: Path) -> str:
@@ -84,7 +99,7 @@ def _table(title: str, rows: Mapping[str, str]) -> Table:
     )
     longest = max(map(len, rows), default=0) + 2
     table.add_column(no_wrap=True, style="cyan", min_width=longest)
-    table.add_column(no_wrap=True, overflow="ellipsis")  # a line each; --json has all of it
+    table.add_column(no_wrap=True, overflow="ellipsis")  # a line each; a pipe has all of it
     for name, line in rows.items():
         table.add_row(Text(f"  {name}"), Text(line))
     return table

@@ -4,6 +4,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plmctl.files import put_in_place, writing
+from plmctl.tokenization.probe import write_probe
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -25,13 +28,43 @@ def save_model(
         tokenizer: Its tokenizer.
         card: The text of README.md.
         made: The task that it is finetuned for.
+
+    Raises:
+        PlmError: The disk refused.
     """
     beside, target = folder / ".model.writing", folder / "model"
-    shutil.rmtree(beside, ignore_errors=True)
-    model.save_pretrained(beside)
-    tokenizer.save_pretrained(beside)
-    (beside / "README.md").write_text(card, encoding="utf-8")
-    if made is not None:
-        made.write(beside)
-    beside.rename(target)
+    with writing(target):
+        shutil.rmtree(beside, ignore_errors=True)
+        write_model(beside, model, tokenizer)
+        (beside / "README.md").write_text(card, encoding="utf-8")
+        if made is not None:
+            made.write(beside)
+        if target.is_dir() and not any(target.iterdir()):
+            target.rmdir()
+        elif target.exists():  # not all of a model; somebody may look into it
+            number = 1
+            while (aside := folder / f"model.incomplete-{number}").exists():
+                number += 1
+            target.rename(aside)
+        put_in_place(beside, target)
     return target
+
+
+def write_model(
+    folder: Path, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"
+) -> None:
+    """Write weights, config and tokenizer, with the tokenizer's probes, into a new folder.
+
+    Args:
+        folder: Where to.
+        model: The unwrapped model. Of a T5 the config gets to say what the weights are: whether
+            embeddings and output are one matrix. transformers' class sets it to yes at each load.
+        tokenizer: Its tokenizer.
+    """
+    from transformers import T5ForConditionalGeneration
+
+    if isinstance(model, T5ForConditionalGeneration):
+        model.config.tie_word_embeddings = model.lm_head.weight is model.shared.weight
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_probe(folder)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from plmctl import families, objectives
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError
+from plmctl.runs import launch
 from plmctl.runs.finetune import check_model
 from plmctl.runs.prepare import check_objective
 from plmctl.tokenization.encode import Encoder
@@ -19,7 +20,9 @@ def check_network(config: PretrainConfig) -> None:
 
     Raises:
         ConfigError: From the family, the objective, or transformers.
+        DataError: The weights to start from, or the teacher's, are not whole.
     """
+    check_lengths(config)
     Encoder(config.tokenizer)  # refuses what is no tokenizer
     vocab = Vocab.from_folder(config.tokenizer)
     check_objective(config, vocab)
@@ -34,6 +37,21 @@ def check_network(config: PretrainConfig) -> None:
     if check is not None:
         longest = max(phase.seq_len for phase in config.train.phases)
         check(config.objective, config.tokenizer, outline, longest)
+
+
+def check_lengths(config: PretrainConfig) -> None:
+    """Refuse sequences that are longer than the network has positions.
+
+    Raises:
+        ConfigError: With the longest of the phases.
+    """
+    longest = max(phase.seq_len for phase in config.train.phases)
+    positions = families.get(config.model.family).positions(config.model)
+    if longest > positions:
+        raise ConfigError(
+            f"train.phases: seq_len {longest} is longer than the network's {positions} positions",
+            "shorten the sequences, or increase the number of positions under `model`",
+        )
 
 
 def _check_sharded(config: PretrainConfig, model_type: str) -> None:
@@ -83,14 +101,33 @@ def begin(config: PretrainConfig, model: "PreTrainedModel") -> None:
         family.begin_as(model, config.objective.teacher)  # type: ignore[attr-defined]  # checked
 
 
+def _outline_of_folder(config: PretrainConfig, vocab: Vocab, source: str) -> "PreTrainedConfig":
+    """The config of the folder to start from, whose weights are looked at before any text is."""
+    import torch
+
+    from plmctl.modeling.auto import config_of
+
+    check_model(source)
+    found = config_of(source)
+    with torch.device("meta"):
+        asked = fresh_model(config, vocab).config.model_type
+    if found.model_type != asked:
+        raise ConfigError(
+            f"model.init_from: {source} is of type {found.model_type!r}, but the family "
+            f"{config.model.family} is of type {asked!r}",
+            "set `model.family` to that of the folder",
+        )
+    if not launch.is_worker():  # whose launcher has looked already
+        parts = objectives.get(config.objective.name).PARTS
+        families.get(config.model.family).load(source, parts, new_heads=lambda told: None)
+    return found
+
+
 def _outline(config: PretrainConfig, vocab: Vocab) -> "PreTrainedConfig":
     import torch
-    from transformers import AutoConfig
 
     if config.model.init_from is not None:
-        check_model(config.model.init_from)
-        found: PreTrainedConfig = AutoConfig.from_pretrained(config.model.init_from)
-        return found
+        return _outline_of_folder(config, vocab, config.model.init_from)
     try:
         with torch.device("meta"):
             return fresh_model(config, vocab).config

@@ -1,5 +1,6 @@
 """``plmctl predict``: what a model says to a text, by what the model is for."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,11 @@ from plmctl.corpus.tables import Row
 from plmctl.errors import ConfigError
 from plmctl.reporting.tables import rows_table
 from plmctl.runs.finetune import check_model
-from plmctl.runs.say import show
+from plmctl.runs.say import say, show
 
 
 def run(model: str, texts: list[str], *, top: int, as_json: bool) -> None:
-    """Fill the mask, name the class, or go on with the text."""
+    """Fill the mask or T5's sentinels, name the class, or continue the text."""
     from plmctl.modeling.auto import config_of
 
     check_model(model)
@@ -26,15 +27,22 @@ def run(model: str, texts: list[str], *, top: int, as_json: bool) -> None:
         )
     elif made_for.endswith("LMHeadModel"):
         answers = _continuations(model, texts)
+    elif config_of(model).is_encoder_decoder:
+        answers = _spans(model, texts)
     else:
         answers = _masks(model, texts, top)
     tables = [
-        rows_table(
-            item["text"], [made_for, ""], [(a["token"], a["score"]) for a in item["answers"]]
-        )
+        rows_table(item["text"], [made_for, ""], [_row(one) for one in item["answers"]])
         for item in answers
     ]
     show({"model": model, "answers": answers}, tables, as_json=as_json)
+
+
+def _row(answer: dict[str, Any]) -> tuple[Any, Any]:
+    """What the table shows: an answer and its score, or a sentinel and what stands for it."""
+    if "sentinel" in answer:
+        return answer["sentinel"], answer["token"] or ""
+    return answer["token"], answer["score"]
 
 
 def _masks(model: str, texts: list[str], top: int) -> list[dict[str, Any]]:
@@ -49,6 +57,32 @@ def _masks(model: str, texts: list[str], top: int) -> list[dict[str, Any]]:
             )
     filled = fill_mask(model, texts, top)
     return [{"text": item["text"], "answers": item["predictions"]} for item in filled]
+
+
+def _spans(model: str, texts: list[str]) -> list[dict[str, Any]]:
+    """What T5 writes for the sentinels of each text."""
+    from plmctl.evaluation.samples import fill_sentinels
+    from plmctl.tokenization.vocab import Vocab
+
+    write = f"let the model write an answer: plmctl generate {shlex.quote(model)} --prompt TEXT"
+    if not Vocab.from_folder(model).sentinels:
+        raise ConfigError(f"{model}: its tokenizer has no sentinel (<extra_id_0>) to fill", write)
+    for text in texts:
+        if "<extra_id_0>" not in text:
+            raise ConfigError(
+                f"no <extra_id_0> in {text!r}",
+                "put <extra_id_0> where words are to be filled in, then <extra_id_1> and so on; "
+                f"or {write}",
+            )
+    answers = []
+    for item in fill_sentinels(model, texts):
+        fills = [
+            {"sentinel": name, "token": fill, "score": ""} for name, fill in item["fills"].items()
+        ]
+        if not any(fill["token"] for fill in fills):
+            say(f"nothing was written for the sentinels of {item['text']!r}; or {write}")
+        answers.append({"text": item["text"], "answers": fills})
+    return answers
 
 
 def _continuations(model: str, texts: list[str]) -> list[dict[str, Any]]:

@@ -105,6 +105,9 @@ def _prepare_mixture(
         made.append(_stores(own, encoder, config.tokenizer, every_byte))
     parts = list(zip(data.mixture, made, strict=True))
     held_out = [(source, Path(stores.valid)) for source, stores in parts if stores.valid]
+    empty = [source.name for source, stores in parts if stores.valid is None]
+    if data.valid and held_out and empty and not isinstance(data.valid, tuple):
+        say(f"no document of {', '.join(empty)} is held out: validation is without it")
     digest = mixed_digest([s.digest for s in made], [source.weight for source in data.mixture])
     return Prepared(
         _mixed([(source, stores.train) for source, stores in parts]),

@@ -1,6 +1,8 @@
 """``plmctl pretrain``: corpus and tokenizer in, a Hugging Face model folder out."""
 
-from contextlib import nullcontext
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,15 +16,18 @@ from plmctl.runs import launch
 from plmctl.runs.continuing import check_continued, dropout_of, new_ids
 from plmctl.runs.finetune import check_model
 from plmctl.runs.folder import (
+    AtWork,
     check_inputs,
     check_run,
-    locked,
+    is_finished,
+    is_trained,
     open_run,
+    start_processes,
     write_environment,
 )
-from plmctl.runs.outline import begin, check_network, fresh_model, outputs
+from plmctl.runs.outline import begin, check_lengths, check_network, fresh_model, outputs
 from plmctl.runs.prepare import Prepared, prepare
-from plmctl.runs.pretrained import finish, whole_model
+from plmctl.runs.pretrained import complete, save, whole_model
 from plmctl.runs.safety import retention, safety
 from plmctl.runs.say import COMPILES, say, show
 from plmctl.runs.word_starts import check_text
@@ -31,6 +36,7 @@ from plmctl.tokenization.vocab import Vocab
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from transformers import PreTrainedModel
 
     from plmctl.modeling.network import Network
     from plmctl.training.loop import Engine, Plan
@@ -38,35 +44,65 @@ if TYPE_CHECKING:
     from plmctl.training.stop import StopRequest
 
 
-def run(config: PretrainConfig, *, fresh: bool, as_json: bool, until: int | None = None) -> None:
-    """Pretrain, or go on with a run that was cut short; a finished run is left alone.
+def run(
+    config: PretrainConfig,
+    *,
+    fresh: bool,
+    as_json: bool,
+    until: int | None = None,
+    accept_gap: bool = False,
+) -> None:
+    """Pretrain, or continue a run that was cut short; a finished run is left alone.
 
     Args:
         config: What is trained.
         fresh: Move a run folder that is there aside.
         as_json: Print the result as JSON.
         until: Save and stop after this step.
+        accept_gap: Continue although lines of metrics.jsonl were lost.
     """
     folder = Path(config.run)
     check_run(config, config.run, fresh=fresh)
-    if (folder / "model").is_dir() and not fresh:
+    if not fresh and is_finished(folder):
         say(f"{folder} is finished: its model is in {folder / 'model'}")
         return
+    if not fresh and is_trained(folder):
+        say(f"{folder} is trained: what follows the training is completed")
+        if launch.is_main():
+            with AtWork(folder) as work:
+                complete(config, folder, work)
+        found = json.loads((folder / "eval" / "valid.json").read_text(encoding="utf-8"))
+        figures = found["results"]
+    else:
+        figures = _run(config, fresh=fresh, until=until, accept_gap=accept_gap)
+    from plmctl.reporting.tables import figures_table
+
+    show(figures, [figures_table(f"pretrained {folder}", figures)], as_json=as_json)
+
+
+def _run(
+    config: PretrainConfig, *, fresh: bool, until: int | None, accept_gap: bool
+) -> dict[str, Any]:
+    """Everything from the text to the report; the figures of the last validation."""
+    folder = Path(config.run)
     check_network(config)
     prepared = prepare(config)
     check(config, prepared)
+    valid = validation_step(config, prepared)
     if not fresh:
         check_inputs(folder, prepared.hashes)
     if launch.is_main():
         open_run(config, config.run, fresh=fresh)
     processes = launch.process_count(config.launch, config.compute.device)
     if processes > 1 and not launch.is_worker():
-        raise SystemExit(launch.start("pretrain", folder / "config.yaml", processes, until))
-    with locked(folder) if launch.is_main() else nullcontext():
-        figures = _train(config, folder, prepared, until)
-    from plmctl.reporting.tables import figures_table
-
-    show(figures, [figures_table(f"pretrained {folder}", figures)], as_json=as_json)
+        options = launch.options(until, accept_gap=accept_gap)
+        raise SystemExit(start_processes("pretrain", folder, processes, options))
+    with AtWork(folder) if launch.is_main() else nullcontext() as work:
+        figures, model = _train(config, prepared, valid, until=until, accept_gap=accept_gap)
+        if work is not None and model is not None:
+            save(config, folder, work, model, prepared, figures)
+            complete(config, folder, work, prepared)
+    return figures
 
 
 def check(config: PretrainConfig, prepared: Prepared) -> None:
@@ -77,13 +113,7 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
             objective needs, or whole words asked for where the text has none.
         DataError: A corpus that gives no sequence.
     """
-    longest = max(phase.seq_len for phase in config.train.phases)
-    positions = families.get(config.model.family).positions(config.model)
-    if longest > positions:
-        raise ConfigError(
-            f"train.phases: seq_len {longest} is longer than the network's {positions} positions",
-            "shorten the sequences, or raise the number of positions under `model`",
-        )
+    check_lengths(config)
     if config.model.init_from is not None:
         from plmctl.modeling.auto import config_of
 
@@ -95,6 +125,42 @@ def check(config: PretrainConfig, prepared: Prepared) -> None:
             check_text(config.objective, store, phase.seq_len)
         step = make_step(config, prepared.train, prepared, phase.seq_len)
         _check_rows(config, step)
+
+
+def validation_step(config: PretrainConfig, prepared: Prepared) -> "Step | None":
+    """The objective over the validation text, or None without one: made before the first step.
+
+    Every validation is of rows as long as the last phase's.
+
+    Raises:
+        ConfigError, DataError: The text cannot be validated on; by name, if it is of a mixture.
+    """
+    if prepared.valid is None:
+        if isinstance(config.data.valid, float):
+            say(
+                f"the validation split ({config.data.valid:.3g} of the documents) is empty, so "
+                "nothing is validated; increase data.valid, or name validation files"
+            )
+        return None
+    seq_len = config.train.phases[-1].seq_len
+    held_out, corpus = isinstance(config.data.valid, float), prepared.valid
+    if isinstance(corpus, MixedStore):
+        for name, store in zip(corpus.names, corpus.stores, strict=True):
+            with _validating(f"the validation text of the source {name!r}", held_out=held_out):
+                make_step(config, store, prepared, seq_len)
+    with _validating("the validation text", held_out=held_out):
+        return make_step(config, corpus, prepared, seq_len)
+
+
+@contextmanager
+def _validating(what: str, *, held_out: bool) -> Iterator[None]:
+    """An error of a text says which text it is."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        more = "increase data.valid, so that more documents are held out; or name validation files"
+        hint = f"{more}; or {error.hint}" if held_out else error.hint
+        raise type(error)(f"data.valid: {what}: {error.message}", hint) from error
 
 
 def _check_rows(config: PretrainConfig, step: "Step") -> None:
@@ -135,8 +201,16 @@ def make_step(config: PretrainConfig, store: Corpus, prepared: Prepared, seq_len
     return step
 
 
-def make_network(config: PretrainConfig, vocab: Vocab) -> "Network":
-    """The family's network with fresh weights, or the pretrained one that ``init_from`` names."""
+def make_network(
+    config: PretrainConfig, vocab: Vocab, new_heads: Callable[[str], None] = say
+) -> "Network":
+    """The family's network with fresh weights, or the pretrained one that ``init_from`` names.
+
+    Args:
+        config: The run's.
+        vocab: Of its tokenizer.
+        new_heads: Is told of heads that the folder of ``init_from`` lacks.
+    """
     import torch
 
     from plmctl.modeling.extension import extend
@@ -146,7 +220,9 @@ def make_network(config: PretrainConfig, vocab: Vocab) -> "Network":
     parts = objectives.get(config.objective.name).PARTS
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)
     if config.model.init_from is not None:
-        model = family.load(config.model.init_from, parts, **dropout_of(config))
+        model = family.load(
+            config.model.init_from, parts, new_heads=new_heads, **dropout_of(config)
+        )
         if config.model.extend_vocab is not None:
             extend(model, new_ids(config, model.config.vocab_size))
         return Network(model, family.forward)
@@ -204,14 +280,21 @@ def make_plan(config: PretrainConfig, prepared: Prepared, accelerator: "Accelera
 
 
 def _train(
-    config: PretrainConfig, folder: Path, prepared: Prepared, until: int | None
-) -> dict[str, Any]:
+    config: PretrainConfig,
+    prepared: Prepared,
+    valid: "Step | None",
+    *,
+    until: int | None,
+    accept_gap: bool,
+) -> tuple[dict[str, Any], "PreTrainedModel | None"]:
+    """The figures of the last validation, and the model; None in all processes but the main one."""
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.fitting import fitted
     from plmctl.training.journal import Journal
 
+    folder = Path(config.run)
     accelerator = make_accelerator(config.compute)
     accelerator.wait_for_everyone()  # until the main process has the run folder ready
     plan = replace(make_plan(config, prepared, accelerator), until=until)
@@ -226,11 +309,6 @@ def _train(
     )
     if network.compiled:
         say(COMPILES)
-    if prepared.valid is None and isinstance(config.data.valid, float):
-        say(
-            f"data.valid: no document is among the {config.data.valid:.3g} that are held out, so "
-            "nothing is validated; raise it, or name a text of its own"
-        )
     if accelerator.is_main_process:
         write_environment(folder, prepared.hashes)
     with Journal(
@@ -239,23 +317,24 @@ def _train(
         total_steps=plan.steps,
         trackers=config.log.trackers,
         quiet=not accelerator.is_main_process,
+        accept_gap=accept_gap,
     ) as journal:
         checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
         plan = fitted(engine, plan, journal, folder)
-        validate = partial(_validate, engine, config, prepared, plan)
+        validate = partial(_validate, engine, config, valid, plan)
         progress = loop.train(engine, plan, checkpoints, journal, validate)
         figures = {"steps": progress.step, "tokens": progress.tokens, **validate()}
         journal.event("finished", step=progress.step)
-    if accelerator.is_main_process:
-        model = whole_model(engine, checkpoints, partial(make_network, config, prepared.vocab))
-        finish(config, folder, model, prepared, figures)
-    return figures
+    if not accelerator.is_main_process:
+        return figures, None
+    model = whole_model(engine, checkpoints, partial(make_network, config, prepared.vocab))
+    return figures, model
 
 
 def _validate(
     engine: "Engine",
     config: PretrainConfig,
-    prepared: Prepared,
+    valid: "Step | None",
     plan: "Plan",
     *,
     stop: "StopRequest | None" = None,
@@ -265,12 +344,10 @@ def _validate(
     from plmctl.training.loader import scoring_batches
     from plmctl.training.sharding import whole
 
-    if prepared.valid is None:
+    if valid is None:
         return {}
-    phase = plan.phases[-1]
-    step = make_step(config, prepared.valid, prepared, config.train.phases[-1].seq_len)
-    batches = scoring_batches(step, phase.slicing, config.log.validate_samples)
+    batches = scoring_batches(valid, plan.phases[-1].slicing, config.log.validate_samples)
     bare = engine.accelerator.unwrap_model(engine.network)
     with whole(bare):
-        scores = score(engine.accelerator, bare, step, batches, stop)
+        scores = score(engine.accelerator, bare, valid, batches, stop)
     return {f"valid/{name}": value for name, value in scores.items()}

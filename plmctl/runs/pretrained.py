@@ -1,4 +1,8 @@
-"""What a finished pretraining leaves: results, the model folder, samples and the report."""
+"""What a finished pretraining leaves: results, the model folder, samples and the report.
+
+Each is whole or absent, and they come in this order: the model is the last that needs the network
+of the training, so that a run which ends after it is completed without training.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.corpus.mixed import stores_of
 from plmctl.errors import PlmError
-from plmctl.runs.folder import write_results
-from plmctl.runs.prepare import Prepared
+from plmctl.files import is_model
+from plmctl.runs.folder import AtWork, write_results
+from plmctl.runs.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -48,26 +53,51 @@ def whole_model(
     return whole
 
 
-def finish(
+_SAMPLES = "eval/samples.json"
+_REPORT = "report.html"
+
+
+def save(
     config: PretrainConfig,
     folder: Path,
+    work: AtWork,
     model: Any,
     prepared: Prepared,
     figures: dict[str, Any],
 ) -> None:
-    """Results, the model folder, samples and the report of a finished run."""
+    """Write the results, and the model folder unless it is there already."""
     from transformers import AutoTokenizer
 
     from plmctl.reporting.card import model_card
-    from plmctl.reporting.report import write
     from plmctl.runs.model_folder import save_model
-    from plmctl.runs.samples import samples
 
     write_results(folder, "valid", {"kind": "pretrain", "model": str(folder), "results": figures})
-    tokenizer = AutoTokenizer.from_pretrained(config.tokenizer)
-    saved = save_model(folder, model, tokenizer, model_card(folder, type(model).__name__))
-    held_out = stores_of(prepared.valid or prepared.train)[0]
-    if prepared.vocab.mask is not None or model.can_generate():
-        made = samples(str(saved), held_out, config.seed, config.objective.name)
+    has_samples = prepared.vocab.mask is not None or model.can_generate()
+    work.promise(["model", "eval/valid.json", *([_SAMPLES] if has_samples else []), _REPORT])
+    if not is_model(folder / "model"):
+        tokenizer = AutoTokenizer.from_pretrained(config.tokenizer)
+        save_model(folder, model, tokenizer, model_card(folder, type(model).__name__))
+
+
+def complete(
+    config: PretrainConfig, folder: Path, work: AtWork, prepared: Prepared | None = None
+) -> None:
+    """Write what is missing of what follows the model: samples, then the report.
+
+    Args:
+        config: Of the run.
+        folder: The run folder.
+        work: Records that it is finished.
+        prepared: The text; None: it is prepared if samples are missing.
+    """
+    from plmctl.reporting.report import write
+    from plmctl.runs.samples import samples
+
+    if _SAMPLES in work.status.missing(folder):
+        prepared = prepared or prepare(config)
+        held_out = stores_of(prepared.valid or prepared.train)[0]
+        name = config.objective.name
+        made = samples(str(folder / "model"), held_out, config.seed, name)
         write_results(folder, "samples", made)
-    write([folder], folder / "report.html")
+    write([folder], folder / _REPORT)
+    work.finish()

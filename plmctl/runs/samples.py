@@ -1,10 +1,12 @@
 """Samples for a finished pretraining run, from text that it was not trained on."""
 
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.corpus.sentences import choose_rule, sentence_spans
 from plmctl.evaluation.samples import answer, fill_mask, go_on
 from plmctl.shaping.keys import below, fold, stream
 from plmctl.tokenization.load import load_tokenizer
@@ -17,7 +19,9 @@ Ints = NDArray[np.int64]
 
 _COUNT = 6
 _LOOKED_AT = 100_000  # sentences, spread over the corpus
-_WORDS = (8, 40)  # tokens of a text that reads well as a sample
+_WORDS = (8, 40)  # tokens of a sentence that reads well as a sample
+_STRETCH = 160  # tokens in which there is surely a sentence
+_READABLE = 30  # characters of one
 
 
 def samples(folder: str, store: "TokenStore", seed: int, objective: str) -> dict[str, Any]:
@@ -35,7 +39,7 @@ def samples(folder: str, store: "TokenStore", seed: int, objective: str) -> dict
 
     tokenizer = load_tokenizer(folder)
     key = int(fold(seed, stream("samples")))
-    spans = _spans(store, key)
+    spans = _spans(store, tokenizer, key)
     if getattr(AutoConfig.from_pretrained(folder), "is_encoder_decoder", False):
         return _text_to_text(folder, store, spans, key, objective)
     if tokenizer.mask_token is None:
@@ -103,25 +107,31 @@ def _whole_words(store: "TokenStore", span: Ints) -> Ints:
     return 1 + np.flatnonzero(starts[1:-1] & starts[2:])
 
 
-def _spans(store: "TokenStore", key: int) -> list[Ints]:
-    """Token positions of a few sentences, or of the beginnings of documents not cut into any.
-
-    Of a few long documents: from the beginning of a word anywhere in them.
-    """
+def _spans(store: "TokenStore", tokenizer: Any, key: int) -> list[Ints]:
+    """Token positions of a few sentences that read well."""
     looked_at = np.arange(0, store.num_sentences, max(1, store.num_sentences // _LOOKED_AT))
     starts, ends = store.sentences[looked_at], store.sentences[looked_at + 1]
     sizes = ends - starts
-    if len(sizes) < _COUNT and sizes.max() > _WORDS[1]:
-        drawn = below(fold(key, 0, np.arange(_COUNT)), store.num_tokens - _WORDS[0])
-        window = np.minimum(drawn[:, None] + np.arange(_WORDS[1]), store.num_tokens - _WORDS[0])
-        begins = np.take_along_axis(window, store.word_starts(window).argmax(axis=1)[:, None], 1)
-        past = np.append(starts, store.num_tokens)[np.searchsorted(starts, begins, side="right")]
-        chosen = zip(begins[:, 0], np.minimum(begins + _WORDS[1], past)[:, 0], strict=True)
-        return [np.arange(a, b) for a, b in sorted(set(chosen)) if b - a >= _WORDS[0]]
     fitting = np.flatnonzero((sizes >= _WORDS[0]) & (sizes <= _WORDS[1]))
-    if not len(fitting):  # they are documents, of which the beginning will do
-        fitting = np.flatnonzero(sizes >= _WORDS[0])
-    if not len(fitting):
-        return []
-    which = np.unique(fitting[below(fold(key, 0, np.arange(_COUNT)), len(fitting))])
-    return [np.arange(starts[s], min(starts[s] + _WORDS[1], ends[s])) for s in which]
+    if len(fitting):
+        which = np.unique(fitting[below(fold(key, 0, np.arange(_COUNT)), len(fitting))])
+        return [np.arange(starts[s], ends[s]) for s in which]
+    # The text is not cut into sentences: a sentence somewhere in each of some stretches of it.
+    found = []
+    for place in below(fold(key, 0, np.arange(_COUNT)), max(1, store.num_tokens - _STRETCH)):
+        window = np.arange(place, min(place + _STRETCH, store.num_tokens))
+        if len(span := _sentence_in(store, tokenizer, window)) >= _WORDS[0]:
+            found.append(span)
+    return found
+
+
+def _sentence_in(store: "TokenStore", tokenizer: Any, window: Ints) -> Ints:
+    """The tokens of the first whole sentence of a stretch, or of its beginning."""
+    ids = store.tokens(window).tolist()
+    text = str(tokenizer.decode(ids))
+    spans = sentence_spans(text, choose_rule([text]))
+    # What comes first is cut through, and so may be what comes last.
+    start, end = next(((a, b) for a, b in spans[1:] if b - a >= _READABLE), (0, len(text)))
+    lengths = [len(str(tokenizer.decode(ids[:count]))) for count in range(len(ids) + 1)]
+    first, past = bisect_right(lengths, start) - 1, bisect_left(lengths, end)
+    return window[first : min(past, first + _WORDS[1])]

@@ -13,7 +13,14 @@ from plmctl.errors import ConfigError, PlmError
 from plmctl.evaluation.language import family_of
 from plmctl.runs import finetune_protocol, suite_table
 from plmctl.runs.finetune import check_model
-from plmctl.runs.folder import check_run, open_run, versions, write_environment, write_results
+from plmctl.runs.folder import (
+    AtWork,
+    check_run,
+    open_run,
+    versions,
+    write_environment,
+    write_results,
+)
 from plmctl.runs.say import say, show
 from plmctl.runs.suite_plan import Entry, entries, settings_of, tasks_of
 
@@ -72,19 +79,22 @@ def run(asked: Asked, *, as_json: bool) -> None:
     open_run(config, config.run, fresh=asked.fresh)
     say(f"{asked.suite}: {_names(members)}, {sum(map(len, members.values()))} runs")
     several = [member.config for runs in members.values() for member in runs]
-    failed = finetune_protocol.finish_all(several, asked.jobs)
-    document = _document(config, suite, family, planned, members)
-    write_results(Path(config.run), asked.suite, document)
-    if document["columns"]:
-        show(document, [suite_table.table(suite, document)], as_json=as_json)
-        for line in suite_table.notes(suite, document):
-            say(line)
-    if failed:
-        shown = "\n  ".join(f"{name}: {said}" for name, said in failed.items())
-        raise PlmError(
-            f"{len(failed)} of {len(several)} runs failed:\n  {shown}",
-            "the others are kept; the same command tries these again",
-        )
+    with AtWork(Path(config.run)) as work:
+        failed = finetune_protocol.finish_all(several, asked.jobs)
+        document = _document(config, suite, family, planned, members)
+        work.promise([f"eval/{asked.suite}.json"])
+        write_results(Path(config.run), asked.suite, document)
+        if document["columns"]:
+            show(document, [suite_table.table(suite, document)], as_json=as_json)
+            for line in suite_table.notes(suite, document):
+                say(line)
+        if failed:
+            shown = "\n  ".join(f"{name}: {said}" for name, said in failed.items())
+            raise PlmError(
+                f"{len(failed)} of {len(several)} runs failed:\n  {shown}",
+                "the others are kept; the same command tries these again",
+            )
+        work.finish()
 
 
 def _names(members: Mapping[str, Sequence[Any]]) -> str:

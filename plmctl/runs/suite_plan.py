@@ -7,6 +7,7 @@ from pathlib import Path
 
 from plmctl.config.finetune import FinetuneConfig
 from plmctl.config.load import load
+from plmctl.config.shipped import find
 from plmctl.config.suite import SuiteConfig
 from plmctl.corpus.reading import resolve
 from plmctl.errors import ConfigError, DataError
@@ -135,7 +136,9 @@ def entries(
             *values,
             *settings[task.name],
         ]
-        loaded = load("finetune", _recipe_file(recipe.path), changes)
+        loaded = load(
+            "finetune", find(Path("configs/finetune") / recipe.path, ("finetune",)), changes
+        )
         also = {stem: found.get(stem, task.also[stem]) for stem in task.also}
         made.append(Entry(task, loaded, {} if own else also))
     if not config.data:
@@ -147,23 +150,6 @@ def entries(
 
 def _own_data(settings: Sequence[str]) -> bool:
     return any(given.startswith(("data.train=", "data.valid=")) for given in settings)
-
-
-def _recipe_file(path: str) -> Path:
-    """A shipped config: of the working directory, or of the sources that plmctl runs from.
-
-    Raises:
-        ConfigError: It is in neither.
-    """
-    here = Path("configs/finetune") / path
-    roots = (Path(), Path(__file__).parents[2])
-    found = next((root / here for root in roots if (root / here).is_file()), None)
-    if found is None:
-        raise ConfigError(
-            f"{here}: no such recipe here",
-            "run the suite from a folder that has plmctl's configs/, as the repository has",
-        )
-    return found
 
 
 def _files(task: SuiteTask, data: str | None) -> tuple[dict[str, str], list[str]]:

@@ -11,7 +11,7 @@ from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.reporting.tokenizers import tables, write_page
 from plmctl.runs.say import say, show
 from plmctl.tokenization import quality
-from plmctl.tokenization.sums import check_sums
+from plmctl.tokenization.check import check_tokenizer
 
 HELD_OUT = "held_out.txt"
 """The lines that training has put aside, in the folder's ``eval``."""
@@ -51,7 +51,7 @@ def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
     names = _names(paths)
     tokenizers, found, measured = {}, {}, []
     for name, path in zip(names, paths, strict=True):
-        check_sums(path)
+        check_tokenizer(path)
         tokenizers[name] = tokenizer = Tokenizer.from_file(str(Path(path) / "tokenizer.json"))
         result = quality.measure(tokenizer, lines)
         sizes = quality.sizes_of(tokenizer)

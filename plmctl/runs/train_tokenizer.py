@@ -1,41 +1,54 @@
-"""``plmctl train-tokenizer``: raw text in, a Hugging Face tokenizer folder out."""
+"""``plmctl train-tokenizer``: raw text in, a Hugging Face tokenizer folder out.
 
+What is measured is written before the tokenizer, and the tokenizer's sums last of all: if they are
+there, everything is.
+"""
+
+import heapq
 import os
-import random
 import shutil
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.config.tokenizer import TokenizerConfig
+from plmctl.corpus.excerpt import lot
 from plmctl.corpus.portion import Portion, portion
 from plmctl.corpus.sentences import choose_rule
 from plmctl.errors import ConfigError
+from plmctl.files import sync, write_atomically, writing
+from plmctl.reporting.reader import read_status
 from plmctl.reporting.tables import figures_table
-from plmctl.runs.folder import check_run, open_run, write_results
+from plmctl.runs.folder import AtWork, check_run, open_run, write_results
 from plmctl.runs.say import say, show
 from plmctl.runs.tokenizers import HELD_OUT
-from plmctl.tokenization.check import check_saved
+from plmctl.tokenization.check import check_saved, check_tokenizer
+from plmctl.tokenization.load import load_tokenizer
+from plmctl.tokenization.probe import write_probe
 from plmctl.tokenization.sums import NAME as SUMS
-from plmctl.tokenization.sums import check_sums, write_sums
+from plmctl.tokenization.sums import write_sums
 from plmctl.tokenization.train import Trained, forecast, train
 from plmctl.training.display import work_progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_HELD_OUT = 0.005  # share of the lines, to measure on
-_HELD_OUT_FROM = 1_000_000  # bytes of a corpus that can spare them
-_MEASURED = 2_000  # lines
+_SAVING = ".saving"
+_FILES = (SUMS, "tokenizer.json", f"eval/{HELD_OUT}", "eval/tokenizer.json")
+_HELD_OUT = 0.005  # share of the text, to measure on
+_HELD_OUT_FROM = 1_000_000  # bytes of a text that can spare it
+_MEASURED = 500_000  # bytes, at most
+_PIECE = 1_000  # characters: longer lines are held out in pieces, not whole
 
 
 def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
     """Learn, save, load again and compare; a finished tokenizer is left alone."""
     check_run(config, config.run, fresh=fresh)
-    if (Path(config.run) / SUMS).is_file() and not fresh:
-        check_sums(config.run)
-        say(f"{config.run} is finished: this tokenizer is trained already")
+    folder = Path(config.run)
+    if not fresh and _is_trained(folder):
+        _complete(config, folder)
         return
     began = time.perf_counter()
     part = portion(config.data, config.data.max_bytes, config.seed)
@@ -43,55 +56,188 @@ def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
     text = _Text(part, config.seed)
     trained = train(config, text.lines(), lambda title: work_progress(title, "items"))
     seconds = time.perf_counter() - began
-    folder = open_run(config, config.run, fresh=fresh)
-    _save(trained.tokenizer, folder, text.held_out)
     _notes(config, part, trained)
-    figures = _figures(trained.tokenizer, text.held_out) | {
-        "learnt from": f"{part.size / 1e6:,.1f} MB",
-        "seconds": round(seconds, 1),
-    }
-    held_out = "\n".join(line.replace("\n", " ") for line in text.held_out)
-    (folder / "eval").mkdir(exist_ok=True)
-    (folder / "eval" / HELD_OUT).write_text(held_out + "\n", encoding="utf-8")
-    write_results(folder, "tokenizer", {"kind": "tokenizer", "results": figures})
+    open_run(config, config.run, fresh=fresh)
+    with AtWork(folder) as work:
+        work.promise(_FILES)
+        _save(trained.tokenizer, folder, text.held_out)
+        figures = _measure(trained.tokenizer, folder, part, text, seconds)
+        _place(folder)
+        work.finish()
     show(figures, [figures_table(f"tokenizer {folder}", figures)], as_json=as_json)
+
+
+def _is_trained(folder: Path) -> bool:
+    """Whether all of the tokenizer is there, or lies ready to be put in its place."""
+    return (folder / SUMS).is_file() or (folder / _SAVING / SUMS).is_file()
+
+
+def _complete(config: TokenizerConfig, folder: Path) -> None:
+    """Finish a run whose tokenizer is trained; one that is finished is left alone."""
+    there = [folder / name for name in _FILES]
+    status = read_status(folder)
+    if all(path.is_file() for path in there) and (status is None or status.name == "finished"):
+        check_tokenizer(config.run)
+        say(f"{config.run} is finished: this tokenizer is trained already")
+        return
+    with AtWork(folder) as work:
+        work.promise(_FILES)
+        _place(folder)
+        check_tokenizer(config.run)
+        if work.status.missing(folder):  # what was measured is lost: the text is read again
+            part = portion(config.data, config.data.max_bytes, config.seed)
+            text = _Text(part, config.seed)
+            deque(text.lines(), maxlen=0)
+            _measure(load_tokenizer(config.run), folder, part, text, None)
+        work.finish()
+    say(f"{config.run} is finished: this tokenizer was trained already, and is completed")
 
 
 class _Text:
     """The text to learn from, and what is held out of it to measure on.
 
+    Held out are the pieces of lowest lot, a hash of the piece and the seed, until they have their
+    share of the bytes: at least one, whatever the lines are, and the same ones in whatever order
+    the files are read. A text too small to spare any is measured on what is learned from too.
+
     Attributes:
-        held_out: Lines; of a small corpus lines that are learnt from too.
+        held_out: Lines or pieces of lines, in the order of the text.
+        source: What they are, in words.
     """
 
     def __init__(self, part: Portion, seed: int) -> None:
-        self._part, self._draws = part, random.Random(seed)
+        self._part, self._seed = part, seed
         self.held_out: list[str] = []
+        self.source = ""
 
     def lines(self) -> Iterator[str]:
         """Stream the text, with the progress of reading."""
-        apart = self._part.total >= _HELD_OUT_FROM
+        # How much text a compressed file or a table has is known when it is read.
+        large = self._part.size >= _HELD_OUT_FROM
+        held = _Lowest(min(_MEASURED, self._part.size * _HELD_OUT) if large else _MEASURED)
+        seen = 0
         with work_progress("reading") as progress:
             for line in self._part.lines(progress):
-                measured = len(self.held_out) < _MEASURED and (
-                    not apart or self._draws.random() < _HELD_OUT
-                )
-                if measured:
-                    self.held_out.append(line)
-                if not (measured and apart):
-                    yield line
+                for piece in (line,) if len(line) <= _PIECE else _pieces(line):
+                    content = piece.encode()
+                    seen += len(content)
+                    number = lot(content, self._seed)
+                    if number >= held.bound:
+                        yield piece
+                        continue
+                    left = held.add(number, piece, len(content))
+                    yield from left if large else (piece,)
+        apart = large and seen >= _HELD_OUT_FROM
+        if apart:
+            yield from held.keep(seen * _HELD_OUT)
+        self.held_out = held.pieces()
+        if large and not apart:
+            yield from self.held_out
+        size = f"{held.size / 1e6:,.3f} MB"
+        self.source = f"{size} held out" if apart else f"{size} of the text that it learned from"
+
+
+class _Lowest:
+    """The pieces of lowest lot that have so many bytes together.
+
+    Args:
+        wanted: Bytes; one piece is kept in any case.
+
+    Attributes:
+        size: Bytes of what is kept.
+        bound: A piece whose lot is not below it need not be added: it would not be kept.
+    """
+
+    def __init__(self, wanted: float) -> None:
+        self._wanted, self.size, self.bound = wanted, 0, 1 << 64
+        self._heap: list[tuple[int, int, str, int]] = []  # the highest lot, and the latest, on top
+        self._number = 0
+
+    def add(self, lot: int, piece: str, size: int) -> list[str]:
+        """Take a piece in; those that are not kept any more, or not kept at all."""
+        if not piece.strip():
+            return [piece]
+        self._number += 1
+        heapq.heappush(self._heap, (-lot, -self._number, piece, size))
+        self.size += size
+        return self.keep(self._wanted)
+
+    def keep(self, wanted: float) -> list[str]:
+        """Keep no more than is needed for so many bytes; what is not kept any more."""
+        left = []
+        while len(self._heap) > 1 and self.size - self._heap[0][3] >= wanted:
+            *_, piece, size = heapq.heappop(self._heap)
+            self.size -= size
+            left.append(piece)
+        if self.size >= wanted:
+            self.bound = -self._heap[0][0]
+        return left
+
+    def pieces(self) -> list[str]:
+        """What is kept, in the order in which it came."""
+        return [piece for _, _, piece, _ in sorted(self._heap, key=lambda item: -item[1])]
+
+
+def _pieces(line: str) -> Iterator[str]:
+    """A line, or pieces of at most ``_PIECE`` characters that together are the line.
+
+    A long line is cut before white space, so that its words are counted as they are in the line; a
+    stretch without any is cut between two characters.
+    """
+    start = 0
+    while len(line) - start > _PIECE:
+        window = line[start : start + _PIECE + 1]
+        parts = window.rsplit(None, 1)  # the white space between the two is in neither
+        end = start + (len(parts[0]) if len(parts) == 2 else _PIECE)
+        yield line[start:end]
+        start = end
+    yield line[start:]
 
 
 def _save(tokenizer: "PreTrainedTokenizerBase", folder: Path, lines: list[str]) -> None:
-    """Save beside, test what was saved, and only then put it in place."""
-    beside = folder / ".saving"
-    shutil.rmtree(beside, ignore_errors=True)
-    tokenizer.save_pretrained(beside)
-    check_saved(beside, tokenizer, lines[:200])
-    write_sums(beside)
-    for path in sorted(beside.iterdir(), key=lambda path: path.name == SUMS):
-        path.replace(folder / path.name)  # the sums, the mark of a finished tokenizer, come last
-    beside.rmdir()
+    """Save beside, and test what was saved."""
+    beside = folder / _SAVING
+    with writing(beside):
+        shutil.rmtree(beside, ignore_errors=True)
+        tokenizer.save_pretrained(beside)
+        check_saved(beside, tokenizer, lines[:200])
+        write_probe(beside)
+
+
+def _measure(
+    tokenizer: "PreTrainedTokenizerBase",
+    folder: Path,
+    part: Portion,
+    text: _Text,
+    seconds: float | None,
+) -> dict[str, Any]:
+    """Write the text that was held out, and how well the vocabulary fits it."""
+    figures = _figures(tokenizer, text.held_out) | {
+        "learnt from": f"{part.size / 1e6:,.1f} MB",
+        "measured on": text.source,
+    }
+    if seconds is not None:
+        figures["seconds"] = round(seconds, 1)
+    with writing(folder / "eval" / HELD_OUT) as path:
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, "".join(line.replace("\n", " ") + "\n" for line in text.held_out))
+    write_results(folder, "tokenizer", {"kind": "tokenizer", "results": figures})
+    return figures
+
+
+def _place(folder: Path) -> None:
+    """Put what was saved, or what is left of it after a kill, in place; the sums come last."""
+    beside = folder / _SAVING
+    if not beside.is_dir():
+        return
+    with writing(folder):
+        if not (beside / SUMS).is_file() and not (folder / SUMS).is_file():
+            write_sums(beside)
+        for path in sorted(beside.iterdir(), key=lambda path: path.name == SUMS):
+            sync(path)
+            path.replace(folder / path.name)
+        beside.rmdir()
+        sync(folder)
 
 
 def _notes(config: TokenizerConfig, part: Portion, trained: Trained) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from plmctl.corpus.tables import Row
     from plmctl.modeling.batch import Batch
+    from plmctl.modeling.load import NewHeads
     from plmctl.modeling.network import Network
 
 Use = Literal["train", "score", "predict"]
@@ -63,7 +64,14 @@ class Task(Protocol):
         """The tokenizer of a model folder, with what the task adds to it."""
 
     def load(
-        self, config: Any, model: str, labels: tuple[str, ...], *, pretrained: bool, changes: Any
+        self,
+        config: Any,
+        model: str,
+        labels: tuple[str, ...],
+        *,
+        pretrained: bool,
+        changes: Any,
+        new_heads: NewHeads | None = None,
     ) -> PreTrainedModel:
         """The network with the task's head, from pretrained or from random weights.
 
@@ -73,9 +81,12 @@ class Task(Protocol):
             labels: Their order gives the ids.
             pretrained: False keeps the architecture and draws every weight anew.
             changes: Fields of the model's config to set, such as dropout.
+            new_heads: Is told of a head that the folder lacks; None: it has to have one, as a
+                finetuned folder does.
 
         Raises:
             ConfigError: The family has no such head.
+            DataError: See ``modeling.load.load_network``.
         """
 
     def make(

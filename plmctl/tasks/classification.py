@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from plmctl.corpus.tables import Row
     from plmctl.modeling.batch import Batch
+    from plmctl.modeling.load import NewHeads
     from plmctl.modeling.network import Network
     from plmctl.tasks import Use
 
@@ -118,10 +119,16 @@ def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
 
 
 def load(
-    config: Config, model: str, labels: tuple[str, ...], *, pretrained: bool, changes: Any
+    config: Config,
+    model: str,
+    labels: tuple[str, ...],
+    *,
+    pretrained: bool,
+    changes: Any,
+    new_heads: NewHeads | None = None,
 ) -> PreTrainedModel:
     """The network with a classification head whose config names the labels; see ``tasks.Task``."""
-    from plmctl.modeling.heads.classifier import load_classifier
+    from plmctl.modeling.heads.classifier import TokenIds, load_classifier
 
     names = labels or ("score",)
     _labels.positive(config.positive, labels)
@@ -135,14 +142,16 @@ def load(
     if config.pooling != "head":
         from plmctl.modeling.heads.pooled import load_pooled
 
-        return load_pooled(model, config.pooling, pretrained=pretrained, changes=changes)
+        return load_pooled(
+            model, config.pooling, pretrained=pretrained, changes=changes, new_heads=new_heads
+        )
     tokens = tokenizer(config, model)
     if config.both_orders and not gpt1_ids(tokens):
         raise ConfigError(f"task.both_orders: {model} is not GPT-1", "leave it out")
     if _elmo.reads_characters(tokens):
         changes = _elmo.changes_of(changes, pretrained=pretrained)
-    ids = gpt1_ids(tokens)
-    return load_classifier(model, tokens, ids, pretrained=pretrained, changes=changes)
+    ids = TokenIds(tokens.pad_token_id, tuple(gpt1_ids(tokens)))
+    return load_classifier(model, ids, pretrained=pretrained, changes=changes, new_heads=new_heads)
 
 
 @dataclass(frozen=True)

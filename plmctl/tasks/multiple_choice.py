@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from plmctl.corpus.tables import Row
     from plmctl.modeling.batch import Batch
+    from plmctl.modeling.load import NewHeads
     from plmctl.modeling.network import Network
     from plmctl.tasks import Use
 
@@ -95,15 +96,23 @@ def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
 
 
 def load(
-    config: Config, model: str, labels: tuple[str, ...], *, pretrained: bool, changes: Any
+    config: Config,
+    model: str,
+    labels: tuple[str, ...],
+    *,
+    pretrained: bool,
+    changes: Any,
+    new_heads: NewHeads | None = None,
 ) -> PreTrainedModel:
     """The network with a head that gives one number an option; see ``tasks.Task``."""
-    from plmctl.modeling.heads.classifier import load_classifier
+    from plmctl.modeling.heads.classifier import TokenIds, load_classifier
 
     tokens = tokenizer(config, model)
     changes = {"num_labels": 1, **changes}
-    ids = gpt1_ids(tokens)
-    return load_classifier(model, tokens, ids, pretrained=pretrained, changes=changes, choice=True)
+    ids = TokenIds(tokens.pad_token_id, tuple(gpt1_ids(tokens)))
+    return load_classifier(
+        model, ids, pretrained=pretrained, changes=changes, choice=True, new_heads=new_heads
+    )
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.tables import Row
+    from plmctl.modeling.load import NewHeads
     from plmctl.tasks import Use
     from plmctl.tasks._spotting import Spotting
 
@@ -95,13 +96,20 @@ def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
 
 
 def load(
-    config: Config, model: str, labels: tuple[str, ...], *, pretrained: bool, changes: Any
+    config: Config,
+    model: str,
+    labels: tuple[str, ...],
+    *,
+    pretrained: bool,
+    changes: Any,
+    new_heads: NewHeads | None = None,
 ) -> PreTrainedModel:
     """The network with a head for spans; see ``tasks.Task``."""
     import torch
     from transformers import AutoConfig, AutoModelForQuestionAnswering
 
     from plmctl.modeling.auto import config_of
+    from plmctl.modeling.load import load_network
 
     family = config_of(model).model_type
     cls: Any = AutoModelForQuestionAnswering
@@ -117,7 +125,7 @@ def load(
     network = AutoConfig.from_pretrained(model, num_labels=2, **changes)
     make_fresh = getattr(cls, "from_config", None) or cls._from_config  # the latter a class's own
     made: PreTrainedModel = (
-        cls.from_pretrained(model, config=network, dtype=torch.float32)
+        load_network(cls, model, config=network, new_heads=new_heads).network
         if pretrained
         else make_fresh(network, dtype=torch.float32)
     )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from plmctl.corpus.tables import Row
     from plmctl.modeling.batch import Batch
+    from plmctl.modeling.load import NewHeads
     from plmctl.modeling.network import Network
     from plmctl.tasks import Use
 
@@ -119,7 +120,13 @@ def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
 
 
 def load(
-    config: Config, model: str, labels: tuple[str, ...], *, pretrained: bool, changes: Any
+    config: Config,
+    model: str,
+    labels: tuple[str, ...],
+    *,
+    pretrained: bool,
+    changes: Any,
+    new_heads: NewHeads | None = None,
 ) -> PreTrainedModel:
     """The network with a head on every piece whose config names the tags; see ``tasks.Task``."""
     from plmctl.modeling.heads.tagger import check_tagger, load_tagger
@@ -127,7 +134,9 @@ def load(
     if check_tagger(model) == "elmo":
         changes = _elmo.changes_of(changes, pretrained=pretrained)
     mix = config.layers == "mix"
-    made = load_tagger(model, labels, pretrained=pretrained, mix=mix, changes=changes)
+    made = load_tagger(
+        model, labels, pretrained=pretrained, mix=mix, changes=changes, new_heads=new_heads
+    )
     return cast("PreTrainedModel", made)
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from plmctl.corpus.tables import Row
     from plmctl.modeling.batch import Batch
+    from plmctl.modeling.load import NewHeads
     from plmctl.modeling.network import Network
     from plmctl.tasks import Use
 
@@ -139,7 +140,13 @@ def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
 
 
 def load(
-    config: Config, model: str, labels: tuple[str, ...], *, pretrained: bool, changes: Any
+    config: Config,
+    model: str,
+    labels: tuple[str, ...],
+    *,
+    pretrained: bool,
+    changes: Any,
+    new_heads: NewHeads | None = None,
 ) -> PreTrainedModel:
     """A network with its language-model head; see ``tasks.Task``."""
     from plmctl.families import t5

@@ -1,13 +1,29 @@
-"""The self-test of a saved tokenizer: it is loaded again and has to do what the trained one did."""
+"""Is a tokenizer folder what was saved, and does what was saved do what the trained one did?"""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plmctl.errors import PlmError
+from plmctl.tokenization.probe import check_probe
+from plmctl.tokenization.sums import check_sums
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+def check_tokenizer(source: str) -> None:
+    """Refuse a tokenizer folder that is not what was saved; every command that opens one calls it.
+
+    Args:
+        source: A folder, or anything else, of which nothing is known.
+
+    Raises:
+        ConfigError: A file has changed or is missing.
+        DataError: The tokenizer gives other ids than when it was saved.
+    """
+    check_sums(source)
+    check_probe(source)
 
 
 def check_saved(folder: Path, trained: "PreTrainedTokenizerBase", texts: Sequence[str]) -> None:

@@ -18,9 +18,9 @@ from tokenizers import Tokenizer
 
 from plmctl.errors import ConfigError
 from plmctl.hub import refuse_unreachable
+from plmctl.tokenization.check import check_tokenizer
 from plmctl.tokenization.ids import Ids, chosen, encode_texts, encode_units, joined
 from plmctl.tokenization.seams import Seams, seams_of
-from plmctl.tokenization.sums import check_sums
 from plmctl.tokenization.units import (
     CUT,
     INNER,
@@ -72,7 +72,7 @@ class Encoder:
     def __init__(
         self, source: str, words: Literal["pretokenizer", "jieba", "albert"] = "pretokenizer"
     ):
-        check_sums(source)
+        check_tokenizer(source)
         self._path, self._jieba = _tokenizer_file(source), words == "jieba"
         with self._path.open("rb") as file:
             self.fingerprint = hashlib.file_digest(file, "sha256").hexdigest()

@@ -24,8 +24,8 @@ from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import ConfigError
 from plmctl.tokenization.algorithms import Progress
 from plmctl.tokenization.algorithms.unigram import fitted, room
+from plmctl.tokenization.check import check_tokenizer
 from plmctl.tokenization.merging import Words, learn
-from plmctl.tokenization.sums import check_sums
 from plmctl.tokenization.symbols import CONTINUES, ENDS, frequent_characters
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def load(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
     from transformers import AutoTokenizer
 
     source = str(config.extend)
-    check_sums(source)
+    check_tokenizer(source)
     try:
         tokenizer = cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(source))
         found = _algorithm(json.loads(tokenizer.backend_tokenizer.to_str()))

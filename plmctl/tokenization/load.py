@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from plmctl.tokenization.sums import check_sums
+from plmctl.tokenization.check import check_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -13,10 +13,11 @@ def load_tokenizer(source: str) -> "PreTrainedTokenizerBase":
 
     Raises:
         ConfigError: The folder changed since it was trained.
+        DataError: It gives other ids than when it was saved.
     """
     from transformers import AutoTokenizer
 
-    check_sums(source)
+    check_tokenizer(source)
     tokenizer = AutoTokenizer.from_pretrained(source)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

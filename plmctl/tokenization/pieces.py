@@ -24,8 +24,9 @@ def token_texts(
     those before it their bytes.
     """
     vocabulary = tokenizer.get_vocab()
-    spaced = any(token.startswith("##") for token in vocabulary)
     byte_level = any(token.startswith("\u0120") for token in vocabulary)
+    # GPT-2's own vocabulary has "##" too, which is no mark there.
+    spaced = not byte_level and any(token.startswith("##") for token in vocabulary)
     special = set(tokenizer.all_special_ids)
 
     def texts(ids: Sequence[int]) -> list[str]:

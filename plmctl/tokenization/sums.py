@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 
 from plmctl.errors import ConfigError
+from plmctl.files import write_atomically
 
 NAME = "SHA256SUMS"
 
@@ -12,7 +13,7 @@ def write_sums(folder: Path) -> None:
     """Write the hash of each file of a tokenizer, as ``sha256sum`` does."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != NAME)
     lines = [f"{_hash(path)}  {path.name}\n" for path in files]
-    (folder / NAME).write_text("".join(lines), encoding="utf-8")
+    write_atomically(folder / NAME, "".join(lines))
 
 
 def check_sums(source: str) -> None:

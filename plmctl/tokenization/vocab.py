@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from plmctl.tokenization.sums import check_sums
+from plmctl.tokenization.check import check_tokenizer
 
 TOKEN_NAMES = {
     "pad": "[PAD]",
@@ -47,10 +47,11 @@ class Vocab:
 
         Raises:
             ConfigError: The folder changed since it was trained.
+            DataError: It gives other ids than when it was saved.
         """
         from transformers import AutoTokenizer
 
-        check_sums(source)
+        check_tokenizer(source)
         tokenizer = AutoTokenizer.from_pretrained(source)
         names = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
         ids = {name: getattr(tokenizer, f"{name}_token_id") for name in names}

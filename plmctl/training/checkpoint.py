@@ -1,24 +1,27 @@
 """Checkpoints that are complete or absent.
 
 A checkpoint is written beside its place, flushed to disk, listed in a manifest of sizes and hashes,
-and renamed; a reader that finds the folder finds all of it. Weights and optimizer states are
-safetensors, everything else JSON: loading one runs no code. There is no random state in it, since
-every draw is keyed by the step.
+and renamed; a reader that finds the folder finds all of it. The manifest also records how much of
+the run's ``metrics.jsonl`` belongs to the checkpoint. Weights and optimizer states are safetensors,
+everything else JSON: loading one runs no code. There is no random state in it, since every draw is
+keyed by the step.
 """
 
 import hashlib
 import json
-import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
 from plmctl.errors import PlmError
+from plmctl.files import sync
+from plmctl.training.journal import Mark
 from plmctl.training.state import Snapshot, snapshot, write
 from plmctl.training.state import Trained as Trained
 from plmctl.training.state import load_weights as load_weights
@@ -26,6 +29,9 @@ from plmctl.training.state import restore as restore
 from plmctl.training.state import save_weights as save_weights
 
 MANIFEST = "manifest.json"
+_JOURNAL = "metrics.jsonl"  # in the manifest: of the run folder, not of the checkpoint
+_NEEDED = ("model.safetensors", "optimizer.safetensors", "state.json")
+_NAME = re.compile(r"step-\d+")
 
 
 @dataclass(frozen=True)
@@ -72,8 +78,12 @@ class Checkpoints:
         """Write the state after ``step`` updates; as ``write``."""
         return self.write(snapshot(trained, step, telemetry))
 
-    def write(self, state: Snapshot) -> Path:
+    def write(self, state: Snapshot, journal: Mark | None = None) -> Path:
         """Write a state; then drop checkpoints that need not be kept.
+
+        Args:
+            state: What is saved.
+            journal: How much of ``metrics.jsonl`` belongs to it.
 
         Raises:
             PlmError: The disk refused; no earlier checkpoint was touched.
@@ -84,10 +94,10 @@ class Checkpoints:
             self._sweep()
             beside.mkdir(parents=True)
             write(beside, state)
-            _seal(beside)
+            _seal(beside, journal)
             replaced = self._make_room(target)
             beside.rename(target)
-            _sync(self._folder)
+            sync(self._folder)
         except (OSError, SafetensorError) as error:  # safetensors has errors of its own
             shutil.rmtree(beside, ignore_errors=True)
             reason = getattr(error, "strerror", None) or error
@@ -119,6 +129,16 @@ class Checkpoints:
             damaged.append(f"{folder}: {fault}")
         return None, damaged
 
+    def tidy(self, step: int, best: tuple[float, int] | None) -> None:
+        """What a save that was killed has left undone: half-written folders, and retention.
+
+        Args:
+            step: Of the checkpoint that the run continues from.
+            best: The lowest validation loss so far, and its step.
+        """
+        self._sweep()
+        self._drop(step, best)
+
     def abandon(self, after: int) -> None:
         """Delete the valid checkpoints of steps after ``after``: the run goes another way there."""
         for folder in self._all():
@@ -126,7 +146,7 @@ class Checkpoints:
                 _remove(folder)
 
     def _all(self) -> list[Path]:
-        return sorted(self._folder.glob("step-*"), key=_step)
+        return _found(self._folder)
 
     def _fault_of(self, folder: Path) -> str | None:
         if folder not in self._faults:
@@ -169,18 +189,33 @@ def _step(folder: Path) -> int:
 
 def valid(folder: Path) -> list[Path]:
     """The checkpoints in a folder that are whole, oldest first."""
-    return [path for path in sorted(folder.glob("step-*"), key=_step) if _fault(path) is None]
+    return [path for path in _found(folder) if _fault(path) is None]
 
 
-def _seal(folder: Path) -> None:
+def journal_of(folder: Path) -> Mark | None:
+    """What a valid checkpoint recorded of ``metrics.jsonl``; None: it is of an older version."""
+    entry = json.loads((folder / MANIFEST).read_text()).get(_JOURNAL)
+    return None if entry is None else Mark(**entry)
+
+
+def _found(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, whole or not, oldest first."""
+    return sorted((p for p in folder.glob("step-*") if _NAME.fullmatch(p.name)), key=_step)
+
+
+def _seal(folder: Path, journal: Mark | None) -> None:
     """Flush a checkpoint's files, and list them in a manifest."""
     files = sorted(folder.iterdir())
     for path in files:
-        _sync(path)
-    manifest = {p.name: {"size": p.stat().st_size, "sha256": _sha256(p)} for p in files}
+        sync(path)
+    manifest: dict[str, Any] = {
+        path.name: {"size": path.stat().st_size, "sha256": _sha256(path)} for path in files
+    }
+    if journal is not None:
+        manifest[_JOURNAL] = asdict(journal)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    _sync(folder / MANIFEST)
-    _sync(folder)
+    sync(folder / MANIFEST)
+    sync(folder)
 
 
 def _remove(folder: Path) -> None:
@@ -194,8 +229,14 @@ def _fault(folder: Path) -> str | None:
         manifest = json.loads((folder / MANIFEST).read_text())
     except (OSError, ValueError):
         return "no readable manifest"
-    for name, entry in manifest.items():
-        path = folder / name
+    if not isinstance(manifest, dict) or not all(map(_is_entry, manifest.items())):
+        return "no readable manifest"
+    there = {path.name for path in folder.glob("*.safetensors")}
+    unlisted = sorted({*_NEEDED, *there} - manifest.keys())
+    if unlisted:
+        return f"the manifest does not list {unlisted[0]}"
+    for name in sorted(manifest.keys() - {_JOURNAL}):
+        path, entry = folder / name, manifest[name]
         if not path.is_file() or path.stat().st_size != entry["size"]:
             return f"{name} is missing or has another size"
         if _sha256(path) != entry["sha256"]:
@@ -203,15 +244,17 @@ def _fault(folder: Path) -> str | None:
     return None
 
 
+def _is_entry(item: tuple[str, Any]) -> bool:
+    """Whether this is what a manifest says of one file."""
+    name, entry = item
+    fields = {"size": int, "sha256": str} | ({"lines": int} if name == _JOURNAL else {})
+    return (
+        isinstance(entry, dict)
+        and entry.keys() == fields.keys()
+        and all(isinstance(entry[field], kind) for field, kind in fields.items())
+    )
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Flush a file's or a folder's bytes to the disk: a rename alone survives no power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -5,10 +5,9 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
-from plmctl.errors import PlmError
 from plmctl.modeling.batch import Batch
 from plmctl.shaping.keys import fold
-from plmctl.training.loader import Ints, StepBatches, training_batches
+from plmctl.training.loader import Ints, StepBatches, reporting_dead_workers, training_batches
 from plmctl.training.plan import Phase, Plan
 from plmctl.training.telemetry import Progress
 
@@ -47,23 +46,16 @@ class Feed:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """End the processes that make batches with the block, and say so if one of them died.
+        """End the processes that make batches with the block, and report it if one of them died.
 
         Raises:
-            PlmError: One died; PyTorch tells of it by an error wherever this process is just then.
+            PlmError: One died.
         """
-        try:
-            yield
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            raise PlmError(
-                "a process that makes batches died, perhaps for want of memory",
-                "run the same command again: it goes on from the last checkpoint; "
-                "compute.workers=0 does without such processes",
-            ) from error
-        finally:
-            self._steps.close()
+        with reporting_dead_workers():
+            try:
+                yield
+            finally:
+                self._steps.close()
 
     def examples(self, progress: Progress) -> Ints:
         """The examples of the next step over all processes, [2, N]: epochs and samples."""

@@ -5,14 +5,20 @@ to epoch n // size; within an epoch the order is a keyed permutation. A process 
 each step's samples and cuts it into micro-batches; neither changes which examples a step has.
 """
 
+import re
 import signal
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
+from plmctl.errors import PlmError
 from plmctl.modeling.batch import Batch, Rows
 from plmctl.shaping.keys import fold, stream
 from plmctl.shaping.order import permute
@@ -162,24 +168,138 @@ class StepBatches(Dataset[list[Batch]]):
 def training_batches(
     batches: StepBatches, first: int, last: int, *, workers: int, pin: bool
 ) -> Generator[list[Batch], None, None]:
-    """The steps [first, last) in order, made ahead by worker processes when there are any."""
-    made = iter(
-        DataLoader(
-            batches,
-            sampler=range(first, last),
-            batch_size=None,
-            num_workers=workers,
-            prefetch_factor=4 if workers else None,
-            pin_memory=pin,
-            worker_init_fn=_ignore_signals,
-        )
+    """The steps [first, last) in order, made ahead by worker processes when there are any.
+
+    Raises:
+        PlmError: A worker died, or cannot be started. To be used within ``reporting_dead_workers``,
+            since PyTorch may raise in whatever the caller does when one dies.
+    """
+    loader = DataLoader(
+        batches,
+        sampler=range(first, last),
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=4 if workers else None,
+        pin_memory=pin,
+        worker_init_fn=_ignore_signals,
     )
+    if not workers:
+        yield from loader
+        return
     try:
-        yield from made
+        made = iter(loader)
+    except OSError as error:  # no process, no file, no memory left
+        raise _no_worker(error) from error
+    try:
+        while True:
+            try:
+                # Of a worker that dies in the middle of a message the rest would be waited for.
+                if not all(worker.is_alive() for worker in _processes(made)):
+                    raise _dead_worker(_exit_codes(made))
+                step = next(made, None)
+            except (OSError, EOFError, RuntimeError, MemoryError) as error:
+                reported = _reported(error, made)
+                if reported is None:
+                    raise
+                raise reported from error
+            if step is None:
+                return
+            yield step
     finally:
-        # By name: at the program's end they would be sent SIGTERM, which they ignore.
-        if workers:
-            made._shutdown_workers()  # type: ignore[attr-defined]  # of DataLoader's iterator
+        _end(made)
+
+
+@contextmanager
+def reporting_dead_workers() -> Iterator[None]:
+    """Turn the error by which PyTorch reports a dead worker, wherever it is raised, into ours.
+
+    Raises:
+        PlmError: A worker died.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        texts = [str(found) for found in _chain(error)]
+        if not any(map(_DIED.search, texts)):
+            raise
+        bus = [-signal.SIGBUS] if any("Bus error" in text for text in texts) else []
+        raise _dead_worker(bus) from error
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error, and those that it was raised from or after."""
+    found: list[BaseException] = []
+    step: BaseException | None = error
+    while step is not None and step not in found:
+        found.append(step)
+        step = step.__cause__ or step.__context__
+    return found
+
+
+# How PyTorch's message of a dead worker begins. That of an error in a worker's own code is another:
+# "Caught IndexError in DataLoader worker process 0."
+_DIED = re.compile(r"DataLoader worker \(pid")
+_CAUGHT = "in DataLoader worker process"
+_GRACE = 5.0  # seconds in which a worker whose connection broke is known to be dead
+
+
+def _reported(error: Exception, made: Any) -> PlmError | None:
+    """What to report for an error while waiting for a step; None: it is no matter of workers.
+
+    What a worker's death looks like depends on the moment: its socket is gone, or closed in the
+    middle of an answer, and then it may not be known to be dead yet.
+    """
+    text = str(error)
+    if isinstance(error, MemoryError):
+        return _dead_worker([])
+    if "Too many open files" in text or "ancdata" in text:  # a file that could not be received
+        return _no_worker(error)
+    if _CAUGHT in text:
+        return None
+    if not _DIED.search(text) and not wait([one.sentinel for one in _processes(made)], _GRACE):
+        return None
+    return _dead_worker(_exit_codes(made))
+
+
+def _dead_worker(exit_codes: list[int]) -> PlmError:
+    hint = "compute.workers=0 makes batches without such processes"
+    what, do = "perhaps because memory ran out", ""
+    if -signal.SIGBUS in exit_codes:  # as it happens in containers, which have 64 MB of it
+        what = "because the shared memory (/dev/shm) is full"
+        do = "enlarge it (docker run --shm-size=8g), and "
+    return PlmError(
+        f"a process that makes batches died, {what}",
+        f"{do}run the same command again: it resumes from the last checkpoint; {hint}",
+    )
+
+
+def _no_worker(error: Exception) -> PlmError:
+    what = error.strerror if isinstance(error, OSError) else "Too many open files"
+    return PlmError(
+        f"the processes that make batches cannot be started or reached: {what}",
+        "raise the limit (ulimit -n for files, ulimit -u for processes) and run the same command "
+        "again; compute.workers=0 makes batches without such processes",
+    )
+
+
+def _processes(made: Any) -> list[BaseProcess]:
+    """The workers of DataLoader's iterator."""
+    workers: list[BaseProcess] = made._workers
+    return workers
+
+
+def _exit_codes(made: Any) -> list[int]:
+    return [code for one in _processes(made) if (code := one.exitcode) is not None]
+
+
+def _end(made: Any) -> None:
+    """End the workers: at the program's end they would be sent SIGTERM, which they ignore."""
+    try:
+        made._shutdown_workers()
+    finally:
+        for worker in _processes(made):
+            if worker.is_alive():  # it waits for what another one held when it died
+                worker.kill()
 
 
 def _ignore_signals(worker: int) -> None:

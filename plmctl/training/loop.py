@@ -5,7 +5,7 @@ from dataclasses import replace
 from torch.optim import Optimizer
 
 from plmctl.training.best import Watch
-from plmctl.training.checkpoint import Checkpoints, restore
+from plmctl.training.checkpoint import Checkpoints, journal_of, restore
 from plmctl.training.engine import Engine as Engine
 from plmctl.training.feed import Feed
 from plmctl.training.journal import Journal
@@ -40,6 +40,7 @@ def train(
     Raises:
         Preempted: A signal, or ``plan.until``, asked to stop; a checkpoint was saved.
         PlmError: A loss or gradient that is not finite; the state before it was saved.
+        DataError: Lines of metrics.jsonl that belong to the checkpoint are missing or changed.
     """
     engine = replace(engine, guarded=plan.elastic)
     progress = resume(engine, checkpoints, journal)
@@ -95,8 +96,13 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
         journal.begin(0)
         journal.event("started")
         return Progress()
+    mark = journal_of(newest)
     progress = Progress.restored(restore(newest, engine.trained()))
-    journal.begin(progress.step)
+    journal.begin(progress.step, mark)
+    if mark is None:
+        journal.warn(f"{newest}: made by an older version: metrics.jsonl is continued unchecked")
+    if engine.accelerator.is_main_process:
+        checkpoints.tidy(progress.step, progress.best)
     journal.event("resumed", step=progress.step, checkpoint=newest.name)
     return progress
 
@@ -121,8 +127,13 @@ def _logged(run: Run, window: Window, progress: Progress, learned: dict[str, flo
 def _secure(run: Run, progress: Progress, done: Update, stop: StopRequest) -> Progress:
     """Validate and save where it is due."""
     plan = run.plan
+    is_last = progress.step == plan.steps
+    if is_last:  # first: whatever goes wrong in the validation, no step is lost
+        save(run, progress)
     if plan.due(plan.validate_every, progress.step):
         progress = _validated(run, progress, stop)
+    if is_last:
+        return progress
     if done.stop or run.over(progress) or plan.save_due(progress.step, progress.best):
         save(run, progress)
     return progress
@@ -141,7 +152,8 @@ def _validated(run: Run, progress: Progress, stop: StopRequest) -> Progress:
     try:
         scores = run.validate(stop=stop)
     except StopAsked:
-        save(run, progress)
+        if progress.step < run.plan.steps:  # the last step is saved before it is validated
+            save(run, progress)
         raise stopped(run, progress) from None
     finally:
         run.engine.network.train()

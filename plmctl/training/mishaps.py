@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from plmctl.errors import PlmError
 from plmctl.modeling.batch import Batch
-from plmctl.training.checkpoint import restore
+from plmctl.training.checkpoint import journal_of, restore
 from plmctl.training.fitting import most_examples, smaller
 from plmctl.training.guard import Verdict
 from plmctl.training.memory import release_memory
@@ -84,7 +84,7 @@ def rolled_back(run: Run, progress: Progress) -> Progress:
     passed = sum(map(run.plan.samples, range(before.step, progress.step + 1)))
     if run.engine.accelerator.is_main_process:
         run.checkpoints.abandon(before.step)
-    run.journal.begin(before.step)
+    run.journal.begin(before.step, journal_of(folder))
     return replace(
         before,
         shift=progress.shift + passed,

@@ -9,7 +9,7 @@ from typing import Any
 
 from plmctl.errors import PlmError
 from plmctl.training.checkpoint import Checkpoints
-from plmctl.training.journal import Journal
+from plmctl.training.journal import Journal, Mark
 from plmctl.training.memory import is_out_of_memory
 from plmctl.training.sharding import is_sharded
 from plmctl.training.state import Snapshot, Trained, snapshot
@@ -69,6 +69,7 @@ class Saver:
         if not self._writes:
             snapshot(trained, step, telemetry, kept=False)
             return
+        mark = self._journal.mark()  # of now: lines that follow a copy belong to a later state
         try:
             state = snapshot(trained, step, telemetry, copy=self._background)
         except (RuntimeError, MemoryError) as error:
@@ -76,13 +77,13 @@ class Saver:
             if not (again and is_out_of_memory(error)):
                 raise
             self._journal.warn(f"step {step}: no memory for a copy of the state; saved at once")
-            self._write(snapshot(trained, step, telemetry))
+            self._write(snapshot(trained, step, telemetry), mark)
             return
         if not self._background:
-            self._write(state)
+            self._write(state, mark)
             return
         # A daemon: Ctrl-C twice must not wait at the interpreter's end.
-        self._thread = Thread(target=self._try, args=(state,), daemon=True)
+        self._thread = Thread(target=self._try, args=(state, mark), daemon=True)
         self._thread.start()
 
     def look(self) -> None:
@@ -103,13 +104,13 @@ class Saver:
         if failure is not None:
             raise failure
 
-    def _try(self, state: Snapshot) -> None:
+    def _try(self, state: Snapshot, mark: Mark) -> None:
         try:
-            self._write(state)
+            self._write(state, mark)
         except BaseException as failure:  # whatever it is, the loop's thread raises it
             self._failure = failure
 
-    def _write(self, state: Snapshot) -> None:
+    def _write(self, state: Snapshot, mark: Mark) -> None:
         self._journal.flush()  # a checkpoint that outlives a power cut must not outlive its log
-        folder = self._checkpoints.write(state)
+        folder = self._checkpoints.write(state, mark)
         self._journal.event("saved", step=state.state["step"], checkpoint=folder.name)

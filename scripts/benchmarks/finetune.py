@@ -75,7 +75,11 @@ def _task(given: argparse.Namespace, dropout: float | None) -> tuple[Any, Any, A
     if dropout is not None:
         changes |= dict.fromkeys(families.get("bert").DROPOUT, dropout)
     torch.manual_seed(0)
-    return task, task.load(config, folder, labels, pretrained=True, changes=changes), step
+    return (
+        task,
+        task.load(config, folder, labels, pretrained=True, changes=changes, new_heads=print),
+        step,
+    )
 
 
 def _padded(

@@ -1,4 +1,4 @@
-"""config show, list and schema."""
+"""config show, list, copy and schema."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import yaml
 
 from plmctl import registry
 from plmctl.config.load import KINDS, kind_of, load
+from plmctl.config.shipped import find
 from tests.cli.conftest import ROOT, Cli
 
 PRETRAIN = "configs/demo/pretrain.yaml"
@@ -60,9 +61,11 @@ def test_list_has_every_shipped_config_and_every_member(cli: Cli) -> None:
     code, out, err = cli("config", "list", "--json")
     assert (code, err) == (0, "")
     listed = json.loads(out)
-    files = sorted(str(path) for path in Path("configs").rglob("*.yaml"))
-    assert sorted(file for kind in KINDS for file in listed["configs"][kind]) == files
-    assert all(kind_of(file) == kind for kind in KINDS for file in listed["configs"][kind])
+    names = [(kind, name) for kind in KINDS for name in listed["configs"][kind]]
+    files = [find(Path(name), [kind]) for kind, name in names]
+    assert sorted(files) == sorted(Path(listed["folder"]).rglob("*.yaml"))
+    assert all(kind_of(file) == kind for (kind, _), file in zip(names, files, strict=True))
+    assert all(text for kind in KINDS for text in listed["configs"][kind].values())
     for folder in ("families", "objectives", "optimizers", "tasks", "evaluation.measures"):
         assert tuple(listed["members"][folder]) == registry.names(folder)
         assert all(listed["members"][folder].values())
@@ -70,18 +73,23 @@ def test_list_has_every_shipped_config_and_every_member(cli: Cli) -> None:
 
 
 def test_list_is_for_reading(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    _, out, _ = cli("config", "list")
-    assert f"{PRETRAIN} " in out
-    assert "bert" in out
+    """In a pipe nothing is cut, however narrow the terminal is."""
+    monkeypatch.setenv("COLUMNS", "60")
+    _, out, err = cli("config", "list")
+    _, document, _ = cli("config", "list", "--json")
+    lines = [line.strip() for line in out.splitlines()]
+    for kind in KINDS:
+        for name, text in json.loads(document)["configs"][kind].items():
+            assert any(line.startswith(f"{name} ") and line.endswith(text) for line in lines)
     assert "sample:sotu" in out
     assert "plmctl pretrain configs/" not in out  # the launch line says nothing about the file
+    assert "`plmctl config copy NAME FILE`" in err
 
 
 def test_list_elsewhere(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, shipped, _ = cli("config", "list", "--json")
     monkeypatch.chdir(tmp_path)
-    _, out, _ = cli("config", "list", "--json")
-    assert not any(json.loads(out)["configs"].values())
+    assert cli("config", "list", "--json")[1] == shipped
     Path("configs").mkdir()
     Path("configs/ci.yaml").write_text("on: push\n")  # another program's
     Path("configs/broken.yaml").write_text("a: [\n")
@@ -91,6 +99,52 @@ def test_list_elsewhere(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     code, out, _ = cli("config", "list", "--json")
     assert code == 0
-    assert json.loads(out)["configs"]["tokenizer"] == {
-        "configs/mine.yaml": "Of my corpus, version 1.5: the first that is good."
-    }
+    mine = json.loads(shipped)["configs"]["tokenizer"]
+    mine["configs/mine.yaml"] = "Of my corpus, version 1.5: the first that is good."
+    assert json.loads(out)["configs"] == json.loads(shipped)["configs"] | {"tokenizer": mine}
+
+
+def test_a_name_shows_and_copies_the_shipped_config(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = f"using the shipped config {ROOT / 'configs/pretrain/bert-base.yaml'}\n"
+    code, shown, err = cli("config", "show", "bert-base")
+    assert (code, err) == (0, said)
+    code, out, err = cli("config", "copy", "bert-base", "a/mine.yaml")
+    assert (code, out, err) == (0, "", f"{said}wrote a/mine.yaml\n")
+    assert cli("config", "show", "a/mine.yaml") == (0, shown, "")
+    Path("a/mine.yaml").write_text("changed")
+    code, _, err = cli("config", "copy", "gpt1", "a/mine.yaml")
+    assert code == 2  # the name of a tokenizer's config too
+    assert "write pretrain/gpt1 or tokenizer/gpt1" in err
+    code, _, err = cli("config", "copy", "pretrain/gpt1", "a/mine.yaml")
+    assert code == 2
+    assert "a/mine.yaml exists already" in err
+    assert Path("a/mine.yaml").read_text() == "changed"
+
+
+def test_a_file_here_wins_over_the_shipped_name(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bert-base").write_text(
+        "run: mine\nalgorithm: wordpiece\nfamily: bert\nvocab_size: 999\ndata: {train: [a.txt]}\n"
+    )
+    code, out, err = cli("config", "show", "bert-base")
+    assert (code, err) == (0, "")
+    assert "run: mine\n" in out
+
+
+def test_a_folder_of_data_does_not_hide_the_config_that_reads_it(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("blimp").mkdir()
+    code, _, err = cli("eval", "blimp", "model=nothing/here")
+    assert code == 3
+    assert f"using the shipped config {ROOT / 'configs/eval/blimp.yaml'}\n" in err
+    Path("bert").mkdir()
+    code, _, err = cli("eval", "bert")
+    assert code == 2
+    assert "bert: no tokenizer folder" in err

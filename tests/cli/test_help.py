@@ -10,6 +10,7 @@ import pytest
 from typer.main import get_command
 
 from plmctl.cli import app
+from plmctl.config.shipped import shipped
 from tests.cli.conftest import ROOT, Cli
 
 HEAVY = ("torch", "transformers", "datasets", "numpy", "accelerate", "evaluate", "rich", "yaml")
@@ -26,6 +27,7 @@ def commands() -> Iterator[tuple[str, ...]]:
 
 
 COMMANDS = sorted(commands())
+SHIPPED = {name for one in shipped() for name in (one.name, one.place)}
 
 
 def imported(*arguments: str) -> set[str]:
@@ -98,8 +100,9 @@ def test_the_example_is_a_command_line_that_is_right(cli: Cli, command: tuple[st
         arguments = shlex.split(example.partition(">")[0])
         assert tuple(arguments[: len(command)]) == command
         given = arguments[len(command) :]
-        if given and given[0].endswith(".yaml"):
-            code, _, err = cli("config", "show", str(ROOT / given[0]), *given[1:])
+        if given and given[0] in SHIPPED:
+            settings = (argument for argument in given[1:] if "=" in argument)
+            code, _, err = cli("config", "show", given[0], *settings)
             assert code == 0, err
 
 

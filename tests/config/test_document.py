@@ -183,16 +183,3 @@ def test_bad_bytes_are_named_by_line(tmp_path: Path) -> None:
 def test_a_folder_is_no_config(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read(tmp_path)
-
-
-def test_a_missing_file_names_near_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("configs/demo").mkdir(parents=True)
-    Path("configs/demo/pretrain.yaml").touch()
-    Path("mine.yaml").touch()
-    for asked, near in (("mien.yaml", "mine.yaml"), ("demo/pretrain.yaml", "configs/demo/pre")):
-        with pytest.raises(ConfigError, match=f"{asked}: no such file; did you mean {near}"):
-            read(asked)
-    with pytest.raises(ConfigError) as raised:
-        read("something-quite-different")
-    assert raised.value.message == "something-quite-different: no such file"

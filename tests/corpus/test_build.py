@@ -269,7 +269,7 @@ def test_progress_is_in_bytes_and_ends_full(tmp_path: Path, corpus: Path) -> Non
 
 
 SCRIPT = """
-import sys
+import os, resource, sys
 from pathlib import Path
 from plmctl.config.data import DataConfig
 from plmctl.corpus.build import build
@@ -277,19 +277,22 @@ from tests.corpus.encoders import SlowEncoder, StuckEncoder
 
 if __name__ == "__main__":
     config = DataConfig(train=(sys.argv[1],), valid=0.1)
+    if files := int(os.environ.get("FILES", 0)):
+        most = len(os.listdir("/proc/self/fd")) + files
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     build(config, {encoder}, root=Path(sys.argv[2]), processes=2, progress=lambda *_: None,
           notice=print)
 """
 
 
 def start(
-    tmp_path: Path, corpus: Path, root: Path, encoder: str = "SlowEncoder()"
+    tmp_path: Path, corpus: Path, root: Path, encoder: str = "SlowEncoder()", files: int = 0
 ) -> "subprocess.Popen[bytes]":
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(encoder=encoder), encoding="utf-8")
     return subprocess.Popen(
         [sys.executable, str(script), f"{corpus}/*.txt", str(root)],
-        env=os.environ | {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", "FILES": f"{files}"},
         start_new_session=True,
         stderr=subprocess.PIPE,
     )
@@ -342,7 +345,7 @@ def test_a_killed_worker_is_told_plainly(tmp_path: Path, corpus: Path) -> None:
     os.kill(children(process.pid)[-1], signal.SIGKILL)
     _, errors = process.communicate(timeout=300)
     assert PlmError.__name__.encode() in errors
-    assert b"was killed, perhaps for want of memory" in errors
+    assert b"was killed, perhaps because memory ran out" in errors
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at processes in /proc")
@@ -363,14 +366,24 @@ def test_a_worker_killed_while_it_waits_for_work_leaves_none_behind(tmp_path: Pa
     (idle,) = set(workers) - {stuck}
     os.kill(idle, signal.SIGKILL)
     _, errors = process.communicate(timeout=300)
-    assert b"was killed, perhaps for want of memory" in errors
+    assert b"was killed, perhaps because memory ran out" in errors
     assert not any(Path(f"/proc/{pid}/cwd").exists() for pid in (stuck, idle))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at files in /proc")
+@pytest.mark.parametrize("files", [6, 10])
+def test_processes_that_cannot_be_started_are_told_plainly(
+    tmp_path: Path, corpus: Path, files: int
+) -> None:
+    """A limit on open files that is reached by the pool, or by one of its processes."""
+    _, errors = start(tmp_path, corpus, tmp_path / "stores", files=files).communicate(timeout=300)
+    assert b"cannot be started: Too many open files\n  raise the limit (ulimit -n" in errors
 
 
 def test_two_builds_at_once_make_one_store(tmp_path: Path, corpus: Path) -> None:
     root = tmp_path / "stores"
     both = [start(tmp_path, corpus, root) for _ in range(2)]
-    assert [process.wait(timeout=60) for process in both] == [0, 0]
+    assert [process.wait(timeout=300) for process in both] == [0, 0]
     (folder,) = root.iterdir()
     make(DataConfig(train=(f"{corpus}/*.txt",), valid=0.1), tmp_path / "whole")
     assert tree(root) == tree(tmp_path / "whole")

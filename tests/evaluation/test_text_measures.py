@@ -13,10 +13,12 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from plmctl.config.evaluate import EvalConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation import measures
 from plmctl.evaluation.likelihood.reader import open_reader
 from plmctl.evaluation.likelihood.sentences import sentences
+from plmctl.training.engine import precision
 from tests.evaluation.models import FAMILIES, subject
 from tests.runs.conftest import corpus_text, run_main, sentence
 
@@ -86,6 +88,14 @@ def test_a_uniform_model_has_log2_of_the_vocabulary(
     ties.write_text("\n".join(["sentence_good\tsentence_bad", *rows]) + "\n", encoding="utf-8")
     found = take("minimal_pairs", folder, data=[str(ties)])
     assert (found["accuracy"], found["ties"], found["pairs"]) == (0.0, 5, 5)
+    assert (found["accuracy/token"], found["accuracy/byte"]) == (0.0, 0.0)
+    # Of different lengths: the sum prefers the shorter one, and a mean over tokens still ties.
+    rows = [f"{sentence(n)}\t{sentence(n)} {sentence(n + 1)}" for n in range(3)]
+    rows += [f"{sentence(n)} {sentence(n + 1)}\t{sentence(n)}" for n in range(7)]
+    ties.write_text("\n".join(["sentence_good\tsentence_bad", *rows]) + "\n", encoding="utf-8")
+    found = take("minimal_pairs", folder, data=[str(ties)])
+    assert (found["accuracy"], found["shorter"], found["ties"]) == (0.3, 0.3, 0)
+    assert found["accuracy/token"] == 0.0
 
 
 def test_figures_of_perplexity_agree(folder_of: Folders, text: str) -> None:
@@ -135,8 +145,51 @@ def test_minimal_pairs_compare_sums(family: str, folder_of: Folders, pairs: Path
     assert found["pairs"] == 40
     assert [row["paradigm"] for row in found["paradigms"]] == ["order", "swap"]
     assert [row["accuracy"] for row in found["paradigms"]] == [right[:30].mean(), right[30:].mean()]
+    for unit, sizes in (
+        ("token", [len(tokens.ids) for tokens in reader.tokens([[sentence(n)] for n in numbers])]),
+        ("byte", [len(sentence(n).encode()) for n in numbers]),
+    ):
+        others = bad.tokens if unit == "token" else np.array(sizes)  # the same letters
+        mean_right = good / np.array(sizes) > bad.log_probability / others
+        assert found[f"accuracy/{unit}"] == mean_right.mean()
+        assert [row[unit] for row in found["paradigms"]] == [
+            mean_right[:30].mean(), mean_right[30:].mean(),
+        ]  # fmt: skip
     share = right.mean()
     assert found["accuracy_se"] == pytest.approx(math.sqrt(share * (1 - share) / 39))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_scores_are_those_of_fp32(
+    family: str, folder_of: Folders, pairs: Path, tmp_path: Path
+) -> None:
+    """A folder saved in bf16 is read and scored in fp32, on whatever device."""
+    of_half = shutil.copytree(folder_of(family), tmp_path / "bf16")
+    of_whole = shutil.copytree(folder_of(family), tmp_path / "fp32")
+    weights = load_file(of_half / "model.safetensors")
+    rounded = {name: weight.bfloat16() for name, weight in weights.items()}
+    save_file(rounded, of_half / "model.safetensors", {"format": "pt"})
+    whole = {name: weight.float() for name, weight in rounded.items()}
+    save_file(whole, of_whole / "model.safetensors", {"format": "pt"})
+    config = json.loads((of_half / "config.json").read_text())
+    (of_half / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    found, expected = (
+        sentences(open_reader(subject(at)), [sentence(n) for n in range(4)]).log_probability
+        for at in (of_half, of_whole)
+    )
+    assert found.tolist() == expected.tolist()
+
+
+def test_evaluation_is_in_fp32_unless_asked_otherwise() -> None:
+    measure = {"name": "minimal_pairs", "data": ["pairs.jsonl"]}
+    for compute, asked in (
+        ({}, "fp32"),
+        ({"device": "cuda"}, "fp32"),
+        ({"precision": "bf16"}, "bf16"),
+    ):
+        made = {"run": "r", "model": "m", "measures": [measure], "compute": compute}
+        config = EvalConfig.model_validate(made)
+        assert precision(config.compute, cuda=True) == asked
 
 
 def test_unknown_words_are_paid_for(folder_of: Folders, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, BertForMaskedLM
 
 from plmctl import families, registry
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, DataError
 from plmctl.modeling.span_boundary import HEAD_FILE
 from plmctl.modeling.teacher import alternate, begin_as
 from tests.families.test_families import build, count
@@ -131,7 +131,11 @@ def test_the_boundary_head_is_beside_the_model(tmp_path: Path) -> None:
     assert not info["missing_keys"]
     plain.save_pretrained(tmp_path / "without")
     torch.manual_seed(1)
-    again = families.get("spanbert").load(str(tmp_path / "without"), ("mlm", "sbo"))
+    family, without, told = families.get("spanbert"), str(tmp_path / "without"), []
+    with pytest.raises(DataError, match=HEAD_FILE):
+        family.load(without, ("mlm", "sbo"))
+    again = family.load(without, ("mlm", "sbo"), new_heads=told.append)
+    assert told == [f"{without}: new, with random weights: sbo ({HEAD_FILE})"]
     embeddings = plain.get_input_embeddings().weight
     assert torch.equal(again.get_input_embeddings().weight, embeddings)
     assert again.sbo.linear1.weight.std().item() == pytest.approx(0.02, rel=0.05)

@@ -38,7 +38,10 @@ def made(name: str, folder: str) -> tuple[Any, Network, Batch]:
     labels = task.labels_of(config, ROWS)
     examples = task.make(config, ROWS, task.tokenizer(config, folder), labels, 40, "train")
     torch.manual_seed(5)
-    network = Network(task.load(config, folder, labels, pretrained=True, changes={}), task.forward)
+    network = Network(
+        task.load(config, folder, labels, pretrained=True, changes={}, new_heads=print),
+        task.forward,
+    )
     three = np.array([n for n in range(len(ROWS)) if n % 3])  # so many options each
     batch = examples.collate(np.zeros_like(three), three)
     mask = batch.inputs["attention_mask"]

@@ -54,7 +54,7 @@ def pretrain(
         results |= _validation(mlm, nsp) if valid else {}
         evaluation(folder, "valid", {"kind": "pretrain", "results": results})
         evaluation(folder, "samples", filled())
-        (folder / "model").mkdir()
+        model(folder)
     return folder
 
 
@@ -82,8 +82,39 @@ def finetune(folder: Path, *, seed: int = 0, accuracy: float = 0.72) -> Path:
         }
     write(folder, config, lines)
     evaluation(folder, "valid", {"kind": "finetune", "results": classes(accuracy)})
-    (folder / "model").mkdir()
+    model(folder)
     return folder
+
+
+def grid(folder: Path, *, seeds: tuple[int, ...] = (9, 10), status: str | None = None) -> Path:
+    """A folder of ``--grid``: two settings, and some seeds of each."""
+    values = {0.001: 0.7, 0.003: 0.72}
+    write(folder, {"run": str(folder), "model": "m", "task": {"name": "classification"}}, [])
+    for name in ("metrics.jsonl", "events", "environment.json"):
+        (folder / name).unlink()
+    rows = []
+    for rate, accuracy in values.items():
+        runs = {}
+        for seed in seeds:
+            member = finetune(folder / f"lr={rate}" / f"seed={seed}", seed=seed, accuracy=accuracy)
+            runs[str(member)] = accuracy
+        rows.append({"setting": {"optim.lr": rate}, "runs": runs, "n": len(seeds), "std": 0.0})
+        rows[-1] |= dict.fromkeys(("median", "mean", "min", "max", "best"), accuracy)
+        rows[-1]["best_run"] = str(member)
+    document = {"kind": "protocol", "metric": "accuracy", "settings": rows, "chosen": rows[1]}
+    evaluation(folder, "protocol", document)
+    if status is not None:
+        files = ["eval/protocol.json", "report.html"]
+        text = json.dumps({"status": status, "files": files, "message": "no rows <left>"})
+        (folder / "status.json").write_text(text)
+    return folder
+
+
+def model(folder: Path) -> None:
+    """What says that a model folder is one; no weights are in it."""
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text("{}")
+    (folder / "model" / "model.safetensors").write_bytes(b"")
 
 
 def classes(accuracy: float = 0.72, labels: list[str] = ERAS) -> dict[str, object]:

@@ -119,6 +119,47 @@ def test_an_evaluation_without_training(tmp_path):
     assert found.texts("dd")[:2] == ["3.000", "20.10"]
 
 
+@pytest.mark.parametrize("status", [None, "finished", "failed"])
+def test_a_folder_of_several_runs_has_its_settings_and_each_run(tmp_path, status):
+    found = report(tmp_path, made.grid(tmp_path / "grid", status=status))
+    said = "failed: 4 of 4 runs" if status == "failed" else "finished"
+    assert found.texts("h1") == [f"grid{said}"]
+    assert found.texts("h2")[:2] == ["Settings by accuracy", "Finetuning"]
+    names = [f"lr={rate}/seed={seed}" for rate in (0.001, 0.003) for seed in (9, 10)]
+    assert [text for text in found.texts("th") if "optim.lr=" in text] == [
+        "optim.lr=0.001", "optim.lr=0.003",
+    ]  # fmt: skip
+    best = [
+        "".join(text)
+        for tag, given, text in found.elements
+        if tag == "td" and given.get("class") == "figure best"
+    ]
+    assert best[0] == "0.720"  # of the chosen setting
+    assert "lr=0.003/seed=10" in found.texts("td")
+    assert [text for text in found.texts("th") if text in names] == [*names, *names]
+    assert [f"{name}finished" for name in names] == [
+        text for text in found.texts("summary") if text.startswith("lr=")
+    ]
+    assert found.attributes("svg")  # the curves of its runs
+    notes = ["It failed: no rows <left>"] if status == "failed" else []
+    assert [text for text in found.texts("li") if "logged" in text or "failed" in text] == notes
+
+
+def test_a_folder_of_several_runs_beside_another(tmp_path):
+    found = report(tmp_path, made.grid(tmp_path / "grid"), made.finetune(tmp_path / "era"))
+    assert found.texts("h1") == ["5 runs"]
+    assert found.texts("h2")[:2] == ["Settings by accuracy: grid", "Finetuning"]
+    assert {"grid/lr=0.001/seed=9", "era"} <= set(found.texts("th"))
+    assert not [text for text in found.texts("th") if "not finished" in text]
+
+
+def test_a_folder_of_several_runs_before_they_are_compared(tmp_path):
+    folder = made.grid(tmp_path / "grid")
+    (folder / "eval" / "protocol.json").unlink()
+    (folder / "lr=0.003" / "seed=10" / "model" / "model.safetensors").unlink()
+    assert report(tmp_path, folder).texts("h1") == ["gridnot finished: 3 of 4 runs"]
+
+
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 
 

@@ -1,11 +1,16 @@
 """Wrong input gives one clear message, the right exit code, and nothing is lost or overwritten."""
 
 import gzip
+import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
-from tests.runs.conftest import Cli, pretrain_config, write
+from plmctl.corpus.split import share_of
+from tests.runs.conftest import Cli, corpus_text, pretrain_config, run_main, write
 
 
 def refused(result: tuple[int, str, str], code: int, *words: str) -> None:
@@ -104,6 +109,50 @@ def test_a_sequence_longer_than_the_positions(cli: Cli) -> None:
         "seq_len 32",
         "16 positions",
     )
+
+
+def test_a_sequence_longer_than_the_positions_is_refused_before_text_is_read(cli: Cli) -> None:
+    settings = ["data.store=unread-store", "train.phases.0.seq_len=1024"]
+    refused(cli("pretrain", "bert.yaml", "run=x", *settings), 2, "seq_len 1024", "512 positions")
+    assert not Path("unread-store").exists()
+
+
+MIXED = "data={train: [], mixture: [%s, {name: small, train: [nine.txt], weight: 1}], valid: 0.1}"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("bert", ["data.valid=[one.txt]"], ["the validation text:", "needs two documents"]),
+        ("bert", ["data.valid=0.004"], ["the validation text:", "increase data.valid"]),
+        (
+            "bert",
+            [MIXED % "{name: big, train: [text.txt], weight: 1}"],
+            ["the validation text of the source 'small'", "increase data.valid"],
+        ),
+        ("gpt2", ["data.valid=[word.txt]"], ["the validation text:", "one sequence of 32"]),
+    ],
+)
+def test_a_validation_text_that_cannot_be_scored_is_refused_before_the_first_step(
+    cli: Cli, name: str, settings: list[str], words: list[str]
+) -> None:
+    Path("one.txt").write_text(corpus_text(1), encoding="utf-8")
+    documents = sorted(corpus_text(9).split("\n\n"), key=share_of)[1:]  # one of them is held out
+    Path("nine.txt").write_text("\n\n".join(documents), encoding="utf-8")
+    Path("word.txt").write_text("Anna.\n", encoding="utf-8")
+    refused(cli("pretrain", f"{name}.yaml", "run=x", *settings), 3, "data.valid: ", *words)
+    assert not Path("x").exists()
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_a_metric_that_the_task_lacks_is_refused_before_the_first_step(
+    cli: Cli, pretrained: dict[str, Path], keep: str
+) -> None:
+    config = finetune_config(pretrained["bert"]) | {"run": f"unknown-metric-{keep}"}
+    config["train"] |= {"metric": "acuracy", "keep": keep}
+    write("metric.yaml", config)
+    refused(cli("finetune", "metric.yaml"), 2, "'acuracy'; did you mean 'accuracy'?")
+    assert not Path(f"unknown-metric-{keep}/metrics.jsonl").exists()
 
 
 def test_an_objective_that_the_family_has_no_heads_for(cli: Cli) -> None:
@@ -206,7 +255,7 @@ def test_a_share_that_holds_nothing_out_is_told_of(cli: Cli) -> None:
     settings = ["data.train=[few.txt]", "data.valid=0.001", "train.batch_size=2"]
     code, _, err = cli("pretrain", "bert.yaml", "run=held-out-nothing", *settings)
     assert code == 0
-    assert err.count("data.valid: no document is among the 0.001 that are held out") == 1
+    assert err.count("the validation split (0.001 of the documents) is empty") == 1
 
 
 def finetune_config(run: Path) -> dict:
@@ -234,3 +283,99 @@ def test_more_tokens_than_the_network_has_positions_for(
         f"{there} at most",
     )
     assert not Path("too-long").exists()
+
+
+@pytest.fixture(scope="module")
+def damaged(
+    world: Path, pretrained: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], str]:
+    """``damaged(folder, part)``: a copy of a model folder without the tensors named so."""
+    root = tmp_path_factory.mktemp("damaged")
+    finetuning = {
+        "run": "whole-tuned",
+        "model": str(pretrained["bert"] / "model"),
+        "task": {"name": "classification"},
+        "data": {"train": ["rows.tsv"], "valid": ["rows.tsv"]},
+        "train": {"epochs": 0.1, "batch_size": 8, "max_length": 16},
+        "compute": {"device": "cpu"},
+    }
+    write("whole-tuned.yaml", finetuning)
+    assert run_main("finetune", "whole-tuned.yaml") == 0
+    sources = {**pretrained, "tuned": world / "whole-tuned"}
+
+    def make(source: str, part: str) -> str:
+        folder = root / f"{source}-{part}"
+        if not folder.exists():
+            shutil.copytree(sources[source] / "model", folder)
+            weights = load_file(folder / "model.safetensors")
+            left = {name: weight for name, weight in weights.items() if part not in name}
+            assert left.keys() < weights.keys()
+            save_file(left, folder / "model.safetensors", {"format": "pt"})
+        return str(folder)
+
+    return make
+
+
+EVAL = "measures=[{name: %s, data: [%s]}]"
+COMMANDS = {
+    "predict a mask": ("bert", "layer.1.", ["predict", "{}", "Anna sees [MASK]"]),
+    "predict a class": ("tuned", "classifier.weight", ["predict", "{}", "Anna sees"]),
+    "predict rows": ("tuned", "pooler", ["predict", "{}", "--input", "rows.tsv"]),
+    "predict a text": ("gpt2", "wpe", ["predict", "{}", "Anna sees"]),
+    "eval text": (
+        "bert", "word_embeddings", ["eval", "e.yaml", "model={}", EVAL % ("mlm", "text.txt")]
+    ),
+    "eval sentences": (
+        "gpt2", "h.1.", ["eval", "e.yaml", "model={}", EVAL % ("perplexity", "text.txt")]
+    ),
+    "eval a task": (
+        "tuned", "layer.0.", ["eval", "e.yaml", "model={}", EVAL % ("task", "rows.tsv")]
+    ),
+    "finetune": ("bert", "layer.1.", ["finetune", "whole-tuned.yaml", "run=lost", "model={}"]),
+    "finetune again": (
+        "tuned", "classifier.bias", ["finetune", "whole-tuned.yaml", "run=lost2", "model={}"]
+    ),
+    "pretrain": ("bert", "cls.predictions.transform", ["pretrain", "bert.yaml", "run=lost3",
+        "model={family: bert, init_from: {}}"]),
+    "pretrain with a teacher": ("bert", "layer.0.", ["pretrain", "student.yaml",
+        "objective.teacher={}"]),
+    "generate": ("gpt2", "h.0.", ["generate", "{}", "--prompt", "Anna"]),
+    "neighbours": ("bert", "LayerNorm.bias", ["neighbours", "{}", "text.txt", "--word", "Anna"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_model_folder_that_lacks_weights(
+    name: str, cli: Cli, damaged: Callable[[str, str], str]
+) -> None:
+    source, part, arguments = COMMANDS[name]
+    write("e.yaml", {"run": f"e-{name}", "model": "m", "measures": [{"name": "nsp", "data": ["t"]}],
+        "compute": {"device": "cpu"}})  # fmt: skip
+    student = pretrain_config("bert") | {
+        "run": "student",
+        "model": {"family": "distilbert", "size": "tiny", "n_layers": 1, "dim": 32, "n_heads": 2,
+            "hidden_dim": 128},
+        "objective": {"name": "distillation", "teacher": "x"},
+    }  # fmt: skip
+    write("student.yaml", student)
+    folder = damaged(source, part)
+    result = cli(*(argument.replace("{}", folder) for argument in arguments))
+    refused(result, 3, f"{folder}: the weights do not fit the model", "missing", part)
+
+
+def test_a_head_that_a_command_creates_is_named(cli: Cli, pretrained: dict[str, Path]) -> None:
+    model = str(pretrained["bert"] / "model")
+    Path("new.tsv").write_text("text\tlabel\nAnna\ta\nBela\tb\nCarl\ta\nDora\tb\n")
+    finetuning = {
+        "run": "new-head", "model": model, "task": {"name": "classification"},
+        "data": {"train": ["new.tsv"], "valid": ["new.tsv"]},
+        "train": {"epochs": 1, "batch_size": 4, "max_length": 16}, "compute": {"device": "cpu"},
+    }  # fmt: skip
+    write("new-head.yaml", finetuning)
+    code, _, err = cli("finetune", "new-head.yaml")
+    assert code == 0, err
+    assert err.count(f"{model}: new, with random weights: ") == 1
+    again = json.dumps("new-head/model")
+    code, _, err = cli("finetune", "new-head.yaml", "run=new-again", f"model={again}")
+    assert code == 0, err
+    assert "random weights" not in err

@@ -84,7 +84,8 @@ def test_two_processes_give_the_run_of_one(run: Path, tmp_path: Path) -> None:
     for name in ("carried.safetensors", "model.safetensors"):
         ours, theirs = (load_file(folder / name) for folder in folders)
         for key, value in ours.items():
-            assert torch.allclose(value, theirs[key], atol=2e-6), key
+            # As a whole: what a single element comes to depends on the processor's kernels.
+            assert (value - theirs[key]).norm() <= 5e-6 * value.norm(), key
 
 
 def test_evaluation(cli: Cli, run: Path) -> None:

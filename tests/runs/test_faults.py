@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from plmctl.runs.launch import descendants
-from tests.runs.conftest import Cli, corpus_text, pretrain_config, write
+from tests.processes import in_two_processes
+from tests.runs.conftest import Cli, corpus_text, pretrain_config, run_main, write
 from tests.runs.test_bad_input import finetune_config
 
 PLMCTL = [sys.executable, "-m", "plmctl"]
@@ -129,6 +130,122 @@ def test_a_run_folder_that_cannot_be_written(cli: Cli) -> None:
     assert cli("pretrain", "gpt2.yaml", "run=frozen")[0] == 0
 
 
+def status(run: str) -> dict:
+    return json.loads(Path(run, "status.json").read_text())
+
+
+def test_a_run_says_how_it_stands(cli: Cli) -> None:
+    """Stopped, failed, finished; running only while it is, or after a kill."""
+    command = ["pretrain", "gpt2.yaml", "run=stands", "log.every=1"]
+    assert cli(*command, "--until=3")[0] == 75
+    assert status("stands")["status"] == "stopped"
+    assert "after step 3 of 6" in status("stands")["message"]
+    log = Path("stands/metrics.jsonl")
+    whole = log.read_bytes()
+    log.unlink()
+    code, _, err = cli(*command)
+    assert code == 3
+    assert "--accept-gap" in err
+    assert status("stands")["status"] == "failed"
+    assert "metrics.jsonl" in status("stands")["message"]
+    assert not log.exists()
+    log.write_bytes(whole)
+    assert cli(*command)[0] == 0
+    assert status("stands")["status"] == "finished"
+    assert status("stands")["files"] == [
+        "model", "eval/valid.json", "eval/samples.json", "report.html",
+    ]  # fmt: skip
+    assert "gridfinished" not in Path("stands/report.html").read_text()
+    assert "not finished" not in Path("stands/report.html").read_text()
+
+
+def test_a_gap_in_the_log_is_accepted_on_request(cli: Cli) -> None:
+    command = ["pretrain", "gpt2.yaml", "run=gap", "log.every=1"]
+    assert cli(*command, "--until=3")[0] == 75
+    lines = Path("gap/metrics.jsonl").read_bytes().splitlines(keepends=True)
+    Path("gap/metrics.jsonl").write_bytes(lines[0])
+    assert cli(*command)[0] == 3
+    code, _, err = cli(*command, "--accept-gap")
+    assert code == 0
+    assert "continuing with a gap: the checkpoint belongs to 3 lines, and 1 are there" in err
+    steps = [line["step"] for line in records("gap")]
+    assert steps == [1, 4, 5, 6, 6]
+
+
+def test_two_processes_refuse_a_log_that_lost_lines(world: Path, tmp_path: Path) -> None:
+    """Both end: none waits for the other in a collective."""
+    command = ["pretrain", "gpt2.yaml", "run=gap-of-two", "launch.processes=2", "log.every=1"]
+
+    def exits(code: int, *more: str) -> None:
+        def body(rank: int) -> None:
+            assert run_main(*command, *more) == code
+
+        in_two_processes(body, tmp_path)
+
+    exits(75, "--until=3")
+    whole = Path("gap-of-two/metrics.jsonl").read_bytes()
+    Path("gap-of-two/metrics.jsonl").write_bytes(whole[:-20])
+    exits(3)
+    assert status("gap-of-two")["status"] == "failed"
+    exits(0, "--accept-gap")
+    assert [line["step"] for line in records("gap-of-two")] == [1, 2, 4, 5, 6, 6]
+
+
+@pytest.mark.parametrize("left", [[], [".lock"], [".config.yaml.writing"]])
+def test_what_a_kill_in_the_first_write_leaves_is_continued(cli: Cli, left: list[str]) -> None:
+    folder = Path(f"begun-{len(left)}{''.join(left)[:4]}")
+    folder.mkdir()
+    for name in left:
+        (folder / name).write_text("run: beg")
+    assert cli("pretrain", "gpt2.yaml", f"run={folder}", "--until=1")[0] == 75
+    assert not (folder / ".config.yaml.writing").exists()
+    (folder / "config.yaml").unlink()
+    assert cli("pretrain", "gpt2.yaml", f"run={folder}", "--until=1")[0] == 2  # it has a log
+
+
+def test_an_empty_model_folder_is_no_finished_run(cli: Cli, pretrained: dict[str, Path]) -> None:
+    """Nor is one without weights, whose files are kept. Runs of older versions have no status."""
+    run = Path("emptied")
+    shutil.copytree(pretrained["gpt2"], run)
+    command = ["pretrain", "gpt2.yaml", "run=emptied"]
+    (run / "status.json").unlink()
+    whole = (run / "model/model.safetensors").read_bytes()
+    code, _, err = cli(*command)
+    assert code == 0
+    assert "is finished" in err
+    assert not (run / "status.json").exists()
+    (run / "model/model.safetensors").unlink()
+    assert cli(*command)[0] == 0
+    assert (run / "model/model.safetensors").read_bytes() == whole
+    assert (run / "model.incomplete-1/config.json").is_file()
+    shutil.rmtree(run / "model")
+    (run / "model").mkdir()
+    assert cli(*command)[0] == 0
+    assert (run / "model/model.safetensors").read_bytes() == whole
+    assert not (run / "model.incomplete-2").exists()
+
+
+def test_a_model_without_results_and_checkpoints_is_not_trained_again(
+    cli: Cli, pretrained: dict[str, Path]
+) -> None:
+    run = Path("pruned")
+    shutil.copytree(pretrained["gpt2"], run)
+    shutil.rmtree(run / "checkpoints")
+    (run / "report.html").unlink()
+    before = (run / "model/model.safetensors").stat().st_mtime_ns
+    command = ["pretrain", "gpt2.yaml", "run=pruned"]
+    assert cli(*command)[0] == 0  # the report alone
+    assert (run / "report.html").is_file()
+    assert (run / "model/model.safetensors").stat().st_mtime_ns == before
+    (run / "eval/valid.json").unlink()
+    code, _, err = cli(*command)
+    assert code == 1
+    assert "the model is there, eval/valid.json is not, and no checkpoint is left" in err
+    (run / "status.json").write_text("{")
+    assert cli(*command)[0] == 1
+    assert (run / "model/model.safetensors").stat().st_mtime_ns == before
+
+
 def test_until_stops_and_the_same_command_goes_on(cli: Cli) -> None:
     assert cli("pretrain", "bert.yaml", "run=halves", "log.every=1", "--until=3")[0] == 75
     assert records("halves")[-1]["step"] == 3
@@ -180,6 +297,7 @@ def test_a_process_of_a_run_is_lost(world: Path) -> None:
         err = process.communicate()[1]
     assert process.returncode == 128 + signal.SIGKILL, err
     assert "of 2 was ended by SIGKILL\n  run the same command again" in err
+    assert status("lost")["status"] == "failed"
     more = records("lost")[-1]["step"] + 3
     again = [*PLMCTL, "pretrain", "lost.yaml", LONG, "launch.processes=1", f"--until={more}"]
     done = subprocess.run(again, capture_output=True, text=True, check=False)

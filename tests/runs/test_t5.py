@@ -98,6 +98,8 @@ def test_a_run_leaves_a_model_that_the_auto_class_loads(
     model = AutoModelForSeq2SeqLM.from_pretrained(run / "model").eval()
     assert (model.lm_head.weight is model.shared.weight) == (version == "v1.0")
     assert model.config.scale_decoder_outputs == (version == "v1.0")
+    config = json.loads((run / "model" / "config.json").read_text())
+    assert config["tie_word_embeddings"] == (version == "v1.0")
     assert model.generation_config.eos_token_id == 1
     assert model.generation_config.decoder_start_token_id == 0
     words = AutoTokenizer.from_pretrained(run / "model")
@@ -153,6 +155,27 @@ def test_a_model_is_continued_and_measured(
     assert code == 0, err
     model = AutoModelForSeq2SeqLM.from_pretrained(world / "t5-adapt" / "model")
     assert model.lm_head.weight is not model.shared.weight
+    assert cli("export", "t5-adapt", "t5-adapt-export")[0] == 0
+    rows = [{"text": f"{name} sees", "label": name} for name in ("Anna", "Bela")] * 4
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (world / "t5-rows.jsonl").write_text(lines, encoding="utf-8")
+    finetuning = {
+        "run": "t5-tuned",
+        "model": "t5-adapt/model",
+        "task": {"name": "text_to_text", "source": "{text}", "target": "label"},
+        "data": {"train": ["t5-rows.jsonl"], "valid": ["t5-rows.jsonl"]},
+        "train": {"epochs": 1, "batch_size": 4, "max_length": 16},
+        "compute": {"device": "cpu"},
+    }
+    write("t5-tuned.yaml", finetuning)
+    assert cli("finetune", "t5-tuned.yaml")[0] == 0
+    # Each writer says what the tensors are: 1.1 has two matrices.
+    for folder in (start, "t5-adapt/model", "t5-adapt-export", "t5-tuned/model"):
+        weights = load_file(world / folder / "model.safetensors")
+        assert not torch.equal(weights["shared.weight"], weights["lm_head.weight"])
+        saved = json.loads((world / folder / "config.json").read_text())
+        assert saved["tie_word_embeddings"] is False
+        assert (world / folder / "tokenizer_probe.json").is_file()
     measures = [
         {"name": name, "data": ["text.txt"], "seq_len": 32, "max_samples": 50}
         for name in ("span_corruption", "prefix_lm")
@@ -174,6 +197,28 @@ def test_a_model_is_continued_and_measured(
     code, _, err = cli("eval", "t5-foreign.yaml")
     assert code == 2
     assert "a model of type 't5' cannot be measured by clm" in " ".join(err.split())
+
+
+def test_predict_fills_sentinels(cli: Cli, finished: Callable[..., Path]) -> None:
+    model = str(finished("span_corruption", "v1.1") / "model")
+    text = "Anna <extra_id_0> Bela at the <extra_id_1> ."
+    code, out, err = cli("predict", model, text, "--json")
+    assert code == 0, err
+    (answer,) = json.loads(out)["answers"]
+    assert [one["sentinel"] for one in answer["answers"]] == ["<extra_id_0>", "<extra_id_1>"]
+    network = AutoModelForSeq2SeqLM.from_pretrained(model)
+    words = AutoTokenizer.from_pretrained(model)
+    with torch.inference_mode():
+        written = network.generate(
+            words(text, return_tensors="pt").input_ids, max_new_tokens=80, do_sample=False
+        )
+    said = words.decode(written[0].tolist()).removeprefix("<pad>").split("</s>")[0]
+    after = said.partition("<extra_id_0>")[2].split("<extra_id_")[0].strip()
+    assert (answer["answers"][0]["token"] or "") == after
+    code, _, err = cli("predict", model, "Anna sees")
+    assert code == 2
+    assert "no <extra_id_0> in 'Anna sees'" in err
+    assert f"plmctl generate {model}" in err
 
 
 def test_preview_shows_spans(cli: Cli, tokenizer: Path) -> None:

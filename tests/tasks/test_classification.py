@@ -33,7 +33,7 @@ def finetuned(folder: str, labels: tuple[str, ...], place: Path, **fields) -> No
     """A folder as finetuning leaves it."""
     config = TASK.Config(**fields)
     torch.manual_seed(1)
-    model = TASK.load(config, folder, labels, pretrained=True, changes={})
+    model = TASK.load(config, folder, labels, pretrained=True, changes={}, new_heads=print)
     model.save_pretrained(place)
     TASK.tokenizer(config, folder).save_pretrained(place)
     tasks.Finetuned(config, labels, 32).write(place)
@@ -161,9 +161,9 @@ def test_folders_of_others_are_known_by_their_config(folder: Folder, tmp_path: P
         assert (made.config.problem, made.labels) == (problem, labels)
     config = json.loads((tmp_path / "regression" / "config.json").read_text())
     assert config["id2label"] == {"0": "score"}
-    CHOICE.load(CHOICE.Config(), folder("bert"), (), pretrained=True, changes={}).save_pretrained(
-        tmp_path / "choice"
-    )
+    CHOICE.load(
+        CHOICE.Config(), folder("bert"), (), pretrained=True, changes={}, new_heads=print
+    ).save_pretrained(tmp_path / "choice")
     assert tasks.finetuned(str(tmp_path / "choice")).config.name == "multiple_choice"
 
 
@@ -196,5 +196,7 @@ def test_fresh_weights_are_drawn_in_the_same_order_in_every_process(
     drawn: list[nn.Module] = []
     monkeypatch.setattr(classifier, "truncated_normal_", lambda module, _: drawn.append(module))
     labels = ("a", "b")
-    model: Any = TASK.load(TASK.Config(), folder("spanbert"), labels, pretrained=True, changes={})
+    model: Any = TASK.load(
+        TASK.Config(), folder("spanbert"), labels, pretrained=True, changes={}, new_heads=print
+    )
     assert drawn == [model.bert.pooler.dense, model.classifier]

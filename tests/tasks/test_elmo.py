@@ -37,7 +37,9 @@ def bilm(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def loaded(bilm: str, *, pretrained: bool = True, **changes: Any) -> Any:
     torch.manual_seed(1)
-    return tagging.load(tagging.Config(), bilm, LABELS, pretrained=pretrained, changes=changes)
+    return tagging.load(
+        tagging.Config(), bilm, LABELS, pretrained=pretrained, changes=changes, new_heads=print
+    )
 
 
 def made(bilm: str, length: int = 12) -> tagging.Tagging:
@@ -137,7 +139,9 @@ def test_classification(bilm: str, tmp_path: Path, text: Any) -> None:
     labels = classification.labels_of(config, rows)
     tokenizer = classification.tokenizer(config, bilm)
     step = classification.make(config, rows, tokenizer, labels, 16, "train")
-    made = classification.load(config, bilm, labels, pretrained=True, changes={"dropout": 0.2})
+    made = classification.load(
+        config, bilm, labels, pretrained=True, changes={"dropout": 0.2}, new_heads=print
+    )
     assert type(made) is ElmoForSequenceClassification
     assert made.dropout.p == 0.2
     network = Network(made.eval(), classification.forward)

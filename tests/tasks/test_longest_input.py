@@ -28,7 +28,7 @@ def runs(model: str, length: int) -> bool:
     config = task.Config(name="classification")
     rows = rows_of({"text": TEXT, "label": "x"})
     examples = task.make(config, rows, task.tokenizer(config, model), ("x", "y"), length, "score")
-    made = task.load(config, model, ("x", "y"), pretrained=True, changes={}).eval()
+    made = task.load(config, model, ("x", "y"), pretrained=True, changes={}, new_heads=print).eval()
     batch = examples.collate(*torch.zeros(2, 1, dtype=torch.int64).numpy())
     assert batch.inputs["input_ids"].shape[-1] == length
     try:
@@ -43,11 +43,18 @@ def runs(model: str, length: int) -> bool:
 def test_networks_around_an_encoder_are_as_long(family: str, folder: Folder) -> None:
     task = tasks.get("classification")
     config = task.Config(name="classification", pooling="mean")
-    made = task.load(config, folder(family), ("x", "y"), pretrained=True, changes={})
+    made = task.load(
+        config, folder(family), ("x", "y"), pretrained=True, changes={}, new_heads=print
+    )
     assert longest_input(made.config) == 64
     task = tasks.get("tagging")
     mixed = task.load(
-        task.Config(layers="mix"), folder(family), ("O", "B-X"), pretrained=True, changes={}
+        task.Config(layers="mix"),
+        folder(family),
+        ("O", "B-X"),
+        pretrained=True,
+        changes={},
+        new_heads=print,
     )
     assert longest_input(mixed.config) == 64
 

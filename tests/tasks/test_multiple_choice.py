@@ -121,7 +121,7 @@ def test_a_choice_is_learnt(folder: Folder) -> None:
     for family in ("bert", "gpt1", "gpt2"):
         made = TASK.make(config, rows, TASK.tokenizer(config, folder(family)), (), 40, "train")
         torch.manual_seed(0)
-        model = TASK.load(config, folder(family), (), pretrained=True, changes={})
+        model = TASK.load(config, folder(family), (), pretrained=True, changes={}, new_heads=print)
         engine = tiny_engine(Network(model, TASK.forward), lr=3e-3)
         batches = StepBatches(made, Slicing(8, 8), 7)[0]
         losses = [update(engine, made, batches, None, 1, False).losses for _ in range(30)]

@@ -18,7 +18,9 @@ ROWS = rows_of({"text": "a b c", "label": "x"}, {"text": "d", "label": "z"})
 
 def logits(config, folder: str, **options) -> tuple[torch.Tensor, Network]:  # noqa: ANN001
     torch.manual_seed(2)
-    model = TASK.load(config, folder, LABELS, **{"pretrained": True, "changes": {}, **options})
+    model = TASK.load(
+        config, folder, LABELS, **{"pretrained": True, "changes": {}, "new_heads": print, **options}
+    )
     made = TASK.make(config, ROWS, TASK.tokenizer(config, folder), LABELS, 20, "score")
     network = Network(model, TASK.forward).eval()
     with torch.no_grad():

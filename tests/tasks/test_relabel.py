@@ -18,7 +18,9 @@ CLASSIFICATION, TAGGING = tasks.get("classification"), tasks.get("tagging")
 
 def loaded(model: str, labels: tuple[str, ...], task: Any = CLASSIFICATION, **fields: Any) -> Any:
     torch.manual_seed(next(SEEDS))
-    return task.load(task.Config(**fields), model, labels, pretrained=True, changes={})
+    return task.load(
+        task.Config(**fields), model, labels, pretrained=True, changes={}, new_heads=print
+    )
 
 
 def head(model: Any) -> torch.Tensor:

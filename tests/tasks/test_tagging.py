@@ -55,7 +55,7 @@ def made(
 def loaded(model: str, **fields: Any) -> Network:
     torch.manual_seed(0)
     config = tagging.Config(**fields)
-    network = tagging.load(config, model, LABELS, pretrained=True, changes={})
+    network = tagging.load(config, model, LABELS, pretrained=True, changes={}, new_heads=print)
     return Network(network, tagging.forward).eval()
 
 
@@ -227,7 +227,12 @@ def test_every_family_has_the_head(bert: str, tmp_path: Path, kind: str, layers:
     model = str(tmp_path)
     for pretrained in (True, False):
         network = tagging.load(
-            tagging.Config(layers=layers), model, LABELS, pretrained=pretrained, changes={}
+            tagging.Config(layers=layers),
+            model,
+            LABELS,
+            pretrained=pretrained,
+            changes={},
+            new_heads=print,
         )
         step = made(model, ROWS[:2])
         batch = step.collate(np.zeros(2, int), np.array([0, 1]))
@@ -311,7 +316,9 @@ def test_a_family_without_the_head_is_refused(tmp_path: Path) -> None:
 
 
 def test_published_taggers_are_known_by_their_class(bert: str, tmp_path: Path) -> None:
-    network = tagging.load(tagging.Config(), bert, LABELS, pretrained=True, changes={})
+    network = tagging.load(
+        tagging.Config(), bert, LABELS, pretrained=True, changes={}, new_heads=print
+    )
     network.save_pretrained(tmp_path)
     known = tasks.finetuned(str(tmp_path))
     assert (known.config.name, known.labels) == ("tagging", LABELS)

@@ -90,7 +90,8 @@ def test_the_loss_is_that_of_transformers(folder: str) -> None:
 
 
 def test_micro_batches_add_up(folder: str) -> None:
-    made, net = examples(folder), network(folder)
+    # In double precision: the logits of an untied head are large, and float32 rounds them.
+    made, net = examples(folder), network(folder).double()
     found = {}
     for size in (12, 5, 1):
         net.zero_grad()
@@ -103,9 +104,9 @@ def test_micro_batches_add_up(folder: str) -> None:
         gradient = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
         found[size] = total, count, gradient.clone()
     for size in (5, 1):
-        assert found[size][0] == pytest.approx(found[12][0], rel=1e-5)
+        assert found[size][0] == pytest.approx(found[12][0], rel=1e-6)
         assert found[size][1] == found[12][1]
-        assert (found[size][2] - found[12][2]).norm() < 1e-5 * found[12][2].norm()
+        assert (found[size][2] - found[12][2]).norm() < 1e-6 * found[12][2].norm()
 
 
 @pytest.mark.parametrize("fields", [{}, {"decoding": "beam", "beams": 3}])

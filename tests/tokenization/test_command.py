@@ -1,6 +1,7 @@
 """``plmctl train-tokenizer`` as a user runs it."""
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,13 +10,15 @@ import yaml
 
 from plmctl.__main__ import main
 from plmctl.errors import ConfigError
+from plmctl.runs import train_tokenizer
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import load_tokenizer
+from plmctl.tokenization.units import pattern
 from plmctl.tokenization.vocab import Vocab
 from tests.tokenization.conftest import TEXTS
 
 Command = Callable[..., tuple[int, str, str]]
-FILES = ("tokenizer.json", "tokenizer_config.json", "SHA256SUMS")
+FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer_probe.json", "SHA256SUMS")
 
 
 @pytest.fixture
@@ -57,7 +60,9 @@ def test_a_folder_for_any_use(command: Command) -> None:
     assert code == 0
     assert "vocabulary" in out
     assert "150" in out
-    assert set(FILES) | {"config.yaml", "eval"} == {path.name for path in Path("tok").iterdir()}
+    assert set(FILES) | {"config.yaml", "eval", "status.json", ".lock"} == {
+        path.name for path in Path("tok").iterdir()
+    }
     assert load_tokenizer("tok").mask_token_id == Vocab.from_folder("tok").mask == 4
     assert Encoder("tok").vocab_size == 150
 
@@ -109,6 +114,26 @@ def test_a_run_that_was_cut_short_is_done_again(command: Command) -> None:
     assert command()[0] == 0
     assert content("tok") == before
     assert not Path("tok/.saving").exists()
+
+
+def test_what_was_measured_is_measured_again_where_it_is_lost(command: Command) -> None:
+    """As a version that measured last left it when it was killed before."""
+    assert command()[0] == 0
+    before, results = content("tok"), json.loads(Path("tok/eval/tokenizer.json").read_text())
+    held_out = Path("tok/eval/held_out.txt").read_bytes()
+    trained = Path("tok/tokenizer.json").stat().st_mtime_ns
+    for lost in (["eval/tokenizer.json"], ["eval/held_out.txt", "status.json"]):
+        for name in lost:
+            Path("tok", name).unlink()
+        code, _, err = command()
+        assert code == 0, err
+        assert "is completed" in err
+    again = json.loads(Path("tok/eval/tokenizer.json").read_text())
+    del results["results"]["seconds"]
+    assert again == results
+    assert Path("tok/eval/held_out.txt").read_bytes() == held_out
+    assert content("tok") == before
+    assert Path("tok/tokenizer.json").stat().st_mtime_ns == trained
 
 
 def test_a_tokenizer_that_was_changed_is_refused(command: Command) -> None:
@@ -167,3 +192,68 @@ def test_an_empty_corpus(command: Command) -> None:
     assert code == 3
     assert "no text in text.txt" in err
     assert not Path("tok").exists()
+
+
+def words(count: int, seed: int) -> list[str]:
+    """Words of two to four syllables; few are alike."""
+    draws = random.Random(seed)
+    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
+    return ["".join(draws.choices(syllables, k=draws.randint(2, 4))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("lines", [1, 50])
+def test_some_text_is_held_out_of_any_lines(command: Command, lines: int) -> None:
+    """Of a large text about its share of the bytes, of one long line too; nothing is lost."""
+    text = words(180_000, seed=1)
+    each = len(text) // lines
+    content = "\n".join(" ".join(text[n * each : (n + 1) * each]) for n in range(lines))
+    Path("text.txt").write_text(content)
+    code, out, err = command("--json")
+    assert code == 0, err
+    figures = json.loads(out)
+    assert figures["tokens per word"] > 1
+    held_out = Path("tok/eval/held_out.txt").read_text().splitlines()
+    size = sum(map(len, held_out))
+    assert figures["measured on"] == f"{size / 1e6:,.3f} MB held out"
+    assert 0.005 <= size / len(content) < 0.006
+    assert len(held_out) >= 5
+    assert all(line.strip() in content for line in held_out)
+    assert not {word for line in held_out for word in line.split()} - set(text)  # none is cut
+
+
+def test_what_is_held_out_does_not_depend_on_the_order_of_files(command: Command) -> None:
+    for name in ("a", "b"):
+        text = words(75_000, seed=ord(name))
+        lines = (" ".join(text[n : n + 25]) for n in range(0, len(text), 25))
+        Path(f"{name}.txt").write_text("\n".join(lines))
+    made = {}
+    for run, order in (("ab", "[a.txt, b.txt]"), ("ba", "[b.txt, a.txt]")):
+        assert command(f"run={run}", f"data.train={order}")[0] == 0
+        held_out = Path(run, "eval", "held_out.txt").read_text().splitlines()
+        made[run] = sorted(held_out), content(run)["tokenizer.json"]
+    assert made["ab"] == made["ba"]
+
+
+def test_a_small_text_in_a_large_file_is_measured_on_itself(command: Command) -> None:
+    """Only reading shows that a table has little text: none of it can be spared."""
+    row = {"text": "a word and another word", "other": "x" * 1_200_000}
+    Path("text.jsonl").write_text(json.dumps(row))
+    code, out, err = command("data.train=[text.jsonl]", "--json")
+    assert code == 0, err
+    assert json.loads(out)["measured on"] == "0.000 MB of the text that it learned from"
+    assert Path("tok/eval/held_out.txt").read_text() == "a word and another word\n"
+
+
+def test_pieces_of_a_line_are_the_line() -> None:
+    """And they are cut where no unit of a tokenizer is."""
+    draws = random.Random(3)
+    spaced = "".join(w + " " * draws.randint(1, 3) for w in words(3000, seed=2))
+    for line in (spaced, f"  {spaced}", "中文" * 3000, " " * 5000, "a" + " " * 3000 + "b"):
+        pieces = list(train_tokenizer._pieces(line))
+        assert "".join(pieces) == line
+        assert max(map(len, pieces)) <= 1000
+    for kind in ("bert", "bytes", "spaces"):
+        find = pattern(kind).findall
+        assert [unit for piece in train_tokenizer._pieces(spaced) for unit in find(piece)] == find(
+            spaced
+        )

@@ -38,7 +38,10 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-000011", "step-000100"]
 
 
-@pytest.mark.parametrize("damage", ["bytes", "size", "missing", "manifest"])
+NO_MANIFEST = ["{", "{}", "[]", '{"model.safetensors": 3}', '{"metrics.jsonl": {"lines": 1}}']
+
+
+@pytest.mark.parametrize("damage", ["bytes", "size", "missing", "unlisted", *NO_MANIFEST])
 def test_a_damaged_checkpoint_is_passed_over_and_kept(tmp_path: Path, damage: str) -> None:
     checkpoints = Checkpoints(tmp_path, 3)
     good = checkpoints.save(1, trained(), {})
@@ -52,13 +55,17 @@ def test_a_damaged_checkpoint_is_passed_over_and_kept(tmp_path: Path, damage: st
         os.truncate(weights, 10)
     elif damage == "missing":
         weights.unlink()
+    elif damage == "unlisted":  # a file that no hash is known of would be believed
+        (bad / "carried.safetensors").write_bytes(weights.read_bytes())
     else:
-        (bad / "manifest.json").write_text("{")
+        (bad / "manifest.json").write_text(damage)
     newest, faults = checkpoints.newest()
     assert newest == good
     assert len(faults) == 1
     assert "step-000002" in faults[0]
     assert bad.is_dir()
+    (tmp_path / "step-notes").mkdir()  # somebody's own
+    assert checkpoints.newest()[0] == good
 
 
 def test_a_half_written_one_is_not_seen(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from plmctl.training.display import Display, Pace
 
 RUN = """
 import time
+import plmctl.training.display
+plmctl.training.display._PLAIN = 600.0  # a busy machine may take longer than the usual seconds
 from plmctl.training.display import Display, work_progress
 with work_progress("preparing") as progress:
     for done in range(0, 101, 20):
@@ -85,9 +87,9 @@ def test_a_file_gets_plain_lines_and_no_control_codes(environment):
     lines = plain(**environment).splitlines()
     assert lines[0] == "pretraining bert: 30 steps, going on after step 10"
     assert lines[1].startswith("step 11/30  loss 5.2500  lr 9.00e-04  31,002 tok/s  eta ")
-    assert lines[2].startswith("step 30/30  loss 5.2500  lr 9.00e-04  31,002 tok/s  in 0:0")
+    assert lines[2].startswith("step 30/30  loss 5.2500  lr 9.00e-04  31,002 tok/s  in ")
     assert lines[3] == "step 30  validation  loss 4.500  accuracy/mlm 0.250"
-    assert len(lines) == 4  # twenty records within five seconds: the first and the last are shown
+    assert len(lines) == 4  # twenty records between two due lines: the first and the last are shown
 
 
 def on_terminal(columns: str) -> str:
@@ -113,8 +115,8 @@ def on_terminal(columns: str) -> str:
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert process.wait(timeout=60) == 0
-    reader.join(timeout=10)
+    assert process.wait(timeout=300) == 0
+    reader.join(timeout=60)
     os.close(main)
     return seen.getvalue().decode()
 

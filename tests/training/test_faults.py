@@ -6,18 +6,24 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import Dataset
+from torch.utils.data._utils import signal_handling
 
 from plmctl.corpus.store import TokenStore
-from plmctl.errors import PlmError
+from plmctl.errors import DataError, PlmError
+from plmctl.modeling.batch import Batch
 from plmctl.runs.launch import descendants
 from plmctl.training.checkpoint import Checkpoints, Retention, restore
-from plmctl.training.loader import Slicing
+from plmctl.training.loader import Slicing, reporting_dead_workers, training_batches
 from tests.training.conftest import Train, limited, tiny_engine, tiny_network, tiny_plan
 from tests.training.test_checkpoint import trained
 from tests.training.test_loop import metrics
@@ -133,6 +139,63 @@ def test_the_log_goes_on_without_gap_or_repetition(
     assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 9))
 
 
+@pytest.mark.parametrize("background", [False, True])
+def test_a_log_that_lost_lines_is_told_and_nothing_is_touched(
+    background: bool, store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    plan = replace(tiny_plan("clm", store, steps=(8,), save_every=3), background=background)
+    with pytest.raises(PlmError, match="after step 5 of 8"):
+        run_plan(tiny_engine(tiny_network("clm")), replace(plan, until=5), tmp_path)
+    log = tmp_path / "metrics.jsonl"
+    whole = log.read_bytes()
+    log.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="up to step 5 are missing or changed: .* 5 lines"):
+        run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path)
+    assert log.read_bytes() == whole[: len(whole) // 2]
+    log.write_bytes(whole)
+    run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path)
+    assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 9))
+
+
+def test_a_checkpoint_of_an_older_version_continues_with_a_notice(
+    store: TokenStore, tmp_path: Path, run_plan: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tiny_plan("clm", store, steps=(8,))
+    with pytest.raises(PlmError, match="after step 5 of 8"):
+        run_plan(tiny_engine(tiny_network("clm")), replace(plan, until=5), tmp_path)
+    manifest = tmp_path / "checkpoints" / "step-000005" / "manifest.json"
+    entries = json.loads(manifest.read_text())
+    del entries["metrics.jsonl"]
+    manifest.write_text(json.dumps(entries))
+    run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path)
+    assert capsys.readouterr().err.count("made by an older version") == 1
+    assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 9))
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_last_validation_that_fails_costs_no_step(
+    background: bool, store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    plan = replace(tiny_plan("clm", store, steps=(6,)), background=background)
+
+    def failing(*, stop: object = None) -> dict[str, float]:
+        raise DataError("this text cannot be scored")
+
+    def fine(*, stop: object = None) -> dict[str, float]:
+        return {"valid/loss": 2.0}
+
+    with pytest.raises(DataError, match="cannot be scored"):
+        run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path / "a", failing)
+    assert steps(tmp_path / "a" / "checkpoints") == [6]
+    for name in ("a", "b"):
+        run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path / name, fine)
+    log_a, log_b = (metrics(tmp_path / name) for name in ("a", "b"))
+    assert [line["step"] for line in log_a] == [1, 2, 3, 4, 5, 6, 6]
+    assert [line.get("loss") for line in log_a] == [line.get("loss") for line in log_b]
+    run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path / "a", fine)  # nothing is left to do
+    assert [line["step"] for line in metrics(tmp_path / "a")] == [1, 2, 3, 4, 5, 6, 6]
+
+
 # PyTorch raises in whatever runs at that moment, which may be a destructor.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_process_that_makes_batches_dies(
@@ -195,7 +258,7 @@ from tests.training.conftest import tiny_engine, tiny_network, tiny_plan
 from plmctl.corpus.store import TokenStore
 from plmctl.training.checkpoint import Checkpoints
 from plmctl.training.journal import Journal
-from plmctl.training.loader import Slicing
+from plmctl.training.loader import Slicing, reporting_dead_workers, training_batches
 from plmctl.training.loop import Phase, train
 from plmctl.training.telemetry import peak_memory
 
@@ -264,3 +327,115 @@ def test_an_example_that_does_not_fit_is_told(
         )
     said = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     assert [event["micro_batch_size"] for event in said[1:]] == [2, 1]
+
+
+class Steps(Dataset):
+    """Batches of so many tensors, made by processes whose numbers are in them."""
+
+    def __init__(self, tensors: int, dies_at: int | None = None) -> None:
+        self.tensors, self.dies_at = tensors, dies_at
+
+    def __getitem__(self, step: int) -> list[Batch]:
+        if step == self.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        inputs = {str(name): torch.full((3,), os.getpid()) for name in range(self.tensors)}
+        return [Batch(inputs, {}, 1, 1)]
+
+
+def pid_of(batches: list[Batch]) -> int:
+    return int(batches[0].inputs["0"][0])
+
+
+def taken(steps: Dataset, workers: int, at_each: Callable[[list[Batch]], None]) -> int:
+    """How many steps came before a worker's death was reported."""
+    count = 0
+
+    def take() -> None:
+        nonlocal count
+        made = training_batches(steps, 0, 200, workers=workers, pin=False)
+        with reporting_dead_workers(), closing(made):
+            for batches in made:
+                count += 1
+                at_each(batches)
+
+    with pytest.raises(PlmError, match=r"(?s)a process that makes batches died.*same command"):
+        take()
+    return count
+
+
+def kill(batches: list[Batch]) -> None:
+    os.kill(pid_of(batches), signal.SIGKILL)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_dies_at_any_moment_is_one_error(workers: int) -> None:
+    """Before its first batch, at a later one, while it waits, in the middle of a large message."""
+    before = set(descendants(os.getpid()))
+    assert taken(Steps(1, dies_at=0), workers, lambda batches: None) == 0
+    assert taken(Steps(1, dies_at=9), workers, lambda batches: None) <= 9
+    assert taken(Steps(1), workers, kill) < 20
+    # The message of a step is larger than a pipe: its worker is killed with half of it written.
+    assert taken(Steps(600), workers, kill) < 20
+    assert set(descendants(os.getpid())) <= before
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_worker_that_dies_while_it_hands_over_a_tensor(
+    seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor's memory is asked for at the worker's socket, which then closes unanswered.
+
+    PyTorch's own signal handler reports most deaths first; without it the broken connection is all
+    that is seen.
+    """
+    if not seen:
+        previous = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        monkeypatch.setattr(signal_handling, "_SIGCHLD_handler_set", True)
+    killer: list[threading.Timer] = []
+
+    def stop_then_kill(batches: list[Batch]) -> None:
+        os.kill(pid_of(batches), signal.SIGSTOP)  # its next batches are in the pipe by then
+        killer.append(threading.Timer(0.5, os.kill, (pid_of(batches), signal.SIGKILL)))
+        killer[0].start()
+
+    def first(batches: list[Batch]) -> None:
+        if not killer:
+            time.sleep(0.3)
+            stop_then_kill(batches)
+
+    assert taken(Steps(1), 1, first) == 1
+    killer[0].join()
+    if not seen:
+        signal.signal(signal.SIGCHLD, previous)
+
+
+class Closing(Steps):
+    """Its process loses its connections a while before it ends, as one that is being killed."""
+
+    def __getitem__(self, step: int) -> list[Batch]:
+        if step == 2:
+            time.sleep(0.2)  # step 1 is in the pipe by then, but for the memory of its tensors
+            os.closerange(3, 1000)
+            time.sleep(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(step)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_connection_that_breaks_before_the_worker_is_dead() -> None:
+    assert taken(Closing(1), 1, lambda batches: time.sleep(0.5)) <= 1
+
+
+def test_an_error_in_a_workers_own_code_is_no_death() -> None:
+    class Wrong(Steps):
+        def __getitem__(self, step: int) -> list[Batch]:
+            raise RuntimeError("a defect")
+
+    with (
+        pytest.raises(RuntimeError, match=r"(?s)Caught RuntimeError in DataLoader.*a defect"),
+        reporting_dead_workers(),
+        closing(training_batches(Wrong(1), 0, 9, workers=1, pin=False)) as made,
+    ):
+        next(made)

@@ -8,7 +8,7 @@ from plmctl.training.loader import Slicing, StepBatches, examples_of, scoring_ba
 from tests.training.conftest import tiny_plan
 
 
-@given(st.integers(1, 500), st.integers(1, 64), st.integers(0, 2**32))
+@given(st.integers(1, 200), st.integers(1, 64), st.integers(0, 2**32))
 @settings(deadline=None)
 def test_an_epoch_has_every_sample_once(size: int, batch: int, seed: int) -> None:
     steps = -(-2 * size // batch)

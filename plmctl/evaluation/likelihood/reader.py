@@ -174,9 +174,10 @@ class Reader:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        from transformers import AutoTokenizer
+        from plmctl.tokenization.load import load_tokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(self.name).backend_tokenizer
+        whole: Any = load_tokenizer(self.name)
+        tokenizer = whole.backend_tokenizer
         tokenizer.encode_special_tokens = True
         tokenizer.no_truncation()
         return tokenizer

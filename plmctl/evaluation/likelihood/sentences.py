@@ -11,6 +11,7 @@ from plmctl.errors import DataError
 from plmctl.evaluation.likelihood import bidirectional, causal, encoder_decoder, masked
 from plmctl.evaluation.likelihood.masked import Variant
 from plmctl.evaluation.likelihood.reader import Kind, Reader, Tokens
+from plmctl.evaluation.likelihood.rows import Ints
 from plmctl.evaluation.likelihood.scores import Floats, Scores
 
 DEFINITIONS: dict[Kind, str] = {
@@ -35,11 +36,13 @@ class Sentences:
 
     Attributes:
         log_probability: [N] in nats.
+        tokens: [N] that count in it.
         cut: Sentences that were longer than the context, and were cut from the left.
         unknown: Tokens that stand for anything not in the vocabulary.
     """
 
     log_probability: Floats
+    tokens: Ints
     cut: int
     unknown: int
 
@@ -74,6 +77,7 @@ def sentences(
     scores = _score(reader, kept, variant, span)
     return Sentences(
         -scores.nll - scores.first * np.log(reader.outputs),
+        np.array([len(tokens.ids) for tokens in kept], dtype=np.int64),
         sum(len(tokens.ids) > room for tokens in read),
         sum(tokens.unknown for tokens in read),
     )

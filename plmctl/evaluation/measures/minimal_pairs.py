@@ -1,11 +1,13 @@
 """Minimal pairs (Warstadt et al., 2020, BLiMP): is the good sentence the more probable one?
 
-Whole sentences are compared by their summed log-probability, without a division by length. A tie is
-wrong.
+Whole sentences are compared by their summed log-probability, without a division by length; beside
+it stand the accuracies by the mean per token and per UTF-8 byte. A tie is wrong. By the sum, a
+model that gives every token the same probability prefers the sentence of fewer tokens:
+``shorter`` is its accuracy.
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -15,6 +17,12 @@ from plmctl.config.members import MeasureConfig
 from plmctl.corpus.tables import Row
 from plmctl.errors import DataError
 from plmctl.evaluation.measures import EACH, Each, Subject, digest
+
+if TYPE_CHECKING:
+    from plmctl.evaluation.likelihood.rows import Ints
+    from plmctl.evaluation.likelihood.scores import Floats
+
+_ROUNDING = 1e-6  # relative, of a score that is summed over tokens in float32
 
 
 class Config(MeasureConfig):
@@ -36,7 +44,7 @@ class Config(MeasureConfig):
 
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:
-    """Accuracy with its standard error, of each file and of all pairs."""
+    """Accuracies by sum, token and byte with their standard errors, per file and of all pairs."""
     from plmctl.evaluation.likelihood import uncertainty
     from plmctl.evaluation.likelihood.reader import open_reader
     from plmctl.evaluation.likelihood.sentences import definition, sentences
@@ -45,32 +53,63 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     reader = open_reader(subject)
     texts = [text for pairs in files.values() for pair in pairs for text in pair]
     found = sentences(reader, texts, config.variant, config.span)
-    good, bad = found.log_probability.reshape(-1, 2).T
-    right, ties = (good > bad).astype(np.float64), good == bad
+    sizes = np.array([len(text.encode()) for text in texts])
+    compared = {
+        "accuracy": _compared(found.log_probability),
+        "accuracy/token": _compared(found.log_probability / found.tokens),
+        "accuracy/byte": _compared(found.log_probability / sizes),
+    }
+    right = {name: sign > 0 for name, sign in compared.items()}
+    shorter = found.tokens[::2] < found.tokens[1::2]
     cuts = np.cumsum([len(pairs) for pairs in files.values()])[:-1]
+    parts = {name: np.split(hits, cuts) for name, hits in right.items()}
     paradigms = [
         {
-            "paradigm": name,
-            "accuracy": float(part.mean()),
-            "accuracy_se": uncertainty.of_mean(part),
-            "pairs": len(part),
+            "paradigm": file,
+            "accuracy": float(parts["accuracy"][number].mean()),
+            "accuracy_se": uncertainty.of_mean(parts["accuracy"][number].astype(np.float64)),
+            "token": float(parts["accuracy/token"][number].mean()),
+            "byte": float(parts["accuracy/byte"][number].mean()),
+            "shorter": float(shorter_here.mean()),
+            "pairs": len(shorter_here),
         }
-        for name, part in zip(files, np.split(right, cuts), strict=True)
+        for number, (file, shorter_here) in enumerate(
+            zip(files, np.split(shorter, cuts), strict=True)
+        )
     ]
+    figures: dict[str, Any] = {}
+    for name, hits in right.items():
+        figures[name] = float(hits.mean())
+        error = name.replace("accuracy", "accuracy_se", 1)
+        figures[error] = uncertainty.of_mean(hits.astype(np.float64))
     return {
-        "accuracy": float(right.mean()),
-        "accuracy_se": uncertainty.of_mean(right),
-        "pairs": len(right),
-        "ties": int(ties.sum()),
+        **figures,
+        "shorter": float(shorter.mean()),
+        "pairs": len(shorter),
+        "ties": int((compared["accuracy"] == 0).sum()),
         "cut": found.cut,
         "unknown": found.unknown,
         "paradigms": paradigms,
-        EACH: {"": Each("accuracy", digest(texts), right.tolist())},
+        EACH: {"": Each("accuracy", digest(texts), right["accuracy"].astype(float).tolist())},
         "definition": (
-            "share of pairs whose good sentence has the higher score, ties wrong; score: "
+            "share of pairs whose good sentence has the higher score, ties (equal to 1e-6) wrong; "
+            "token, byte: the score over the sentence's tokens or UTF-8 bytes; shorter: "
+            "pairs whose good sentence has fewer tokens; score: "
             + definition(reader, config.variant, config.span)
         ),
     }
+
+
+def _compared(scores: "Floats") -> "Ints":
+    """[N] 1 where the good sentence has the higher score, -1 where the bad one, 0 for a tie.
+
+    Args:
+        scores: [2 N], the good one before the bad one of each pair. What differs by less than the
+            rounding of float32 is a tie: the same sentence twice may stand in two batches.
+    """
+    good, bad = scores.reshape(-1, 2).T
+    tie = np.abs(good - bad) <= _ROUNDING * np.maximum(np.abs(good), np.abs(bad))
+    return np.where(tie, 0, np.sign(good - bad)).astype(np.int64)
 
 
 def _read(config: Config) -> dict[str, list[tuple[str, str]]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ from transformers import (
     GPT2DoubleHeadsModel,
     OpenAIGPTDoubleHeadsModel,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 
 from plmctl.errors import ConfigError
@@ -21,45 +21,64 @@ from plmctl.modeling.gpt1_attention import fuse
 from plmctl.modeling.heads.decoder import add_rows
 from plmctl.modeling.heads.relabel import load_over
 from plmctl.modeling.initialization import truncated_normal_
+from plmctl.modeling.load import NewHeads
 
 _CHOICE = {"openai-gpt": OpenAIGPTDoubleHeadsModel, "gpt2": GPT2DoubleHeadsModel}
 """Where AutoModelForMultipleChoice has none."""
 
 
+@dataclass(frozen=True)
+class TokenIds:
+    """What a network gets from its tokenizer.
+
+    Attributes:
+        pad: The padding token, for a network whose config names none.
+        new: Tokens that finetuning adds to the family's vocabulary (GPT-1).
+    """
+
+    pad: int | None
+    new: tuple[int, ...]
+
+
 def load_classifier(
     model: str,
-    tokenizer: PreTrainedTokenizerBase,
-    new_ids: Sequence[int],
+    tokens: TokenIds,
     *,
     pretrained: bool,
     changes: Mapping[str, Any],
     choice: bool = False,
+    new_heads: NewHeads | None = None,
 ) -> PreTrainedModel:
     """A network with a head on whole texts, in float32.
 
     Args:
         model: A model folder or Hub id.
-        tokenizer: With its family's template: its padding token becomes the network's.
-        new_ids: Of tokens that finetuning adds to the family's vocabulary (GPT-1).
+        tokens: Of its tokenizer, with its family's template.
         pretrained: False keeps the architecture and draws every weight anew.
         changes: To its config.
         choice: One number an option, for multiple choice.
+        new_heads: Is told of a new head; None: the folder has to have one.
 
     Raises:
         ConfigError: The family has no such head.
+        DataError: As ``load_network``.
     """
     config: Any = config_of(model)
     cls = _class(model, config, choice)
     if config.pad_token_id is None:  # transformers' GPT classes find the last token by it
-        config.pad_token_id = tokenizer.pad_token_id
+        config.pad_token_id = tokens.pad
     for name, value in changes.items():
         setattr(config, name, value)
-    made, fresh = _made(cls, model, config, pretrained)
+    if pretrained:
+        made, fresh = load_over(cls, model, config, new_heads)
+    else:
+        made = cls.from_config(config, dtype=torch.float32) if _is_auto(cls) else cls(config)
+        fresh = [""]  # all of it
     if config.model_type in ("bert", "albert"):  # whose published code draws so
         for module in map(made.get_submodule, fresh):
             truncated_normal_(module, config.initializer_range)
-    if new_ids and max(new_ids) >= made.get_input_embeddings().num_embeddings:
-        add_rows(made, list(new_ids))
+    if tokens.new and max(tokens.new) >= made.get_input_embeddings().num_embeddings:
+        add_rows(made, list(tokens.new))
     whole: PreTrainedModel = fuse(made) if config.model_type == "openai-gpt" else made
     return whole
 
@@ -82,14 +101,6 @@ def _class(model: str, config: Any, choice: bool) -> Any:
     if type(config) not in auto._model_mapping:  # noqa: SLF001  # transformers has no accessor
         raise ConfigError(f"{model}: a {config.model_type} has no head for {task}")
     return auto
-
-
-def _made(cls: Any, model: str, config: Any, pretrained: bool) -> tuple[Any, list[str]]:
-    """The network, and the modules whose weights the folder does not have, by name."""
-    if not pretrained:
-        made = cls.from_config(config, dtype=torch.float32) if _is_auto(cls) else cls(config)
-        return made, [""]  # all of it
-    return load_over(cls, model, config)
 
 
 def _is_auto(cls: Any) -> bool:

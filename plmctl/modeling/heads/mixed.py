@@ -23,6 +23,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from plmctl.modeling.elmo.mix import ScalarMix
+from plmctl.modeling.load import NewHeads, load_network, tell_or_refuse
 
 
 class MixedConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
@@ -98,6 +99,7 @@ def mixed(
     pretrained: bool,
     dropout: float,
     changes: Mapping[str, Any],
+    new_heads: NewHeads | None,
 ) -> MixedForTokenClassification:
     """The network over a model folder or Hub id.
 
@@ -107,11 +109,16 @@ def mixed(
         pretrained: False draws every weight anew.
         dropout: Of the mixed vectors.
         changes: To the encoder's config.
+        new_heads: Is told of the head; None: the folder would have to have one.
+
+    Raises:
+        DataError: As ``load_network``.
     """
     config = AutoConfig.from_pretrained(model, **changes)
     made = MixedForTokenClassification(MixedConfig(encoder=config, dropout=dropout, **labels))
     if pretrained:
-        encoder = AutoModel.from_pretrained(model, config=config, dtype=torch.float32)
+        tell_or_refuse(model, made, ["mix", "classifier"], new_heads)
+        encoder = load_network(AutoModel, model, config=config, pooler_used=False).network
         made.encoder = _without_pooler(encoder)
     return made
 

@@ -23,6 +23,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from plmctl.errors import ConfigError
 from plmctl.modeling.heads.relabel import load_over
 from plmctl.modeling.initialization import truncated_normal_
+from plmctl.modeling.load import NewHeads, load_network, tell_or_refuse
 
 _OF_THE_HEAD = ("num_labels", "id2label", "label2id", "problem_type")
 _NO_ENCODERS = ("openai-gpt", "gpt2", "elmo")
@@ -102,7 +103,12 @@ def pool(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
 
 
 def load_pooled(
-    model: str, pooling: str, *, pretrained: bool, changes: Mapping[str, Any]
+    model: str,
+    pooling: str,
+    *,
+    pretrained: bool,
+    changes: Mapping[str, Any],
+    new_heads: NewHeads | None = None,
 ) -> PreTrainedModel:
     """A network with a pooled head, in float32.
 
@@ -111,9 +117,11 @@ def load_pooled(
         pooling: "cls", "mean" or "max".
         pretrained: False keeps the architecture and draws every weight anew.
         changes: To the config.
+        new_heads: Is told of a new head; None: the folder has to have one.
 
     Raises:
         ConfigError: The family has no encoder to pool.
+        DataError: As ``load_network``.
     """
     inner: Any = AutoConfig.from_pretrained(model)
     again = pretrained and isinstance(inner, PooledConfig)
@@ -139,13 +147,16 @@ def load_pooled(
     )
     config.pad_token_id = inner.pad_token_id
     if again:
-        loaded: PreTrainedModel = load_over(PooledForSequenceClassification, model, config)[0]
+        loaded: PreTrainedModel = load_over(
+            PooledForSequenceClassification, model, config, new_heads
+        )[0]
         return loaded
     made = PooledForSequenceClassification(config)
     if inner.model_type in ("bert", "albert"):  # whose published code draws so
         truncated_normal_(made, inner.initializer_range)
     if pretrained:
-        source: Any = AutoModel.from_pretrained(model, config=inner, dtype=torch.float32)
+        tell_or_refuse(model, made, ["classifier"], new_heads)
+        source: Any = load_network(AutoModel, model, config=inner, pooler_used=False).network
         source.pooler = None
         made.encoder.load_state_dict(source.state_dict())
     return made

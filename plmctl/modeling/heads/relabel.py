@@ -11,41 +11,35 @@ from typing import Any
 import torch
 from torch import nn
 
-from plmctl.errors import ConfigError
+from plmctl.modeling.load import NewHeads, load_network
 
 _DEVIATION = 0.02
 _WITH_LABELS = ("ForSequenceClassification", "ForTokenClassification")
 
 
-def load_over(cls: Any, model: str, config: Any) -> tuple[Any, list[str]]:
+def load_over(
+    cls: Any, model: str, config: Any, new_heads: NewHeads | None
+) -> tuple[Any, list[str]]:
     """A pretrained network with a head for the labels of ``config``, in float32.
 
     Args:
         cls: Of transformers, with a head.
         model: A model folder or Hub id.
         config: The network's, with ``id2label`` as it is to be.
+        new_heads: Is told of new heads; None: the folder's own head is used.
 
     Returns:
         The network, and the modules whose weights the folder does not have, by name.
 
     Raises:
-        ConfigError: Weights below the head have another shape than the config says.
+        DataError: As ``load_network``.
     """
     from plmctl.modeling.auto import config_of
 
-    made, info = cls.from_pretrained(
-        model,
-        config=config,
-        dtype=torch.float32,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-    )
-    below = f"{made.base_model_prefix}."
-    other = [name for name, *_ in info["mismatched_keys"]]
-    if wrong := [name for name in other if name.startswith(below)]:
-        raise ConfigError(f"{model}: {wrong[0]} has another shape than config.json says")
+    loaded = load_network(cls, model, config=config, new_heads=new_heads)
+    made, below = loaded.network, f"{loaded.network.base_model_prefix}."
     # In an order: they are drawn one after the other, and a set's differs from process to process.
-    fresh = sorted({name.rpartition(".")[0] for name in (*info["missing_keys"], *other)})
+    fresh = sorted({name.rpartition(".")[0] for name in loaded.fresh})
     before: Any = config_of(model)
     had = list((before.id2label or {}).values())
     names = list(config.id2label.values())

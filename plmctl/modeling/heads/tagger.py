@@ -13,6 +13,7 @@ from plmctl.modeling.auto import config_of
 from plmctl.modeling.heads.mixed import MixedConfig, mixed
 from plmctl.modeling.heads.relabel import load_over
 from plmctl.modeling.initialization import truncated_normal_
+from plmctl.modeling.load import NewHeads
 
 
 def check_tagger(model: str) -> str:
@@ -39,6 +40,7 @@ def load_tagger(
     pretrained: bool,
     mix: bool,
     changes: Mapping[str, Any],
+    new_heads: NewHeads | None = None,
 ) -> Any:
     """A network with a head on every piece, in float32, whose config names the tags.
 
@@ -48,6 +50,10 @@ def load_tagger(
         pretrained: False keeps the architecture and draws every weight anew.
         mix: The head reads a mix of all layers; a network that was saved so does anyhow.
         changes: To the config.
+        new_heads: Is told of a new head; None: the folder has to have one.
+
+    Raises:
+        DataError: As ``load_network``.
     """
     kind = check_tagger(model)
     names: dict[str, Any] = {
@@ -57,12 +63,19 @@ def load_tagger(
     }
     if mix and kind not in ("elmo", MixedConfig.model_type):
         dropout = next(iter(changes.values()), 0.1)
-        return mixed(model, names, pretrained=pretrained, dropout=dropout, changes=changes)
+        return mixed(
+            model,
+            names,
+            pretrained=pretrained,
+            dropout=dropout,
+            changes=changes,
+            new_heads=new_heads,
+        )
     config = AutoConfig.from_pretrained(model, **names, **changes)
     cls: Any = AutoModelForTokenClassification
     if not pretrained:
         return _published(cls.from_config(config, dtype=torch.float32))
-    made, fresh = load_over(cls, model, config)
+    made, fresh = load_over(cls, model, config, new_heads)
     return _published(made) if "classifier" in fresh else made
 
 

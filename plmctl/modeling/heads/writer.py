@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from plmctl.modeling.gpt1_attention import fuse
 from plmctl.modeling.heads.decoder import add_rows
 from plmctl.modeling.left_to_right import hidden_states
+from plmctl.modeling.load import load_network
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def load_writer(
     config = AutoConfig.from_pretrained(model, **changes)
     cls: Any = AutoModelForCausalLM
     made: Any = (
-        cls.from_pretrained(model, config=config, dtype=torch.float32)
+        load_network(cls, model, config=config).network
         if pretrained
         else cls.from_config(config, dtype=torch.float32)
     )

@@ -1,0 +1,69 @@
+"""Shipped configs: every one has a name, and names that are wrong are told."""
+
+from pathlib import Path
+
+import pytest
+
+from plmctl.config.load import KINDS, kind_of
+from plmctl.config.shipped import find, folder, shipped
+from plmctl.errors import ConfigError
+
+HERE = {
+    (Path("bert-base"), "pretrain"): "pretrain/bert-base",
+    (Path("bert-base.yaml"), "pretrain"): "pretrain/bert-base",
+    (Path("pretrain/bert-base"), "pretrain"): "pretrain/bert-base",
+    (Path("configs/pretrain/bert-base.yaml"), "pretrain"): "pretrain/bert-base",
+    (Path("demo/pretrain"), "pretrain"): "demo/pretrain",
+    (Path("glue/bert/mnli"), "finetune"): "finetune/glue/bert/mnli",
+    (Path("gpt3-2.7b"), "pretrain"): "pretrain/gpt3-2.7b",
+    (Path("gpt1"), "tokenizer"): "tokenizer/gpt1",
+    (Path("gpt1"), "pretrain"): "pretrain/gpt1",
+    (Path("squad"), "pretrain"): "finetune/squad",  # `load` names the right command
+}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_shipped_config_is_found_by_its_names() -> None:
+    found = list(shipped())
+    assert [one.path for one in found] == sorted(folder().rglob("*.yaml"))
+    assert len({(one.kind, one.name) for one in found}) == len(found)
+    for one in found:
+        assert kind_of(one.path) == one.kind
+        for given in (one.name, one.place, f"configs/{one.place}.yaml"):
+            assert find(Path(given), [one.kind]) == one.path
+
+
+def test_the_kind_decides_and_a_file_wins() -> None:
+    for (given, kind), place in HERE.items():
+        assert find(given, [kind]) == folder() / f"{place}.yaml"
+    Path("configs/pretrain").mkdir(parents=True)
+    mine = Path("configs/pretrain/bert-base.yaml")
+    mine.touch()
+    assert find(mine, ["pretrain"]) == mine
+    Path("bert-base").mkdir()  # a folder is no config: the name still means the shipped one
+    assert find(Path("bert-base"), ["pretrain"]) == folder() / "pretrain/bert-base.yaml"
+    assert find(Path("configs")) == Path("configs")  # `load` says that it is a folder
+
+
+@pytest.mark.parametrize(
+    ("given", "kinds", "message"),
+    [
+        ("gpt1", KINDS, r"^gpt1: 2 shipped configs have this name\n  write pretrain/gpt1 or tok"),
+        ("bert-bsae", ("pretrain",), r"no such file, and no .* did you mean bert-base or "),
+        ("rte", ("finetune",), r"did you mean glue/albert/rte or glue/bert/rte or glue/distilb"),
+        ("configs/demo/pretrian.yaml", ("pretrain",), r"did you mean demo/pretrain or"),
+        ("mien.yaml", ("eval",), r"did you mean mine.yaml\?"),
+        ("sub/mien.yaml", KINDS, r"no shipped config has this name\n  `plmctl config list`"),
+        ("a" * 5000, KINDS, "no shipped config has this name\n"),
+        (f"{'a' * 5000}/b", KINDS, "no shipped config has this name\n"),
+    ],
+)
+def test_wrong_names(given: str, kinds: tuple, message: str) -> None:
+    Path("mine.yaml").touch()
+    with pytest.raises(ConfigError, match=message) as raised:
+        find(Path(given), kinds)
+    assert raised.value.exit_code == 2
