@@ -725,9 +725,9 @@ def test_folders(finetuned: Path) -> None:
         config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
         config.pop("transformers_version")
         found[name] = {
-            "files": sorted(
-                str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()
-            ),
+            "files": {
+                str(path.relative_to(run)): "there" for path in run.rglob("*") if path.is_file()
+            },
             "config": config,
             "tensors": {
                 name: f"{kept['dtype']} {kept['shape']}"
@@ -811,6 +811,7 @@ PROMPTS = {
     "bert": ["Anna [MASK] Bela at the river.", "Carl sees [MASK]."],
     "roberta": ["Anna <mask> Bela at the river."],
     "gpt2": ["Anna sees"],
+    "t5": ["Anna <extra_id_0> Bela at the river."],
     "finetuned/single": [english(3), english(4)],
     "finetuned/tagged": [english(3)],
 }
@@ -842,18 +843,42 @@ def test_answers(finetuned: Path) -> None:
 
 # ---- Configs, and that nothing is left out ------------------------------------------------------
 
-KINDS = ["tokenizer", "pretrain", "finetune", "eval"]
 SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
 
 
 def test_configs(world: Path) -> None:
-    """Every shipped config with all its defaults, and the schemas."""
+    """Every shipped config with all its defaults."""
     shown = [
         f"### {path.relative_to(CONFIGS)}\n{command(world, 'config', 'show', str(path))}"
         for path in SHIPPED
     ]
-    check("schemas", {kind: json.loads(command(world, "config", "schema", kind)) for kind in KINDS})
     check_text("configs", "\n".join(shown))
+
+
+def test_schemas(world: Path) -> None:
+    """Keys, values, defaults and help of the four kinds."""
+    found = {}
+    for kind in ("tokenizer", "pretrain", "finetune", "eval"):
+        schema = json.loads(command(world, "config", "schema", kind))
+        definitions = schema.pop("$defs", {})
+        found[kind] = inlined(schema, definitions)
+    check("schemas", found)
+
+
+def inlined(schema: Any, definitions: dict) -> Any:
+    """A schema without the names of classes: definitions stand where they are used."""
+    if isinstance(schema, list):
+        return [inlined(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if isinstance(name := schema.get("$ref"), str):
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        return inlined({**definitions[name.rpartition("/")[2]], **rest}, definitions)
+    return {
+        key: inlined(value, definitions)
+        for key, value in schema.items()
+        if key != "discriminator" and not (key == "title" and isinstance(value, str))
+    }
 
 
 def test_plans(models: Path) -> None:
