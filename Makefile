@@ -17,7 +17,7 @@ test: .venv/dev  ## All tests but the slow ones
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 
 slow: .venv/dev  ## The longer proofs alone
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --slow -m slow
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadgroup --slow -m slow
 
 golden: .venv/dev  ## Record again what command lines do (tests/golden); then read the diff
 	GOLDEN_RECORD=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest --slow tests/golden

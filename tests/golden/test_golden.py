@@ -40,7 +40,8 @@ TIMES = (
     "seconds",
 )
 
-pytestmark = pytest.mark.slow
+# One group: its session fixtures are made once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("golden")]
 
 
 # ---- What is recorded, and how it is compared ----------------------------------------------------
