@@ -111,7 +111,7 @@ def run_digest(path: Path, overrides: Sequence[str], *, steps: int, as_json: boo
         ConfigError: A config of another kind, or the run has fewer steps.
     """
     from plmctl.runs.verify_resume import plan_of
-    from plmctl.training.digest import step_digests
+    from plmctl.training.data import step_digests
     from plmctl.training.engine import make_accelerator
 
     kind = kind_of(path, overrides)
