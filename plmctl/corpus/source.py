@@ -11,6 +11,7 @@ from typing import Literal
 
 from plmctl.corpus import sample
 from plmctl.errors import ConfigError, DataError
+from plmctl.hashing import sha256_of
 
 Kind = Literal["text", "conll", "jsonl", "csv", "tsv", "parquet", "datasets", "hf", "sample"]
 
@@ -91,8 +92,7 @@ def content_hash(sources: Sequence[Source]) -> str | None:
             return None
         for path in source.files:
             try:
-                with path.open("rb") as file:
-                    whole.update(hashlib.file_digest(file, "sha256").digest())
+                whole.update(bytes.fromhex(sha256_of(path)))
             except OSError as error:
                 raise DataError(f"{path}: {error.strerror}") from error
     return whole.hexdigest()

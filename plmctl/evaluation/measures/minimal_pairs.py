@@ -16,7 +16,8 @@ from plmctl.config.base import Text
 from plmctl.config.members import MeasureConfig
 from plmctl.corpus.tables import Row
 from plmctl.errors import DataError
-from plmctl.evaluation.measures import EACH, Each, Subject, digest
+from plmctl.evaluation.measures import EACH, Each, Subject
+from plmctl.hashing import digest_of_items
 
 if TYPE_CHECKING:
     from plmctl.evaluation.likelihood.rows import Ints
@@ -82,6 +83,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
         figures[name] = float(hits.mean())
         error = name.replace("accuracy", "accuracy_se", 1)
         figures[error] = uncertainty.of_mean(hits.astype(np.float64))
+    each = right["accuracy"].astype(np.float64).tolist()
     return {
         **figures,
         "shorter": float(shorter.mean()),
@@ -90,7 +92,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
         "cut": found.cut,
         "unknown": found.unknown,
         "paradigms": paradigms,
-        EACH: {"": Each("accuracy", digest(texts), right["accuracy"].astype(float).tolist())},
+        EACH: {"": Each("accuracy", digest_of_items(texts), each)},
         "definition": (
             "share of pairs whose good sentence has the higher score, ties (equal to 1e-6) wrong; "
             "token, byte: the score over the sentence's tokens or UTF-8 bytes; shorter: "
