@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
+from plmctl.arrays import padded
 from plmctl.config.members import TaskConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.tasks import _elmo
 from plmctl.tasks._known import known
-from plmctl.tasks._padded import padded
 from plmctl.tasks._sentences import check_scheme, sentence, tags_of
 from plmctl.tasks._words import Example, Pieces, examples
 

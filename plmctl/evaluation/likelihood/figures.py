@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from plmctl.arrays import Ints
 from plmctl.errors import DataError
 from plmctl.evaluation.likelihood import uncertainty
 from plmctl.evaluation.likelihood.reader import Reader, Tokens
-from plmctl.evaluation.likelihood.rows import Ints
 from plmctl.evaluation.likelihood.scores import Floats, Scores
 from plmctl.evaluation.likelihood.texts import Corpus
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.evaluation.likelihood.rows import Ints
+from plmctl.arrays import Ints
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from plmctl.arrays import Ints
 from plmctl.errors import DataError
 from plmctl.evaluation.likelihood import bidirectional, causal, encoder_decoder, masked
 from plmctl.evaluation.likelihood.masked import Variant
 from plmctl.evaluation.likelihood.reader import Kind, Reader, Tokens
-from plmctl.evaluation.likelihood.rows import Ints
 from plmctl.evaluation.likelihood.scores import Floats, Scores
 
 DEFINITIONS: dict[Kind, str] = {

@@ -20,7 +20,7 @@ from plmctl.evaluation.measures import EACH, Each, Subject
 from plmctl.hashing import digest_of_items
 
 if TYPE_CHECKING:
-    from plmctl.evaluation.likelihood.rows import Ints
+    from plmctl.arrays import Ints
     from plmctl.evaluation.likelihood.scores import Floats
 
 _ROUNDING = 1e-6  # relative, of a score that is summed over tokens in float32
