@@ -17,7 +17,7 @@ ALLOWED = {
     "families": {"config", "modeling"},
     "optimizers": {"config", "training"},
     "objectives": {"config", "corpus", "shaping", "tokenization", "modeling"},
-    "metrics": set(),
+    "metrics": {"shaping"},
     "tasks": {"config", "corpus", "shaping", "tokenization", "modeling", "families", "metrics"},
     "training": {"config", "shaping", "modeling"},
     "evaluation": {

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from plmctl.errors import DataError
-from plmctl.metrics import bootstrap
+from plmctl.metrics import statistics
 
 Metric = Literal["squad", "squad2", "cmrc"]
 
@@ -101,10 +101,10 @@ def summary(found: Scores) -> dict[str, float]:
 
 
 def uncertainty(found: Scores) -> dict[str, dict[str, float]]:
-    """Standard error and interval of ``exact_match`` and ``f1`` (``metrics.bootstrap``)."""
+    """Standard error and interval of ``exact_match`` and ``f1`` (``metrics.statistics``)."""
     values = {"exact_match": np.array(found.exact), "f1": np.array(found.f1)}
     return {
-        name: bootstrap.uncertainty(lambda drawn, _: 100 * float(drawn.mean()), of, of)
+        name: statistics.uncertainty(lambda drawn, _: 100 * float(drawn.mean()), of, of)
         for name, of in values.items()
     }
 

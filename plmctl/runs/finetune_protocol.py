@@ -16,7 +16,7 @@ from typing import Any
 
 from plmctl.config.finetune import FinetuneConfig
 from plmctl.errors import ConfigError, PlmError, Preempted, nearest
-from plmctl.metrics.spread import spread
+from plmctl.metrics.statistics import spread
 from plmctl.runs import judging
 from plmctl.runs.folder import AtWork, check_run, is_finished, open_run, write_results
 from plmctl.runs.say import say, show

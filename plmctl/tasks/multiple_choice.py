@@ -188,7 +188,7 @@ class MultipleChoice:
     def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Accuracy, and what the most frequent number would get (``metrics.classification``)."""
         from plmctl.metrics import classification
-        from plmctl.metrics.bootstrap import with_interval
+        from plmctl.metrics.statistics import with_interval
 
         targets = known(self.targets)
         said = np.array([answer["prediction"] for answer in answers]) - self.config.count_from

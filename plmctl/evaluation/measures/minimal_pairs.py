@@ -18,6 +18,7 @@ from plmctl.corpus.tables import Row
 from plmctl.errors import DataError
 from plmctl.evaluation.measures import EACH, Each, Subject
 from plmctl.hashing import digest_of_items
+from plmctl.metrics.statistics import mean_and_error
 
 if TYPE_CHECKING:
     from plmctl.arrays import Ints
@@ -46,7 +47,6 @@ class Config(MeasureConfig):
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:
     """Accuracies by sum, token and byte with their standard errors, per file and of all pairs."""
-    from plmctl.evaluation.likelihood import uncertainty
     from plmctl.evaluation.likelihood.reader import open_reader
     from plmctl.evaluation.likelihood.sentences import definition, sentences
 
@@ -64,11 +64,12 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     shorter = found.tokens[::2] < found.tokens[1::2]
     cuts = np.cumsum([len(pairs) for pairs in files.values()])[:-1]
     parts = {name: np.split(hits, cuts) for name, hits in right.items()}
+    of_files = [mean_and_error(hits.tolist()) for hits in parts["accuracy"]]
     paradigms = [
         {
             "paradigm": file,
-            "accuracy": float(parts["accuracy"][number].mean()),
-            "accuracy_se": uncertainty.of_mean(parts["accuracy"][number].astype(np.float64)),
+            "accuracy": of_files[number][0],
+            "accuracy_se": of_files[number][1],
             "token": float(parts["accuracy/token"][number].mean()),
             "byte": float(parts["accuracy/byte"][number].mean()),
             "shorter": float(shorter_here.mean()),
@@ -80,9 +81,8 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     ]
     figures: dict[str, Any] = {}
     for name, hits in right.items():
-        figures[name] = float(hits.mean())
         error = name.replace("accuracy", "accuracy_se", 1)
-        figures[error] = uncertainty.of_mean(hits.astype(np.float64))
+        figures[name], figures[error] = mean_and_error(hits.tolist())
     each = right["accuracy"].astype(np.float64).tolist()
     return {
         **figures,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -83,17 +82,3 @@ def spaced(config: PromptedConfig, text: str) -> str:
 def hash_of(scored: Sequence[Row]) -> str:
     """Of what the rows hold, to know the data again."""
     return digest_of_rows([dict(row.values) for row in scored])
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error, sd / sqrt(n) with n - 1 in the variance; nan of one value.
-
-    Args:
-        values: One or more.
-    """
-    count = len(values)
-    mean = math.fsum(values) / count
-    if count < 2:
-        return mean, math.nan
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-    return mean, math.sqrt(variance / count)
