@@ -30,9 +30,9 @@ def padded(
         real: [B, L], False at padding.
     """
     lengths = lengths_of(rows)
-    real = np.arange(lengths.max(initial=0)) < lengths[:, None]
-    if left:
-        real = np.ascontiguousarray(real[:, ::-1])
+    longest = int(lengths.max(initial=0))
+    column = np.arange(longest)
+    real = column >= longest - lengths[:, None] if left else column < lengths[:, None]
     ids = np.full(real.shape, fill, dtype=np.int64)
     if rows:
         ids[real] = np.concatenate(rows)
@@ -58,7 +58,7 @@ def batches(
         most: Rows, at most.
         same_length: No batch has rows of different lengths, so that there is no padding at all.
     """
-    order = np.ascontiguousarray(np.argsort(lengths, kind="stable")[::-1])
+    order = np.argsort(lengths, kind="stable")[::-1].copy()  # no negative strides, for torch
     start = 0
     while start < len(order):
         longest = int(lengths[order[start]])

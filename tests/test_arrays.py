@@ -35,3 +35,4 @@ def test_padded() -> None:
     assert ids.tolist() == [[1, 2], [9, 3], [9, 9]]
     assert real.tolist() == [[True, True], [False, True], [False, False]]
     assert padded([], 9)[0].shape == (0, 0)
+    assert padded([[4]], 9, left=True)[1].strides[1] > 0  # torch takes no negative strides
