@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Ints
 from plmctl.errors import DataError
 from plmctl.files import read_checked
 from plmctl.hashing import digest_of_files, sample_of
-
-Ints = NDArray[np.int64]
 
 SHARD_FILES = ("tokens", "words", "sentences", "documents")
 """Of a side of a shard; the last two have the sizes of its sentences and documents, uint32."""

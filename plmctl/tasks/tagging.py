@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from plmctl.arrays import padded
+from plmctl.arrays import Ints, padded
 from plmctl.config.members import TaskConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.tasks import _elmo
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from plmctl.modeling.network import Network
     from plmctl.tasks import Use
 
-Ints = NDArray[np.int64]
 
 PARTS = ("tag",)
 _IGNORE = -100  # modeling.batch.IGNORE, whose module imports torch

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from plmctl.arrays import Ints
+from plmctl.arrays import Floats, Ints
 from plmctl.errors import DataError
 from plmctl.evaluation.likelihood.reader import Reader, Tokens
-from plmctl.evaluation.likelihood.scores import Floats, Scores
+from plmctl.evaluation.likelihood.scores import Scores
 from plmctl.evaluation.likelihood.texts import Corpus
 from plmctl.metrics.statistics import error_of_ratio
 

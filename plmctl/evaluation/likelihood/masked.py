@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.arrays import Ints, batches, lengths_of, padded
+from plmctl.arrays import Floats, Ints, batches, lengths_of, padded
 from plmctl.evaluation.likelihood.reader import Reader, Tokens
-from plmctl.evaluation.likelihood.scores import Floats, Scores, token_nll
+from plmctl.evaluation.likelihood.scores import Scores, token_nll
 from plmctl.evaluation.likelihood.windows import pieces
 
 Variant = Literal["original", "word_l2r"]

@@ -21,8 +21,7 @@ from plmctl.hashing import digest_of_items
 from plmctl.metrics.statistics import mean_and_error
 
 if TYPE_CHECKING:
-    from plmctl.arrays import Ints
-    from plmctl.evaluation.likelihood.scores import Floats
+    from plmctl.arrays import Floats, Ints
 
 _ROUNDING = 1e-6  # relative, of a score that is summed over tokens in float32
 
