@@ -5,7 +5,7 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check
 INSTALL = $(PIP) install -q -c constraints.txt
 SEED ?= 1
 
-.PHONY: demo demo-zh test slow lint types fix docs clean
+.PHONY: demo demo-zh test slow golden lint types fix docs clean
 
 demo: .venv/samples  ## English: pretrain BERT and GPT-2, see what it buys (about 10 minutes)
 	.venv/bin/python scripts/demo.py configs/demo --seed $(SEED)
@@ -17,7 +17,11 @@ test: .venv/dev  ## All tests but the slow ones
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 
 slow: .venv/dev  ## The longer proofs alone
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --slow -m slow
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadgroup --slow -m slow
+
+golden: .venv/dev  ## Record again what command lines do (tests/golden); then read the diff
+	GOLDEN_RECORD=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest --slow tests/golden
+	git --no-pager diff --stat tests/golden
 
 lint: .venv/dev
 	.venv/bin/ruff check .

@@ -86,6 +86,16 @@ def preview(
             min=1, metavar="STEP", help="Show the examples of this step.", show_default=False
         ),
     ] = None,
+    digest: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="STEPS",
+            help="Print a hash of the examples of each of the first steps, of pretraining or "
+            "finetuning.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what a pretraining config trains on.
@@ -93,10 +103,17 @@ def preview(
     Prints real training examples, with what is masked, replaced, kept or asked for, and statistics
     beside the values that they should have. Prepares the text where that is not done yet.
     With --batch: the examples that a step of the run has, those that a step which diverged had.
+    With --digest: hashes, which are equal on two machines if the examples are the same.
     """
     from plmctl.config.load import load
     from plmctl.runs import preview as command
 
+    if digest is not None:
+        if batch is not None:
+            raise ConfigError("--digest does not go with --batch", "leave one of them out")
+        path = config_file(config, "pretrain", "finetune")
+        command.run_digest(path, overrides or (), steps=digest, as_json=as_json)
+        return
     config_ = load("pretrain", config_file(config, "pretrain"), overrides or ())
     if batch is not None:
         command.run_batch(config_, batch=batch, examples=examples, as_json=as_json)

@@ -4,8 +4,8 @@
 and ``manifest.json``, which is written last. The key is the hash of all that decides what is in
 them: the sources by name, size and time (as ``make`` goes by: to hash a large corpus at every start
 is slow), the tokenizer, and the rules. The manifest has the SHA-256 of each source, and each store
-a digest of its content, which is the same on every machine. A validation text of its own has a
-store of its own, so that another one does not make the training text's anew.
+a digest of its content, which is the same on every machine. Separate validation files have a
+separate store, so that the training text is not encoded again when they change.
 
 Every start compares the stores with their hashes (``store.find_damage``): all bytes the first time
 on a machine and where a file's size or time has changed since, else a sample of them. What is
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """``progress(done, total)``, in bytes of the sources."""
 Notice = Callable[[str], None]
-"""What the user is told in a line."""
+"""Called with a line for the user."""
 
 _MAX_PIECE = 16_000_000  # bytes a shard: seconds of work, and tens of megabytes of memory
 _MIN_PIECE = 500_000
@@ -154,7 +154,7 @@ def _own_text(
 
 
 def _both(train: Stores, valid: Stores) -> Stores:
-    """The stores of a text and of a validation text of its own."""
+    """The stores of a text and of a separate validation text."""
     digest = digest_of([train.digest, valid.digest])
     manifest = {
         **train.manifest,

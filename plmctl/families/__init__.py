@@ -46,7 +46,7 @@ class Family(Protocol):
         Args:
             folder: A model folder or Hub id.
             parts: Of the loss, which decide the heads.
-            new_heads: Is told of heads that the folder lacks; None: it has to have them all.
+            new_heads: Called with heads that the folder lacks; None: it has to have them all.
             **changes: To its config.
 
         Raises:

@@ -61,7 +61,7 @@ def load_network(
     Args:
         cls: A class of transformers or of plmctl, or an Auto class.
         source: A model folder or Hub id.
-        new_heads: Is told of the heads that the folder lacks, which get random weights: parameters
+        new_heads: Called with the heads that the folder lacks, which get random weights: parameters
             outside the encoder, and its pooler. None: the folder has to have them all.
         pooler_used: False: it does not matter whether the folder has a pooler.
         **options: Of ``from_pretrained``: a config, or changes to the folder's.
@@ -110,7 +110,7 @@ def tell_or_refuse(
         source: The folder or Hub id.
         network: Whose heads they are.
         names: Of their modules or tensors.
-        new_heads: Is told of them; None: the folder has to have them.
+        new_heads: Called with them; None: the folder has to have them.
 
     Raises:
         DataError: It has not.

@@ -94,7 +94,7 @@ class SpanBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # theirs
         Args:
             folder: With the head's file, or without.
             places: Tokens of a span that the head can tell apart.
-            new_heads: Is told of a head that the folder lacks; None: it has to have one.
+            new_heads: Called with a head that the folder lacks; None: it has to have one.
             **changes: To the config.
 
         Raises:

@@ -209,7 +209,7 @@ def make_network(
     Args:
         config: The run's.
         vocab: Of its tokenizer.
-        new_heads: Is told of heads that the folder of ``init_from`` lacks.
+        new_heads: Called with heads that the folder of ``init_from`` lacks.
     """
     import torch
 

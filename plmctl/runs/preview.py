@@ -1,17 +1,21 @@
 """``plmctl preview``: what a network will be trained on, before it is."""
 
+import hashlib
 import json
 import sys
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from rich.console import Console
 
+from plmctl.config.load import kind_of, load
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError
 from plmctl.reporting.examples import example_text, legend, statistics_table
+from plmctl.reporting.tables import rows_table
 from plmctl.runs.prepare import prepare
 from plmctl.runs.pretrain import check, make_step
 from plmctl.runs.say import say, show
@@ -89,6 +93,39 @@ def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: boo
     if not as_json:
         _print(config, step, found[:, :examples])
     show({**figures, **statistics, **ids}, [table], as_json=as_json)
+
+
+def run_digest(path: Path, overrides: Sequence[str], *, steps: int, as_json: bool) -> None:
+    """Print a hash of the examples of each of the first steps, and one of all of them.
+
+    Equal hashes mean equal examples in equal order, whatever the machine, the micro-batches and the
+    number of processes.
+
+    Args:
+        path: A config of a pretraining or finetuning.
+        overrides: ``KEY=VALUE`` each.
+        steps: How many.
+        as_json: Print one JSON document.
+
+    Raises:
+        ConfigError: A config of another kind, or the run has fewer steps.
+    """
+    from plmctl.runs.verify_resume import plan_of
+    from plmctl.training.digest import step_digests
+    from plmctl.training.engine import make_accelerator
+
+    kind = kind_of(path, overrides)
+    if kind not in ("pretrain", "finetune"):
+        raise ConfigError(f"{path}: a config of {kind}", "--digest takes a training's config")
+    config: Any = load(kind, path, overrides)
+    plan = plan_of(config, make_accelerator(config.compute))
+    if steps > plan.steps:
+        raise ConfigError(f"--digest {steps}: the run has {plan.steps:,} steps")
+    digests = list(step_digests(plan, steps, world=1, micro=config.train.batch_size))
+    whole = hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
+    rows = [(f"{number:,}", found) for number, found in enumerate(digests, start=1)]
+    table = rows_table(f"the examples of {steps:,} steps: {whole}", ("step", "hash"), rows)
+    show({"steps": steps, "digest": whole, "digests": digests}, [table], as_json=as_json)
 
 
 def _statistics(step: "Inspectable", count: int, seed: int) -> dict[str, float]:

@@ -150,7 +150,7 @@ def _write_digests(config: AnyConfig, wanted: Wanted, path: Path) -> None:
     from plmctl.training.digest import step_digests
     from plmctl.training.engine import make_accelerator
 
-    plan = _plan(config, make_accelerator(config.compute))
+    plan = plan_of(config, make_accelerator(config.compute))
     digests = partial(step_digests, plan, wanted.steps)
     batch = config.train.batch_size
     found = {
@@ -161,13 +161,16 @@ def _write_digests(config: AnyConfig, wanted: Wanted, path: Path) -> None:
     path.write_text(json.dumps(found), encoding="utf-8")
 
 
-def _plan(config: AnyConfig, accelerator: Any) -> "Plan":
+def plan_of(config: AnyConfig, accelerator: Any) -> "Plan":
+    """The steps of a pretraining or finetuning, with its text prepared or its rows read."""
     from plmctl.runs import finetune, pretrain
     from plmctl.runs.labelled import read_examples
     from plmctl.runs.prepare import prepare
 
     if isinstance(config, PretrainConfig):
-        return pretrain.make_plan(config, prepare(config), accelerator)
+        prepared = prepare(config)
+        pretrain.check(config, prepared)
+        return pretrain.make_plan(config, prepared, accelerator)
     return finetune.make_plan(config, read_examples(config).train, accelerator)
 
 

@@ -81,7 +81,7 @@ class Task(Protocol):
             labels: Their order gives the ids.
             pretrained: False keeps the architecture and draws every weight anew.
             changes: Fields of the model's config to set, such as dropout.
-            new_heads: Is told of a head that the folder lacks; None: it has to have one, as a
+            new_heads: Called with a head that the folder lacks; None: it has to have one, as a
                 finetuned folder does.
 
         Raises:

@@ -8,8 +8,8 @@ import pytest
 
 from plmctl.tokenization.load import load_tokenizer
 from plmctl.tokenization.pieces import token_texts
-from tests.runs.conftest import Cli
-from tests.runs.test_bad_input import refused
+from tests.runs.conftest import Cli, write
+from tests.runs.test_bad_input import finetune_config, refused
 
 
 def test_masked_examples_with_plain_marks(cli: Cli) -> None:
@@ -89,6 +89,33 @@ def test_more_examples_than_an_epoch_has(cli: Cli) -> None:
     )
     assert few["mean_length"] == many["mean_length"]
     assert many["examples"] == 5000
+
+
+def test_hashes_of_the_examples_of_steps(cli: Cli, pretrained: dict[str, Path]) -> None:
+    """Equal for other micro-batches and processes, another where the examples are others."""
+
+    def digests(*arguments: str) -> list[str]:
+        code, out, err = cli("preview", *arguments, "--digest", "5", "--json")
+        assert code == 0, err
+        found = json.loads(out)
+        assert found["steps"] == len(found["digests"]) == 5
+        return [*found["digests"], found["digest"]]
+
+    whole = digests("bert.yaml")
+    assert len(set(whole)) == 6
+    assert digests("bert.yaml", "train.micro_batch_size=3", "launch.processes=2") == whole
+    assert not set(digests("bert.yaml", "seed=43")) & set(whole)
+    assert not set(digests("bert.yaml", "objective={name: mlm+nsp, rate: 0.3}")) & set(whole)
+    code, out, _ = cli("preview", "bert.yaml", "--digest", "2")
+    assert code == 0
+    assert f"2  {whole[1]}" in re.sub(" +", "  ", out)
+    write("rows.yaml", finetune_config(pretrained["bert"]))
+    rows = digests("rows.yaml")
+    assert digests("rows.yaml", "train.micro_batch_size=3") == rows
+    assert digests("rows.yaml", "seed=43") != rows
+    refused(cli("preview", "bert.yaml", "--digest", "7"), 2, "--digest 7: the run has 6 steps")
+    refused(cli("preview", "tok-bert.yaml", "--digest", "7"), 2, "a config of tokenizer")
+    refused(cli("preview", "bert.yaml", "--digest", "1", "--batch", "1"), 2, "--batch")
 
 
 def test_wrong_counts_and_configs_are_refused(cli: Cli) -> None:

@@ -57,7 +57,7 @@ def load_classifier(
         pretrained: False keeps the architecture and draws every weight anew.
         changes: To its config.
         choice: One number an option, for multiple choice.
-        new_heads: Is told of a new head; None: the folder has to have one.
+        new_heads: Called with a new head; None: the folder has to have one.
 
     Raises:
         ConfigError: The family has no such head.

@@ -109,7 +109,7 @@ def mixed(
         pretrained: False draws every weight anew.
         dropout: Of the mixed vectors.
         changes: To the encoder's config.
-        new_heads: Is told of the head; None: the folder would have to have one.
+        new_heads: Called with the head; None: the folder would have to have one.
 
     Raises:
         DataError: As ``load_network``.

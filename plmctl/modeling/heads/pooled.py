@@ -117,7 +117,7 @@ def load_pooled(
         pooling: "cls", "mean" or "max".
         pretrained: False keeps the architecture and draws every weight anew.
         changes: To the config.
-        new_heads: Is told of a new head; None: the folder has to have one.
+        new_heads: Called with a new head; None: the folder has to have one.
 
     Raises:
         ConfigError: The family has no encoder to pool.

@@ -26,7 +26,7 @@ def load_over(
         cls: Of transformers, with a head.
         model: A model folder or Hub id.
         config: The network's, with ``id2label`` as it is to be.
-        new_heads: Is told of new heads; None: the folder's own head is used.
+        new_heads: Called with new heads; None: the folder's own head is used.
 
     Returns:
         The network, and the modules whose weights the folder does not have, by name.

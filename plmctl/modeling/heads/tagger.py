@@ -50,7 +50,7 @@ def load_tagger(
         pretrained: False keeps the architecture and draws every weight anew.
         mix: The head reads a mix of all layers; a network that was saved so does anyhow.
         changes: To the config.
-        new_heads: Is told of a new head; None: the folder has to have one.
+        new_heads: Called with a new head; None: the folder has to have one.
 
     Raises:
         DataError: As ``load_network``.
