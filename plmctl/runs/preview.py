@@ -24,8 +24,8 @@ from plmctl.tokenization.load import load_tokenizer
 from plmctl.tokenization.pieces import token_texts
 
 if TYPE_CHECKING:
-    from plmctl.arrays import Ints
     from plmctl.objectives import Inspectable
+    from plmctl.training.loader import Ints
 
 _BATCH = 64  # examples at once
 
