@@ -3,6 +3,9 @@
 Anything else that is raised is a defect of plmctl and shows its traceback.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class PlmError(Exception):
     """An expected failure.
@@ -39,3 +42,20 @@ class Preempted(PlmError):
     """The run was asked to stop and has saved a checkpoint: the same command continues it."""
 
     exit_code = 75
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a message: ``; did you mean 'x'?``, or all known names when none is near."""
+    known = list(known)
+    return did_you_mean(near_names(name, known)) or f"; one of: {', '.join(known)}"
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """The end of a message: ``; did you mean 'a' or 'b'?``, or nothing without a name."""
+    text = " or ".join(map(repr, names))
+    return f"; did you mean {text}?" if text else ""
+
+
+def near_names(name: str, known: Iterable[str], most: int = 1) -> list[str]:
+    """The known names that a misspelt one may mean, the nearest first."""
+    return difflib.get_close_matches(name, list(known), n=most)

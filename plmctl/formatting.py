@@ -4,7 +4,9 @@ import math
 
 
 def shown(value: object) -> str:
-    """A figure with thousands separated and the digits that matter; text as it is."""
+    """A figure with thousands separated and the digits that matter; text as it is; None: a dash."""
+    if value is None:
+        return "-"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int):

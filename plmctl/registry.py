@@ -4,14 +4,12 @@ A name with ``+`` is written ``_and_`` in the file name: ``mlm+nsp`` is ``mlm_an
 Listing reads file names and imports nothing.
 """
 
-import difflib
 import importlib
-from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from types import ModuleType
 
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, nearest
 
 
 @cache
@@ -34,10 +32,3 @@ def load(folder: str, name: str) -> ModuleType:
     if name not in names(folder):
         raise ConfigError(f"unknown {folder} name {name!r}{nearest(name, names(folder))}")
     return importlib.import_module(f"plmctl.{folder}.{name.replace('+', '_and_')}")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?``, or the list of known names when none is near."""
-    known = list(known)
-    match = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {match[0]!r}?" if match else f"; one of: {', '.join(known)}"

@@ -17,7 +17,7 @@ ALLOWED = {
     "families": {"config", "modeling"},
     "optimizers": {"config", "training"},
     "objectives": {"config", "corpus", "shaping", "tokenization", "modeling"},
-    "metrics": set(),
+    "metrics": {"shaping"},
     "tasks": {"config", "corpus", "shaping", "tokenization", "modeling", "families", "metrics"},
     "training": {"config", "shaping", "modeling"},
     "evaluation": {
@@ -31,7 +31,17 @@ ALLOWED = {
         "tasks", "training", "evaluation", "reporting", "metrics", "suites",
     },
 }  # fmt: skip
-SHARED = {"cpus", "errors", "files", "hub", "registry", "formatting", "__init__"}
+SHARED = {
+    "arrays",
+    "cpus",
+    "errors",
+    "files",
+    "hashing",
+    "hub",
+    "registry",
+    "formatting",
+    "__init__",
+}
 NO_TORCH = ("config", "corpus", "shaping", "tokenization", "metrics", "reporting", "suites")
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -22,6 +22,7 @@ def test_durations_read_as_a_clock(seconds, shown):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
+        (None, "-"),
         (1234567, "1,234,567"),
         (31002.34, "31,002"),
         (123.456, "123.5"),

@@ -55,7 +55,7 @@ def test_names_work_from_an_empty_folder(plmctl, installed: Path, tmp_path: Path
     assert out.startswith("run: runs/bert-base\n")
     assert str(installed / "plmctl/configs/pretrain/bert-base.yaml") in err
     _, err = plmctl("pretrain", "bert-bas", code=2)
-    assert "did you mean bert-base" in err
+    assert "did you mean 'bert-base'" in err
     plmctl("config", "copy", "demo/tokenizer", "mine.yaml")
     assert "vocab_size" in (tmp_path / "mine.yaml").read_text()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from plmctl.config.document import Document, Fault, Key, dotted
 from plmctl.config.union import MembersOf, members_in, models_in
-from plmctl.registry import nearest
+from plmctl.errors import did_you_mean, near_names, nearest
 
 # What was expected, by pydantic's type of error and the values of its context.
 _EXPECTED = {
@@ -62,7 +61,7 @@ def faults(
         (*path[:-1], near)
         for path, (error, *_) in found.items()
         if error["type"] == "extra_forbidden"
-        for near in _near(path[-1], _keys(model, document.data, path[:-1]))
+        for near in near_names(str(path[-1]), _keys(model, document.data, path[:-1]))
     }
     made = []
     for path, errors_here in found.items():
@@ -125,10 +124,9 @@ def _what(model: type[BaseModel], data: Any, path: Key, errors: list[ErrorDetail
     if plain:  # a model's own words about several keys
         return "; ".join(plain)
     expected = ", or ".join(dict.fromkeys(text.removeprefix("expected ") for text in said))
-    near = _near(value, re.findall("'([^']+)'", expected)) if kind == "literal_error" else []
-    return f"expected {expected}, not {_short(value)}" + "".join(
-        f"; did you mean {name!r}?" for name in near
-    )
+    names = re.findall("'([^']+)'", expected) if kind == "literal_error" else []
+    near = did_you_mean(near_names(str(value), names))
+    return f"expected {expected}, not {_short(value)}{near}"
 
 
 def _said(error: ErrorDetails) -> str:
@@ -143,10 +141,6 @@ def _said(error: ErrorDetails) -> str:
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _near(name: Any, known: Iterable[str]) -> list[str]:
-    return difflib.get_close_matches(str(name), list(known), n=1)
 
 
 def _names(model: type[BaseModel], data: Any, path: Key) -> list[str]:

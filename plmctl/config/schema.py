@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 from plmctl.config.load import KINDS, model_of
-from plmctl.errors import ConfigError
-from plmctl.registry import nearest
+from plmctl.errors import ConfigError, nearest
 
 
 def json_schema(kind: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from plmctl.config.load import KINDS, Kind
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, did_you_mean, near_names
 
 _NAMED = 3  # names that a message suggests, at most
 
@@ -111,13 +110,12 @@ def _name(given: Path) -> str:
 
 
 def _near(given: Path, kinds: Sequence[Kind]) -> str:
-    """``; did you mean a or b?``: files in the same folder, and shipped configs."""
+    """``; did you mean 'a' or 'b'?``: files in the same folder, and shipped configs."""
     name = _name(given)
     names = [one.name for one in shipped() if one.kind in kinds]
     found = [known for known in names if known.endswith(f"/{name}")]
     if os.path.isdir(given.parent):
         beside = map(str, given.parent.glob("*.y*ml"))
-        found += difflib.get_close_matches(str(given), beside, n=2)
-    found += difflib.get_close_matches(name, dict.fromkeys(names), n=_NAMED)
-    found = list(dict.fromkeys(found))[:_NAMED]
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+        found += near_names(str(given), beside, 2)
+    found += near_names(name, dict.fromkeys(names), _NAMED)
+    return did_you_mean(list(dict.fromkeys(found))[:_NAMED])

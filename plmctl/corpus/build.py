@@ -14,8 +14,6 @@ damaged or missing is made again.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import platform
 import shutil
 import tempfile
@@ -38,19 +36,12 @@ from plmctl.corpus.shard import (
     Task,
     TextEncoder,
     cannot_write,
-    write_checked,
-    write_whole,
 )
 from plmctl.corpus.source import Source, resolve, size_of
-from plmctl.corpus.store import (
-    OFFSET_FILES,
-    digest_of,
-    digest_of_files,
-    find_damage,
-    read_checked,
-    sample_of,
-)
+from plmctl.corpus.store import OFFSET_FILES, find_damage
 from plmctl.errors import ConfigError, DataError
+from plmctl.files import read_checked, write_atomically, write_checked
+from plmctl.hashing import digest_of, digest_of_files, digest_of_json, sample_of
 
 if TYPE_CHECKING:
     from plmctl.config.data import DataConfig
@@ -302,18 +293,13 @@ def _key(config: DataConfig, encoder: TextEncoder, version: int) -> str:
     sides = [config.train, config.valid if isinstance(config.valid, tuple) else ()]
     rules = config.model_dump(mode="json", include={"valid", "text", "documents", "sentences"})
     stamps = [[_stamp(source) for source in resolve(names)] for names in sides]
-    return _hash([version, rules, stamps, encoder.fingerprint])
+    return digest_of_json([version, rules, stamps, encoder.fingerprint])
 
 
 def _stamp(source: Source) -> list[Any]:
     facts = [path.stat() for path in source.files]
     name = source.name if source.kind in ("hf", "sample") else str(source.path.resolve())
     return [name, source.kind, [[fact.st_size, fact.st_mtime_ns] for fact in facts]]
-
-
-def _hash(values: object) -> str:
-    text = json.dumps(values, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _decide(config: DataConfig) -> Decision:
@@ -383,7 +369,8 @@ def _collect(
     (folder / side).mkdir(exist_ok=True)
     paths = [folder / side / name for name in OFFSET_FILES]
     for path in paths:
-        write_whole(path, _starts([task.folder / side / path.name for task, _ in kept]))
+        starts = _starts([task.folder / side / path.name for task, _ in kept])
+        write_atomically(path, starts, several_writers=True)
     shards = [
         {"path": f"../shards/{task.folder.name}/{side}"}
         | {name: fact[name] for name in ("tokens", "digest", "sample")}
@@ -412,7 +399,7 @@ def _sources(tasks: list[Task], facts: list[dict[str, Any]]) -> list[dict[str, A
         {
             "name": task.source.name,
             "documents": task.config.documents if task.source.kind == "text" else "row",
-            "sha256": fact["sha256"][0] if len(fact["sha256"]) == 1 else _hash(fact["sha256"]),
+            "sha256": hashes[0] if len(hashes := fact["sha256"]) == 1 else digest_of_json(hashes),
         }
         for task, fact in zip(tasks, facts, strict=True)
         if task.piece.start == 0

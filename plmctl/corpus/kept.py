@@ -5,8 +5,6 @@ the store and a few numbers only, so the first process that asks writes it; othe
 later starts map the same file, whose pages the system may take back at any time.
 """
 
-import hashlib
-import json
 import os
 import struct
 import time
@@ -19,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from plmctl.corpus.shard import write_whole
 from plmctl.corpus.store import TokenStore
+from plmctl.files import write_atomically
+from plmctl.hashing import digest_of_json
 
 _FORMAT = 1  # to be raised where a rule gives other rows than before
 _END = struct.Struct("<8sQ16sI")  # mark, bytes, hash of what they follow from, CRC-32 of the bytes
@@ -51,14 +50,14 @@ def kept(
     dtype = np.dtype(dtype)
     if store.path is None:
         return _joined(make(), dtype)
-    text = json.dumps([_FORMAT, store.digest, dtype.descr, *rule])
-    origin = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    inputs = [_FORMAT, store.digest, dtype.descr, *rule]
+    origin = bytes.fromhex(digest_of_json(inputs, size=16))
     path = store.path / "rows" / origin[:8].hex()
     found = _open(path, dtype, origin)
     if found is None:
         try:
             path.parent.mkdir(exist_ok=True)
-            write_whole(path, _written(make(), dtype, origin))
+            write_atomically(path, _written(make(), dtype, origin), several_writers=True)
         except OSError:  # a full disk, or another's folder
             return _joined(make(), dtype)
         found = _open(path, dtype, origin)

@@ -14,8 +14,7 @@ from typing import Any
 
 from plmctl.corpus.document import Document
 from plmctl.corpus.split import share_of
-from plmctl.errors import ConfigError
-from plmctl.registry import nearest
+from plmctl.errors import ConfigError, nearest
 
 HELD_OUT = 0.1
 """Share of the messages and reviews whose rows are for testing; pretraining on ``sample:sotu`` with

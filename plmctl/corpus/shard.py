@@ -11,10 +11,9 @@ a stretch of its tokens, with the white space that stands before it. To one that
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -27,17 +26,10 @@ from plmctl.corpus.reading import documents
 from plmctl.corpus.sentences import Rule, sentence_starts, split_sentences
 from plmctl.corpus.source import Source
 from plmctl.corpus.split import share_of
-from plmctl.corpus.store import (
-    CHECKSUM,
-    SHARD_FILES,
-    check_ids,
-    checksum,
-    digest_of,
-    read_checked,
-    sample_of,
-    token_dtype,
-)
+from plmctl.corpus.store import SHARD_FILES, check_ids, token_dtype
 from plmctl.errors import PlmError
+from plmctl.files import read_checked, write_checked
+from plmctl.hashing import digest_of, sample_of, sha256_of
 
 if TYPE_CHECKING:
     from plmctl.config.data import TextConfig
@@ -151,7 +143,7 @@ class Task:
         facts: dict[str, Any] = {"range": self._range}
         facts |= {side: writer.close() for side, writer in writers.items()}
         if self.piece.start == 0:  # one shard of a source has the hash of the whole
-            facts["sha256"] = [_sha256(path) for path in self.source.files]
+            facts["sha256"] = [sha256_of(path) for path in self.source.files]
         write_checked(folder / FACTS, facts)
 
 
@@ -276,28 +268,3 @@ def cannot_write(error: OSError, folder: Path) -> PlmError:
         "mend that, or choose another folder with `data.store`, and run the same command again: "
         "what is done is kept",
     )
-
-
-def write_checked(path: Path, values: dict[str, Any]) -> None:
-    """Write a JSON file with a checksum of itself, whole or not at all; see ``read_checked``."""
-    values = {**values, CHECKSUM: checksum(values)}
-    write_whole(path, [json.dumps(values, ensure_ascii=False, indent=1).encode()])
-
-
-def write_whole(path: Path, parts: Iterable[bytes]) -> None:
-    """Write beside its place, flush, rename."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

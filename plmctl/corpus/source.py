@@ -1,6 +1,5 @@
 """What the names of a config stand for: files, folders of ``datasets``, the Hub, samples."""
 
-import difflib
 import glob
 import hashlib
 import os
@@ -10,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from plmctl.corpus import sample
-from plmctl.errors import ConfigError, DataError
+from plmctl.errors import ConfigError, DataError, did_you_mean, near_names
+from plmctl.hashing import sha256_of
 
 Kind = Literal["text", "conll", "jsonl", "csv", "tsv", "parquet", "datasets", "hf", "sample"]
 
@@ -91,8 +91,7 @@ def content_hash(sources: Sequence[Source]) -> str | None:
             return None
         for path in source.files:
             try:
-                with path.open("rb") as file:
-                    whole.update(hashlib.file_digest(file, "sha256").digest())
+                whole.update(bytes.fromhex(sha256_of(path)))
             except OSError as error:
                 raise DataError(f"{path}: {error.strerror}") from error
     return whole.hexdigest()
@@ -153,5 +152,4 @@ def _near(path: Path) -> str:
     if path.exists() or not os.access(path.parent, os.R_OK):
         return ""
     names = [entry.name for entry in path.parent.iterdir()]
-    match = difflib.get_close_matches(path.name, names, n=1)
-    return f"; did you mean {str(path.parent / match[0])!r}?" if match else ""
+    return did_you_mean(str(path.parent / name) for name in near_names(path.name, names))

@@ -9,8 +9,6 @@ the manifest has of them.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,62 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Ints
 from plmctl.errors import DataError
-
-Ints = NDArray[np.int64]
+from plmctl.files import read_checked
+from plmctl.hashing import digest_of_files, sample_of
 
 SHARD_FILES = ("tokens", "words", "sentences", "documents")
 """Of a side of a shard; the last two have the sizes of its sentences and documents, uint32."""
 OFFSET_FILES = ("sentences", "documents")
-CHECKSUM = "checksum"
-"""The key of a JSON file's checksum of itself."""
-
-_BLOCK, _BLOCKS = 4096, 8  # bytes, and how many of them of a file are read at every start
-
-
-def checksum(values: dict[str, Any]) -> str:
-    """A hash of a JSON document, its own checksum left out."""
-    kept = {name: value for name, value in values.items() if name != CHECKSUM}
-    return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=8).hexdigest()
-
-
-def read_checked(path: Path) -> dict[str, Any] | None:
-    """A JSON file with a checksum of itself; None if there is none, or it is damaged."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(values, dict) or values.get(CHECKSUM) != checksum(values):
-        return None
-    return values
-
-
-def sample_of(paths: Sequence[Path]) -> str:
-    """A hash of the sizes of files and of a few blocks of each: cheap, whatever their size."""
-    made = hashlib.blake2b(digest_size=8)
-    for path in paths:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            made.update(size.to_bytes(8, "little"))
-            for at in np.linspace(0, max(0, size - _BLOCK), _BLOCKS).astype(np.int64):
-                file.seek(at)
-                made.update(file.read(_BLOCK))
-    return made.hexdigest()
-
-
-def digest_of(parts: Sequence[str]) -> str:
-    """A hash of hashes, in their order."""
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
-
-
-def digest_of_files(paths: Sequence[Path]) -> str:
-    """The hash of the hashes of all bytes of files."""
-    found = []
-    for path in paths:
-        with path.open("rb") as file:
-            made = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
-        found.append(made.hexdigest())
-    return digest_of(found)
 
 
 def find_damage(

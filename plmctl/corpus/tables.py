@@ -11,8 +11,7 @@ import numpy as np
 
 from plmctl.corpus.reading import resolve, rows
 from plmctl.corpus.split import share_of
-from plmctl.errors import DataError
-from plmctl.registry import nearest
+from plmctl.errors import DataError, nearest
 
 if TYPE_CHECKING:
     from plmctl.config.data import TableConfig

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Ints
 from plmctl.errors import DataError
 from plmctl.evaluation.likelihood import masked
 from plmctl.evaluation.likelihood.reader import open_reader
-from plmctl.evaluation.likelihood.rows import Ints, pieces
+from plmctl.evaluation.likelihood.windows import pieces
 from plmctl.evaluation.prompting.continuations import Continuation
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl import families
+from plmctl.arrays import batches
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.language import family_of
 
@@ -104,33 +105,34 @@ def nearest(
             f"{use.word!r} stands behind the last position of the model",
             "give a shorter sentence",
         )
-    best: list[tuple[float, int, Use]] = []
+    best: list[tuple[float, int, int, Use]] = []
     unseen = 0
-    for number, found in enumerate(_uses(read, use, sentences, batch_size)):
-        sentence, span, vector = found
+    for number, span, vector in _uses(read, use, sentences, batch_size):
         if vector is None:
             unseen += 1
             continue
         similarity = float(vector @ asked)
-        entry = (similarity, -number, Use(sentence, span, similarity))
+        # Of equal ones the first in the text comes first.
+        entry = (similarity, -number, -span[0], Use(sentences[number], span, similarity))
         if len(best) < count:
             heapq.heappush(best, entry)
         elif entry > best[0]:
             heapq.heapreplace(best, entry)
-    return [entry[2] for entry in sorted(best, reverse=True)], unseen
+    return [entry[3] for entry in sorted(best, reverse=True)], unseen
 
 
 def _uses(
     read: Reader, use: Use, sentences: Sequence[str], batch_size: int
-) -> Iterator[tuple[str, Span, NDArray[np.float32] | None]]:
-    order = sorted(range(len(sentences)), key=lambda number: len(sentences[number]))
-    for at in range(0, len(order), batch_size):
-        batch = [sentences[number] for number in order[at : at + batch_size]]
-        for sentence, vectors in zip(batch, read(batch), strict=True):
+) -> Iterator[tuple[int, Span, NDArray[np.float32] | None]]:
+    """The number of its sentence, its place and its vector, of each use of the word."""
+    lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
+    for which in batches(lengths, most=batch_size):
+        batch = [sentences[number] for number in which]
+        for number, sentence, vectors in zip(which.tolist(), batch, read(batch), strict=True):
             spans = spans_of(sentence, use.word)
             for span, vector in zip(spans, _of_words(vectors, spans), strict=True):
                 if (sentence, span) != (use.sentence, use.span):
-                    yield sentence, span, vector
+                    yield number, span, vector
 
 
 def _of_words(vectors: Vectors, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from plmctl.arrays import batches
 
 if TYPE_CHECKING:
     import torch
@@ -28,26 +29,12 @@ def answers(network: Network, examples: Examples, device: torch.device) -> list[
 
     network.eval()
     lengths = examples.lengths()
-    order = np.argsort(lengths, kind="stable")
     found: dict[str, list[Any]] = {}
     with torch.inference_mode():
-        for which in _batches(order, lengths):
+        for which in batches(lengths, cells=_CELLS):
             batch = examples.collate(np.zeros_like(which), which).to(device)
             for name, output in examples.outputs(network, batch).items():
-                rows = found.setdefault(name, [None] * len(order))
+                rows = found.setdefault(name, [None] * len(lengths))
                 for place, row in zip(which, output.cpu().numpy(), strict=True):
                     rows[place] = row
     return examples.answers(found)
-
-
-def _batches(order: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """``order`` (by length) cut into pieces of at most ``_CELLS`` cells, longest first.
-
-    The largest comes first, so that a device too small for it says so at once.
-    """
-    pieces, end = [], len(order)
-    while end:
-        rows = max(1, _CELLS // max(1, int(lengths[order[end - 1]])))
-        pieces.append(order[max(0, end - rows) : end])
-        end = max(0, end - rows)
-    return pieces

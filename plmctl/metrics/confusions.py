@@ -7,8 +7,9 @@ A matrix [C, C] has the truth in rows and the prediction in columns. The figures
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Floats
+
 Counts = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 def accuracy(matrices: Counts) -> Floats:

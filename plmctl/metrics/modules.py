@@ -9,10 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, nearest
 from plmctl.metrics import classification as metrics
 from plmctl.metrics import spans, squad, text
-from plmctl.registry import nearest
 
 _ANSWERS = "answers"  # texts, and lists of the right ones
 _TAGS = "tags"  # of a sentence: a list of texts

@@ -9,8 +9,6 @@ cmrc2018_evaluate.py.
 """
 
 import re
-import string
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -19,12 +17,11 @@ from typing import Literal
 import numpy as np
 
 from plmctl.errors import DataError
-from plmctl.metrics import bootstrap
+from plmctl.metrics import statistics
+from plmctl.metrics.text import normalized, word_f1
 
 Metric = Literal["squad", "squad2", "cmrc"]
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NO_MARKS = str.maketrans("", "", string.punctuation)
 # CMRC's list. It has an ellipsis as two characters too, which its code compares to single ones.
 _NO_CHINESE_MARKS = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 _CHINESE_UNITS = re.compile(r"[\u4e00-\u9fa5]|[^\W\u4e00-\u9fa5]+|[^\w\s]")
@@ -101,10 +98,10 @@ def summary(found: Scores) -> dict[str, float]:
 
 
 def uncertainty(found: Scores) -> dict[str, dict[str, float]]:
-    """Standard error and interval of ``exact_match`` and ``f1`` (``metrics.bootstrap``)."""
+    """Standard error and interval of ``exact_match`` and ``f1`` (``metrics.statistics``)."""
     values = {"exact_match": np.array(found.exact), "f1": np.array(found.f1)}
     return {
-        name: bootstrap.uncertainty(lambda drawn, _: 100 * float(drawn.mean()), of, of)
+        name: statistics.uncertainty(lambda drawn, _: 100 * float(drawn.mean()), of, of)
         for name, of in values.items()
     }
 
@@ -171,11 +168,6 @@ def best_threshold(
     return 100 * best / len(values), threshold
 
 
-def normalized(text: str) -> str:
-    """Lower case, without ASCII marks, without the words a, an, the, single spaces."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_MARKS)).split())
-
-
 def chinese_units(text: str) -> list[str]:
     """What CMRC's F1 counts: a Chinese character, or a word of other characters, without marks.
 
@@ -196,8 +188,7 @@ def _exact(prediction: str, reference: str) -> float:
 
 
 def _f1(prediction: str, reference: str) -> float:
-    ours, theirs = normalized(prediction).split(), normalized(reference).split()
-    return _harmonic((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
+    return word_f1(normalized(prediction), normalized(reference))
 
 
 def _f1_or_silent(prediction: str, reference: str) -> float:
@@ -221,11 +212,7 @@ def _chinese_f1(prediction: str, reference: str) -> float:
         return float(not prediction)
     ours, theirs = chinese_units(prediction), chinese_units(reference)
     match = SequenceMatcher(None, ours, theirs, autojunk=False).find_longest_match()
-    return _harmonic(match.size, len(ours), len(theirs))
-
-
-def _harmonic(shared: int, ours: int, theirs: int) -> float:
-    return 2 * shared / (ours + theirs) if shared else 0.0
+    return 2 * match.size / (len(ours) + len(theirs)) if match.size else 0.0
 
 
 def _per_cent(values: Sequence[float]) -> float:

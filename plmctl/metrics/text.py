@@ -8,7 +8,7 @@ import importlib
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from plmctl.errors import ConfigError, DataError
@@ -18,7 +18,7 @@ Tokens = Literal["13a", "intl", "zh"]
 intl: by Unicode (BLEU of the T5 paper); zh: every Chinese character is a word."""
 
 Rules = Literal["squad", "trivia_qa"]
-"""Whose answers are taken for equal. squad: marks deleted; trivia_qa: marks are spaces."""
+"""How answers are normalised before they are compared; see ``normalized``."""
 
 _ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -94,7 +94,8 @@ def exact_match(
 ) -> float:
     """Share of predictions that are one of their references, but for case, marks and articles."""
     _check(predictions, references)
-    return _share(lambda text: _normalized(text, rules), predictions, references)
+    pairs = zip(predictions, references, strict=True)
+    return sum(is_match(prediction, texts, rules) for prediction, texts in pairs) / len(predictions)
 
 
 def f1(
@@ -103,7 +104,7 @@ def f1(
     """Mean F1 of the words of a prediction and of its nearest reference, after ``rules``."""
     _check(predictions, references)
     found = (
-        max(_overlap(_normalized(prediction, rules), _normalized(text, rules)) for text in texts)
+        max(word_f1(normalized(prediction, rules), normalized(text, rules)) for text in texts)
         for prediction, texts in zip(predictions, references, strict=True)
     )
     return sum(found) / len(predictions)
@@ -115,7 +116,37 @@ def sequence_accuracy(predictions: Sequence[str], references: Sequence[Sequence[
     White space at the ends does not count.
     """
     _check(predictions, references)
-    return _share(str.strip, predictions, references)
+    right = sum(
+        prediction.strip() in {text.strip() for text in texts}
+        for prediction, texts in zip(predictions, references, strict=True)
+    )
+    return right / len(predictions)
+
+
+def is_match(prediction: str, references: Sequence[str], rules: Rules = "squad") -> bool:
+    """Whether a prediction is one of its references, once all are normalised."""
+    return normalized(prediction, rules) in {normalized(text, rules) for text in references}
+
+
+def word_f1(prediction: str, reference: str) -> float:
+    """F1 of the words of two normalised texts; 0 where nothing is left of one."""
+    left, right = prediction.split(), reference.split()
+    shared = (Counter(left) & Counter(right)).total()
+    return 2 * shared / (len(left) + len(right)) if shared else 0.0
+
+
+def normalized(text: str, rules: Rules = "squad") -> str:
+    """Lower case, without punctuation, without the words a, an, the, single spaces.
+
+    Args:
+        text: An answer.
+        rules: squad: ASCII punctuation is deleted, and curved quotes stay (evaluate-v1.1.py of
+            SQuAD; also of Natural Questions and WebQuestions). trivia_qa: punctuation becomes a
+            space, single curved quotes and accents too (triviaqa_evaluation.py of TriviaQA, and
+            evaluation/qa_utils.py of T5).
+    """
+    text = text.lower().translate(_NO_MARKS if rules == "squad" else _SPACES)
+    return " ".join(_ARTICLES.sub(" ", text).split())
 
 
 def require(names: Sequence[str]) -> None:
@@ -168,26 +199,3 @@ def _columns(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
     """[references, N] as sacrebleu takes them: None where a row has fewer than others."""
     most = max(map(len, references))
     return [[texts[k] if k < len(texts) else None for texts in references] for k in range(most)]
-
-
-def _share(
-    normalize: Callable[[str], str],
-    predictions: Sequence[str],
-    references: Sequence[Sequence[str]],
-) -> float:
-    right = sum(
-        normalize(prediction) in {normalize(text) for text in texts}
-        for prediction, texts in zip(predictions, references, strict=True)
-    )
-    return right / len(predictions)
-
-
-def _normalized(text: str, rules: Rules) -> str:
-    text = text.lower().translate(_NO_MARKS if rules == "squad" else _SPACES)
-    return " ".join(_ARTICLES.sub(" ", text).split())
-
-
-def _overlap(prediction: str, reference: str) -> float:
-    left, right = prediction.split(), reference.split()
-    common = sum((Counter(left) & Counter(right)).values())
-    return 2 * common / (len(left) + len(right)) if common else 0.0

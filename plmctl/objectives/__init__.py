@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from plmctl import registry
 
 if TYPE_CHECKING:
+    from plmctl.arrays import Ints
     from plmctl.corpus.store import TokenStore
-    from plmctl.shaping.examples import Example, Ints, Tallies
+    from plmctl.shaping.examples import Example, Tallies
     from plmctl.tokenization.vocab import Vocab
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from plmctl.arrays import Ints
 from plmctl.shaping.examples import (
     Example,
-    Ints,
     Tallies,
     expected_shares,
     masked_row,

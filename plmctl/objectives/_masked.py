@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plmctl.arrays import Bools, Ints
 from plmctl.config.masking import MaskingConfig
 from plmctl.corpus.kept import kept
 from plmctl.errors import ConfigError
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.modeling.batch import Batch
     from plmctl.tokenization.vocab import Vocab
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 ROW_TOKENS = ("mask", "cls", "sep", "pad")

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plmctl.arrays import Ints
 from plmctl.corpus.kept import kept
 from plmctl.errors import DataError
 from plmctl.objectives import _inspection
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.modeling.batch import Batch
     from plmctl.modeling.network import Network
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from plmctl.arrays import Bools, Ints
 from plmctl.config.members import ObjectiveConfig
 from plmctl.corpus.kept import kept
 from plmctl.errors import ConfigError
 from plmctl.shaping.examples import Example, Kind, Piece, Tallies, tally
 from plmctl.shaping.keys import Keys, fold, stream
-from plmctl.shaping.noise import Bools, Ragged, closed, real, runs
+from plmctl.shaping.noise import Ragged, closed, real, runs
 from plmctl.shaping.segments import segments
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from plmctl.modeling.network import Network
     from plmctl.tokenization.vocab import Vocab
 
-Ints = NDArray[np.int64]
 
 PARTS = ("lm", "z_loss")
 ENCODER_DECODER = True

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from plmctl.arrays import Ints
 from plmctl.config.members import ObjectiveConfig
 from plmctl.config.units import Count
 from plmctl.corpus.kept import kept
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from plmctl.modeling.network import Network
     from plmctl.tokenization.vocab import Vocab
 
-Ints = NDArray[np.int64]
 
 PARTS = ("forward", "backward")
 

@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plmctl.arrays import Ints
 from plmctl.config.members import ObjectiveConfig
 from plmctl.corpus.kept import kept
 from plmctl.errors import ConfigError, DataError
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from plmctl.modeling.batch import Batch
     from plmctl.modeling.network import Network
     from plmctl.tokenization.vocab import Vocab
-
-Ints = NDArray[np.int64]
 
 
 class Config(ObjectiveConfig):

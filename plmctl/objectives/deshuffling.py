@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from plmctl.arrays import Ints
 from plmctl.objectives._text_to_text import (
     ENCODER_DECODER,
     PARTS,
     TOKENS,
-    Ints,
     Pair,
     TextToText,
     TextToTextConfig,

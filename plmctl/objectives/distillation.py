@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from plmctl.arrays import Ints
 from plmctl.config.base import Text
 from plmctl.config.masking import MaskingConfig
 from plmctl.objectives import _inspection
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from plmctl.modeling.network import Network
     from plmctl.tokenization.vocab import Vocab
 
-Ints = NDArray[np.int64]
 
 PARTS = ("mlm", "kl", "cosine")
 TOKENS = ROW_TOKENS

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
+from plmctl.arrays import Bools, Ints
 from plmctl.objectives._text_to_text import (
     ENCODER_DECODER,
     PARTS,
     TOKENS,
-    Ints,
     Pair,
     Specials,
     TextToText,
@@ -28,7 +28,6 @@ from plmctl.objectives._text_to_text import (
 )
 from plmctl.shaping.keys import Keys
 from plmctl.shaping.noise import (
-    Bools,
     Ragged,
     compact,
     iid_noise,

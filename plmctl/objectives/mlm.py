@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plmctl.arrays import Ints
 from plmctl.config.masking import MaskingConfig
 from plmctl.corpus.kept import kept
 from plmctl.objectives import _inspection
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from plmctl.modeling.network import Network
     from plmctl.tokenization.vocab import Vocab
 
-Ints = NDArray[np.int64]
 
 PARTS = ("mlm",)
 TOKENS = ROW_TOKENS

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from plmctl.arrays import Ints
 from plmctl.config.members import ObjectiveConfig
 from plmctl.objectives._masked import ROW_TOKENS, document_rows, special_ids
 from plmctl.shaping.examples import Example, Tallies, masked_row, masked_tallies, tally
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from plmctl.modeling.network import Network
     from plmctl.tokenization.vocab import Vocab
 
-Ints = NDArray[np.int64]
 
 PARTS = ("mlm", "sbo")
 TOKENS = ROW_TOKENS

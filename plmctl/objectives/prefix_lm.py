@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from plmctl.arrays import Ints
 from plmctl.objectives._text_to_text import (
     ENCODER_DECODER,
     PARTS,
     TOKENS,
-    Ints,
     Pair,
     TextToText,
     TextToTextConfig,

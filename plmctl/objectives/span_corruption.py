@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from plmctl.arrays import Ints
 from plmctl.objectives._text_to_text import (
     ENCODER_DECODER,
     PARTS,
-    Ints,
     Pair,
     TextToText,
     TextToTextConfig,

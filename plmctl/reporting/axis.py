@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from plmctl.arrays import Floats
 
 _TICKS = 5  # about as many as can be read on a plot of this size
 

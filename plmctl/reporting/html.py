@@ -1,6 +1,10 @@
 """HTML that cannot be left unescaped: text is escaped when it is put into an element."""
 
 from importlib.resources import files
+from pathlib import Path
+
+from plmctl.errors import PlmError
+from plmctl.files import write_atomically
 
 _VOID = frozenset({"br", "col", "hr", "img", "link", "meta"})
 _SVG_CLOSED = frozenset({"path", "line", "circle"})  # short when empty
@@ -65,3 +69,16 @@ def _attribute(name: str, value: object) -> str:
     if value is True:
         return f" {name}"
     return "" if value is False or value is None else f' {name}="{escape(value)}"'
+
+
+def save_page(path: Path, text: str) -> None:
+    """Write a page, and the folders above it where they are missing.
+
+    Raises:
+        PlmError: It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        raise PlmError(f"{path}: cannot be written: {error.strerror}") from error

@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plmctl.arrays import Floats
 from plmctl.reporting.axis import spread
 from plmctl.reporting.reader import Run, number
-
-Floats = NDArray[np.float64]
 
 _POINTS = 300  # buckets of a drawn line: more than there are pixels to see them
 _LOG_SPREAD = 3.0  # largest over smallest, above which a logarithmic axis shows more

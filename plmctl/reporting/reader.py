@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plmctl.arrays import Floats
 from plmctl.config.document import read as read_config
 from plmctl.config.load import kind_of
 from plmctl.errors import ConfigError
 from plmctl.files import is_model
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

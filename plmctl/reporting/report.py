@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from plmctl.errors import PlmError
 from plmctl.reporting import comparison, sections
-from plmctl.reporting.html import Html, element, join, page
+from plmctl.reporting.html import Html, element, join, page, save_page
 from plmctl.reporting.intervals import Interval, draw
 from plmctl.reporting.reader import Run, read_runs
 
@@ -26,14 +25,7 @@ def write(runs: Sequence[Path], out: Path, differences: Sequence[Interval] = ())
         ConfigError: A folder that is no run folder.
         PlmError: ``out`` cannot be written.
     """
-    text = render(read_runs(runs), differences)
-    beside = out.with_name(f".{out.name}.writing")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(out)
-    except OSError as error:
-        raise PlmError(f"{out}: cannot be written: {error.strerror}") from error
+    save_page(out, render(read_runs(runs), differences))
     return out
 
 

@@ -3,13 +3,11 @@
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plmctl.arrays import Floats
 from plmctl.reporting.axis import Axis, linear, logarithmic
 from plmctl.reporting.html import Html, element
 from plmctl.reporting.plots import Line, Plot
-
-Floats = NDArray[np.float64]
 
 PALETTE = 7  # colors in the style sheet
 

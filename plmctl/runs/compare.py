@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plmctl.errors import ConfigError
-from plmctl.metrics.bootstrap import paired
+from plmctl.metrics.statistics import paired
 from plmctl.reporting.figures import figures_of
 from plmctl.reporting.intervals import Interval, bars
 from plmctl.reporting.reader import Run, read_runs
@@ -57,7 +57,7 @@ def differences(one: Run, two: Run) -> list[dict[str, Any]]:
     Returns:
         Of each: first, second, measure (the file's name under ``eval/rows/``), credit (what an
         item is worth), better ("high" or "low"), rows, difference (second minus first), low, high
-        and p (``metrics.bootstrap.paired``).
+        and p (``metrics.statistics.paired``).
     """
     ours, theirs = _items(one), _items(two)
     found = []

@@ -1,6 +1,5 @@
 """``plmctl export``: a checkpoint of a pretraining in, an ordinary model folder out."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +8,7 @@ from tempfile import TemporaryDirectory
 from plmctl.config.load import kind_of, parse
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError
-from plmctl.files import put_in_place, writing
+from plmctl.files import new_folder, writing
 from plmctl.runs.say import show
 
 
@@ -66,11 +65,8 @@ def write(folder: Path, checkpoint: Path, target: Path) -> None:
     # The checkpoint has the weights of every head.
     model = make_network(config, vocab, new_heads=lambda told: None).model
     load_weights(checkpoint, model)
-    beside = target.with_name(f".{target.name}.writing")
-    with writing(target):
-        shutil.rmtree(beside, ignore_errors=True)
+    with writing(target), new_folder(target) as beside:
         write_model(beside, model, AutoTokenizer.from_pretrained(config.tokenizer))
-        put_in_place(beside, target)
 
 
 @contextmanager

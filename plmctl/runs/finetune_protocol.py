@@ -15,9 +15,8 @@ from types import FrameType
 from typing import Any
 
 from plmctl.config.finetune import FinetuneConfig
-from plmctl.errors import ConfigError, PlmError, Preempted
-from plmctl.metrics.spread import spread
-from plmctl.registry import nearest
+from plmctl.errors import ConfigError, PlmError, Preempted, nearest
+from plmctl.metrics.statistics import spread
 from plmctl.runs import judging
 from plmctl.runs.folder import AtWork, check_run, is_finished, open_run, write_results
 from plmctl.runs.say import say, show

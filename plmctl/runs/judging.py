@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.config.finetune import FinetuneConfig
-from plmctl.errors import ConfigError
-from plmctl.registry import nearest
+from plmctl.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from plmctl.training.checkpoint import Watch

@@ -1,10 +1,9 @@
 """The ``model/`` folder of a run: an ordinary Hugging Face model, complete or absent."""
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plmctl.files import put_in_place, writing
+from plmctl.files import new_folder, writing
 from plmctl.tokenization.probe import write_probe
 
 if TYPE_CHECKING:
@@ -32,9 +31,8 @@ def save_model(
     Raises:
         PlmError: The disk refused.
     """
-    beside, target = folder / ".model.writing", folder / "model"
-    with writing(target):
-        shutil.rmtree(beside, ignore_errors=True)
+    target = folder / "model"
+    with writing(target), new_folder(target) as beside:
         write_model(beside, model, tokenizer)
         (beside / "README.md").write_text(card, encoding="utf-8")
         if made is not None:
@@ -46,7 +44,6 @@ def save_model(
             while (aside := folder / f"model.incomplete-{number}").exists():
                 number += 1
             target.rename(aside)
-        put_in_place(beside, target)
     return target
 
 

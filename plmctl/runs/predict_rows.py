@@ -1,11 +1,11 @@
 """``plmctl predict --input``: a finetuned model's answers to rows, streaming."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +16,7 @@ from plmctl.corpus.reading import resolve, rows
 from plmctl.corpus.source import Source
 from plmctl.corpus.tables import Row
 from plmctl.errors import ConfigError, DataError, PlmError
+from plmctl.files import new_file
 from plmctl.runs.finetune import check_model
 from plmctl.runs.say import say
 
@@ -107,14 +108,10 @@ def _writing(path: Path | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
-    beside = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
-        with beside.open("w", encoding="utf-8") as file:
-            yield file
-        if path.exists():
-            path.rename(path.with_name(f"{path.name}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
-        beside.replace(path)
+        with new_file(path, several_writers=True) as file:
+            yield TextIOWrapper(file, encoding="utf-8", write_through=True)
+            if path.exists():
+                path.rename(path.with_name(f"{path.name}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
     except OSError as error:
         raise PlmError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        beside.unlink(missing_ok=True)

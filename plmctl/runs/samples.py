@@ -4,8 +4,8 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plmctl.arrays import Ints
 from plmctl.corpus.sentences import choose_rule, sentence_spans
 from plmctl.evaluation.samples import answer, fill_mask, go_on
 from plmctl.shaping.keys import below, fold, stream
@@ -15,7 +15,6 @@ from plmctl.tokenization.vocab import Vocab
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
 
-Ints = NDArray[np.int64]
 
 _COUNT = 6
 _LOOKED_AT = 100_000  # sentences, spread over the corpus

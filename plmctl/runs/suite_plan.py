@@ -10,8 +10,7 @@ from plmctl.config.load import load
 from plmctl.config.shipped import find
 from plmctl.config.suite import SuiteConfig
 from plmctl.corpus.reading import resolve
-from plmctl.errors import ConfigError, DataError
-from plmctl.registry import nearest
+from plmctl.errors import ConfigError, DataError, nearest
 from plmctl.suites import Recipe, Suite, SuiteTask
 
 _ENDS = (".jsonl", ".json", ".tsv", ".csv", ".parquet")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from plmctl.metrics.spread import spread
+from plmctl.metrics.statistics import spread
 from plmctl.suites import Suite
 
 if TYPE_CHECKING:

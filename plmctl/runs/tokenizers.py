@@ -7,7 +7,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from plmctl.errors import ConfigError, DataError, PlmError
+from plmctl.errors import ConfigError, DataError
+from plmctl.reporting.html import save_page
 from plmctl.reporting.tokenizers import tables, write_page
 from plmctl.runs.say import say, show
 from plmctl.tokenization import quality
@@ -42,7 +43,7 @@ def run(folders: Sequence[str], *, text: Sequence[str], out: str | None, as_json
     if not as_json:
         say(f"measured on {document['text']}")
     if out is not None:
-        _write(Path(out), write_page(document))
+        save_page(Path(out), write_page(document))
         say(f"wrote {out}")
     show(document, tables(document), as_json=as_json)
 
@@ -100,11 +101,3 @@ def _lines(folder: str, text: Sequence[str]) -> tuple[list[str], str]:
         raise DataError(f"no text in {', '.join(map(str, files))}", "name another: --text FILE")
     step = max(1, len(lines) // _LINES)
     return lines[::step][:_LINES], ", ".join(map(str, files))
-
-
-def _write(path: Path, page: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise PlmError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,11 +1,10 @@
 """Candidates of a sampled softmax, drawn by a key."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from plmctl.arrays import Ints
 from plmctl.shaping.keys import fold, uniform
-
-Ints = NDArray[np.int64]
 
 
 def log_uniform(key: ArrayLike, size: int, count: int) -> tuple[Ints, int]:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from plmctl.arrays import Ints
 
 Kind = Literal["text", "special", "masked", "random", "kept", "target"]
 """What was done to a token: nothing, put there by the objective, hidden by the mask, replaced by a

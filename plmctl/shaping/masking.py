@@ -8,13 +8,9 @@ mask_tokens_dataset.py for the probabilistic count.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plmctl.arrays import Bools, Floats, Ints
 from plmctl.shaping.keys import Keys, below, fold, stream, uniform
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

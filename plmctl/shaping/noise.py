@@ -8,13 +8,10 @@ Source: google-research/text-to-text-transfer-transformer, t5/data/preprocessors
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plmctl.arrays import Bools, Ints
 from plmctl.shaping.keys import Keys, below, fold, stream, uniform
 from plmctl.shaping.masking import choose
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

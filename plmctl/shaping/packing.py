@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Ints
 from plmctl.shaping.rows import CLS, PAD, SEP, Layout
-
-Ints = NDArray[np.int64]
 
 _TOGETHER = 1 << 18
 """Sentences that are looked at together: 30 MB."""

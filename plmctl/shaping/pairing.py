@@ -15,10 +15,9 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Bools, Ints
 from plmctl.shaping.keys import Keys, below, fold, stream, uniform
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Records = NDArray[np.void]
 """[instances] pairs of ``record_type``, as they are kept."""
 Decide = Callable[[Bools, Bools], tuple[Bools, Bools]]

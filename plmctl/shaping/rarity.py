@@ -5,13 +5,9 @@ batch as a whole; here each row has its own share, so that a row does not depend
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plmctl.arrays import Bools, Floats, Ints
 from plmctl.shaping.keys import Keys, fold, stream, uniform
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 
 def rarity(counts: Ints, smoothing: float) -> Floats:

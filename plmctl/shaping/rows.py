@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from plmctl.arrays import Ints
 
 PAD, CLS, SEP = -1, -2, -3
 

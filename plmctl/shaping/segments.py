@@ -7,9 +7,8 @@ Source: google-research/text-to-text-transfer-transformer, t5/data/preprocessors
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from plmctl.arrays import Ints
 
 CONCATENATED = 128
 """Documents that T5 puts one after the other, with nothing between them, before it cuts."""

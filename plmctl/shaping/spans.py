@@ -7,13 +7,9 @@ Source: facebookresearch/SpanBERT, fairseq's ``PairWithSpanMaskingScheme`` and `
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plmctl.arrays import Bools, Floats, Ints
 from plmctl.shaping.keys import Keys, below, fold, stream, uniform
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 
 def span_shares(p: float, longest: int) -> Floats:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from plmctl import registry
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -274,6 +274,6 @@ def with_columns(config: Any, columns: Mapping[str, Any]) -> Any:
         if field == "name" or field not in type(config).model_fields:
             known = [name for name in type(config).model_fields if name != "name"]
             raise ConfigError(
-                f"the task {config.name!r} has no field {field!r}{registry.nearest(field, known)}"
+                f"the task {config.name!r} has no field {field!r}{nearest(field, known)}"
             )
     return type(config).model_validate({**config.model_dump(), **columns})

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.errors import ConfigError, DataError
-from plmctl.registry import nearest
+from plmctl.errors import ConfigError, DataError, nearest
 
 if TYPE_CHECKING:
     from plmctl.corpus.tables import Row

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Ints
 from plmctl.errors import ConfigError, DataError
 from plmctl.shaping.windows import covering, pieces_over, tightened, words
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from plmctl.corpus.tables import Row
 
-Ints = NDArray[np.int64]
 
 _AT_ONCE = 1_000  # texts: offsets are Python tuples until they are arrays
 

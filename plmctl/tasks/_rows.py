@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import padded
 from plmctl.errors import DataError
 from plmctl.tasks._formats import Ids, Sequences
-from plmctl.tasks._padded import padded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -106,7 +106,7 @@ def figures(
         positive: The label whose F1 is ``f1``, of two; None: the second.
     """
     from plmctl.metrics import classification, multi_label, regression
-    from plmctl.metrics.bootstrap import with_interval
+    from plmctl.metrics.statistics import with_interval
 
     if problem == "regression":
         found = regression.regression(said, targets)
@@ -134,29 +134,29 @@ def uncertainty(
 
     Returns:
         accuracy, matthews, and f1 of two labels; pearson and spearman of regression; of several
-        labels a row f1_micro: each with se, low and high (``metrics.bootstrap.spread_of``).
+        labels a row f1_micro: each with se, low and high (``metrics.statistics.spread_of``).
     """
-    from plmctl.metrics import bootstrap, classification, confusions, multi_label
+    from plmctl.metrics import classification, confusions, multi_label, statistics
 
     if problem == "regression":
         functions = {"pearson": classification.pearson, "spearman": classification.spearman}
         numbers = np.asarray(said, dtype=np.float64)
         return {
-            name: bootstrap.uncertainty(function, numbers, targets)
+            name: statistics.uncertainty(function, numbers, targets)
             for name, function in functions.items()
         }
     if problem == "multi_label":
         there = np.array([[label in names for label in labels] for names in said])
-        return {"f1_micro": bootstrap.uncertainty(multi_label.f1_micro, there, targets > 0.5)}
+        return {"f1_micro": statistics.uncertainty(multi_label.f1_micro, there, targets > 0.5)}
     ids = {name: number for number, name in enumerate(labels)}
     counts = classification.confusion([ids[name] for name in said], targets, len(labels))
-    of_counts: dict[str, bootstrap.CountFunction] = {
+    of_counts: dict[str, statistics.CountFunction] = {
         "accuracy": confusions.accuracy,
         "matthews": confusions.matthews,
     }
     if len(labels) == 2:
         of_counts["f1"] = partial(confusions.f1, positive=ids[positive or labels[-1]])
-    return bootstrap.uncertainty_of_counts(of_counts, counts)
+    return statistics.uncertainty_of_counts(of_counts, counts)
 
 
 def credits(

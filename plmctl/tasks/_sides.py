@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import padded
 from plmctl.tasks import _decoding
 from plmctl.tasks._ends import ended, id_of
 from plmctl.tasks._formats import Layout, encode, layout_of
-from plmctl.tasks._padded import padded
 from plmctl.tasks._rows import pad_of
 
 if TYPE_CHECKING:

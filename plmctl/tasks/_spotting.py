@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Ints, padded
 from plmctl.errors import DataError
 from plmctl.metrics import squad
 from plmctl.tasks import _spans
-from plmctl.tasks._padded import padded
 from plmctl.tasks._windowed import Windowed
 from plmctl.tokenization.words import has_chinese
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from plmctl.modeling.batch import Batch
     from plmctl.modeling.network import Network
 
-Ints = NDArray[np.int64]
 Outputs = Mapping[str, Sequence[NDArray[Any]]]
 
 

@@ -174,19 +174,19 @@ def label_uncertainty(
     """How sure the figures of the cast are; arguments as ``label_figures``.
 
     Returns:
-        se, low and high of each (``metrics.bootstrap.spread_of``).
+        se, low and high of each (``metrics.statistics.spread_of``).
     """
-    from plmctl.metrics import bootstrap, classification, confusions
+    from plmctl.metrics import classification, confusions, statistics
 
     predicted, expected = _read(name, predictions, references)
     if name == "stsb":
         functions = {"pearson": classification.pearson, "spearman": classification.spearman}
         return {
-            figure: bootstrap.uncertainty(function, predicted, expected)
+            figure: statistics.uncertainty(function, predicted, expected)
             for figure, function in functions.items()
         }
     classes = len(CASTS[name].labels) + 1  # the last: what is no label
-    of_counts: dict[Figure, bootstrap.CountFunction] = {
+    of_counts: dict[Figure, statistics.CountFunction] = {
         "accuracy": confusions.accuracy,
         "matthews": confusions.matthews,
         "f1": partial(confusions.f1, positive=1),
@@ -196,7 +196,7 @@ def label_uncertainty(
         said = settled(predicted, expected) if figure == "f1" else predicted
         numbers = np.where(said < 0, classes - 1, said).astype(np.int64)
         counts = classification.confusion(numbers, expected.astype(np.int64), classes)
-        found |= bootstrap.uncertainty_of_counts({figure: of_counts[figure]}, counts)
+        found |= statistics.uncertainty_of_counts({figure: of_counts[figure]}, counts)
     return found
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Ints
 from plmctl.errors import ConfigError, DataError
 from plmctl.shaping.windows import Windows, owners, windows
 from plmctl.tasks._passages import Pieces, Template, answers_in, pieces_of, place_of, template_of
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from plmctl.corpus.tables import Row
     from plmctl.tasks import Use
 
-Ints = NDArray[np.int64]
 
 IGNORE = -100  # of modeling.batch, which imports torch
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from plmctl.arrays import Ints
 from plmctl.config.members import TaskConfig
 from plmctl.errors import ConfigError
 from plmctl.tasks import _elmo, _labels, _scoring, _unlabelled
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from plmctl.modeling.network import Network
     from plmctl.tasks import Use
 
-Ints = NDArray[np.int64]
 Problem = Literal["single_label", "multi_label", "regression"]
 
 

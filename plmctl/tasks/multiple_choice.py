@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from plmctl.arrays import Ints
 from plmctl.config.members import TaskConfig
 from plmctl.tasks import _scoring, _unlabelled
 from plmctl.tasks._formats import encode, gpt1_ids, pairs, with_format
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from plmctl.modeling.load import NewHeads
     from plmctl.modeling.network import Network
     from plmctl.tasks import Use
-
-Ints = NDArray[np.int64]
 
 
 class Config(TaskConfig):
@@ -188,7 +187,7 @@ class MultipleChoice:
     def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Accuracy, and what the most frequent number would get (``metrics.classification``)."""
         from plmctl.metrics import classification
-        from plmctl.metrics.bootstrap import with_interval
+        from plmctl.metrics.statistics import with_interval
 
         targets = known(self.targets)
         said = np.array([answer["prediction"] for answer in answers]) - self.config.count_from

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
+from plmctl.arrays import Ints, padded
 from plmctl.config.members import TaskConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.tasks import _elmo
 from plmctl.tasks._known import known
-from plmctl.tasks._padded import padded
 from plmctl.tasks._sentences import check_scheme, sentence, tags_of
 from plmctl.tasks._words import Example, Pieces, examples
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from plmctl.modeling.network import Network
     from plmctl.tasks import Use
 
-Ints = NDArray[np.int64]
 
 PARTS = ("tag",)
 _IGNORE = -100  # modeling.batch.IGNORE, whose module imports torch

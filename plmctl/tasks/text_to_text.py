@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
+from plmctl.arrays import Ints
 from plmctl.config.members import TaskConfig
 from plmctl.errors import ConfigError
 from plmctl.metrics.text import Tokens
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from plmctl.modeling.network import Network
     from plmctl.tasks import Use
 
-Ints = NDArray[np.int64]
 
 PARTS = ("lm",)
 _MOST_LABELS = 1000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 from bisect import bisect_left
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plmctl.errors import ConfigError
+from plmctl.hashing import sha256_of
 from plmctl.hub import refuse_unreachable
 from plmctl.tokenization.check import check_tokenizer
 from plmctl.tokenization.ids import Ids, chosen, encode_texts, encode_units, joined
@@ -74,8 +74,7 @@ class Encoder:
     ):
         check_tokenizer(source)
         self._path, self._jieba = _tokenizer_file(source), words == "jieba"
-        with self._path.open("rb") as file:
-            self.fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
+        self.fingerprint = sha256_of(self._path)
         if self._jieba:
             self.fingerprint += f"+jieba-{jieba_version()}"
         self._starts = self._albert_starts(source) if words == "albert" else None

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from plmctl.arrays import Floats, Ints
 
 LONGEST_PIECE = 16
 LONGEST_WORD = 32

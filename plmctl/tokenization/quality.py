@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-Ints = NDArray[np.int64]
+from plmctl.arrays import Ints
 
 _UNSPACED = {"cjk": "chinese", "hiragana": "japanese", "katakana": "japanese"}
 _LONGEST = 10  # tokens that are listed

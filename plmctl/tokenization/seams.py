@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Ints
 from plmctl.tokenization.units import CUT, INNER, unspaced
 from plmctl.tokenization.words import chinese
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Ints = NDArray[np.int64]
 
 _CODES = 0x10000  # of at most three bytes
 _LARGEST = 1 << 26  # pairs of sorts of characters, a byte each

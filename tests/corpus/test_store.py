@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plmctl.corpus.shard import write_checked
 from plmctl.corpus.store import TokenStore, offsets, token_dtype
 from plmctl.errors import DataError
+from plmctl.files import write_checked
 
 SENTENCE = st.lists(st.integers(0, 99), max_size=5)
 DOCUMENTS = st.lists(st.lists(SENTENCE, max_size=4), min_size=1, max_size=12)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plmctl.errors import DataError
-from plmctl.metrics import bootstrap, classification, confusions
+from plmctl.metrics import classification, confusions, statistics
 
 DRAWS = np.random.default_rng(5)
 
@@ -37,17 +37,17 @@ def test_the_error_is_that_of_drawing_rows() -> None:
     true = np.arange(400) % 2
     said = np.where(np.arange(400) % 5 == 0, 1 - true, true)  # 80 % right
     counts = classification.confusion(said, true, 2)
-    found = bootstrap.uncertainty_of_counts(
+    found = statistics.uncertainty_of_counts(
         {"accuracy": confusions.accuracy, "matthews": confusions.matthews}, counts
     )
     assert found["accuracy"]["se"] == pytest.approx(math.sqrt(0.8 * 0.2 / 400), rel=0.1)
     assert found["accuracy"]["low"] < 0.8 < found["accuracy"]["high"]
-    by_rows = bootstrap.uncertainty(classification.matthews, said, true)
+    by_rows = statistics.uncertainty(classification.matthews, said, true)
     assert found["matthews"]["se"] == pytest.approx(by_rows["se"], rel=0.1)
-    again = bootstrap.uncertainty_of_counts({"accuracy": confusions.accuracy}, counts)
+    again = statistics.uncertainty_of_counts({"accuracy": confusions.accuracy}, counts)
     assert again["accuracy"] == found["accuracy"]
 
 
 def test_nothing_is_refused() -> None:
     with pytest.raises(DataError, match="nothing to score"):
-        bootstrap.uncertainty_of_counts({}, np.zeros((2, 2), np.int64))
+        statistics.uncertainty_of_counts({}, np.zeros((2, 2), np.int64))

@@ -103,3 +103,28 @@ def test_modules_of_texts():
     found = modules.load("rouge").compute(predictions=guess, references=truth, tokens="intl")
     assert found == {name: pytest.approx(100 if name != "rouge2" else 50) for name in found}
     assert set(found) == {"rouge1", "rouge2", "rougeL", "rougeLsum"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "squad", "trivia_qa"),
+    [
+        ("The  Eiffel Tower!", "eiffel tower", "eiffel tower"),
+        ("rock-'n'-roll", "rocknroll", "rock n roll"),
+        ("King’s “Cross”", "king’s “cross”", "king s “cross”"),
+        ("snake_case", "snakecase", "snake case"),
+        ("a theatre, an anthem", "theatre anthem", "theatre anthem"),
+        ("U.S.A.", "usa", "u s"),  # the article: what stood alone as "a" goes
+        ("the", "", ""),
+    ],
+)
+def test_normalisation(answer, squad, trivia_qa):
+    assert text.normalized(answer, "squad") == squad
+    assert text.normalized(answer, "trivia_qa") == trivia_qa
+
+
+def test_a_match_with_any_reference_counts():
+    assert text.is_match("the United States.", ["USA", "United States"])
+    assert not text.is_match("United", ["USA", "United States"])
+    assert text.is_match("jay z", ["Jay-Z"], "trivia_qa")
+    assert not text.is_match("jay z", ["Jay-Z"], "squad")
+    assert text.is_match("the", ["a"])  # both are nothing

@@ -10,7 +10,7 @@ import pytest
 from plmctl.config.finetune import FinetuneConfig
 from plmctl.config.load import load
 from plmctl.errors import ConfigError
-from plmctl.metrics.spread import spread
+from plmctl.metrics.statistics import spread
 from plmctl.runs.finetune_protocol import members
 from tests.runs.conftest import Cli, write
 from tests.runs.test_bad_input import finetune_config, refused

@@ -185,7 +185,8 @@ def contents(place: Path, command: Command) -> dict[str, object]:
 
 def _is_left(path: Path) -> bool:
     """What stays of a token store beside the store: of a kill, and when it was last checked."""
-    hidden = path.name.startswith(".") and path.name.rpartition(".")[2].isdecimal()
+    name = path.name.removesuffix(".writing")
+    hidden = name.startswith(".") and name.rpartition(".")[2].isdecimal()  # a process id
     return hidden or "shards" in path.parts or path.name.startswith(".checked-")
 
 

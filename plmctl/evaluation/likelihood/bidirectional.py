@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Ints, batches, padded
 from plmctl.errors import ConfigError
 from plmctl.evaluation.likelihood.reader import Reader, Tokens
-from plmctl.evaluation.likelihood.rows import Ints, batches, padded
 from plmctl.evaluation.likelihood.scores import Scores, token_nll
 
 if TYPE_CHECKING:
@@ -43,10 +43,11 @@ def score(reader: Reader, texts: Sequence[Tokens]) -> Scores:
     table, scores = _characters(reader, bos, eos), Scores.empty(len(texts))
     lengths = np.array([stream.shape[-1] for stream in streams], dtype=np.int64)
     with torch.inference_mode():
-        for which in batches(lengths, min(reader.cells, reader.predictions // 2), window=_WINDOW):
+        cells = min(reader.cells, reader.predictions // 2)
+        for which in batches(lengths, cells=cells, window=_WINDOW):
             chosen = [streams[number] for number in which]
             inputs, targets = (
-                np.stack([padded([stream[side, d] for stream in chosen], fill) for d in (0, 1)])
+                np.stack([padded([stream[side, d] for stream in chosen], fill)[0] for d in (0, 1)])
                 for side, fill in ((0, bos), (1, _NONE))
             )
             targets[targets >= reader.outputs] = unknown

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from plmctl.arrays import Ints, batches, padded
 from plmctl.evaluation.likelihood.reader import Reader, Tokens
-from plmctl.evaluation.likelihood.rows import Ints, batches, padded, windows
 from plmctl.evaluation.likelihood.scores import Scores, token_nll
+from plmctl.evaluation.likelihood.windows import windows
 
 
 def score(
@@ -40,8 +41,8 @@ def score(
             spans.append((number, window.first - window.begin, window.end - window.begin))
     of, first, end = np.array(spans, dtype=np.int64).reshape(-1, 3).T
     with torch.inference_mode():
-        for which in batches(end, min(reader.cells, reader.predictions)):
-            table = padded([rows[number] for number in which], 0)
+        for which in batches(end, cells=min(reader.cells, reader.predictions)):
+            table, _ = padded([rows[number] for number in which], 0)
             # Padding comes after a row's tokens, which look back only: it changes nothing.
             logits = reader.logits(input_ids=np.ascontiguousarray(table[:, :-1]))["lm"]
             column = np.arange(table.shape[1] - 1)

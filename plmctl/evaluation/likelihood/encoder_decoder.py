@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from plmctl.arrays import Ints, batches, lengths_of, padded
 from plmctl.evaluation.likelihood.reader import Reader, Tokens
-from plmctl.evaluation.likelihood.rows import Ints, batches, padded, pieces, sizes
 from plmctl.evaluation.likelihood.scores import Scores, token_nll
+from plmctl.evaluation.likelihood.windows import pieces
 
 
 def score(reader: Reader, texts: Sequence[Tokens], size: int, span: int | None) -> Scores:
@@ -46,17 +47,16 @@ def score(reader: Reader, texts: Sequence[Tokens], size: int, span: int | None) 
                 hidden.append(piece[first:last])
                 texts_of.append(number)
     scores, of = Scores.empty(len(texts)), np.array(texts_of, dtype=np.int64)
-    lengths = sizes(sources) + sizes(hidden)
+    lengths = lengths_of(sources) + lengths_of(hidden)
     with torch.inference_mode():
-        for which in batches(lengths, min(reader.cells, reader.predictions)):
-            source = padded([sources[number] for number in which], pad)
-            targets = padded([hidden[number] for number in which], -1)
-            rows, places = np.nonzero(targets >= 0)
+        for which in batches(lengths, cells=min(reader.cells, reader.predictions)):
+            source, there = padded([sources[number] for number in which], pad)
+            targets, hides = padded([hidden[number] for number in which], -1)
+            rows, places = np.nonzero(hides)
             # The decoder's first input is the padding token, its first output the sentinel.
             before = np.full((len(which), targets.shape[1] + 1), pad, dtype=np.int64)
             before[:, 1] = sentinel
             before[:, 2:] = np.maximum(targets[:, :-1], 0)
-            there = np.arange(source.shape[1]) < sizes([sources[n] for n in which])[:, None]
             logits = reader.logits(
                 input_ids=source,
                 attention_mask=there.astype(np.int64),

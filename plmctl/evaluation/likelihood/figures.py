@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from plmctl.arrays import Floats, Ints
 from plmctl.errors import DataError
-from plmctl.evaluation.likelihood import uncertainty
 from plmctl.evaluation.likelihood.reader import Reader, Tokens
-from plmctl.evaluation.likelihood.rows import Ints
-from plmctl.evaluation.likelihood.scores import Floats, Scores
+from plmctl.evaluation.likelihood.scores import Scores
 from plmctl.evaluation.likelihood.texts import Corpus
+from plmctl.metrics.statistics import error_of_ratio
 
 
 def ratio_figures(
@@ -32,7 +32,7 @@ def ratio_figures(
         raise DataError("nothing to score: no text has a token that is predicted")
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         value = float(function(np.array([numerator.sum() / below.sum()]))[0])
-        error = uncertainty.of_ratio(numerator, below, seed, function)
+        error = error_of_ratio(numerator, below, seed, function)
     return {name: value, f"{name}_se": error}
 
 

@@ -14,9 +14,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Floats, Ints, batches, lengths_of, padded
 from plmctl.evaluation.likelihood.reader import Reader, Tokens
-from plmctl.evaluation.likelihood.rows import Ints, batches, padded, pieces, sizes
-from plmctl.evaluation.likelihood.scores import Floats, Scores, token_nll
+from plmctl.evaluation.likelihood.scores import Scores, token_nll
+from plmctl.evaluation.likelihood.windows import pieces
 
 Variant = Literal["original", "word_l2r"]
 
@@ -82,14 +83,12 @@ def scored(reader: Reader, copies: Copies) -> Iterator[tuple[Ints, Floats, NDArr
     import torch
 
     mask, fill = reader.special("mask"), reader.vocab.pad or 0
-    lengths = sizes(copies.rows)
+    lengths = lengths_of(copies.rows)[copies.row]
     with torch.inference_mode():
-        lengths_of = lengths[copies.row]
-        for which in batches(lengths_of, reader.cells, most=reader.predictions):
+        for which in batches(lengths, cells=reader.cells, most=reader.predictions):
             place, until = copies.place[which], copies.until[which]
-            ids = padded([copies.rows[number] for number in copies.row[which]], fill)
+            ids, there = padded([copies.rows[number] for number in copies.row[which]], fill)
             column = np.arange(ids.shape[1])
-            there = column < lengths_of[which, None]
             at = np.arange(len(which)), place
             targets = ids[at]
             ids[(column >= place[:, None]) & (column < until[:, None])] = mask

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl import families
+from plmctl.arrays import Ints
 from plmctl.errors import ConfigError
 from plmctl.evaluation.language import family_of
-from plmctl.evaluation.likelihood.rows import Ints
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plmctl.evaluation.likelihood.rows import Ints
+from plmctl.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

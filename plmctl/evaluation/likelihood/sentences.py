@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from plmctl.arrays import Floats, Ints
 from plmctl.errors import DataError
 from plmctl.evaluation.likelihood import bidirectional, causal, encoder_decoder, masked
 from plmctl.evaluation.likelihood.masked import Variant
 from plmctl.evaluation.likelihood.reader import Kind, Reader, Tokens
-from plmctl.evaluation.likelihood.rows import Ints
-from plmctl.evaluation.likelihood.scores import Floats, Scores
+from plmctl.evaluation.likelihood.scores import Scores
 
 DEFINITIONS: dict[Kind, str] = {
     "causal": "sum of log p(token | tokens before it), given the begin token where there is one",

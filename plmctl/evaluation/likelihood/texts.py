@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from plmctl.arrays import Ints
 from plmctl.config.base import Text
 from plmctl.config.data import TextConfig
 from plmctl.config.members import MeasureConfig
@@ -20,7 +21,6 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.likelihood import bidirectional, causal, encoder_decoder, masked
 from plmctl.evaluation.likelihood.masked import Variant
 from plmctl.evaluation.likelihood.reader import Reader, Tokens
-from plmctl.evaluation.likelihood.rows import Ints
 from plmctl.evaluation.likelihood.scores import Scores
 
 _LOOKED_AT = 50_000  # characters, to choose the rule for sentences by

@@ -1,7 +1,5 @@
 """One file a measure: what is asked of a finished model, and the figures that it gives."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
@@ -57,12 +55,6 @@ class Each:
         made = {"rows": self.items, "credit": self.credit, "better": self.better}
         sizes = {} if self.sizes is None else {"sizes": list(self.sizes)}
         return {**made, "values": list(self.values), **sizes}
-
-
-def digest(asked: Any) -> str:
-    """A hash of what was asked, given as JSON has it."""
-    text = json.dumps(asked, ensure_ascii=False, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 class Measure(Protocol):

@@ -12,7 +12,8 @@ from pydantic import Field
 
 from plmctl.config.units import Bytes
 from plmctl.evaluation.likelihood.texts import RawTextConfig
-from plmctl.evaluation.measures import EACH, Each, Subject, digest
+from plmctl.evaluation.measures import EACH, Each, Subject
+from plmctl.hashing import digest_of_items
 
 
 class Config(RawTextConfig):
@@ -43,7 +44,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     corpus = read_corpus(config, reader)
     tokens = reader.tokens(corpus.texts)
     scores = score_texts(reader, tokens, way)
-    asked = digest([document.text for document in corpus.read])
+    asked = digest_of_items([document.text for document in corpus.read])
     size, characters, _ = corpus.sizes.astype(np.float64)
     bits, spelt = bits_of(reader, tokens, scores)
     return {

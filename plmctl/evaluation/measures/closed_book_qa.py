@@ -1,7 +1,7 @@
 """Questions answered from what the weights know: exact match with any of the right answers.
 
 As GPT-3 and T5 were measured on Natural Questions, WebQuestions (`normalisation: squad`) and
-TriviaQA (`triviaqa`). GPT-3's own decoding is `beams: 4`, `length_penalty: 0.6`. A score of the
+TriviaQA (`trivia_qa`). GPT-3's own decoding is `beams: 4`, `length_penalty: 0.6`. A score of the
 literature is 100 times this one.
 """
 
@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from plmctl.corpus.tables import Row, read_rows
-from plmctl.evaluation.answers import Normalisation, exact_match
 from plmctl.evaluation.measures import EACH, Each, Subject
 from plmctl.evaluation.prompting.measuring import (
     PromptedConfig,
     hash_of,
     item_rows,
-    mean_and_error,
     open_model,
     spaced,
 )
 from plmctl.evaluation.prompting.templates import Template
+from plmctl.metrics.statistics import mean_and_error
+from plmctl.metrics.text import Rules, is_match
 
 if TYPE_CHECKING:
     from plmctl.evaluation.prompting.generation import Written
@@ -39,7 +39,7 @@ class Config(PromptedConfig):
     """The prompt, with {column} for a row's values."""
     answers: str = "answers"
     """The column of the right answers: a list of aliases, or one."""
-    normalisation: Normalisation = "squad"
+    normalisation: Rules = "squad"
     """What is left out before answers are compared."""
     stop: str = "\n"
     """The answer of a causal model ends before this; empty: it goes on to the limit."""
@@ -49,6 +49,11 @@ class Config(PromptedConfig):
     """Of beam search: log-probabilities are divided by the length to this power."""
     max_new_tokens: int = Field(default=32, ge=1)
     """Tokens of an answer at most."""
+
+    @field_validator("normalisation", mode="before")
+    @classmethod
+    def _earlier_spelling(cls, rules: object) -> object:
+        return "trivia_qa" if rules == "triviaqa" else rules
 
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:
@@ -75,7 +80,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     written = write(model, inputs, _decoding(config, model), subject.batch_size)
     said = [_answer(config, found) for found in written]
     hits = [
-        float(exact_match(answer, names, config.normalisation))
+        float(is_match(answer, names, config.normalisation))
         for answer, names in zip(said, aliases, strict=True)
     ]
     score, error = mean_and_error(hits)

@@ -17,11 +17,11 @@ from plmctl.evaluation.prompting.measuring import (
     PromptedConfig,
     hash_of,
     line_rows,
-    mean_and_error,
     open_model,
     spaced,
 )
 from plmctl.evaluation.prompting.templates import Template
+from plmctl.metrics.statistics import mean_and_error
 
 if TYPE_CHECKING:
     from plmctl.evaluation.prompting.shots import Example
@@ -62,7 +62,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
         "accuracy": accuracy,
         "stderr/accuracy": error,
         "perplexity": perplexity,
-        "stderr/perplexity": perplexity * loss_error,  # to first order
+        "stderr/perplexity": loss_error and perplexity * loss_error,  # to first order
         "tokens_per_word": mean_and_error([float(one.tokens) for one in found])[0],
         "items": len(items),
         "shots": mean_and_error([prompt.shots for prompt in prompts])[0],

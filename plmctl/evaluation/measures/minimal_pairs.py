@@ -16,11 +16,12 @@ from plmctl.config.base import Text
 from plmctl.config.members import MeasureConfig
 from plmctl.corpus.tables import Row
 from plmctl.errors import DataError
-from plmctl.evaluation.measures import EACH, Each, Subject, digest
+from plmctl.evaluation.measures import EACH, Each, Subject
+from plmctl.hashing import digest_of_items
+from plmctl.metrics.statistics import mean_and_error
 
 if TYPE_CHECKING:
-    from plmctl.evaluation.likelihood.rows import Ints
-    from plmctl.evaluation.likelihood.scores import Floats
+    from plmctl.arrays import Floats, Ints
 
 _ROUNDING = 1e-6  # relative, of a score that is summed over tokens in float32
 
@@ -45,7 +46,6 @@ class Config(MeasureConfig):
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:
     """Accuracies by sum, token and byte with their standard errors, per file and of all pairs."""
-    from plmctl.evaluation.likelihood import uncertainty
     from plmctl.evaluation.likelihood.reader import open_reader
     from plmctl.evaluation.likelihood.sentences import definition, sentences
 
@@ -63,11 +63,12 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     shorter = found.tokens[::2] < found.tokens[1::2]
     cuts = np.cumsum([len(pairs) for pairs in files.values()])[:-1]
     parts = {name: np.split(hits, cuts) for name, hits in right.items()}
+    of_files = [mean_and_error(hits.tolist()) for hits in parts["accuracy"]]
     paradigms = [
         {
             "paradigm": file,
-            "accuracy": float(parts["accuracy"][number].mean()),
-            "accuracy_se": uncertainty.of_mean(parts["accuracy"][number].astype(np.float64)),
+            "accuracy": of_files[number][0],
+            "accuracy_se": of_files[number][1],
             "token": float(parts["accuracy/token"][number].mean()),
             "byte": float(parts["accuracy/byte"][number].mean()),
             "shorter": float(shorter_here.mean()),
@@ -79,9 +80,9 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     ]
     figures: dict[str, Any] = {}
     for name, hits in right.items():
-        figures[name] = float(hits.mean())
         error = name.replace("accuracy", "accuracy_se", 1)
-        figures[error] = uncertainty.of_mean(hits.astype(np.float64))
+        figures[name], figures[error] = mean_and_error(hits.tolist())
+    each = right["accuracy"].astype(np.float64).tolist()
     return {
         **figures,
         "shorter": float(shorter.mean()),
@@ -90,7 +91,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
         "cut": found.cut,
         "unknown": found.unknown,
         "paradigms": paradigms,
-        EACH: {"": Each("accuracy", digest(texts), right["accuracy"].astype(float).tolist())},
+        EACH: {"": Each("accuracy", digest_of_items(texts), each)},
         "definition": (
             "share of pairs whose good sentence has the higher score, ties (equal to 1e-6) wrong; "
             "token, byte: the score over the sentence's tokens or UTF-8 bytes; shorter: "

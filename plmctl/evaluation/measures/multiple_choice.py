@@ -18,10 +18,10 @@ from plmctl.evaluation.prompting.measuring import (
     PromptedConfig,
     hash_of,
     item_rows,
-    mean_and_error,
     open_model,
 )
 from plmctl.evaluation.prompting.templates import Template
+from plmctl.metrics.statistics import mean_and_error
 
 if TYPE_CHECKING:
     from plmctl.evaluation.prompting.choices import Question

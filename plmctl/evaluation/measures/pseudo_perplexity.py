@@ -11,7 +11,8 @@ from pydantic import Field
 
 from plmctl.config.units import Bytes
 from plmctl.evaluation.likelihood.texts import RawTextConfig
-from plmctl.evaluation.measures import EACH, Each, Subject, digest
+from plmctl.evaluation.measures import EACH, Each, Subject
+from plmctl.hashing import digest_of_items
 
 
 class Config(RawTextConfig):
@@ -47,7 +48,7 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
     tokens = reader.tokens(corpus.texts)
     found: dict[str, Any] = {}
     each = {}
-    asked = digest(
+    asked = digest_of_items(
         [[document.text for document in corpus.read], [text.ids.tolist() for text in tokens]]
     )  # of one tokenizer alone
     for variant, way in ways.items():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from plmctl.arrays import batches, lengths_of, padded
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.prompting.encoding import sentinel_of, source_of
 
@@ -160,8 +160,10 @@ def write(
     network: Any = model.network
     with torch.inference_mode(), model.accelerator.autocast():
         # Padding, which is the end token of GPT-2, would count as a token that was there already.
-        padded = model.caches and decoding.no_repeat_ngram != 1
-        for numbers in _batches(prompts, batch_size, padded=padded):
+        padding = model.caches and decoding.no_repeat_ngram != 1
+        lengths = lengths_of([prompt.ids for prompt in prompts])
+        for which in batches(lengths, most=batch_size, same_length=not padding):
+            numbers = tuple(which.tolist())
             inputs = _inputs(model, [prompts[number].ids for number in numbers], begin)
             width = inputs.get("decoder_input_ids", inputs["input_ids"]).shape[1]
             said = network.generate(
@@ -182,35 +184,16 @@ def _written(model: Generative, ids: list[int], last: set[int], *, cut: bool) ->
     return Written(text, len(ids[:end]), end is not None, cut)
 
 
-def _batches(prompts: Sequence[Prompted], size: int, *, padded: bool) -> Iterator[tuple[int, ...]]:
-    """Numbers of prompts, the longest first."""
-
-    def length(number: int) -> int:
-        return len(prompts[number].ids)
-
-    order = sorted(range(len(prompts)), key=length, reverse=True)
-    together = [order] if padded else [list(same) for _, same in groupby(order, key=length)]
-    for same in together:
-        for at in range(0, len(same), size):
-            yield tuple(same[at : at + size])
-
-
 def _inputs(
     model: Generative, rows: Sequence[Sequence[int]], begin: tuple[int, ...]
 ) -> dict[str, Tensor]:
     import torch
 
-    longest = max(map(len, rows))
     pad = model.tokenizer.pad_token_id or 0
-    ids, live = [], []
-    for row in rows:
-        padding, mask = [pad] * (longest - len(row)), [0] * (longest - len(row))
-        right = model.text_to_text
-        ids.append([*row, *padding] if right else [*padding, *row])
-        live.append([*[1] * len(row), *mask] if right else [*mask, *[1] * len(row)])
-    inputs = {"input_ids": torch.tensor(ids, device=model.device)}
+    ids, live = padded(rows, pad, left=not model.text_to_text)
+    inputs = {"input_ids": torch.from_numpy(ids).to(model.device)}
     if model.caches:  # GPT-1 gets no padding, and computes faster without a mask
-        inputs["attention_mask"] = torch.tensor(live, device=model.device)
+        inputs["attention_mask"] = torch.from_numpy(live).to(model.device).long()
     if model.text_to_text:
         inputs["decoder_input_ids"] = torch.tensor([begin] * len(rows), device=model.device)
     return inputs

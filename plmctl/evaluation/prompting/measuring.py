@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +13,7 @@ from plmctl.corpus.reading import documents, resolve, rows
 from plmctl.corpus.tables import Row, read_rows
 from plmctl.errors import DataError
 from plmctl.evaluation.prompting.shots import ShotsConfig
+from plmctl.hashing import digest_of_rows
 
 if TYPE_CHECKING:
     from plmctl.evaluation.measures import Subject
@@ -83,20 +81,4 @@ def spaced(config: PromptedConfig, text: str) -> str:
 
 def hash_of(scored: Sequence[Row]) -> str:
     """Of what the rows hold, to know the data again."""
-    values = [dict(row.values) for row in scored]
-    text = json.dumps(values, ensure_ascii=False, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error, sd / sqrt(n) with n - 1 in the variance; nan of one value.
-
-    Args:
-        values: One or more.
-    """
-    count = len(values)
-    mean = math.fsum(values) / count
-    if count < 2:
-        return mean, math.nan
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-    return mean, math.sqrt(variance / count)
+    return digest_of_rows([dict(row.values) for row in scored])

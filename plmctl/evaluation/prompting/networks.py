@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from plmctl.arrays import padded
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -96,7 +98,6 @@ def _padded(rows: Sequence[Sequence[int]], model: Generative) -> tuple[Tensor, T
     """[B, T] ids with zeros at the right, and 1 where there is a token."""
     import torch
 
-    longest = max(map(len, rows))
-    ids = [[*row, *[0] * (longest - len(row))] for row in rows]
-    live = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
-    return torch.tensor(ids, device=model.device), torch.tensor(live, device=model.device)
+    ids, live = padded(rows, 0)
+    device = model.device
+    return torch.from_numpy(ids).to(device), torch.from_numpy(live).to(device).long()

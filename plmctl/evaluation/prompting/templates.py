@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from plmctl.corpus.tables import Row
-from plmctl.errors import DataError
-from plmctl.registry import nearest
+from plmctl.errors import DataError, nearest
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 

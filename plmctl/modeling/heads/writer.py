@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
+from plmctl.arrays import batches
 from plmctl.modeling.gpt1_attention import fuse
 from plmctl.modeling.heads.decoder import add_rows
 from plmctl.modeling.left_to_right import hidden_states
@@ -116,7 +117,9 @@ def generated(
         pad_token_id=end,
         use_cache=caches,
     )
-    for rows, width in _batches(prompts.lengths, caches):
+    lengths = prompts.lengths.cpu().numpy()
+    for which in batches(lengths, same_length=not caches):
+        rows, width = torch.from_numpy(which).to(device), int(lengths[which[0]])
         places = torch.arange(width, device=device) - (width - prompts.lengths[rows, None])
         inputs = {"input_ids": ids_BL[rows].gather(1, places.clamp(min=0))}
         if caches:
@@ -149,11 +152,3 @@ def label_scores(model: Any, prompts: Prompts, labels: Sequence[Sequence[int]]) 
         each_K = logits_KV.gather(-1, label_T.repeat(len(lengths))[:, None])
         scores.append(each_K.view(len(lengths), -1).sum(-1))
     return torch.stack(scores, dim=1)
-
-
-def _batches(lengths: Tensor, together: bool) -> list[tuple[Tensor, int]]:
-    """Rows that are written to at once, and their common width."""
-    if together:
-        return [(torch.arange(len(lengths), device=lengths.device), int(lengths.max()))]
-    widths = sorted(set(lengths.tolist()))
-    return [(torch.nonzero(lengths == width).squeeze(1), width) for width in widths]

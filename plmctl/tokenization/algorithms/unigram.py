@@ -17,8 +17,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Floats
 from plmctl.tokenization.algorithms import Learned, Progress, Task
-from plmctl.tokenization.lattice import LONGEST_WORD, Floats, Lattice
+from plmctl.tokenization.lattice import LONGEST_WORD, Lattice
 from plmctl.tokenization.symbols import check_fits, frequent_characters
 from plmctl.tokenization.units import class_of
 

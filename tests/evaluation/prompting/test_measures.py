@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from accelerate import Accelerator
+from pydantic import ValidationError
 
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation import measures
-from plmctl.evaluation.measures import Subject
+from plmctl.evaluation.measures import Subject, closed_book_qa
 from plmctl.evaluation.prompting.continuations import score
 from plmctl.evaluation.prompting.generation import Decoding, prompted, write
 from plmctl.evaluation.prompting.model import Generative
@@ -146,6 +147,13 @@ def test_closed_book_qa(
     assert measured("closed_book_qa", folders[kind], accelerator, **asked, size=1) == found
     few = {**asked, "shots": {"count": 1, "train": [data]}, "beams": 2}
     assert measured("closed_book_qa", folders[kind], accelerator, **few)["shots"] == 1
+
+
+def test_closed_book_qa_accepts_the_earlier_name_of_trivia_qa() -> None:
+    config = closed_book_qa.Config.model_validate({"data": ["a"], "normalisation": "triviaqa"})
+    assert config.normalisation == "trivia_qa"
+    with pytest.raises(ValidationError):
+        closed_book_qa.Config.model_validate({"data": ["a"], "normalisation": "trivia"})
 
 
 def test_t5_answers_in_place_of_a_sentinel(

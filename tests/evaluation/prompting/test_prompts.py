@@ -1,7 +1,5 @@
 """Templates, examples before an item, options and the scores that choose between them."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,6 @@ from plmctl.corpus.tables import Row
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.prompting.choices import Columns, preferred, question_of
 from plmctl.evaluation.prompting.continuations import Continuation
-from plmctl.evaluation.prompting.measuring import mean_and_error
 from plmctl.evaluation.prompting.model import Generative
 from plmctl.evaluation.prompting.shots import Example, FewShot, ShotsConfig, draw
 from plmctl.evaluation.prompting.templates import Template, filled
@@ -96,13 +93,6 @@ def test_each_score_prefers_what_its_definition_says() -> None:
         "unconditional": 3,  # 0, 0, 0.9, 21
     }
     assert "unconditional" not in preferred(options, conditional, None)
-
-
-def test_the_standard_error_is_that_of_a_mean() -> None:
-    mean, error = mean_and_error([1.0, 0.0, 0.0, 1.0, 1.0])
-    assert mean == pytest.approx(0.6)
-    assert error == pytest.approx(math.sqrt(0.6 * 0.4 / 4))
-    assert math.isnan(mean_and_error([1.0])[1])
 
 
 @given(st.integers(0, 2**63), st.text(), st.integers(0, 60), st.integers(0, 70))

@@ -1,16 +1,19 @@
-"""How far a figure would move with other rows of the same kind: the bootstrap (Efron, 1979).
+"""How sure a metric is: over other rows of the same kind, and over runs with other seeds.
 
-Rows are drawn with replacement as often as there are rows, and the figure is taken again; the
-draws are seeded, and the same for every model that is asked about the same rows.
+The bootstrap (Efron, 1979) draws rows with replacement as often as there are rows, and takes the
+figure again; the draws are seeded, and the same for every model that is asked about the same rows.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Floats, Ints
 from plmctl.errors import DataError
+from plmctl.shaping.keys import below, fold, stream
 
 Rows = Sequence[Any] | NDArray[Any]
 """What there is of every row."""
@@ -18,9 +21,11 @@ Rows = Sequence[Any] | NDArray[Any]
 Function = Callable[[Any, Any], float]
 """``function(predictions, references)``."""
 
-CountFunction = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+CountFunction = Callable[[Ints], Floats]
 """Of confusion matrices [R, C, C], a figure of each."""
 
+_RESAMPLES = 1000
+_CELLS = 1 << 20  # draws at once
 _SEED = 0  # of shown intervals: models that are scored on the same rows have the same draws
 
 
@@ -65,7 +70,7 @@ def uncertainty(function: Function, predictions: Rows, references: Rows) -> dict
 
 
 def uncertainty_of_counts(
-    functions: Mapping[str, CountFunction], matrix: NDArray[np.int64]
+    functions: Mapping[str, CountFunction], matrix: Ints
 ) -> dict[str, dict[str, float]]:
     """``uncertainty`` of figures that a confusion matrix decides.
 
@@ -83,7 +88,7 @@ def uncertainty_of_counts(
     if not total:
         raise DataError("nothing to score: there are no predictions")
     generator = np.random.Generator(np.random.Philox(_SEED))
-    found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in functions}
+    found: dict[str, list[Floats]] = {name: [] for name in functions}
     for _ in range(10):  # in pieces: a thousand matrices of a hundred classes are large
         drawn = generator.multinomial(total, matrix.ravel() / total, size=100)
         for name, function in functions.items():
@@ -91,7 +96,7 @@ def uncertainty_of_counts(
     return {name: spread_of(np.concatenate(values)) for name, values in found.items()}
 
 
-def spread_of(values: NDArray[np.float64]) -> dict[str, float]:
+def spread_of(values: Floats) -> dict[str, float]:
     """Standard error ``se``, and the ends ``low`` and ``high`` of the 95 % interval.
 
     Args:
@@ -168,16 +173,86 @@ def paired(
     }
 
 
+def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean and its standard error, sd / sqrt(n) with n - 1 in the variance.
+
+    Args:
+        values: One or more.
+
+    Returns:
+        The error is None of one value.
+    """
+    count = len(values)
+    mean = math.fsum(values) / count
+    if count < 2:
+        return mean, None
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    return mean, math.sqrt(variance / count)
+
+
+def error_of_ratio(
+    numerator: Floats,
+    denominator: Floats,
+    seed: int,
+    function: Callable[[Floats], Floats] = lambda ratio: ratio,
+) -> float | None:
+    """Standard error of ``function(sum of numerator / sum of denominator)`` over documents.
+
+    The bootstrap: the deviation of the figure over 1,000 draws of as many documents, with
+    replacement. Each draw is a function of the seed and its number, so that the draws need not be
+    in memory together.
+
+    Args:
+        numerator: [N], of each document.
+        denominator: [N].
+        seed: Of the draws.
+        function: Of the ratio, elementwise.
+
+    Returns:
+        None of fewer than two documents.
+    """
+    size = len(numerator)
+    if size < 2:
+        return None
+    key = fold(seed, stream("bootstrap"))
+    at_once = max(1, _CELLS // size)
+    found = []
+    for start in range(0, _RESAMPLES, at_once):
+        draws = np.arange(start, min(start + at_once, _RESAMPLES))[:, None]
+        drawn = below(fold(key, draws, np.arange(size)), size)
+        found.append(numerator[drawn].sum(1) / denominator[drawn].sum(1))
+    return float(np.std(function(np.concatenate(found)), ddof=1))
+
+
+def spread(values: Sequence[float]) -> dict[str, float | int]:
+    """Median, mean, sample standard deviation (of one value: 0), least and greatest.
+
+    Raises:
+        DataError: No value.
+    """
+    if not values:
+        raise DataError("nothing to compare: no run has a figure")
+    array = np.asarray(values, dtype=float)
+    return {
+        "n": len(array),
+        "median": float(np.median(array)),
+        "mean": float(array.mean()),
+        "std": float(array.std(ddof=1)) if len(array) > 1 else 0.0,
+        "min": float(array.min()),
+        "max": float(array.max()),
+    }
+
+
 def _drawn(
     function: Function, predictions: Rows, references: Rows, seed: int, resamples: int
-) -> NDArray[np.float64]:
+) -> Floats:
     """The figure of each draw."""
     said, true = _rows(predictions, references), _rows(references, predictions)
     draws = _draws(len(said), seed, resamples)
     return np.array([function(_taken(said, rows), _taken(true, rows)) for rows in draws])
 
 
-def _draws(rows: int, seed: int, resamples: int) -> Iterator[NDArray[np.int64]]:
+def _draws(rows: int, seed: int, resamples: int) -> Iterator[Ints]:
     generator = np.random.Generator(np.random.Philox(seed))
     for _ in range(resamples):
         yield generator.integers(rows, size=rows)
@@ -198,5 +273,5 @@ def _rows(these: Any, others: Any) -> Any:
     return np.asarray(these) if plain else list(these)
 
 
-def _taken(values: Any, rows: NDArray[np.int64]) -> Any:
+def _taken(values: Any, rows: Ints) -> Any:
     return values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]

@@ -1,8 +1,7 @@
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plmctl.evaluation.likelihood.rows import batches, padded, pieces, windows
+from plmctl.evaluation.likelihood.windows import pieces, windows
 
 
 @given(st.integers(0, 200), st.integers(1, 40), st.data())
@@ -31,16 +30,3 @@ def test_pieces_are_whole_and_even(count: int, size: int) -> None:
     lengths = [end - start for start, end in found]
     assert max(lengths, default=0) <= size
     assert max(lengths, default=0) - min(lengths, default=0) <= 1
-
-
-@given(st.lists(st.integers(1, 30), max_size=60), st.integers(1, 100))
-def test_batches_hold_every_row_once(lengths: list[int], cells: int) -> None:
-    found = list(batches(np.array(lengths, dtype=np.int64), cells))
-    assert sorted(n for batch in found for n in batch) == list(range(len(lengths)))
-    for batch in found:
-        assert len(batch) == 1 or len(batch) * max(lengths[n] for n in batch) <= cells
-
-
-def test_padded() -> None:
-    assert padded([np.array([1, 2]), np.array([3])], 9).tolist() == [[1, 2], [3, 9]]
-    assert padded([], 9).shape == (0, 0)

@@ -1,8 +1,10 @@
+import math
+
 import numpy as np
 import pytest
 
 from plmctl.errors import DataError
-from plmctl.metrics.bootstrap import interval, paired
+from plmctl.metrics.statistics import error_of_ratio, interval, mean_and_error, paired
 
 
 def accuracy(predictions: np.ndarray, references: np.ndarray) -> float:
@@ -62,3 +64,29 @@ def test_nothing_and_lengths_that_differ_are_refused() -> None:
         interval(accuracy, [], [], 1)
     with pytest.raises(DataError, match="do not match"):
         interval(accuracy, [1, 2], [1], 1)
+
+
+def test_the_standard_error_is_that_of_a_mean() -> None:
+    mean, error = mean_and_error([1.0, 0.0, 0.0, 1.0, 1.0])
+    assert mean == pytest.approx(0.6)
+    assert error == pytest.approx(math.sqrt(0.6 * 0.4 / 4))
+    assert mean_and_error([1.0, 0.0, 1.0, 1.0])[1] == pytest.approx(0.25)
+    assert mean_and_error([1.0]) == (1.0, None)
+
+
+def test_error_of_ratio_with_equal_denominators_is_that_of_a_mean() -> None:
+    """The ratio is then the mean of the items, whose standard error is known."""
+    items = np.sin(np.arange(400.0)) + 2
+    found = error_of_ratio(3 * items, np.full(400, 3.0), seed=1)
+    assert found == pytest.approx(items.std() / math.sqrt(400), rel=0.08)
+
+
+def test_error_of_ratio_is_seeded_and_takes_a_function() -> None:
+    above, below = np.arange(1.0, 40), np.arange(40.0, 1, -1)
+    assert error_of_ratio(above, below, 1) == error_of_ratio(above, below, 1)
+    assert error_of_ratio(above, below, 1) != error_of_ratio(above, below, 2)
+    small = 1e-6 * above  # where exp(x) is 1 + x
+    plain = error_of_ratio(small, below, 1)
+    assert error_of_ratio(small, below, 1, np.exp) == pytest.approx(plain, rel=1e-4)
+    assert error_of_ratio(above[:1], below[:1], 1) is None
+    assert error_of_ratio(2 * below, below, 1) == pytest.approx(0, abs=1e-12)

@@ -1,14 +1,9 @@
-"""Rows of ids of unequal length, in batches of about equal work: pure NumPy functions."""
+"""Where long texts are cut: windows that overlap, and pieces of about one length."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
-
-Ints = NDArray[np.int64]
 
 
 class Window(NamedTuple):
@@ -54,36 +49,3 @@ def pieces(count: int, size: int) -> list[tuple[int, int]]:
     number = -(-count // size)
     cuts = [count * part // number for part in range(number + 1)] if number else [0]
     return list(zip(cuts, cuts[1:], strict=False))
-
-
-def batches(
-    lengths: Ints, cells: int, *, window: int | None = None, most: int | None = None
-) -> Iterator[Ints]:
-    """The numbers of the rows in batches by length, so that there is little padding.
-
-    Args:
-        lengths: [N] tokens of each row.
-        cells: Rows times the longest of them, at most; a longer row is a batch of its own.
-        window: Tokens of a row that are computed at once, where that is not the row.
-        most: Rows, at most.
-    """
-    order = np.argsort(lengths, kind="stable")[::-1]
-    start = 0
-    while start < len(order):
-        longest = max(1, int(lengths[order[start]]))
-        rows = max(1, min(cells // min(longest, window or longest), most or len(order)))
-        yield order[start : start + rows]
-        start += rows
-
-
-def padded(rows: Sequence[Ints], fill: int) -> Ints:
-    """Rows side by side, [B, longest], ``fill`` after the end of the shorter ones."""
-    table = np.full((len(rows), max(map(len, rows), default=0)), fill, dtype=np.int64)
-    for number, row in enumerate(rows):
-        table[number, : len(row)] = row
-    return table
-
-
-def sizes(rows: Sequence[Ints]) -> Ints:
-    """Length of each row."""
-    return np.fromiter(map(len, rows), np.int64, len(rows))

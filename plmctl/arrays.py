@@ -1,0 +1,72 @@
+"""Types of NumPy arrays, and rows of unequal length: batched by length, and side by side."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+def lengths_of(rows: Sequence[Sequence[int] | Ints]) -> Ints:
+    """[N] the length of each row."""
+    return np.fromiter(map(len, rows), np.int64, len(rows))
+
+
+def padded(
+    rows: Sequence[Sequence[int] | Ints], fill: int, *, left: bool = False
+) -> tuple[Ints, Bools]:
+    """Rows side by side, the shorter ones filled up to the length of the longest.
+
+    Args:
+        rows: [B] sequences of ids.
+        fill: What padding is.
+        left: Padding comes before a row, not after it.
+
+    Returns:
+        ids: [B, L].
+        real: [B, L], False at padding.
+    """
+    lengths = lengths_of(rows)
+    longest = int(lengths.max(initial=0))
+    column = np.arange(longest)
+    real = column >= longest - lengths[:, None] if left else column < lengths[:, None]
+    ids = np.full(real.shape, fill, dtype=np.int64)
+    if rows:
+        ids[real] = np.concatenate(rows)
+    return ids, real
+
+
+def batches(
+    lengths: Ints,
+    *,
+    cells: int | None = None,
+    window: int | None = None,
+    most: int | None = None,
+    same_length: bool = False,
+) -> Iterator[Ints]:
+    """The numbers of the rows in batches by length, so that there is little padding.
+
+    The longest come first, so that a device too small for them fails immediately.
+
+    Args:
+        lengths: [N] tokens of each row.
+        cells: Rows times the longest of them, at most; a longer row is a batch by itself.
+        window: Tokens of a row that are computed at once, where that is not the row.
+        most: Rows, at most.
+        same_length: No batch has rows of different lengths, so that there is no padding at all.
+    """
+    order = np.argsort(lengths, kind="stable")[::-1].copy()  # no negative strides, for torch
+    start = 0
+    while start < len(order):
+        longest = int(lengths[order[start]])
+        rows = min(most or len(order), len(order) - start)
+        if cells is not None:
+            width = max(1, longest)
+            rows = max(1, min(rows, cells // min(width, window or width)))
+        if same_length:
+            rows = min(rows, int(np.count_nonzero(lengths[order[start:]] == longest)))
+        yield order[start : start + rows]
+        start += rows
