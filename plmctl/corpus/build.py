@@ -136,6 +136,15 @@ def build(
         found = _find(config, encoder, root, every_byte)
         return found or _build(config, encoder, root, processes, progress, notice, purpose)
 
+    if not (root / _key(_own_text(config, config.train), encoder, _FORMAT)).exists():
+        for sentences in {config.sentences, "auto"}:  # which an objective may have settled since
+            before = config.model_copy(update={"sentences": sentences})
+            earlier = root / _key(before, encoder, _EARLIER)
+            if earlier.is_dir():
+                notice(
+                    f"{earlier} is of an earlier version of plmctl, which dropped white space "
+                    "between sentences: the text is encoded again (you may delete that folder)"
+                )
     train = make(_own_text(config, config.train), "train")
     if not isinstance(config.valid, tuple):
         return train
@@ -221,11 +230,6 @@ def _build(
         for path in damaged:
             if path.is_dir():
                 shutil.rmtree(path.resolve().parent, ignore_errors=True)  # both sides of a shard
-    elif (earlier := root / _key(config, encoder, _EARLIER)).is_dir() and not folder.exists():
-        notice(
-            f"{earlier} is of an earlier version of plmctl, which dropped white space between "
-            f"sentences: making {folder} in its place (you may delete {earlier.name})"
-        )
     decision, tasks = _make_shards(config, encoder, folder, processes, progress)
     facts = [task.facts or {} for task in tasks]
     _check_text(config, facts, folder, purpose)

@@ -582,15 +582,19 @@ def test_another_validation_text_does_not_make_the_training_text_again(tmp_path:
     assert len(list((tmp_path / "stores").iterdir())) == 3
 
 
-def test_a_store_of_an_earlier_version_is_not_used(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sentences", ["auto", "none"])
+def test_a_store_of_an_earlier_version_is_not_used(tmp_path: Path, sentences: str) -> None:
     (tmp_path / "a.txt").write_text("Some text.")
-    config = DataConfig(train=(str(tmp_path / "a.txt"),), valid=None)
+    (tmp_path / "b.txt").write_text("Other text.")
+    own = (str(tmp_path / "b.txt"),)
+    config = DataConfig(train=(str(tmp_path / "a.txt"),), valid=own)
     earlier = tmp_path / "stores" / _key(config, LetterEncoder(), 2)
     earlier.mkdir(parents=True)
     NOTICES.clear()
+    config = config.model_copy(update={"sentences": sentences})
     make(config, tmp_path / "stores")
     assert len(NOTICES) == 1
-    assert "earlier version" in NOTICES[0]
+    assert f"{earlier} is of an earlier version" in NOTICES[0]
     make(config, tmp_path / "stores")
     assert len(NOTICES) == 1
 
