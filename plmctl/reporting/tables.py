@@ -27,7 +27,10 @@ def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     """A table with a header; the first column is text, the others figures."""
     table = _table(title)
     for number, name in enumerate(columns):
-        table.add_column(Text(name), justify="left" if number == 0 else "right")
+        # A long name is folded; figures stay whole.
+        table.add_column(
+            Text(name), justify="left" if number == 0 else "right", overflow="fold"
+        )
     for row in rows:
         table.add_row(*(Text(shown(cell)) for cell in row))
     return table
