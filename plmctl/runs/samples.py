@@ -43,7 +43,8 @@ def samples(folder: str, store: "TokenStore", seed: int, objective: str) -> dict
         return _text_to_text(folder, store, spans, key, objective)
     if tokenizer.mask_token is None:
         halves = [store.tokens(span[: len(span) // 2]).tolist() for span in spans]
-        prompts = [str(tokenizer.decode(ids)) for ids in halves]
+        # The half may end within a character.
+        prompts = [str(tokenizer.decode(ids)).rstrip("\ufffd") for ids in halves]
         return {"kind": "generation", "items": go_on(folder, prompts)}
     items, answers = [], []
     for number, span in enumerate(spans):
