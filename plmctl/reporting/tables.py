@@ -28,9 +28,7 @@ def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     table = _table(title)
     for number, name in enumerate(columns):
         # A long name is folded; figures stay whole.
-        table.add_column(
-            Text(name), justify="left" if number == 0 else "right", overflow="fold"
-        )
+        table.add_column(Text(name), justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(shown(cell)) for cell in row))
     return table
