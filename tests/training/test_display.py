@@ -1,6 +1,7 @@
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
 import threading
@@ -129,7 +130,8 @@ def test_a_terminal_gets_a_bar_that_fits(columns):
     assert "━" in seen
     assert "\x1b[2K" in seen or "\r" in seen  # redrawn in place
     assert "11/30  eta" in seen
-    assert "30/30  loss 5.250  31,002 tok/s  in 0:00" in seen  # whole, at any width
+    # Whole, at any width and on a busy machine.
+    assert re.search(r"30/30  loss 5\.250  31,002 tok/s  in \d+:\d\d", seen)
     assert "validation  loss 4.500" in seen
 
 
