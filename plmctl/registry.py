@@ -1,6 +1,8 @@
 """The folder is the registry: ``objectives/mlm.py`` is the objective ``mlm``.
 
-A name with ``+`` is written ``_and_`` in the file name: ``mlm+nsp`` is ``mlm_and_nsp.py``.
+What all members share is in ``base.py``, and what some share in files that begin with ``_``: these
+are no members. A name with ``+`` is written ``_and_`` in the file name: ``mlm+nsp`` is
+``mlm_and_nsp.py``.
 Listing reads file names and imports nothing.
 """
 
@@ -18,7 +20,7 @@ def names(folder: str) -> tuple[str, ...]:
     stems = (
         entry.name.removesuffix(".py")
         for entry in files(f"plmctl.{folder}").iterdir()
-        if entry.name.endswith(".py") and not entry.name.startswith("_")
+        if entry.name.endswith(".py") and entry.name != "base.py" and entry.name[0] != "_"
     )
     return tuple(sorted(stem.replace("_and_", "+") for stem in stems))
 

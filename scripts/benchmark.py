@@ -98,8 +98,6 @@ def arguments() -> argparse.Namespace:
         parser.error("--fill is of mlm, and from 0.5 to 1")
     if given.attention != "auto" and given.work not in _PROFILED:
         parser.error(f"--attention is of {', '.join(_PROFILED)}")
-    if given.attention == "varlen" and given.work != "mlm":
-        parser.error("--attention varlen is of mlm: it leaves padding out of encoders")
     if given.profile and given.work not in _PROFILED:
         parser.error(f"--profile is of {', '.join(_PROFILED)}")
     return given

@@ -118,13 +118,6 @@ class FinetuneConfig(Model):
     log: LogConfig = LogConfig()
     divergence: DivergenceConfig = DivergenceConfig()
 
-    @field_validator("compute")
-    @classmethod
-    def _pads(cls, compute: ComputeConfig) -> ComputeConfig:
-        if compute.attention == "varlen":
-            raise ValueError("attention: varlen is of pretraining; leave it out")
-        return compute
-
     @field_validator("optim")
     @classmethod
     def _smaller_rate(cls, optim: OptimizerConfig) -> OptimizerConfig:

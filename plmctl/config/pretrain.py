@@ -106,15 +106,3 @@ class PretrainConfig(Model):
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     divergence: DivergenceConfig = DivergenceConfig()
-
-    @field_validator("compute")
-    @classmethod
-    def _leaves_out_padding(cls, compute: ComputeConfig, info: ValidationInfo) -> ComputeConfig:
-        model = info.data.get("model")
-        if compute.attention != "varlen" or model is None:  # the model's own mistake is reported
-            return compute
-        if "mlm" not in registry.load("families", model.family).HEADS:
-            raise ValueError(
-                f"attention: varlen is of encoders, and {model.family} is none; leave it out"
-            )
-        return compute

@@ -23,10 +23,8 @@ class ComputeConfig(Model):
     """Compute each layer a second time in the backward pass instead of keeping what is in it: a
     step takes about a third longer, and most of the memory of activations is free. Not for
     ELMo."""
-    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "varlen"] = "auto"
-    """The implementation of attention; auto: the library's choice. varlen, in the pretraining of
-    encoders: padding is left out of all layers, with PyTorch's kernel for rows of varying length on
-    a CUDA device in bf16 or fp16; not measured there yet."""
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
+    """The implementation of attention; auto: the library's choice."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of PyTorch; empty: its own choice."""
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"

@@ -89,7 +89,6 @@ def forward(
     token_type_ids: Tensor,
     positions: Tensor,
     project: Project = logits_of,
-    **lists: Tensor,
 ) -> dict[str, Tensor]:
     """Logits of each part.
 
@@ -100,7 +99,6 @@ def forward(
         token_type_ids: [B, L].
         positions: [K] cells of the flattened batch where a token is predicted.
         project: What is made of hidden states and output layer: logits.
-        **lists: cells and offsets, if padding is left out by lists (``training.shapes.listed``).
 
     Returns:
         mlm: [K, V]; nsp: [B, 2] if the model has that head.
@@ -114,7 +112,6 @@ def forward(
         input_ids=input_ids,
         attention_mask=attention_mask,
         token_type_ids=token_type_ids,
-        **lists,
     )
     head = whole.cls.predictions
     logits = {"mlm": project(head.transform(hidden_KH), head.decoder)}

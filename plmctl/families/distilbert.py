@@ -141,7 +141,6 @@ def forward(
     token_type_ids: Tensor,
     positions: Tensor,
     project: Project = logits_of,
-    **lists: Tensor,
 ) -> dict[str, Tensor]:
     """Logits of the masked tokens, and the hidden states that they are made from.
 
@@ -152,7 +151,6 @@ def forward(
         token_type_ids: [B, L], not used: there are no token types.
         positions: [K] cells of the flattened batch where a token is predicted.
         project: What is made of hidden states and output layer: logits.
-        **lists: cells and offsets, if padding is left out by lists (``training.shapes.listed``).
 
     Returns:
         mlm: [K, V]; hidden: [K, H].
@@ -161,7 +159,7 @@ def forward(
 
     whole: Any = model  # transformers types its submodules as tensors or modules
     hidden_KH, _ = encode(
-        whole.distilbert, positions, input_ids=input_ids, attention_mask=attention_mask, **lists
+        whole.distilbert, positions, input_ids=input_ids, attention_mask=attention_mask
     )
     shaped_KH = whole.vocab_layer_norm(whole.activation(whole.vocab_transform(hidden_KH)))
     return {"mlm": project(shaped_KH, whole.vocab_projector), "hidden": hidden_KH}

@@ -105,7 +105,6 @@ def forward(
     token_type_ids: Tensor,
     positions: Tensor,
     project: Project = logits_of,
-    **lists: Tensor,
 ) -> dict[str, Tensor]:
     """Logits of the masked tokens.
 
@@ -116,7 +115,6 @@ def forward(
         token_type_ids: [B, L], not used: there is one type.
         positions: [K] cells of the flattened batch where a token is predicted.
         project: What is made of hidden states and output layer: logits.
-        **lists: cells and offsets, if padding is left out by lists (``training.shapes.listed``).
 
     Returns:
         mlm: [K, V].
@@ -134,7 +132,6 @@ def forward(
         input_ids=input_ids,
         attention_mask=attention_mask,
         position_ids=places,
-        **lists,
     )
     head = whole.lm_head
     shaped_KH = head.layer_norm(gelu(head.dense(hidden_KH)))

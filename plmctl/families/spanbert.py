@@ -109,20 +109,13 @@ def forward(
         positions: [K] cells of the flattened batch where a token is predicted.
         project: What is made of hidden states and output layer: logits.
         **spans: left, right, place, all [T]: for each target of the span-boundary head the cells
-            around its span, and its place in it. And cells and offsets, if padding is left out by
-            lists (``training.shapes.listed``).
+            around its span, and its place in it.
 
     Returns:
         mlm: [K, V]; sbo: [T, V] if spans are given.
     """
-    from plmctl.modeling.encoder import listed
-
     whole: Any = model  # transformers types its submodules as tensors or modules
-    inputs = {"input_ids": input_ids, **spans}
-    asked = listed(whole.bert, inputs)
-    encoded = whole.bert(
-        input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, **asked
-    )
+    encoded = whole.bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
     cells = encoded.last_hidden_state.flatten(0, 1)
     head = whole.cls.predictions
     logits = {"mlm": project(head.transform(cells[positions]), head.decoder)}

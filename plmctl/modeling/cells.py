@@ -21,14 +21,11 @@ class Cells:
         index: [T] their places in the flattened batch.
         rows: B.
         length: L.
-        offsets: [R + 1] int32, where each row begins in that list, and where the last one ends
-            (``training.shapes.listed``); None: it is not known.
     """
 
     index: Tensor
     rows: int
     length: int
-    offsets: Tensor | None = None
 
     @classmethod
     def of(cls, mask: Tensor) -> Cells | None:

@@ -20,7 +20,7 @@ from transformers.models.bert.modeling_bert import BertEncoder
 from transformers.models.distilbert.modeling_distilbert import Transformer
 from transformers.models.roberta.modeling_roberta import RobertaEncoder
 
-from plmctl.modeling import attention, varlen
+from plmctl.modeling import attention
 from plmctl.modeling.cells import Cells
 
 # Of a row's cells: with more of them asked for, gathering costs more than it saves.
@@ -142,17 +142,17 @@ def encode(body: Any, positions: Tensor, **inputs: Tensor) -> tuple[Tensor, Tens
     Args:
         body: BertModel, RobertaModel, AlbertModel or DistilBertModel.
         positions: [K] cells of the flattened batch.
-        **inputs: Of ``body``: input_ids [B, L], attention_mask [B, L] and others; or the lists of
-            ``training.shapes.listed``.
+        **inputs: Of ``body``: input_ids [B, L], attention_mask [B, L] and others.
 
     Returns:
         [K, H], and what the pooler makes of each row's first cell, [B, H], if there is one.
     """
     rows, length = inputs["input_ids"].shape
     stack = _stack(body)
-    asked, slots_K = listed(body, inputs), positions
+    asked: dict[str, Any] = {}
+    slots_K = positions
     # Not on a GPU, which all of this would wait for.
-    if isinstance(stack, _Narrow) and body.config._attn_implementation != varlen.NAME:
+    if isinstance(stack, _Narrow):
         if body.config._attn_implementation == attention.NAME:
             asked["cells"] = Cells.of(inputs["attention_mask"])
         wanted_BQ, slots_of_wanted_K = _slots(positions, rows, length)
@@ -160,20 +160,6 @@ def encode(body: Any, positions: Tensor, **inputs: Tensor) -> tuple[Tensor, Tens
             asked["wanted_BQ"], slots_K = wanted_BQ, slots_of_wanted_K
     given = body(**inputs, **asked)
     return given.last_hidden_state.flatten(0, 1)[slots_K], given.get("pooler_output")
-
-
-def listed(body: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
-    """What to ask of an encoder whose batch has lists of its real cells.
-
-    Args:
-        body: As of ``encode``.
-        inputs: input_ids [B, L]; the lists are taken out, if they are there.
-    """
-    index, offsets = (inputs.pop(name, None) for name in ("cells", "offsets"))
-    if index is None or not isinstance(_stack(body), _Narrow):
-        return {}
-    rows, length = inputs["input_ids"].shape
-    return {"cells": Cells(index, rows, length, offsets)}
 
 
 def _stack(body: Any) -> Any:

@@ -253,16 +253,14 @@ def make_plan(config: PretrainConfig, prepared: Prepared, accelerator: "Accelera
         raise ConfigError(f"{key}: {smallest} rows for {world} processes")
     sharded = config.launch.shards(world)
     compiled = compiles(config.compute, device, config.model.family, sharded=sharded)
-    fixed, lists = compiled and not shapes_vary(config), config.compute.attention == "varlen"
+    fixed = compiled and not shapes_vary(config)
     phases, steps = [], course(config.train)
     for phase, sizes in zip(config.train.phases, steps.sizes, strict=True):
         micro = auto_micro_batch(
             config.train.micro_batch_size, -(-batch // world), phase.seq_len, device
         )
         width = phase.seq_len if fixed else None
-        slicing = Slicing(
-            batch, micro, accelerator.process_index, world, sizes, width=width, lists=lists
-        )
+        slicing = Slicing(batch, micro, accelerator.process_index, world, sizes, width=width)
         step = make_step(config, prepared.train, prepared, phase.seq_len)
         phases.append(Phase(step, phase.steps, slicing))
     workers = config.compute.workers

@@ -46,7 +46,7 @@ def would_use(config: RunConfig) -> dict[str, Any]:
         "precision": precision,
         "compile": compiled,
         "checkpoint_activations": config.compute.checkpoint_activations,
-        "attention": _attention(config, device, precision, compiled=compiled),
+        "attention": _attention(config, device, compiled=compiled),
         "threads": torch.get_num_threads(),
         "processes": processes,
         "strategy": "fsdp" if sharded else "ddp",
@@ -55,13 +55,11 @@ def would_use(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _attention(config: RunConfig, device: str, precision: str, *, compiled: bool) -> str:
+def _attention(config: RunConfig, device: str, *, compiled: bool) -> str:
     """The kernel, by its name in transformers and in words."""
-    from plmctl.modeling import attention, varlen
+    from plmctl.modeling import attention
 
     name = config.compute.attention
-    if name == varlen.NAME:
-        return f"{name} ({varlen.in_words(_network(config), device, precision)})"
     found = name if name != "auto" else _library_choice(config)
     if name == "auto" and found == "sdpa" and device == "cpu" and not compiled:
         return f"{attention.NAME} (with fast dropout)"

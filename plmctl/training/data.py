@@ -35,7 +35,7 @@ from plmctl.shaping.keys import fold, stream
 from plmctl.shaping.order import permute
 from plmctl.training.journal import Progress
 from plmctl.training.schedule import Sizes, constant
-from plmctl.training.shapes import fixed, listed
+from plmctl.training.shapes import fixed
 
 if TYPE_CHECKING:
     from plmctl.training.loop import Plan
@@ -106,7 +106,6 @@ class Slicing:
         growth: Samples of each step while the batch grows; None: always ``batch_size``.
         lengths: [N] of each sample, where those of a step are to be alike; not with ``growth``.
         width: Of rows, where batches are to have few shapes (``shapes.fixed``); None: as they come.
-        lists: Whether batches list what is no padding (``shapes.listed``).
     """
 
     batch_size: int
@@ -116,7 +115,6 @@ class Slicing:
     growth: Sizes | None = None
     lengths: Ints | None = None
     width: int | None = None
-    lists: bool = False
 
     @property
     def sizes(self) -> Sizes:
@@ -135,9 +133,7 @@ class Slicing:
 
     def shaped(self, batch: Batch) -> Batch:
         """A micro-batch as the network is to have it."""
-        if self.width is not None:
-            batch = fixed(batch, self.width)
-        return listed(batch, few=self.width is not None) if self.lists else batch
+        return batch if self.width is None else fixed(batch, self.width)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from plmctl import registry
 from plmctl.config.optim import OptimizerConfig
 from plmctl.config.run import ComputeConfig
 from plmctl.errors import ConfigError
-from plmctl.modeling import attention, masks, varlen
+from plmctl.modeling import attention, masks
 from plmctl.modeling.activation import fuse_gelu
 from plmctl.modeling.dropout import quicken
 from plmctl.modeling.encoder import narrow
@@ -216,7 +216,7 @@ def _suit(model: PreTrainedModel, compute: ComputeConfig, *, by_hand: bool, shar
         attention.use(model)
     if by_hand:
         quicken(model)
-    if (by_hand and not sharded) or compute.attention == varlen.NAME:
+    if by_hand and not sharded:
         narrow(model)
     fuse_gelu(model)
     if compute.checkpoint_activations:

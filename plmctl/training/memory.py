@@ -124,7 +124,7 @@ def heaviest(phase: Phase, seed: int, size: int) -> Batch:
         longest = np.argsort(-lengths(), kind="stable")[:size]
         return phase.step.collate(np.zeros_like(longest), longest)
     # Padding is not left out: another batch may have less of it.
-    full = replace(phase.slicing, micro_batch_size=size, growth=None, lists=False)
+    full = replace(phase.slicing, micro_batch_size=size, growth=None)
     return max(StepBatches(phase.step, full, seed)[0], key=lambda batch: batch.cells)
 
 

@@ -22,7 +22,6 @@ _LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("left", "right", "place"), ("sbo",)),
 )
 _LIST_BITS = 3
-_CELL_BITS = 5  # of real cells: their number spreads less, and each costs a whole layer
 _CELLS = ("positions", "left", "right")
 _ROW_BITS, _ROW_MULTIPLE = 4, 8  # of a decoder's rows: 114 of span corruption become 120
 _EVEN = 0.75  # share of a decoder's cells with a target, from which on its rows are of one length
@@ -43,45 +42,16 @@ def fixed(batch: Batch, width: int) -> Batch:
     return wide
 
 
-def listed(batch: Batch, *, few: bool) -> Batch:
-    """The same batch with lists by which an encoder leaves out padding, made without a GPU.
+def capacity(count: int, most: int) -> int:
+    """What a list of ``count`` is padded to: up to its next three leading bits, at most ``most``.
 
-    cells [T]: places in the flattened [B, L] of what is real, row after row. offsets [R + 1],
-    int32: where each row begins in that list, and where the last one ends.
-
-    Args:
-        batch: Of an encoder's objective, on the CPU.
-        few: Lists of a few lengths: cells of padding are added, each of them once, so that none is
-            written or summed twice, in rows of their own, so that nothing real attends to them. A
-            batch with hardly any padding, but some, has then no lists.
-    """
-    mask = batch.inputs["attention_mask"]
-    real, length = mask.flatten() != 0, mask.shape[1]
-    cells, lengths = real.nonzero().squeeze(1), mask.count_nonzero(1)
-    padding = (~real).nonzero().squeeze(1)
-    if few and len(padding):
-        # As many further rows as the largest number of added cells needs, always; none is empty,
-        # which not every kernel takes, and none is longer than L.
-        further = -(-_step(mask.numel(), _CELL_BITS) // (length - 1))
-        if len(padding) < further:
-            return batch
-        added = capacity(len(cells) + further, mask.numel(), _CELL_BITS) - len(cells)
-        cells = torch.cat([cells, padding[:added]])
-        lengths = torch.cat([lengths, (torch.arange(further + 1) * added // further).diff()])
-    offsets = pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
-    return replace(batch, inputs={**batch.inputs, "cells": cells, "offsets": offsets})
-
-
-def capacity(count: int, most: int, bits: int = _LIST_BITS) -> int:
-    """What a list of ``count`` is padded to: up to the next leading ``bits``, at most ``most``.
-
-    With three, steps are a quarter to an eighth of the number. The count of masked tokens of 32
+    Steps are a quarter to an eighth of the number. The count of masked tokens of 32
     rows of sentence pairs spreads over a third of its mean, that of 512 rows over a twelfth: three
     capacities and two. The longer lists are an eighth longer on the average, and with them the
     heads, which are a twentieth of a base size's step; every further capacity would be one more
     compilation.
     """
-    step = _step(count, bits)
+    step = _step(count, _LIST_BITS)
     return min(-(-count // step) * step, most)
 
 

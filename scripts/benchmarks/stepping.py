@@ -37,8 +37,7 @@ def plmctl_steps(
     varying = lengths is not None
     engine = make_engine(accelerator, Network(model, forward), optim, compute, varying=varying)
     width = given.length if cuda and not varying else None
-    lists = given.attention == "varlen"
-    slicing = Slicing(given.batch, given.batch, lengths=lengths, width=width, lists=lists)
+    slicing = Slicing(given.batch, given.batch, lengths=lengths, width=width)
     source = StepBatches(step, slicing, 1)
     engine.network.train()
     made = training_batches(source, 0, count, workers=2 if cuda else 0, pin=cuda)

@@ -57,8 +57,7 @@ def _as_whole(
     folder: Path, store: TokenStore, objective: str, optimizer: str, compute: dict, rank: int
 ) -> None:
     (phase,) = plan_of(objective, store, rank).phases
-    lists = compute.get("attention") == "varlen"
-    batches = StepBatches(phase.step, replace(phase.slicing, lists=lists), 7)
+    batches = StepBatches(phase.step, phase.slicing, 7)
     assert len(batches[0]) == 4 - rank
     made = partial(engine_of, optimizer=optimizer, **compute)
     alike, parts = (made(network_of(objective), strategy=name) for name in ("ddp", "fsdp"))
@@ -110,7 +109,6 @@ def _as_whole(
     ("objective", "optimizer", "compute"),
     [
         ("mlm+nsp", "adamw", {"checkpoint_activations": True}),
-        ("mlm+nsp", "adamw", {"attention": "varlen"}),
         ("mlm+sop", "lamb", {}),
         ("clm", "adafactor", {}),
         ("clm", "adagrad", {}),
