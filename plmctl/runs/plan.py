@@ -201,7 +201,7 @@ def _measured(config: PretrainConfig) -> dict[str, Any]:
     from plmctl.runs.pretrain import check, make_network, make_plan, shapes_vary
     from plmctl.training.data import StepBatches
     from plmctl.training.engine import make_accelerator, make_engine
-    from plmctl.training.loop import update
+    from plmctl.training.loop import take_step
 
     prepared = prepare(config)
     check(config, prepared)
@@ -221,7 +221,7 @@ def _measured(config: PretrainConfig) -> dict[str, Any]:
         for number in range(-_TRIALS if network.compiled else 0, _TRIALS):
             began = time.perf_counter()
             one = [batches[number % len(batches)]]
-            done = update(engine, phase.step, one, plan.clip, abs(number), False)
+            done = take_step(engine, phase.step, one, plan.clip, abs(number))
             if done.loss != done.loss:  # reading it waits for the device
                 raise PlmError("a trial step gave a loss that is no number", "lower optim.lr")
             times.append(time.perf_counter() - began)

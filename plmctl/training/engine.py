@@ -37,12 +37,8 @@ class Engine:
     """What computes: Accelerate, and the network and optimizer that it has prepared.
 
     Attributes:
-        guarded: Whether processes exchange gradients only when every one of them has its own, so
-            that one that runs out of memory leaves none waiting. It costs the overlap of that
-            exchange with the last backward.
-        halted: On the device, 1 once a step that nobody has read yet had a loss or gradient that
-            is not finite: the optimizer leaves out that update and all later ones, inside its
-            kernel. None: it cannot, and every step is read before it is applied.
+        found_nonfinite: On the device, 1 once a loss or gradient was not finite: the optimizer's
+            kernel then leaves out that update and all later ones. None: it has no such kernel.
         hosts: Processes over which hosts exchange what they know without a GPU; None: over those
             of the accelerator.
     """
@@ -50,8 +46,7 @@ class Engine:
     accelerator: Accelerator
     network: Network
     optimizer: Optimizer
-    guarded: bool = False
-    halted: Tensor | None = None
+    found_nonfinite: Tensor | None = None
     hosts: ProcessGroup | None = None
 
     def trained(self) -> Trained:
@@ -198,7 +193,7 @@ def make_engine(
     optimizer = make_optimizer(optim, network, fused=device == "cuda")
     prepared = accelerator.prepare_model(network, evaluation_mode=sharded)  # then no DDP
     engine = Engine(accelerator, prepared, accelerator.prepare_optimizer(optimizer))
-    return unwaiting(engine) if accelerator.device.type == "cuda" else engine
+    return enable_late_reading(engine) if accelerator.device.type == "cuda" else engine
 
 
 def _suit(model: PreTrainedModel, compute: ComputeConfig, *, by_hand: bool, sharded: bool) -> None:
@@ -223,21 +218,21 @@ def _suit(model: PreTrainedModel, compute: ComputeConfig, *, by_hand: bool, shar
         recompute(model)
 
 
-def unwaiting(engine: Engine) -> Engine:
+def enable_late_reading(engine: Engine) -> Engine:
     """The same, with what lets the host of a GPU work ahead of it.
 
     An optimizer leaves out updates by a flag where it has a kernel made for fp16's scaler, which
     is in the place of that flag where there is one.
     """
     accelerator, optimizer = engine.accelerator, engine.trained().optimizer
-    halted = hosts = None
+    found_nonfinite = hosts = None
     flagged = getattr(optimizer, "_step_supports_amp_scaling", False)
     if flagged and accelerator.scaler is None and not is_sharded(engine.network):
-        halted = torch.zeros((), device=accelerator.device)
-        optimizer.found_inf = halted  # type: ignore[attr-defined]  # as torch.amp's scaler sets it
+        found_nonfinite = torch.zeros((), device=accelerator.device)
+        optimizer.found_inf = found_nonfinite  # type: ignore[attr-defined]  # as torch.amp's scaler sets it
     if accelerator.num_processes > 1:
         hosts = torch.distributed.new_group(backend="gloo")
-    return replace(engine, halted=halted, hosts=hosts)
+    return replace(engine, found_nonfinite=found_nonfinite, hosts=hosts)
 
 
 def make_optimizer(config: OptimizerConfig, network: nn.Module, *, fused: bool) -> Optimizer:

@@ -1,16 +1,16 @@
 """The training loop, for pretraining and finetuning, any objective, any number of processes.
 
-Read it from top to bottom: what is to be done (``Plan``), the loop itself (``train``), one step
-(compute its gradient, read its losses, judge them, apply it), and what happens when a step fails.
+Read it from top to bottom: what is to be done (``Plan``), the loop (``train``), the gradient of a
+step (``compute_gradient``), what follows it, and what happens when a step fails.
 
-The loss of a step is, for each loss term, the sum over its targets divided by the count of its
-targets over the whole step: all processes and all micro-batches. How the step was cut up cannot
-change it.
+The loss of a step is, for each loss term, the sum over its targets divided by the number of its
+targets in the whole step: all processes and all micro-batches. How a step is cut into micro-batches
+therefore cannot change it.
 
-On a GPU several steps may be applied before their losses are read, because reading waits for the
-device. The optimizer's kernel leaves out a step whose loss or gradient is not finite, and every
-step after it (``Engine.halted``). When the host reads them, it finds the state before that step and
-continues as if it had read each step at once.
+On a GPU, reading a loss waits for the device. There the losses stay on the device until they are
+logged, validated or saved, and the optimizer's kernel leaves out a step whose loss or gradient is
+not finite, and every step after it (``Engine.found_nonfinite``). When the host reads the losses,
+the run stops with the weights from before that step, as if each step had been read at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from torch import Tensor
 
 from plmctl.errors import PlmError, Preempted
 from plmctl.modeling.batch import Batch
-from plmctl.modeling.network import Network
 from plmctl.shaping.keys import fold, stream
 from plmctl.training.checkpoint import Checkpoints, Saver, Watch, journal_of, restore
 from plmctl.training.data import Feed, Phase, Step, weight
@@ -189,6 +188,17 @@ class Run:
     watch: Watch | None
     saver: Saver
 
+    @property
+    def decides_on_device(self) -> bool:
+        """Whether the device itself leaves out what is not finite, so that losses can be read late.
+
+        A spike is measured against the losses before it, and after a step that is skipped the next
+        ones count: both need every loss.
+        """
+        guard = self.plan.guard
+        stops = guard.nonfinite == "stop" and guard.spike is None
+        return stops and self.engine.found_nonfinite is not None
+
     def over(self, progress: Progress) -> bool:
         """Whether it has waited long enough for better scores."""
         return self.watch is not None and self.watch.over(progress)
@@ -217,73 +227,250 @@ def train(
 
     Raises:
         Preempted: A signal, or ``plan.until``, asked to stop; a checkpoint was saved.
-        PlmError: A loss or gradient that is not finite; the state before it was saved.
+        PlmError: A loss or gradient is not finite; the state before it was saved. Or a micro-batch
+            does not fit in memory.
         DataError: Lines of metrics.jsonl that belong to the checkpoint are missing or changed.
     """
-    engine = replace(engine, guarded=plan.elastic)
+    accelerator, carried = engine.accelerator, engine.trained().carried
     progress = resume(engine, checkpoints, journal)
-    if not plan.elastic:  # the size was given: what an earlier start had to do is no matter
+    if not plan.elastic:  # the size was given: what an earlier start had to do does not matter
         progress = replace(progress, micro=())
-    feed = Feed(plan, pin=engine.accelerator.device.type == "cuda")
-    writes = engine.accelerator.is_main_process
-    saver = Saver(checkpoints, journal, background=plan.background, writes=writes)
+    feed = Feed(plan, pin=accelerator.device.type == "cuda")
+    saver = Saver(
+        checkpoints, journal, background=plan.background, writes=accelerator.is_main_process
+    )
     run = Run(engine, plan, checkpoints, journal, validate, feed, watch, saver)
     engine.network.train()
     with StopRequest() as stop, feed.watched(), saver:
-        if _owes_validation(plan, progress):  # it was stopped in the middle of one
-            progress = _validated(run, progress, stop)
-        return _ended(run, _steps(run, progress, stop))
-
-
-def _steps(run: Run, progress: Progress, stop: StopRequest) -> Progress:
-    """Take steps until the plan, or the patience, is at its end."""
-    engine, plan, feed, journal = run.engine, run.plan, run.feed, run.journal
-    window = Window(progress, feed)
-    unread: tuple[Pending, ...] = ()
-    while progress.step < plan.last and not run.over(progress):
-        number, phase, batches = feed.take(progress)
-        rate = plan.learning_rate(progress.step)
-        for group in engine.optimizer.param_groups:
-            group["lr"] = rate * group.get("scale", 1.0)
-        unread += (pending := _compute(run, phase.step, batches, progress, stop),)
-        run.saver.look()
-        if not _must_read(run, unread):
-            assert pending.computed is not None
-            apply_unread(engine, pending.computed)
-            progress = pending.after()
-            journal.tick(progress.step, progress.recent[-1] if progress.recent else None)
-            continue
-        progress, done = read(run, unread, batches)
-        unread = ()
-        if done is None:  # it did not fit in memory and is tried again, or the run went back
-            window = Window(progress, feed)
-            continue
-        journal.tick(progress.step, done.loss)
-        if plan.due(plan.log_every, progress.step):
-            learned, speed = record(progress, number, done, rate), window.figures(progress)
-            journal.log(learned | speed)
-            feed.advise(speed["data_wait"], journal.warn)
-            progress = replace(progress, seconds=speed["time"])
-            window = Window(progress, feed)
-        with window.paused():
-            is_last = progress.step == plan.steps
-            if is_last:  # first: whatever goes wrong in the validation, no step is lost
-                _save(run, progress)
-            if plan.due(plan.validate_every, progress.step):
-                progress = _validated(run, progress, stop)
-            save_due = plan.save_due(progress.step, progress.best)
-            if not is_last and (done.stop or run.over(progress) or save_due):
-                _save(run, progress)
-        if done.stop:
+        if _owes_validation(plan, progress):  # the run was stopped in the middle of one
+            progress = _validate(run, progress, stop)
+        window = Window(progress, feed)
+        unread: list[Unread] = []
+        while progress.step < plan.last and not run.over(progress):
+            number, phase, batches = feed.take(progress)  # a pure function of (seed, step)
+            learning_rate = plan.learning_rate(progress.step)
+            for group in engine.optimizer.param_groups:
+                group["lr"] = learning_rate * group.get("scale", 1.0)
+            # Seeds dropout, so that a resumed run needs no generator's history.
+            key = int(fold(plan.seed, stream("dropout"), progress.step, accelerator.process_index))
+            mark = carried.marked()
+            try:
+                stopping = stop.received is not None
+                computed = compute_gradient(engine, phase.step, batches, plan.clip, key, stopping)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                engine.optimizer.zero_grad()
+                carried.rewind(mark)
+                progress, _ = _read(run, unread, applied=True) if unread else (progress, None)
+                progress = _shrink_micro_batches(run, batches, progress)
+                window, unread = Window(progress, feed), []
+                continue
+            samples, epoch_size = plan.samples(progress.step), len(phase.step)
+            unread.append(Unread(progress, computed, samples, epoch_size, mark))
+            saver.look()
+            on_device = run.decides_on_device
+            if on_device:
+                apply_if_finite(engine, computed)
+            if on_device and not _must_read(plan, unread):
+                progress = progress.ahead(computed, samples, epoch_size)
+                journal.tick(progress.step, progress.recent[-1] if progress.recent else None)
+                continue
+            progress, update = _read(run, unread, applied=on_device)
+            unread = []
+            if update is None:  # the run went back to a checkpoint
+                window = Window(progress, feed)
+                continue
+            journal.tick(progress.step, update.loss)
+            if plan.due(plan.log_every, progress.step):
+                speed = window.figures(progress)
+                journal.log(record(progress, number, update, learning_rate) | speed)
+                feed.advise(speed["data_wait"], journal.warn)
+                progress = replace(progress, seconds=speed["time"])
+                window = Window(progress, feed)
+            with window.paused():
+                is_last = progress.step == plan.steps
+                if is_last:  # first: if the validation fails, no step is lost
+                    _save(run, progress)
+                if plan.due(plan.validate_every, progress.step):
+                    progress = _validate(run, progress, stop)
+                save_due = plan.save_due(progress.step, progress.best)
+                if not is_last and (update.stop or run.over(progress) or save_due):
+                    _save(run, progress)
+            if update.stop:
+                raise _preempted(run, progress)
+        if run.over(progress):
+            _, best_step = progress.judged or (0.0, 0)
+            journal.event("enough", step=progress.step, best_step=best_step)
+        elif progress.step < plan.steps:  # ``plan.until`` asked to stop
             raise _preempted(run, progress)
-    return progress
+        return progress
+
+
+# --- The gradient of a step over all processes, and its application ---
+
+
+def compute_gradient(
+    engine: Engine, step: Step, batches: list[Batch], clip: float | None, key: int, stopping: bool
+) -> Computed:
+    """The clipped gradient of a step, left in the parameters; nothing else is changed.
+
+    On a GPU it waits for no kernel: the losses that it returns are still being computed.
+
+    Args:
+        engine: Network and optimizer.
+        step: Gives the summed losses.
+        batches: Micro-batches; another process may have another number of them.
+        clip: Largest global norm of the gradient.
+        key: Seeds dropout.
+        stopping: Whether this process was asked to stop; all learn of it in the same reduction.
+
+    Raises:
+        MemoryError: A micro-batch did not fit, or as PyTorch reports it (``memory.py``).
+    """
+    accelerator, network = engine.accelerator, engine.network
+    # The number of targets of each loss term, over all processes and micro-batches.
+    counts = [batch.counts() for batch in batches]
+    facts = [sum(count[term] for count in counts) for term in step.parts]
+    facts += [sum(b.tokens for b in batches), sum(b.cells for b in batches), int(stopping)]
+    *targets, tokens, cells, stops = summed_facts(engine, facts)
+    num_targets = dict(zip(step.parts, (max(count, 1) for count in targets), strict=True))
+    weights = {term: weight(step, term) for term in step.parts}
+
+    def mean_loss(losses: dict[str, Tensor]) -> Tensor:
+        terms = [weights[term] * losses[term] / num_targets[term] for term in step.parts]
+        return sum(terms, torch.zeros(()))
+
+    # All processes bring the weights of a sharded layer together: each needs as many forwards.
+    num_forwards = len(batches)
+    if is_sharded(network):
+        num_forwards = _most_forwards(engine, num_forwards)
+    sums = torch.zeros(len(step.parts), device=accelerator.device)
+    for number, batch in enumerate(batches):
+        is_last = number == len(batches) - 1
+        with nullcontext() if is_last else accelerator.no_sync(network):
+            torch.manual_seed(int(fold(key, number)) >> 1)  # PyTorch takes 63 bits on every device
+            losses = step.loss(network, batch.to(accelerator.device))
+            # Gradients are averaged over processes: undo that, the divisor is global already.
+            accelerator.backward(accelerator.num_processes * mean_loss(losses))
+        sums += torch.stack([losses[term].detach().float() for term in step.parts])
+    for _ in range(num_forwards - len(batches)):
+        losses = step.loss(network, batches[-1].to(accelerator.device))
+        accelerator.backward(0 * mean_loss(losses))
+    norm = accelerator.clip_grad_norm_(network.parameters(), math.inf if clip is None else clip)
+    figures = torch.cat([reduce(accelerator, sums), gathered(norm).reshape(1)])
+    return Computed(figures, num_targets, weights, tokens, cells, stops > 0)
+
+
+def _most_forwards(engine: Engine, mine: int) -> int:
+    """The largest number of forwards of any process; to be called before the first one."""
+    each = [0] * engine.accelerator.num_processes
+    each[engine.accelerator.process_index] = mine
+    return max(summed_facts(engine, each))
+
+
+def apply(engine: Engine) -> None:
+    """Step the optimizer by the gradient that is there."""
+    engine.optimizer.step()
+    engine.optimizer.zero_grad()
+
+
+def apply_if_finite(engine: Engine, computed: Computed) -> None:
+    """As ``apply``, but the device leaves out a step that is not finite, and all later ones."""
+    assert engine.found_nonfinite is not None
+    engine.found_nonfinite.logical_or_(~computed.figures.isfinite().all())
+    apply(engine)
+
+
+def take_step(
+    engine: Engine, step: Step, batches: list[Batch], clip: float | None, key: int
+) -> Update:
+    """One step outside a run, whatever its gradient is: for measurements."""
+    done = compute_gradient(engine, step, batches, clip, key, stopping=False).read()
+    apply(engine)
+    return done
+
+
+# --- Reading losses: at once on a CPU, when they are needed on a GPU ---
+
+
+_MOST_UNREAD = 32  # steps in vain after one that is not finite, and marks of carried rows
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A step whose losses are not read yet.
+
+    Attributes:
+        before: The progress before it; if that is unread as well, without its loss.
+        computed: The step.
+        samples: Its examples.
+        epoch_size: Examples in an epoch.
+        mark: The state of a recurrent network's rows before it.
+    """
+
+    before: Progress
+    computed: Computed
+    samples: int
+    epoch_size: int
+    mark: Tensor | None
+
+
+def _must_read(plan: Plan, unread: list[Unread]) -> bool:
+    """Whether the losses are needed now. The same in all processes."""
+    last = unread[-1]
+    if last.computed.stop or len(unread) == _MOST_UNREAD:
+        return True
+    done = last.before.step + 1
+    logs, validates = plan.due(plan.log_every, done), plan.due(plan.validate_every, done)
+    return logs or validates or plan.save_due(done, last.before.best)
+
+
+def _read(run: Run, unread: list[Unread], *, applied: bool) -> tuple[Progress, Update | None]:
+    """Read the losses of steps, and decide about each in order.
+
+    Args:
+        run: What the run consists of.
+        unread: The steps.
+        applied: Whether their updates were made; otherwise there is one step, and its update is
+            made here if it is good.
+
+    Returns:
+        The progress after the last step, and what that step did; None if the run went back to a
+        checkpoint.
+
+    Raises:
+        PlmError: A step went wrong and the run stops; the state before it was saved.
+    """
+    engine = run.engine
+    values = torch.cat([step.computed.figures for step in unread]).tolist()  # one copy
+    progress = unread[0].before
+    for step in unread:
+        size = len(step.computed.figures)
+        update, values = step.computed.update(values[:size]), values[size:]
+        scaled = engine.accelerator.scaler is not None
+        verdict, reason = run.plan.guard.verdict(update, progress, scaled=scaled)
+        if verdict != "good":
+            engine.optimizer.zero_grad()
+            engine.trained().carried.rewind(step.mark)
+            _report_failure(run, progress, update, verdict, reason)
+            if verdict == "rollback":
+                return _roll_back(run, progress), None
+            return progress.without(update, step.samples, step.epoch_size), update
+        progress = progress.after(update, step.samples, step.epoch_size)
+    if not applied:
+        apply(engine)
+    return progress, update
+
+
+# --- Validating, resuming, saving ---
 
 
 def _owes_validation(plan: Plan, progress: Progress) -> bool:
     return 0 < progress.step != progress.validated and plan.due(plan.validate_every, progress.step)
 
 
-def _validated(run: Run, progress: Progress, stop: StopRequest) -> Progress:
+def _validate(run: Run, progress: Progress, stop: StopRequest) -> Progress:
     """The progress after a validation.
 
     Raises:
@@ -306,20 +493,6 @@ def _validated(run: Run, progress: Progress, stop: StopRequest) -> Progress:
     is_best = progress.judged is not None and progress.judged[1] == progress.step
     if is_best and run.engine.accelerator.is_main_process:
         run.watch.keep(run.engine.trained().network, progress.step)
-    return progress
-
-
-def _ended(run: Run, progress: Progress) -> Progress:
-    """The progress at the end of the plan, or where waiting for better scores was given up.
-
-    Raises:
-        Preempted: It is neither: ``plan.until`` asked to stop.
-    """
-    if run.over(progress):
-        _, best_step = progress.judged or (0.0, 0)
-        run.journal.event("enough", step=progress.step, best_step=best_step)
-    elif progress.step < run.plan.steps:
-        raise _preempted(run, progress)
     return progress
 
 
@@ -367,317 +540,6 @@ def _preempted(run: Run, progress: Progress) -> Preempted:
     )
 
 
-# --- A step: compute its gradient, read its losses, judge and apply it ---
-
-
-_MOST_UNREAD = 32  # steps in vain after one that is not finite, and marks of carried rows
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A step that was computed and is not read yet.
-
-    Attributes:
-        before: The progress before it; of steps that are unread as well, without their losses.
-        computed: The step; None: it did not fit in memory.
-        samples: Its examples.
-        epoch_size: Examples in an epoch.
-        mark: The state of a recurrent network's rows before it.
-        states: For how many parameters the optimizer had a state before it.
-    """
-
-    before: Progress
-    computed: Computed | None
-    samples: int
-    epoch_size: int
-    mark: Tensor | None
-    states: int
-
-    def after(self) -> Progress:
-        """The progress after it, without its loss."""
-        assert self.computed is not None
-        return self.before.ahead(self.computed, self.samples, self.epoch_size)
-
-
-def _compute(
-    run: Run, step: Step, batches: list[Batch], progress: Progress, stop: StopRequest
-) -> Pending:
-    """Compute the gradient of a step; nothing is applied."""
-    engine, plan = run.engine, run.plan
-    trained, rank = engine.trained(), engine.accelerator.process_index
-    mark, states = trained.carried.marked(), len(trained.optimizer.state)
-    key = int(fold(plan.seed, stream("dropout"), progress.step, rank))
-    try:
-        asked = stop.received is not None
-        computed = gradient(engine, step, batches, plan.clip, key, asked)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        computed = None
-    return Pending(progress, computed, plan.samples(progress.step), len(step), mark, states)
-
-
-def _must_read(run: Run, unread: tuple[Pending, ...]) -> bool:
-    """Whether the last of the steps is to be read before it is applied, and those before it.
-
-    All processes agree: it depends on nothing but the step and what they have told each other.
-    """
-    plan, last = run.plan, unread[-1]
-    if run.engine.halted is None or plan.guard.spike is not None:
-        return True  # a spike is judged by the losses before it
-    if last.computed is None or last.computed.stop or len(unread) == _MOST_UNREAD:
-        return True
-    done = last.before.step + 1
-    logs, validates = plan.due(plan.log_every, done), plan.due(plan.validate_every, done)
-    return logs or validates or plan.save_due(done, last.before.best)
-
-
-def read(
-    run: Run, unread: tuple[Pending, ...], batches: list[Batch]
-) -> tuple[Progress, Update | None]:
-    """Read steps and judge them in order; the last is applied if all are good.
-
-    Args:
-        run: What the run consists of.
-        unread: The steps, all but the last applied.
-        batches: The micro-batches of the last.
-
-    Returns:
-        The progress after the last step, and what it did; where one went wrong, the same of that
-        one, with nothing left of it and of later ones. None: a step is to be done again.
-    """
-    if unread[-1].computed is None and _alone(run):
-        unread = unread[-1:]
-    progress = unread[0].before
-    for pending, done in zip(unread, _read_updates(unread), strict=True):
-        if done is None:
-            _undo(run.engine, pending)
-            return _shrink_micro_batches(run, batches, progress), None
-        scaled = run.engine.accelerator.scaler is not None
-        verdict, reason = run.plan.guard.verdict(done, progress, scaled=scaled)
-        if verdict != "good":
-            _undo(run.engine, pending)
-            _report_failure(run, progress, done, verdict, reason)
-            if verdict == "rollback":
-                return _roll_back(run, progress), None
-            return progress.without(done, pending.samples, pending.epoch_size), done
-        progress = progress.after(done, pending.samples, pending.epoch_size)
-    apply(run.engine)
-    return progress, done
-
-
-def _alone(run: Run) -> bool:
-    """Whether the other processes do not know that this one is out of memory.
-
-    Then the run ends here, and a step that they would have to judge together stays unread.
-    """
-    return run.engine.accelerator.num_processes > 1 and not run.plan.elastic
-
-
-def _read_updates(unread: tuple[Pending, ...]) -> list[Update | None]:
-    """What each step did, in one copy from the device; None where one did not fit in memory."""
-    steps = [pending.computed for pending in unread]
-    there = [step.figures for step in steps if step is not None]
-    values = iter(torch.cat(there).tolist() if there else ())
-    return [
-        None if step is None else step.update([next(values) for _ in step.figures])
-        for step in steps
-    ]
-
-
-def _undo(engine: Engine, pending: Pending) -> None:
-    """Drop a step that was not applied, and all after it."""
-    engine.optimizer.zero_grad()
-    trained = engine.trained()
-    trained.carried.rewind(pending.mark)
-    for parameter in list(trained.optimizer.state)[pending.states :]:
-        del trained.optimizer.state[parameter]  # its zeros came with an update that was left out
-    if engine.halted is not None:
-        engine.halted.zero_()
-
-
-# --- The gradient of a step over all processes, and its application ---
-
-
-Losses = dict[str, Tensor]
-
-Total = Callable[[Losses], Tensor]
-
-_BUCKET = 8_000_000  # 32 MB of float32, as PyTorch's own exchange has about
-
-
-def gradient(
-    engine: Engine, step: Step, batches: list[Batch], clip: float | None, key: int, stop: bool
-) -> Computed:
-    """The clipped gradient of a step, left in the parameters; nothing else is changed.
-
-    On a GPU it waits for no kernel: what it launches is there when the device has come to it.
-    With several processes and ``engine.guarded``, all raise the error of one of them.
-
-    Args:
-        engine: Network and optimizer.
-        step: Gives the summed losses.
-        batches: Micro-batches; a process may have another number of them than its neighbours.
-        clip: Largest global norm of the gradient.
-        key: Seeds the draws of dropout, so that a resumed run needs no generator's history.
-        stop: Whether this process was asked to stop; all learn of it in the same reduction.
-
-    Raises:
-        MemoryError: A micro-batch did not fit, or as PyTorch's allocators say it (``memory.py``).
-    """
-    accelerator, network = engine.accelerator, engine.network
-    counts = [batch.counts() for batch in batches]
-    tally = [sum(count[part] for count in counts) for part in step.parts]
-    tally += [sum(b.tokens for b in batches), sum(b.cells for b in batches), int(stop)]
-    *targets, tokens, cells, stops = summed_facts(engine, tally)
-    divisor = dict(zip(step.parts, (max(count, 1) for count in targets), strict=True))
-    weights = {part: weight(step, part) for part in step.parts}
-
-    def total(losses: Losses) -> Tensor:
-        return sum((weights[p] * losses[p] / divisor[p] for p in step.parts), torch.zeros(()))
-
-    guarded = engine.guarded and accelerator.num_processes > 1
-    accumulate = _agreed if guarded else _averaged
-    summed = accumulate(engine, step, batches, total, key)
-    norm = accelerator.clip_grad_norm_(network.parameters(), math.inf if clip is None else clip)
-    figures = torch.cat([reduce(accelerator, summed), gathered(norm).reshape(1)])
-    return Computed(figures, divisor, weights, tokens, cells, stops > 0)
-
-
-def _averaged(engine: Engine, step: Step, batches: list[Batch], total: Total, key: int) -> Tensor:
-    """Accumulate the gradients of micro-batches, averaged over processes within the last backward.
-
-    Those of a sharded network are averaged within each, and every process makes as many forwards:
-    a layer's weights are brought together by all of them.
-
-    Args:
-        engine: Network and optimizer.
-        step: Gives the summed losses.
-        batches: Micro-batches.
-        total: The loss, of the summed losses of the parts.
-        key: Seeds the draws of dropout.
-
-    Returns:
-        The summed loss of each part, of this process.
-    """
-    accelerator, network = engine.accelerator, engine.network
-    summed = torch.zeros(len(step.parts), device=accelerator.device)
-    forwards = _most_forwards(engine, len(batches)) if is_sharded(network) else len(batches)
-    for micro, batch in enumerate(batches):
-        last = micro == len(batches) - 1
-        with nullcontext() if last else accelerator.no_sync(network):
-            losses = _losses(network, step, batch.to(accelerator.device), int(fold(key, micro)))
-            # Gradients are averaged over processes: undo that, the divisor is global already.
-            accelerator.backward(accelerator.num_processes * total(losses))
-        summed += torch.stack([losses[part].detach().float() for part in step.parts])
-    for _ in range(forwards - len(batches)):  # with the others, and nothing comes of it
-        losses = step.loss(network, batches[-1].to(accelerator.device))
-        accelerator.backward(0 * total(losses))
-    return summed
-
-
-def _most_forwards(engine: Engine, mine: int) -> int:
-    """Of any process, this one with ``mine``; told before the first forward of a step."""
-    each = [0] * engine.accelerator.num_processes
-    each[engine.accelerator.process_index] = mine
-    return max(summed_facts(engine, each))
-
-
-def _agreed(engine: Engine, step: Step, batches: list[Batch], total: Total, key: int) -> Tensor:
-    """As ``_averaged``, but nothing is exchanged before every process has its gradient.
-
-    Raises:
-        MemoryError: Some process ran out of memory; raised by all of them.
-    """
-    accelerator = engine.accelerator
-    bare = accelerator.unwrap_model(engine.network)  # whose calls wait for no other process
-    fits, summed = True, torch.zeros(len(step.parts), device=accelerator.device)
-    try:
-        for micro, batch in enumerate(batches):
-            losses = _losses(bare, step, batch.to(accelerator.device), int(fold(key, micro)))
-            accelerator.backward(total(losses))
-            summed += torch.stack([losses[part].detach().float() for part in step.parts])
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        fits = False
-    _exchange(engine, fits=fits)
-    return summed
-
-
-def _losses(network: Network, step: Step, batch: Batch, key: int) -> Losses:
-    """The summed losses of a micro-batch under its own draws of dropout."""
-    torch.manual_seed(key >> 1)  # PyTorch takes 63 bits on every device
-    return step.loss(network, batch)
-
-
-def _exchange(engine: Engine, *, fits: bool) -> None:
-    """Sum the gradients over processes, if all have one.
-
-    Raises:
-        MemoryError: One of them has none.
-    """
-    accelerator = engine.accelerator
-    if not fits:
-        engine.optimizer.zero_grad()
-        release_memory()
-    parameters = [p for p in engine.network.parameters() if p.requires_grad]
-    facts = [int(not fits), *(int(p.grad is not None) for p in parameters)]
-    failed, *there = summed_facts(engine, facts)
-    if failed:
-        raise MemoryError(f"{failed} of {accelerator.num_processes} processes")
-    for parameter, count in zip(parameters, there, strict=True):
-        if count and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    for bucket in _buckets(gradients):
-        flat = reduce(accelerator, torch.cat([g.reshape(-1) for g in bucket]))
-        sums = torch.split(flat, [g.numel() for g in bucket])
-        for gradient_, part in zip(bucket, sums, strict=True):
-            gradient_.copy_(part.view_as(gradient_))
-
-
-def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours of one type, of ``_BUCKET`` numbers or a little more: one message each."""
-    bucket: list[Tensor] = []
-    for gradient_ in gradients:
-        if bucket and (bucket[0].dtype != gradient_.dtype or _size(bucket) >= _BUCKET):
-            yield bucket
-            bucket = []
-        bucket.append(gradient_)
-    if bucket:
-        yield bucket
-
-
-def _size(tensors: list[Tensor]) -> int:
-    return sum(tensor.numel() for tensor in tensors)
-
-
-def apply(engine: Engine) -> None:
-    """Step the optimizer by the gradient that is there."""
-    engine.optimizer.step()
-    engine.optimizer.zero_grad()
-
-
-def apply_unread(engine: Engine, computed: Computed) -> None:
-    """Step the optimizer by a gradient of which nobody knows yet whether it is finite.
-
-    If its figures are not, this update and all later ones change nothing (``Engine.halted``).
-    """
-    assert engine.halted is not None
-    engine.halted.logical_or_(~computed.figures.isfinite().all())
-    apply(engine)
-
-
-def update(
-    engine: Engine, step: Step, batches: list[Batch], clip: float | None, key: int, stop: bool
-) -> Update:
-    """``gradient``, then ``apply``, whatever the gradient is."""
-    done = gradient(engine, step, batches, clip, key, stop).read()
-    apply(engine)
-    return done
-
-
 # --- Failed steps: out of memory, losses that are not finite, spikes ---
 
 
@@ -689,28 +551,25 @@ _OUTCOMES: dict[Verdict, tuple[str, str]] = {
 
 
 def _shrink_micro_batches(run: Run, batches: list[Batch], progress: Progress) -> Progress:
-    """Continue with smaller micro-batches after a step that did not fit in memory.
+    """Continue with micro-batches of half the size after a step that did not fit in memory.
 
     Raises:
-        PlmError: Nothing smaller is allowed, or possible.
+        PlmError: Nothing smaller is possible; or the size was set in the config; or there are
+            several processes, which would have to agree in the middle of a step.
     """
     release_memory()
-    message, again = f"step {progress.step + 1}: out of memory", progress
-    if run.plan.elastic:  # then all processes are here
-        again, size = smaller(run.engine, run.plan, progress, batches)
-    else:
-        size = most_examples(batches) // 2
+    message, size = f"step {progress.step + 1}: out of memory", most_examples(batches) // 2
     if size == 0:
         raise PlmError(
             f"{message}, with one example at a time",
             "use shorter sequences, a smaller network, or a device with more memory",
         )
-    if not run.plan.elastic:
+    if not run.plan.elastic or run.engine.accelerator.num_processes > 1:
         hint = f"run the same command again with train.micro_batch_size={size}"
-        raise PlmError(message, f"{hint}: it goes on from the last checkpoint")
+        raise PlmError(message, f"{hint}: it resumes from the last checkpoint")
     run.journal.event("smaller", step=progress.step, micro_batch_size=size)
-    run.journal.warn(f"{message}; going on with micro-batches of {size}")
-    return again
+    run.journal.warn(f"{message}; continuing with micro-batches of {size}")
+    return smaller(run.plan, progress, size)
 
 
 def _report_failure(

@@ -191,25 +191,12 @@ def cut(plan: Plan, sizes: tuple[int, ...]) -> Plan:
     return replace(plan, phases=tuple(phases))
 
 
-def smaller(
-    engine: Engine, plan: Plan, progress: Progress, batches: list[Batch]
-) -> tuple[Progress, int]:
-    """Halve the micro-batches of the phase from now on.
-
-    Args:
-        engine: Whose processes agree on the size.
-        plan: What is to be done.
-        progress: Before the step that did not fit.
-        batches: This process's micro-batches of it.
-
-    Returns:
-        The progress with the new size, and that size: 0 where they were single examples already.
-    """
-    half = int(_most(engine, [most_examples(batches)])[0]) // 2
+def smaller(plan: Plan, progress: Progress, size: int) -> Progress:
+    """The progress with micro-batches of ``size`` examples from now on in its phase."""
     number, _, _ = next(plan.remaining(progress.step))
     sizes = list(progress.micro or (phase.slicing.micro_batch_size for phase in plan.phases))
-    sizes[number] = max(half, 1)
-    return replace(progress, micro=tuple(sizes)), half
+    sizes[number] = size
+    return replace(progress, micro=tuple(sizes))
 
 
 def most_examples(batches: list[Batch]) -> int:

@@ -26,7 +26,7 @@ def plmctl_steps(
     from plmctl.modeling.network import Network
     from plmctl.training.data import Slicing, StepBatches, training_batches
     from plmctl.training.engine import make_accelerator, make_engine
-    from plmctl.training.loop import apply, apply_unread, gradient
+    from plmctl.training.loop import apply, apply_if_finite, compute_gradient
 
     cuda = given.device == "cuda"
     compute = ComputeConfig(
@@ -42,12 +42,12 @@ def plmctl_steps(
     engine.network.train()
     made = training_batches(source, 0, count, workers=2 if cuda else 0, pin=cuda)
     for number, batches in enumerate(made):
-        done = gradient(engine, step, batches, 1.0, number, False)
-        if engine.halted is None:
+        done = compute_gradient(engine, step, batches, 1.0, number, stopping=False)
+        if engine.found_nonfinite is None:
             done.read()
             apply(engine)
         else:  # on a GPU, where the loop reads several steps at once
-            apply_unread(engine, done)
+            apply_if_finite(engine, done)
         yield done
 
 

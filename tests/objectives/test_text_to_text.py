@@ -19,7 +19,7 @@ from plmctl.shaping.examples import means
 from plmctl.tokenization.vocab import Vocab
 from plmctl.training.data import Slicing, Step, StepBatches
 from plmctl.training.engine import Engine, make_accelerator, make_engine
-from plmctl.training.loop import update
+from plmctl.training.loop import take_step
 
 SENTINELS = tuple(range(1099, 999, -1))
 VOCAB = Vocab(size=1100, pad=0, eos=1, unk=2, sentinels=SENTINELS)
@@ -218,7 +218,7 @@ def test_loss_and_gradient_do_not_depend_on_micro_batches(
         parameter.register_post_accumulate_grad_hook(
             lambda p, n=parameter_name: got.__setitem__(n, p.grad.clone())
         )
-    done = update(engine, step, StepBatches(step, Slicing(16, 3), 7)[0], None, 1, False)
+    done = take_step(engine, step, StepBatches(step, Slicing(16, 3), 7)[0], None, 1)
     assert done.loss == pytest.approx(loss.item(), rel=1e-6)
     assert done.losses["z_loss"] == pytest.approx(penalty.item(), rel=1e-5)
     for parameter_name, gradient in expected.items():
@@ -236,7 +236,7 @@ def test_training_learns() -> None:
     step = made("span_corruption", TokenStore.from_lists(documents, 1100), 48)
     engine = cpu_engine(network())
     losses = [
-        update(engine, step, StepBatches(step, Slicing(16, 16), 7)[n], 1.0, n, False).losses["lm"]
+        take_step(engine, step, StepBatches(step, Slicing(16, 16), 7)[n], 1.0, n).losses["lm"]
         for n in range(60)
     ]
     assert losses[-1] < losses[0] - 2

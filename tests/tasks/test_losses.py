@@ -10,7 +10,7 @@ from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassif
 from plmctl import tasks
 from plmctl.modeling.network import Network
 from plmctl.training.data import Slicing, StepBatches, weight
-from plmctl.training.loop import update
+from plmctl.training.loop import take_step
 from tests.tasks.conftest import ENCODERS, FAMILIES, Folder, rows_of
 from tests.training.conftest import tiny_engine
 
@@ -135,7 +135,7 @@ def test_a_step_cut_up_is_the_same_step(case: str, family: str, folder: Folder) 
                 lambda p, name=name, into=gradients: into.__setitem__(name, p.grad.double())
             )
         batches = StepBatches(examples, Slicing(16, micro), 7)[0]
-        found[micro] = (update(engine, examples, batches, None, 1, False).loss, gradients)
+        found[micro] = (take_step(engine, examples, batches, None, 1).loss, gradients)
     loss, gradients = found[16]
     size = math.hypot(*(g.norm().item() for g in gradients.values()))
     assert size > 0.01
@@ -206,7 +206,7 @@ def test_gpt1_by_hand(folder: Folder) -> None:
     assert batch.counts() == {"label": 16, "lm": 16}
     assert (weight(examples, "label"), weight(examples, "lm")) == (1.0, 0.5)
     engine = tiny_engine(network)
-    done = update(engine, examples, [batch], None, 1, False)
+    done = take_step(engine, examples, [batch], None, 1)
     assert done.loss == pytest.approx((expected_label + 0.5 * expected_lm) / 16, rel=1e-5)
 
 

@@ -107,7 +107,7 @@ def test_a_choice_is_learnt(folder: Folder) -> None:
     """The option that repeats the passage's letter: a few updates are enough."""
     from plmctl.modeling.network import Network
     from plmctl.training.data import Slicing, StepBatches
-    from plmctl.training.loop import update
+    from plmctl.training.loop import take_step
     from tests.training.conftest import tiny_engine
 
     rows = rows_of(
@@ -124,5 +124,5 @@ def test_a_choice_is_learnt(folder: Folder) -> None:
         model = TASK.load(config, folder(family), (), pretrained=True, changes={}, new_heads=print)
         engine = tiny_engine(Network(model, TASK.forward), lr=3e-3)
         batches = StepBatches(made, Slicing(8, 8), 7)[0]
-        losses = [update(engine, made, batches, None, 1, False).losses for _ in range(30)]
+        losses = [take_step(engine, made, batches, None, 1).losses for _ in range(30)]
         assert losses[-1]["choice"] < 0.3 * losses[0]["choice"], family

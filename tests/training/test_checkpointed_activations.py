@@ -16,7 +16,7 @@ from plmctl.tokenization.vocab import Vocab
 from plmctl.training import cost
 from plmctl.training.data import Slicing, Step, StepBatches
 from plmctl.training.engine import make_accelerator, make_engine
-from plmctl.training.loop import update
+from plmctl.training.loop import take_step
 
 SENTINELS = tuple(range(119, 99, -1))
 VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=SENTINELS)
@@ -93,7 +93,7 @@ def gradients(case: str, store: TokenStore, *, twice: bool) -> tuple[dict[str, T
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        update(engine, step_of(objective, asked, store), batches, None, 1, False)
+        take_step(engine, step_of(objective, asked, store), batches, None, 1)
     return found, sum(kept.values())
 
 

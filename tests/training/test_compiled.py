@@ -24,7 +24,7 @@ from plmctl.modeling import projection
 from plmctl.modeling.recompute import recompute
 from plmctl.training.data import Phase, Slicing, StepBatches, scoring_batches
 from plmctl.training.engine import Engine, compiles, for_finetuning, make_accelerator, make_engine
-from plmctl.training.loop import Plan, update
+from plmctl.training.loop import Plan, take_step
 from tests.training.conftest import Train, weights
 from tests.training.test_checkpointed_activations import CASES as DROPPED
 from tests.training.test_checkpointed_activations import network_of, step_of
@@ -63,7 +63,7 @@ def steps_of(
     _, objective, _, asked = CASES.get(case) or DROPPED[case]
     step, slicing = step_of(objective, asked, store), Slicing(ROWS, ROWS // 2, width=width)
     source = StepBatches(step, slicing, 7)
-    return [update(engine, step, source[n], 1.0, n, False).loss for n in range(count)]
+    return [take_step(engine, step, source[n], 1.0, n).loss for n in range(count)]
 
 
 @pytest.mark.parametrize("case", ["roberta", "gpt2", "t5"])
@@ -136,7 +136,7 @@ def test_any_shapes_with_one_kernel(store: TokenStore) -> None:
     engine = engine_of("roberta", counter, dynamic=True)
     step = step_of("mlm", CASES["roberta"][3], store)
     for number in range(6):
-        update(engine, step, StepBatches(step, Slicing(3 + number, 8), 7)[number], 1.0, 1, False)
+        take_step(engine, step, StepBatches(step, Slicing(3 + number, 8), 7)[number], 1.0, 1)
     assert counter.frame_count <= 2
     assert counters["graph_break"] == {}
 
@@ -245,7 +245,7 @@ from pathlib import Path
 from plmctl.modeling import projection
 from plmctl.training.data import Slicing
 from plmctl.training.data import StepBatches
-from plmctl.training.loop import update
+from plmctl.training.loop import take_step
 from plmctl.corpus.store import TokenStore
 from tests.training.test_compiled import engine_of, step_of
 projection._WORTH_IT = 0
@@ -257,7 +257,7 @@ rows = [[[6 + (7 * n + 3 * k * k) % 90 for k in range(40)]] for n in range(60)]
 step = step_of("clm", {}, TokenStore.from_lists(rows, vocab_size=120))
 where = engine.accelerator.process_index, engine.accelerator.num_processes
 batches = StepBatches(step, Slicing(16, 4, *where), 7)
-losses = [update(engine, step, batches[n], 1.0, n, False).loss for n in range(3)]
+losses = [take_step(engine, step, batches[n], 1.0, n).loss for n in range(3)]
 Path(f"{sys.argv[1]}-{where[0]}.txt").write_text(" ".join(map(repr, losses)))
 """
 

@@ -18,7 +18,7 @@ from plmctl.training.data import StepBatches
 from plmctl.training.distributed import gathered, is_sharded, whole
 from plmctl.training.engine import Engine, make_accelerator, make_engine
 from plmctl.training.journal import Journal
-from plmctl.training.loop import Plan, train, update
+from plmctl.training.loop import Plan, take_step, train
 from tests.processes import in_two_processes
 from tests.training.conftest import VOCAB, nothing, tiny_network, tiny_plan
 
@@ -69,8 +69,7 @@ def _as_whole(
 
     def both(number: int, one: Engine, other: Engine) -> None:
         a, b = (
-            update(engine, phase.step, batches[number], 1.0, number, False)
-            for engine in (one, other)
+            take_step(engine, phase.step, batches[number], 1.0, number) for engine in (one, other)
         )
         assert a.losses == pytest.approx(b.losses, rel=1e-5)
         assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-5)

@@ -20,7 +20,7 @@ from plmctl.modeling.carried import Carried
 from plmctl.modeling.network import Network
 from plmctl.tokenization.vocab import Vocab
 from plmctl.training.data import Phase, Slicing, StepBatches, scoring_batches, windows_of
-from plmctl.training.loop import Plan, update
+from plmctl.training.loop import Plan, take_step
 from tests.training.conftest import Train, tiny_engine, weights
 
 WORDS = tuple(f"w{number}" for number in range(120))
@@ -162,7 +162,7 @@ def test_the_loss_is_the_mean_of_both_directions_and_so_is_its_gradient(store: T
     loss = sum(0.5 * sums[part] / whole.counts()[part] for part in HEADS)
     loss.backward()
     norm = torch.stack([p.grad.norm() for p in reference.parameters() if p.grad is not None]).norm()
-    done = update(tiny_engine(network()), step, [whole], None, 1, False)
+    done = take_step(tiny_engine(network()), step, [whole], None, 1)
     assert done.loss == pytest.approx(loss.item(), rel=1e-6)
     assert done.loss == pytest.approx(sum(done.losses.values()) / 2, rel=1e-9)
     assert done.grad_norm == pytest.approx(norm.item(), rel=1e-5)
