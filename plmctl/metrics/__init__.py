@@ -1,1 +1,1 @@
-"""What predictions are worth: pure functions of NumPy arrays and plain types, one file a kind."""
+"""Metrics of predictions: pure functions of NumPy arrays and plain types, one file per kind."""

@@ -211,9 +211,9 @@ def _also(entry: Entry, run: str, stem: str, source: str) -> dict[str, Any]:
     path = Path(run) / "eval" / f"{stem}.json"
     if path.is_file():
         return _kept(path)
-    from plmctl import tasks
     from plmctl.corpus.source import content_hash, resolve
     from plmctl.evaluation.measures import Subject, task
+    from plmctl.tasks import uncertainty
     from plmctl.training.engine import make_accelerator
 
     say(f"scoring {run} on {source}")
@@ -226,7 +226,7 @@ def _also(entry: Entry, run: str, stem: str, source: str) -> dict[str, Any]:
         "data_sha256": content_hash(resolve((source,))),
         "versions": versions(),
         "results": {**examples.figures(found), "rows": len(found)},
-        "uncertainty": tasks.uncertainty(examples, found),
+        "uncertainty": uncertainty(examples, found),
     }
     write_results(Path(run), stem, document)
     return document

@@ -1,4 +1,4 @@
-"""One file a suite: its tasks, the recipe of each for every family, and what papers report.
+"""Suites, one file per suite: tasks, their recipes for each family, and what papers report.
 
 A suite is a declared thing without code of its own; ``plmctl.runs.suite`` runs it.
 """

@@ -1,4 +1,4 @@
-"""One file a finetuning task: rows to examples, the network's head, the loss, and the answers."""
+"""Finetuning tasks, one file per task: from rows to examples, batches, losses and answers."""
 
 from __future__ import annotations
 

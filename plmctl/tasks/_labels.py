@@ -162,7 +162,7 @@ def targets(config: Any, rows: Sequence[Row], labels: Sequence[str]) -> NDArray[
     Raises:
         DataError: A label that the training rows do not have, or one that is no number.
     """
-    ids = {name: number for number, name in enumerate(labels)}
+    ids = {name: place for place, name in enumerate(labels)}
     if config.problem == "regression":
         numbers = [number(row, config.label) for row in rows]
         return np.array(numbers, dtype=np.float32)

@@ -123,7 +123,7 @@ class Example:
     places: Ids
 
 
-def examples(
+def sentence_examples(
     row: int, words: Sequence[Units], around: tuple[Ids, Ids], room: int, *, last: bool = False
 ) -> Iterator[Example]:
     """A sentence as examples: itself, or its windows.

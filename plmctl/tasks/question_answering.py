@@ -18,6 +18,8 @@ from pydantic import Field
 
 from plmctl.config.members import TaskConfig
 from plmctl.errors import ConfigError
+from plmctl.tasks._spotting import Spotting
+from plmctl.tasks._windowed import windowed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from plmctl.corpus.tables import Row
     from plmctl.modeling.load import NewHeads
     from plmctl.tasks import Use
-    from plmctl.tasks._spotting import Spotting
 
 _TEXT_ONLY = ("t5", "mt5")
 
@@ -158,9 +159,6 @@ def make(
     use: Use,
 ) -> Spotting:
     """The rows as windows; see ``tasks.Task``."""
-    from plmctl.tasks._spotting import Spotting
-    from plmctl.tasks._windowed import windowed
-
     source = tokenizer.name_or_path  # the model's folder, which says which head it gets
     head: Literal["linear", "albert"] = "linear"
     if source and config.version2:

@@ -22,7 +22,7 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.tasks import _elmo
 from plmctl.tasks._known import known
 from plmctl.tasks._sentences import check_scheme, sentence, tags_of
-from plmctl.tasks._words import Example, Pieces, examples
+from plmctl.tasks._words import Example, Pieces, sentence_examples
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -283,7 +283,7 @@ def make(
         found = [
             example
             for row, words in enumerate(sentences)
-            for example in examples(row, [(word,) for word in words], ((), ()), max_length)
+            for example in sentence_examples(row, [(word,) for word in words], ((), ()), max_length)
         ]
         return Tagging(config, sentences, tuple(found), tags, labels, None, 0, tuple(dropped))
     pieces = Pieces(tokenizer)
@@ -294,7 +294,7 @@ def make(
     for row, words in enumerate(sentences):
         cut += any(len(pieces(word)) > room for word in words)
         fitted = [pieces(word)[:room] for word in words]
-        found += examples(row, fitted, around, room, last=config.piece == "last")
+        found += sentence_examples(row, fitted, around, room, last=config.piece == "last")
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     return Tagging(
         config, sentences, tuple(found), tags, labels, int(pad or 0), cut, tuple(dropped)

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from plmctl import tasks
 from plmctl.errors import DataError
+from plmctl.tasks._items import target_of
 from tests.tasks.conftest import Folder, rows_of
 
 TASK = tasks.get("multiple_choice")
@@ -60,7 +61,7 @@ def test_gpt1_reads_passage_and_question_before_the_option(folder: Folder) -> No
 )
 def test_the_right_option(label: object, fields: dict, number: int) -> None:
     [row] = rows_of(ROW | {"label": label})
-    assert TASK.target_of(TASK.Config(**fields), row) == number
+    assert target_of(TASK.Config(**fields), row) == number
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from plmctl.evaluation.predict import answers
 from plmctl.modeling.batch import IGNORE
 from plmctl.modeling.network import Network
 from plmctl.tasks import tagging
-from plmctl.tasks._words import Pieces, examples, windows
+from plmctl.tasks._words import Pieces, sentence_examples, windows
 
 LABELS = ("O", "B-LOC", "B-PER", "I-PER")
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "an", "##na", "##x", "sees", "rome", "."]
@@ -137,7 +137,7 @@ def test_words_in_two_windows_are_labelled_where_they_have_more_around_them() ->
         (4, 12, 6, 10),
         (8, 16, 10, 16),
     ]
-    whole = list(examples(3, [(5,), (6, 7)], ((1,), (2,)), 8, last=True))
+    whole = list(sentence_examples(3, [(5,), (6, 7)], ((1,), (2,)), 8, last=True))
     assert [(e.row, e.read, e.first, e.places) for e in whole] == [(3, (1, 5, 6, 7, 2), 0, (1, 3))]
 
 

@@ -1,5 +1,7 @@
 """A finetuned model on labelled rows, by the metrics of its task."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -44,8 +46,8 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
 class Answered(NamedTuple):
     """Labelled rows, an answer to each, and how many rows were left out for want of a label."""
 
-    examples: "Examples"
-    answers: "list[Answer]"
+    examples: Examples
+    answers: list[Answer]
     unlabelled: int
 
 
