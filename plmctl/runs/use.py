@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from plmctl.config.finetune import FinetuneConfig
+from plmctl.config.pretrain import PretrainConfig
+
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-    from plmctl.config.finetune import FinetuneConfig
-    from plmctl.config.pretrain import PretrainConfig
-
-    RunConfig = PretrainConfig | FinetuneConfig
+RunConfig = PretrainConfig | FinetuneConfig
 
 _STAND_IN = 1000  # ids of a network that is built only to be asked
 
@@ -23,7 +23,6 @@ def would_use(config: RunConfig) -> dict[str, Any]:
     """
     import torch
 
-    from plmctl.config.pretrain import PretrainConfig
     from plmctl.runs.launch import process_count
     from plmctl.training.engine import compiles, for_finetuning, make_accelerator
 
@@ -67,8 +66,6 @@ def _attention(config: RunConfig, device: str, *, compiled: bool) -> str:
 
 
 def _library_choice(config: RunConfig) -> str:
-    from plmctl.config.pretrain import PretrainConfig
-
     if _model_type(config) == "elmo":
         return "none (LSTM)"
     if not isinstance(config, PretrainConfig) or config.model.init_from is not None:
@@ -92,8 +89,6 @@ def _network(config: Any) -> PreTrainedConfig:
 
 def _model_type(config: RunConfig) -> str:
     """Of a network that is loaded, transformers' name; else the family's, ELMo's being the same."""
-    from plmctl.config.pretrain import PretrainConfig
-
     if isinstance(config, PretrainConfig) and config.model.init_from is None:
         return config.model.family
     from plmctl.modeling.auto import config_of
@@ -106,7 +101,6 @@ def _model_type(config: RunConfig) -> str:
 
 def _micro_batch(config: RunConfig, processes: int, device: str) -> int | list[int]:
     """Rows of a forward: of each phase, if they are not the same."""
-    from plmctl.config.pretrain import PretrainConfig
     from plmctl.training.data import auto_micro_batch
 
     train = config.train

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl.config.finetune import FinetuneConfig
 from plmctl.config.load import kind_of, load
 from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError
@@ -19,11 +18,10 @@ from plmctl.runs.exactness import Check, compare, compare_logs, compare_states, 
 from plmctl.runs.folder import free
 from plmctl.runs.killing import Kill, Moment, missing, moments, run_killed, run_whole
 from plmctl.runs.say import say, show
+from plmctl.runs.use import RunConfig
 
 if TYPE_CHECKING:
     from plmctl.training.loop import Plan
-
-AnyConfig = PretrainConfig | FinetuneConfig
 
 _ROUNDS = 12  # that the run is begun anew, because it ended or a kill missed its moment
 _SAID: dict[Moment, str] = {
@@ -92,7 +90,7 @@ def _verdict(wanted: Wanted, left: list[Moment], *, equal: bool) -> str:
     return "the killed run is the uninterrupted one"
 
 
-def _prove(config: AnyConfig, wanted: Wanted, base: Path) -> tuple[list[Check], list[Kill]]:
+def _prove(config: RunConfig, wanted: Wanted, base: Path) -> tuple[list[Check], list[Kill]]:
     whole = _changed(config, base / "whole", wanted)
     say(f"the uninterrupted run: {wanted.steps} steps at most")
     pace = run_whole(body_of(whole, wanted.steps), base / "whole", base / "whole.log")
@@ -132,7 +130,7 @@ def _merged(checks: list[Check]) -> list[Check]:
     return list(found.values())
 
 
-def _examples(config: AnyConfig, wanted: Wanted, base: Path) -> list[Check]:
+def _examples(config: RunConfig, wanted: Wanted, base: Path) -> list[Check]:
     """The examples of every step, under other processes and other micro-batches."""
     path = base / "examples.json"
     done = child.start(partial(_write_digests, config, wanted, path), base / "examples.log")
@@ -146,7 +144,7 @@ def _examples(config: AnyConfig, wanted: Wanted, base: Path) -> list[Check]:
     return [compare(name, found["whole"], found[key], "step") for name, key in names.items()]
 
 
-def _write_digests(config: AnyConfig, wanted: Wanted, path: Path) -> None:
+def _write_digests(config: RunConfig, wanted: Wanted, path: Path) -> None:
     from plmctl.training.data import step_digests
     from plmctl.training.engine import make_accelerator
 
@@ -161,20 +159,22 @@ def _write_digests(config: AnyConfig, wanted: Wanted, path: Path) -> None:
     path.write_text(json.dumps(found), encoding="utf-8")
 
 
-def plan_of(config: AnyConfig, accelerator: Any) -> "Plan":
+def plan_of(config: RunConfig, accelerator: Any) -> "Plan":
     """The steps of a pretraining or finetuning, with its text prepared or its rows read."""
-    from plmctl.runs import finetune, pretrain
+    from plmctl.runs.finetune import make_plan as finetune_plan
     from plmctl.runs.labelled import read_examples
     from plmctl.runs.prepare import prepare
+    from plmctl.runs.pretrain import check
+    from plmctl.runs.pretrain import make_plan as pretrain_plan
 
     if isinstance(config, PretrainConfig):
         prepared = prepare(config)
-        pretrain.check(config, prepared)
-        return pretrain.make_plan(config, prepared, accelerator)
-    return finetune.make_plan(config, read_examples(config).train, accelerator)
+        check(config, prepared)
+        return pretrain_plan(config, prepared, accelerator)
+    return finetune_plan(config, read_examples(config).train, accelerator)
 
 
-def _changed(config: AnyConfig, folder: Path, wanted: Wanted) -> AnyConfig:
+def _changed(config: RunConfig, folder: Path, wanted: Wanted) -> RunConfig:
     """The config with a folder and a store of its own, every loss logged, and enough checkpoints.
 
     What a run computes depends on none of these.
@@ -191,16 +191,17 @@ def _changed(config: AnyConfig, folder: Path, wanted: Wanted) -> AnyConfig:
     return config.model_copy(update=changes)
 
 
-def body_of(config: AnyConfig, steps: int) -> Callable[[], None]:
+def body_of(config: RunConfig, steps: int) -> Callable[[], None]:
     """What a config's command does, up to a step."""
-    from plmctl.runs import finetune, pretrain
+    from plmctl.runs.finetune import run as run_finetune
+    from plmctl.runs.pretrain import run as run_pretrain
 
     if isinstance(config, PretrainConfig):
-        return partial(pretrain.run, config, fresh=False, as_json=True, until=steps)
-    return partial(finetune.run, config, fresh=False, as_json=True, until=steps)
+        return partial(run_pretrain, config, fresh=False, as_json=True, until=steps)
+    return partial(run_finetune, config, fresh=False, as_json=True, until=steps)
 
 
-def import_all(config: AnyConfig) -> None:
+def import_all(config: RunConfig) -> None:
     """Import all that a run needs, and start nothing: no threads, no device.
 
     Asking CUDA how many devices there are would make it useless in forked processes; NVML is asked.
@@ -210,8 +211,13 @@ def import_all(config: AnyConfig) -> None:
 
     from plmctl.runs.outline import check_network
 
-    for name in ("training.loop", "training.journal", "evaluation.scoring", "runs.samples"):
-        import_module(f"plmctl.{name}")
+    for name in (
+        "plmctl.training.loop",
+        "plmctl.training.journal",
+        "plmctl.evaluation.scoring",
+        "plmctl.runs.samples",
+    ):
+        import_module(name)
     if isinstance(config, PretrainConfig):
         check_network(config)
         return

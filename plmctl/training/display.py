@@ -1,5 +1,7 @@
 """Progress on stderr: a live bar on a terminal, plain lines elsewhere."""
 
+from __future__ import annotations
+
 import math
 import os
 import sys
@@ -8,12 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from plmctl.formatting import duration
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 Value = float | int | str
 
@@ -61,11 +65,11 @@ class Display:
         self._title, self._total, self._quiet = title, total, quiet
         self._console = _console()
         self._bar = _bar(self._console, titled=False) if _is_live() and not quiet else None
-        self._task = TaskID(0)
+        self._task = cast("TaskID", 0)
         self._pace, self._speed, self._began = Pace(total), "", time.monotonic()
         self._next_refresh = self._next_line = 0.0
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> Display:
         if self._bar:
             self._task = self._bar.add_task("", total=self._total, figures="starting")
         return self
@@ -228,6 +232,8 @@ def _is_live() -> bool:
 
 
 def _bar(console: Console, *, titled: bool) -> Progress:
+    from rich.progress import BarColumn, Progress, TextColumn
+
     title = [TextColumn("{task.description}", style="bold")] if titled else []
     return Progress(
         *title,

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from plmctl.modeling import adapters, layers
 from plmctl.shaping.keys import fold, stream
 
 if TYPE_CHECKING:
@@ -23,6 +20,10 @@ def ready(config: FinetuneConfig, model: PreTrainedModel) -> None:
         ConfigError: More layers than the network has, or no such layers.
         PlmError: peft is not installed.
     """
+    import torch
+
+    from plmctl.modeling import adapters, layers
+
     torch.manual_seed(int(fold(config.seed, stream("reinit"))) >> 1)
     if config.train.reinit_layers:
         layers.reinit(model, config.train.reinit_layers)
@@ -37,6 +38,8 @@ def slow_down(optimizer: Optimizer, model: PreTrainedModel, decay: float) -> Non
 
     The loop sets every group's rate to the schedule's times its scale.
     """
+    from plmctl.modeling import layers
+
     shares = layers.rates(layers.depths(model), decay)
     by_id = {id(parameter): shares[name] for name, parameter in model.named_parameters()}
     made: list[dict[str, Any]] = []
