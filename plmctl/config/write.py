@@ -15,9 +15,9 @@ class _Dumper(yaml.SafeDumper):
 
 # PyYAML's own rules are those of 1.1, to which `1e-4` is text: a run folder of that name needs
 # its quotes as well as one named `yes`.
-for _first, _rules in Loader.yaml_implicit_resolvers.items():
-    for _tag, _pattern in _rules:
-        _Dumper.add_implicit_resolver(_tag, _pattern, [_first])
+for _letter, _rules in Loader.yaml_implicit_resolvers.items():
+    for _rule_tag, _rule in _rules:
+        _Dumper.add_implicit_resolver(_rule_tag, _rule, [_letter])
 
 
 def _list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:

@@ -10,7 +10,8 @@ from itertools import count
 
 from plmctl.config.data import TextConfig
 from plmctl.corpus.document import Document
-from plmctl.corpus.reading import documents, resolve
+from plmctl.corpus.reading import documents
+from plmctl.corpus.source import resolve
 from plmctl.corpus.split import share_of
 
 _WORD = 100  # characters that a word has at most

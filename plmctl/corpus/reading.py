@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from plmctl.corpus import sample
 from plmctl.corpus.document import Document
 from plmctl.corpus.lines import read_lines
-from plmctl.corpus.source import Source, resolve, size_of
+from plmctl.corpus.source import Source
 from plmctl.corpus.tabular import missing_column, origin_of, rows
 from plmctl.errors import DataError
 
 if TYPE_CHECKING:
     from plmctl.config.data import TextConfig
-
-__all__ = ["Unit", "documents", "opening", "resolve", "rows", "size_of", "text_unit"]
 
 Unit = Literal["blank_line", "file", "line"]
 """What a document is in a text file."""

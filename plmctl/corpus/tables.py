@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plmctl.corpus.reading import resolve, rows
+from plmctl.corpus.source import resolve
 from plmctl.corpus.split import share_of
+from plmctl.corpus.tabular import rows
 from plmctl.errors import DataError, nearest
 
 if TYPE_CHECKING:

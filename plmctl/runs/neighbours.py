@@ -7,8 +7,9 @@ from typing import Literal
 
 from plmctl.config.data import TextConfig
 from plmctl.config.run import ComputeConfig
-from plmctl.corpus.reading import documents, resolve
+from plmctl.corpus.reading import documents
 from plmctl.corpus.sentences import choose_rule, split_sentences
+from plmctl.corpus.source import resolve
 from plmctl.errors import DataError
 from plmctl.reporting.tables import rows_table
 from plmctl.runs.finetune import check_model

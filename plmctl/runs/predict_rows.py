@@ -12,9 +12,9 @@ from typing import Any, TextIO
 
 from plmctl import tasks
 from plmctl.config.run import ComputeConfig
-from plmctl.corpus.reading import resolve, rows
-from plmctl.corpus.source import Source
+from plmctl.corpus.source import Source, resolve
 from plmctl.corpus.tables import Row
+from plmctl.corpus.tabular import rows
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.files import new_file
 from plmctl.runs.finetune import check_model

@@ -9,7 +9,7 @@ from plmctl.config.finetune import FinetuneConfig
 from plmctl.config.load import load
 from plmctl.config.shipped import find
 from plmctl.config.suite import SuiteConfig
-from plmctl.corpus.reading import resolve
+from plmctl.corpus.source import resolve
 from plmctl.errors import ConfigError, DataError, nearest
 from plmctl.suites import Recipe, Suite, SuiteTask
 

@@ -6,7 +6,8 @@ import pytest
 import zstandard
 
 from plmctl.config.data import TextConfig
-from plmctl.corpus.reading import documents, opening, resolve, text_unit
+from plmctl.corpus.reading import documents, opening, text_unit
+from plmctl.corpus.source import resolve
 from plmctl.errors import ConfigError, DataError, PlmError
 
 

@@ -115,7 +115,8 @@ def _compared(scores: "Floats") -> "Ints":
 
 def _read(config: Config) -> dict[str, list[tuple[str, str]]]:
     """The pairs of each file, by its name."""
-    from plmctl.corpus.reading import resolve, rows
+    from plmctl.corpus.source import resolve
+    from plmctl.corpus.tabular import rows
 
     try:
         sources = resolve(config.data)

@@ -9,8 +9,10 @@ from pydantic import Field
 
 from plmctl.config.data import TextConfig
 from plmctl.config.members import MeasureConfig
-from plmctl.corpus.reading import documents, resolve, rows
+from plmctl.corpus.reading import documents
+from plmctl.corpus.source import resolve
 from plmctl.corpus.tables import Row, read_rows
+from plmctl.corpus.tabular import rows
 from plmctl.errors import DataError
 from plmctl.evaluation.prompting.shots import ShotsConfig
 from plmctl.hashing import digest_of_rows
