@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from plmctl.reporting.html import Html, element
 
 _CELLS = 21  # of a line of text
-_ROW, _LEFT, _WIDTH, _RIGHT = 30, 440, 600, 100  # of the drawing, in pixels
+# Of the drawing, in pixels.
+_BAR_ROW, _BAR_LEFT, _BAR_WIDTH, _BAR_RIGHT = 30, 440, 600, 100
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,14 @@ def _bar(interval: Interval, least: float, most: float) -> str:
 def draw(intervals: Sequence[Interval]) -> Html:
     """A row for each, all on one scale with a line at zero."""
     least, most = _ends(intervals)
-    height = _ROW * len(intervals) + 10
+    height = _BAR_ROW * len(intervals) + 10
 
     def across(value: float) -> float:
-        return _LEFT + _WIDTH * (value - least) / (most - least)
+        return _BAR_LEFT + _BAR_WIDTH * (value - least) / (most - least)
 
     parts = [_segment(across(0.0), 0, across(0.0), height, "axis")]
     for place, interval in enumerate(intervals):
-        y = _ROW * (place + 0.5)
+        y = _BAR_ROW * (place + 0.5)
         told = element("title", f"{interval.low:+.4g} to {interval.high:+.4g}")
         dot = {"cx": f"{across(interval.value):.1f}", "cy": f"{y:.1f}", "r": "4"}
         path = f"M{across(interval.low):.1f} {y:.1f}L{across(interval.high):.1f} {y:.1f}"
@@ -67,7 +68,7 @@ def draw(intervals: Sequence[Interval]) -> Html:
             element(
                 "text",
                 f"{interval.value:+.3f}",
-                x=f"{_LEFT + _WIDTH + 10}",
+                x=f"{_BAR_LEFT + _BAR_WIDTH + 10}",
                 y=f"{y + 4:.1f}",
                 class_="tick",
             ),
@@ -77,7 +78,7 @@ def draw(intervals: Sequence[Interval]) -> Html:
         element("title", "differences with their 95 % intervals"),
         *parts,
         class_="plot wide",
-        viewBox=f"0 0 {_LEFT + _WIDTH + _RIGHT} {height}",
+        viewBox=f"0 0 {_BAR_LEFT + _BAR_WIDTH + _BAR_RIGHT} {height}",
         role="img",
     )
 

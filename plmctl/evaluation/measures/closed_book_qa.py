@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from plmctl.corpus.tables import Row, read_rows
+from plmctl.errors import DataError
 from plmctl.evaluation.measures import EACH, Each, Subject
+from plmctl.evaluation.prompting.generation import Decoding, prompted, write
 from plmctl.evaluation.prompting.measuring import (
     PromptedConfig,
     hash_of,
@@ -21,14 +23,14 @@ from plmctl.evaluation.prompting.measuring import (
     open_model,
     spaced,
 )
-from plmctl.evaluation.prompting.templates import Template
+from plmctl.evaluation.prompting.shots import Example, FewShot
+from plmctl.evaluation.prompting.templates import Template, cell, rendered
 from plmctl.metrics.statistics import mean_and_error
 from plmctl.metrics.text import Rules, is_match
 
 if TYPE_CHECKING:
     from plmctl.evaluation.prompting.generation import Written
     from plmctl.evaluation.prompting.model import Generative
-    from plmctl.evaluation.prompting.shots import Example
 
 
 class Config(PromptedConfig):
@@ -58,9 +60,6 @@ class Config(PromptedConfig):
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:
     """Exact match with its standard error."""
-    from plmctl.evaluation.prompting.generation import prompted, write
-    from plmctl.evaluation.prompting.shots import FewShot
-
     rows = item_rows(config)
     aliases = [_aliases(config, row) for row in rows]
     items = [_item(config, row, names[0]) for row, names in zip(rows, aliases, strict=True)]
@@ -101,8 +100,6 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
 
 
 def _decoding(config: Config, model: Generative) -> Any:
-    from plmctl.evaluation.prompting.generation import Decoding
-
     ends = () if model.text_to_text or not config.stop else model.ids_with(config.stop)
     return Decoding(
         max_new_tokens=config.max_new_tokens,
@@ -119,8 +116,6 @@ def _answer(config: Config, found: Written) -> str:
 
 
 def _aliases(config: Config, row: Row) -> Sequence[str]:
-    from plmctl.errors import DataError
-    from plmctl.evaluation.prompting.templates import cell
 
     found = cell(row.values, config.answers, row.origin)
     if isinstance(found, dict):
@@ -132,7 +127,4 @@ def _aliases(config: Config, row: Row) -> Sequence[str]:
 
 
 def _item(config: Config, row: Row, answer: str) -> Example:
-    from plmctl.evaluation.prompting.shots import Example
-    from plmctl.evaluation.prompting.templates import rendered
-
     return Example(rendered(config.template, row), spaced(config, answer))

@@ -9,10 +9,12 @@ is no stop word, of a text detokenized in its own way.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from plmctl.corpus.tables import Row
+from plmctl.errors import DataError
 from plmctl.evaluation.measures import EACH, Each, Subject
+from plmctl.evaluation.prompting.continuations import score
 from plmctl.evaluation.prompting.measuring import (
     PromptedConfig,
     hash_of,
@@ -20,11 +22,9 @@ from plmctl.evaluation.prompting.measuring import (
     open_model,
     spaced,
 )
-from plmctl.evaluation.prompting.templates import Template
+from plmctl.evaluation.prompting.shots import Example, FewShot
+from plmctl.evaluation.prompting.templates import Template, filled, text_in
 from plmctl.metrics.statistics import mean_and_error
-
-if TYPE_CHECKING:
-    from plmctl.evaluation.prompting.shots import Example
 
 
 class Config(PromptedConfig):
@@ -43,9 +43,6 @@ class Config(PromptedConfig):
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:
     """Accuracy, and perplexity of the word, with standard errors."""
-    from plmctl.evaluation.prompting.continuations import score
-    from plmctl.evaluation.prompting.shots import FewShot
-
     rows = line_rows(config.data)[: config.max_items]
     items = [_item(config, row) for row in rows]
     model = open_model(config, subject)
@@ -80,9 +77,6 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
 
 
 def _item(config: Config, row: Row) -> Example:
-    from plmctl.errors import DataError
-    from plmctl.evaluation.prompting.shots import Example
-    from plmctl.evaluation.prompting.templates import filled, text_in
 
     text = text_in(row.values, config.text, row.origin).rstrip()
     if config.word is None:

@@ -16,6 +16,8 @@ from plmctl.config.base import Text
 from plmctl.config.members import MeasureConfig
 from plmctl.corpus.tables import Row
 from plmctl.errors import DataError
+from plmctl.evaluation.likelihood.reader import open_reader
+from plmctl.evaluation.likelihood.sentences import definition, sentences
 from plmctl.evaluation.measures import EACH, Each, Subject
 from plmctl.hashing import digest_of_items
 from plmctl.metrics.statistics import mean_and_error
@@ -46,9 +48,6 @@ class Config(MeasureConfig):
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:
     """Accuracies by sum, token and byte with their standard errors, per file and of all pairs."""
-    from plmctl.evaluation.likelihood.reader import open_reader
-    from plmctl.evaluation.likelihood.sentences import definition, sentences
-
     files = _read(config)
     reader = open_reader(subject)
     texts = [text for pairs in files.values() for pair in pairs for text in pair]

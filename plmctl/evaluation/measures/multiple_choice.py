@@ -14,12 +14,15 @@ from pydantic import Field
 
 from plmctl.corpus.tables import Row, read_rows
 from plmctl.evaluation.measures import EACH, Each, Subject
+from plmctl.evaluation.prompting.choices import Columns, preferred, question_of
+from plmctl.evaluation.prompting.continuations import score
 from plmctl.evaluation.prompting.measuring import (
     PromptedConfig,
     hash_of,
     item_rows,
     open_model,
 )
+from plmctl.evaluation.prompting.shots import Example, FewShot
 from plmctl.evaluation.prompting.templates import Template
 from plmctl.metrics.statistics import mean_and_error
 
@@ -50,8 +53,6 @@ class Config(PromptedConfig):
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:
     """Accuracies with their standard errors, beside chance and always naming one place."""
-    from plmctl.evaluation.prompting.choices import preferred
-    from plmctl.evaluation.prompting.continuations import score
     from plmctl.metrics import classification as metrics
 
     rows = item_rows(config)
@@ -95,8 +96,6 @@ def measure(config: Config, subject: Subject) -> dict[str, Any]:
 
 
 def _questions(config: Config, rows: Sequence[Row]) -> list[Question]:
-    from plmctl.evaluation.prompting.choices import Columns, question_of
-
     columns = Columns(
         config.template,
         config.options,
@@ -111,8 +110,6 @@ def _questions(config: Config, rows: Sequence[Row]) -> list[Question]:
 def _prompts(
     config: Config, questions: Sequence[Question], model: Generative, seed: int
 ) -> list[Prompt]:
-    from plmctl.evaluation.prompting.shots import Example, FewShot
-
     shots = config.shots
     pool = _questions(config, read_rows(shots.train)) if shots.count and shots.train else []
     examples = [Example(question.prompt, question.options[question.answer]) for question in pool]

@@ -9,7 +9,15 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from plmctl.evaluation.likelihood.texts import RawTextConfig
+from plmctl.evaluation.likelihood.figures import BITS, bits_of, counts, ratio_figures
+from plmctl.evaluation.likelihood.reader import open_reader
+from plmctl.evaluation.likelihood.texts import (
+    RawTextConfig,
+    Way,
+    definition,
+    read_corpus,
+    score_texts,
+)
 from plmctl.evaluation.measures import EACH, Each, Subject
 from plmctl.hashing import digest_of_items
 
@@ -28,10 +36,6 @@ class Config(RawTextConfig):
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:
     """Figures with their standard errors; sums over all tokens, never means of windows."""
-    from plmctl.evaluation.likelihood.figures import BITS, bits_of, counts, ratio_figures
-    from plmctl.evaluation.likelihood.reader import open_reader
-    from plmctl.evaluation.likelihood.texts import Way, definition, read_corpus, score_texts
-
     reader = open_reader(subject, ("causal",))
     way = Way(config.seq_len, config.stride, config.begin == "auto")
     line = definition(reader, way)  # refuses a wrong window before any text is read

@@ -10,7 +10,16 @@ import numpy as np
 from pydantic import Field
 
 from plmctl.config.units import Bytes
-from plmctl.evaluation.likelihood.texts import RawTextConfig
+from plmctl.evaluation.likelihood.figures import counts, ratio_figures
+from plmctl.evaluation.likelihood.reader import open_reader
+from plmctl.evaluation.likelihood.texts import (
+    RawTextConfig,
+    Way,
+    definition,
+    read_corpus,
+    score_texts,
+    window_of,
+)
 from plmctl.evaluation.measures import EACH, Each, Subject
 from plmctl.hashing import digest_of_items
 
@@ -30,16 +39,6 @@ class Config(RawTextConfig):
 
 def measure(config: Config, subject: Subject) -> dict[str, Any]:
     """Figures with their standard errors; sums over all tokens, special ones left out."""
-    from plmctl.evaluation.likelihood.figures import counts, ratio_figures
-    from plmctl.evaluation.likelihood.reader import open_reader
-    from plmctl.evaluation.likelihood.texts import (
-        Way,
-        definition,
-        read_corpus,
-        score_texts,
-        window_of,
-    )
-
     reader = open_reader(subject, ("masked",))
     ways = {variant: Way(config.seq_len, variant=variant) for variant in config.variants}
     for way in ways.values():

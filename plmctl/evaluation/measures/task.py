@@ -9,6 +9,7 @@ from pydantic import Field
 from plmctl.config.members import MeasureConfig
 from plmctl.errors import DataError
 from plmctl.evaluation.measures import Subject
+from plmctl.evaluation.predict import answers
 
 if TYPE_CHECKING:
     from plmctl.tasks import Answer, Examples
@@ -55,7 +56,6 @@ def answered(config: Config, subject: Subject) -> Answered:
     """The rows as the model's task has them, and an answer to each; errors as ``measure``."""
     from plmctl import tasks
     from plmctl.corpus.tables import read_rows
-    from plmctl.evaluation.predict import answers
     from plmctl.modeling.auto import refuse_longer
     from plmctl.modeling.network import Network
 

@@ -16,8 +16,6 @@ from plmctl.evaluation.prompting.templates import cell, rendered, text_in
 if TYPE_CHECKING:
     from plmctl.evaluation.prompting.continuations import Continuation
 
-NORMALISATIONS = ("sum", "token", "byte", "unconditional")
-
 
 @dataclass(frozen=True)
 class Question:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.evaluation.prompting.encoding import Encoded, Pair, encode
+from plmctl.evaluation.prompting.networks import predicting
 from plmctl.evaluation.prompting.sharing import batches, rows_of
 
 if TYPE_CHECKING:
@@ -60,8 +61,6 @@ def score_ids(model: Generative, texts: Sequence[Encoded], batch_size: int) -> l
         One for each text, in their order.
     """
     import torch
-
-    from plmctl.evaluation.prompting.networks import predicting
 
     found: dict[int, Continuation] = {}
     with torch.inference_mode():

@@ -14,6 +14,8 @@ from plmctl.corpus.source import resolve
 from plmctl.corpus.tables import Row, read_rows
 from plmctl.corpus.tabular import rows
 from plmctl.errors import DataError
+from plmctl.evaluation.prompting.encoding import sentinel_of
+from plmctl.evaluation.prompting.model import load
 from plmctl.evaluation.prompting.shots import ShotsConfig
 from plmctl.hashing import digest_of_rows
 
@@ -43,9 +45,6 @@ class PromptedConfig(MeasureConfig):
 
 def open_model(config: PromptedConfig, subject: Subject) -> Generative:
     """The model of a measure; see ``model.load``."""
-    from plmctl.evaluation.prompting.encoding import sentinel_of
-    from plmctl.evaluation.prompting.model import load
-
     model = load(subject.model, subject.accelerator, config.seq_len)
     if config.sentinel:
         sentinel_of(model)

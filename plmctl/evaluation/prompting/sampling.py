@@ -10,22 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from transformers import (
-    LogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
 from plmctl.shaping.keys import fold, stream, uniform
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from plmctl.evaluation.prompting.generation import Decoding
 
 
-class KeyedGumbel(LogitsProcessor):
-    """Adds the variables.
+class KeyedGumbel:
+    """Adds the variables: a logits processor of transformers.
 
     Args:
         seed: Any.
@@ -37,8 +32,10 @@ class KeyedGumbel(LogitsProcessor):
         self._keys = fold(seed, stream("generate"), np.array(numbers))
         self._width = width
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores [B, V] with their variables."""
+        import torch
+
         step = input_ids.shape[1] - self._width
         keys = fold(self._keys[:, None], step, np.arange(scores.shape[1]))
         with np.errstate(divide="ignore"):  # a variable of 0 is a token that is never drawn
@@ -48,6 +45,8 @@ class KeyedGumbel(LogitsProcessor):
 
 def processors(decoding: Decoding, numbers: tuple[int, ...], width: int) -> list[Any]:
     """Temperature, top-k and top-p in transformers' order, then the draw."""
+    from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
     found: list[Any] = []
     if decoding.temperature not in (None, 1.0):
         found.append(TemperatureLogitsWarper(decoding.temperature))
