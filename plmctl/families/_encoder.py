@@ -8,7 +8,7 @@ from pydantic import Field
 
 from plmctl.config.members import ModelConfig
 
-DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+ENCODER_DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 class EncoderConfig(ModelConfig):

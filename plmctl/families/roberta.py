@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from plmctl.errors import ConfigError
-from plmctl.families._encoder import DROPOUT as DROPOUT
-from plmctl.families._encoder import EncoderConfig, fields
+from plmctl.families._encoder import ENCODER_DROPOUT, EncoderConfig, fields
 from plmctl.families._project import Project
 from plmctl.families._project import logits as logits_of
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 OBJECTIVE = "mlm"
 TOKENIZER = "byte_bpe"
 HEADS = ("mlm",)
+DROPOUT = ENCODER_DROPOUT
 
 # Layers and width; heads are width / 64 and the feed-forward width is 4 times the width.
 SIZES: dict[str, tuple[int, int]] = {

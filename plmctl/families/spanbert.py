@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from plmctl.families._encoder import DROPOUT as DROPOUT
-from plmctl.families._encoder import EncoderConfig, fields
+from plmctl.families._encoder import ENCODER_DROPOUT, EncoderConfig, fields
 from plmctl.families._project import Project
 from plmctl.families._project import logits as logits_of
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 OBJECTIVE = "mlm+sbo"
 TOKENIZER = "wordpiece"
 HEADS = ("mlm", "sbo")
+DROPOUT = ENCODER_DROPOUT
 
 # Layers and width; heads are width / 64 and the feed-forward width is 4 times the width.
 SIZES: dict[str, tuple[int, int]] = {

@@ -4,12 +4,7 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
 
-# These make transformers' Auto classes know them.
-import plmctl.modeling.elmo
-import plmctl.modeling.heads.elmo
-import plmctl.modeling.heads.mixed  # noqa: F401
 from plmctl.errors import ConfigError, DataError
-from plmctl.modeling.heads.pooled import PooledConfig
 
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")
 
@@ -20,6 +15,7 @@ def config_of(source: str) -> PreTrainedConfig:
     Raises:
         DataError: It cannot be read, or is of no known kind of model.
     """
+    _register_own_networks()
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(source)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -30,11 +26,21 @@ def config_of(source: str) -> PreTrainedConfig:
     return config
 
 
+def _register_own_networks() -> None:
+    """Import them, which makes transformers' Auto classes know them."""
+    from plmctl.modeling.elmo.network import ElmoModel  # noqa: F401
+    from plmctl.modeling.heads.elmo import ElmoForTokenClassification  # noqa: F401
+    from plmctl.modeling.heads.mixed import MixedConfig  # noqa: F401
+    from plmctl.modeling.heads.pooled import PooledConfig  # noqa: F401
+
+
 def longest_input(config: PreTrainedConfig) -> int | None:
     """Tokens that a network has positions for; None: any number (T5, ELMo).
 
     RoBERTa counts its positions from after its padding id.
     """
+    from plmctl.modeling.heads.pooled import PooledConfig
+
     whole: Any = config
     inner = getattr(whole, "encoder", None)
     if isinstance(whole, PooledConfig):

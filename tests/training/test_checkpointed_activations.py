@@ -113,10 +113,12 @@ def test_another_draw_would_show(store: TokenStore, monkeypatch: pytest.MonkeyPa
     """The draws matter: without the generator put back, gradients differ."""
     from functools import partial
 
-    from plmctl.modeling import recompute
+    from torch.utils.checkpoint import checkpoint
 
-    careless = partial(recompute.checkpoint, preserve_rng_state=False)
-    monkeypatch.setattr(recompute, "checkpoint", careless)
+    from plmctl.modeling import recompute as module
+
+    careless = partial(checkpoint, preserve_rng_state=False)
+    monkeypatch.setattr(module, "checkpoint", careless)
     once, _ = gradients("albert", store, twice=False)
     again, _ = gradients("albert", store, twice=True)
     assert not all(torch.equal(again[name], gradient) for name, gradient in once.items())

@@ -242,12 +242,11 @@ import sys
 import torch.distributed
 torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 20_000  # so that a tiny graph is split too
 from pathlib import Path
-from plmctl.modeling import projection
 from plmctl.training.data import Slicing
 from plmctl.training.data import StepBatches
 from plmctl.training.loop import take_step
 from plmctl.corpus.store import TokenStore
-from tests.training.test_compiled import engine_of, step_of
+from tests.training.test_compiled import engine_of, projection, step_of
 projection._WORTH_IT = 0
 engine = engine_of("gpt2", "aot_eager" if sys.argv[1] == "yes" else None,
                    checkpoint_activations=sys.argv[1] == "yes")

@@ -4,8 +4,6 @@ transformers has no ELMo. Importing this package makes its Auto classes know our
 ``AutoModel`` (the layers) and ``AutoModelForPreTraining`` (with the language model's head).
 """
 
-from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
-
 from plmctl.modeling.elmo.characters import encode_sentences, encode_words
 from plmctl.modeling.elmo.config import ElmoConfig
 from plmctl.modeling.elmo.mix import ScalarMix
@@ -20,7 +18,3 @@ __all__ = [
     "encode_sentences",
     "encode_words",
 ]
-
-AutoConfig.register(ElmoConfig.model_type, ElmoConfig)
-AutoModel.register(ElmoConfig, ElmoModel)
-AutoModelForPreTraining.register(ElmoConfig, ElmoForPreTraining)

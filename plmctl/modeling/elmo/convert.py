@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from plmctl.errors import DataError, PlmError
@@ -15,12 +17,8 @@ from plmctl.modeling.elmo.characters import SYMBOLS
 from plmctl.modeling.elmo.config import ElmoConfig
 from plmctl.modeling.elmo.network import ElmoModel
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    Read = Callable[[str], NDArray[np.float32]]
+Read = Callable[[str], NDArray[np.float32]]
+"""Gives an array of the HDF5 file by its name."""
 
 
 def convert(options: Path, weights: Path) -> ElmoModel:

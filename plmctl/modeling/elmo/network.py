@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForPreTraining, PreTrainedModel
 from transformers import initialization as init
 from transformers.utils.generic import ModelOutput
 
@@ -197,6 +197,11 @@ class ElmoForPreTraining(ElmoPreTrainedModel):  # type: ignore[no-untyped-call] 
         top_DBTP, after = self.top(characters, words, state)
         forward, backward = self.head(top_DBTP)
         return ElmoForPreTrainingOutput(forward, backward, after)
+
+
+AutoConfig.register(ElmoConfig.model_type, ElmoConfig)
+AutoModel.register(ElmoConfig, ElmoModel)
+AutoModelForPreTraining.register(ElmoConfig, ElmoForPreTraining)
 
 
 def _ordered(x_BTP: Tensor, order_BT1: Tensor) -> Tensor:

@@ -92,6 +92,10 @@ class MixedForTokenClassification(PreTrainedModel):  # type: ignore[no-untyped-c
             super()._init_weights(module)  # type: ignore[no-untyped-call]  # theirs
 
 
+AutoConfig.register(MixedConfig.model_type, MixedConfig)
+AutoModelForTokenClassification.register(MixedConfig, MixedForTokenClassification)
+
+
 def mixed(
     model: str,
     labels: dict[str, Any],
@@ -128,7 +132,3 @@ def _without_pooler(encoder: Any) -> Any:
     if hasattr(encoder, "pooler"):
         encoder.pooler = None
     return encoder
-
-
-AutoConfig.register(MixedConfig.model_type, MixedConfig)
-AutoModelForTokenClassification.register(MixedConfig, MixedForTokenClassification)

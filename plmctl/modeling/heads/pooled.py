@@ -83,6 +83,10 @@ class PooledForSequenceClassification(PreTrainedModel):
         return SequenceClassifierOutput(logits=self.classifier(self.dropout(vector)))
 
 
+AutoConfig.register(PooledConfig.model_type, PooledConfig)
+AutoModelForSequenceClassification.register(PooledConfig, PooledForSequenceClassification)
+
+
 def pool(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
     """One vector a row, of its real tokens, special ones among them.
 
@@ -160,7 +164,3 @@ def load_pooled(
         source.pooler = None
         made.encoder.load_state_dict(source.state_dict())
     return made
-
-
-AutoConfig.register(PooledConfig.model_type, PooledConfig)
-AutoModelForSequenceClassification.register(PooledConfig, PooledForSequenceClassification)
