@@ -3,7 +3,7 @@
 import math
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A figure with thousands separated and the digits that matter; text as it is; None: a dash."""
     if value is None:
         return "-"
@@ -21,7 +21,7 @@ def shown(value: object) -> str:
     return f"{value:.3f}" if value == 0 or abs(value) >= 0.01 else f"{value:.2e}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """``3:41``, ``2:03:41``, ``3d 04h``; a dash when it is not known."""
     if not math.isfinite(seconds):
         return "-"

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from plmctl.config.load import KINDS, Kind, model_of
-from plmctl.config.schema import schema_of
+from plmctl.config.load import KINDS, Kind, model_of, schema_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 

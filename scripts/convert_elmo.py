@@ -2,7 +2,7 @@
 
     python scripts/convert_elmo.py options.json weights.hdf5 FOLDER
 
-Then, in Python: `import plmctl.modeling.elmo`, and `AutoModel.from_pretrained("FOLDER")`.
+Then, in Python: `import plmctl.models.elmo`, and `AutoModel.from_pretrained("FOLDER")`.
 Needs h5py: pip install 'plmctl[elmo]'.
 """
 
@@ -26,10 +26,10 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.folder.exists():
         sys.exit(f"{asked.folder}: this is there already; name a new folder")
-    from plmctl.modeling.elmo.convert import convert
+    from plmctl.models.elmo import convert_published
 
     try:
-        model = convert(asked.options, asked.weights)
+        model = convert_published(asked.options, asked.weights)
     except PlmError as error:
         sys.exit(str(error))
     if asked.words:

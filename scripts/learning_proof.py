@@ -20,16 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from plmctl.config.load import load
+from plmctl.commands.prepare import Prepared, prepare
+from plmctl.commands.pretrain import make_step
+from plmctl.config.load import configs_folder, load
 from plmctl.config.pretrain import PretrainConfig
-from plmctl.config.shipped import folder
-from plmctl.modeling.batch import IGNORE
+from plmctl.models.batch import IGNORE
 from plmctl.reporting.tables import rows_table
-from plmctl.runs.prepare import Prepared, prepare
-from plmctl.runs.pretrain import make_step
 
-FOLDER = folder() / "pretrain/proof"
-TOKENIZERS = folder() / "tokenizer/proof"
+FOLDER = configs_folder() / "pretrain/proof"
+TOKENIZERS = configs_folder() / "tokenizer/proof"
 PLMCTL = [sys.executable, "-m", "plmctl"]
 COLUMNS = ["family", "objective", "size", "steps", "minutes", "target", "frequency", "learnt"]
 _SAMPLES = 2000  # examples that the targets' frequencies are counted on

@@ -20,10 +20,10 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from plmctl.config.shipped import folder
+from plmctl.config.load import configs_folder
 from plmctl.reporting.tables import rows_table
 
-CONFIGS = folder()
+CONFIGS = configs_folder()
 DATA = Path("data")
 TEXTS = Path("runs/transfer/texts")
 PLMCTL = [sys.executable, "-m", "plmctl"]

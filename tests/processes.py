@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from plmctl.runs.child import start
+from plmctl.commands.verify_resume import start_child
 
 
 def in_two_processes(body: Callable[[int], None], logs: Path) -> None:
@@ -16,7 +16,9 @@ def in_two_processes(body: Callable[[int], None], logs: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    children = [start(partial(_joined, body, rank, port), logs / f"log-{rank}") for rank in (0, 1)]
+    children = [
+        start_child(partial(_joined, body, rank, port), logs / f"log-{rank}") for rank in (0, 1)
+    ]
     codes = [child.wait() for child in children]
     assert codes == [0, 0], "\n".join((logs / f"log-{rank}").read_text() for rank in (0, 1))
 

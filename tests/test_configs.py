@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plmctl.commands.prepare import data_of
 from plmctl.config.load import dump, kind_of, load
-from plmctl.corpus.build import build
+from plmctl.corpus.build import build_stores
 from plmctl.corpus.store import TokenStore
-from plmctl.runs.prepare import data_of
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.train import train
 from tests.tokenization.conftest import TEXTS, config_of, quiet
@@ -69,7 +69,7 @@ def test_what_every_recipe_reads_is_the_text(tmp_path: Path) -> None:
             encoders[names] = Encoder(str(tmp_path / names[1]))
         encoder, changes = encoders[names], {"train": (str(tmp_path / "text.jsonl"),)}
         own = data.model_copy(update={**changes, "valid": None, "mixture": ()})
-        stores = build(
+        stores = build_stores(
             own,
             encoder,
             root=tmp_path / "stores",

@@ -1,6 +1,6 @@
 import pytest
 
-from plmctl.formatting import duration, shown
+from plmctl.formatting import format_duration, format_value
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from plmctl.formatting import duration, shown
     ],
 )
 def test_durations_read_as_a_clock(seconds, shown):
-    assert duration(seconds) == shown
+    assert format_duration(seconds) == shown
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_durations_read_as_a_clock(seconds, shown):
     ],
 )
 def test_figures_read_as_people_write_them(value, text):
-    assert shown(value) == text
+    assert format_value(value) == text

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from plmctl.config.document import read
+from plmctl.config.document import read_document
 from plmctl.config.load import dump, kind_of, load
 from plmctl.tokenization.templates import rules_of
 from plmctl.training.schedule import ramp
@@ -68,7 +68,7 @@ def rows_of(table: dict[str, Any]) -> Iterator[Row]:
                         yield Row(file, key, value, source, group["family"])
 
 
-TABLE = list(rows_of(read(Path(__file__).with_name("recipes.yaml")).data))
+TABLE = list(rows_of(read_document(Path(__file__).with_name("recipes.yaml")).data))
 BY_FILE: dict[str, list[Row]] = defaultdict(list)
 for _row in TABLE:
     BY_FILE[_row.file].append(_row)
@@ -80,7 +80,7 @@ def resolved(file: str, folder: Path) -> dict[str, Any]:
     config = load(kind, ROOT / file)
     written = folder / "resolved.yaml"
     written.write_text(dump(config), encoding="utf-8")
-    data = dict(read(written).data)
+    data = dict(read_document(written).data)
     if kind == "tokenizer":
         data["rules"] = asdict(rules_of(load("tokenizer", ROOT / file)))
     return data

@@ -104,11 +104,10 @@ def config_file(given: Path, *kinds: "Kind") -> Path:
     Raises:
         ConfigError: No such file and no such name, or a name of several configs.
     """
-    from plmctl.config.load import KINDS
-    from plmctl.config.shipped import find
-    from plmctl.runs.say import say
+    from plmctl.config.load import KINDS, find_config
+    from plmctl.run.display import say
 
-    path = find(given, kinds or KINDS)
+    path = find_config(given, kinds or KINDS)
     if path != given:
         say(f"using the shipped config {path}")
     return path

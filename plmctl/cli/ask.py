@@ -117,13 +117,13 @@ def evaluate(
     is_tokenizer = os.path.isfile(config / "tokenizer.json")
     path = config if is_tokenizer else config_file(config, "eval")
     if path.is_dir():
-        from plmctl.runs import tokenizers
+        from plmctl.commands import evaluate_tokenizers as tokenizers
 
         folders = [str(config), *(overrides or ())]
         tokenizers.run(folders, text=text or (), out=out, as_json=as_json)
         return
+    from plmctl.commands import evaluate as command
     from plmctl.config.load import load
-    from plmctl.runs import evaluate as command
 
     resolved = load("eval", path, overrides or ())
     command.run(resolved, at_checkpoints=at_checkpoints, fresh=fresh, as_json=as_json)
@@ -150,9 +150,9 @@ def _suite(
     wrong = [option for option, given in refused.items() if given]
     if wrong:
         raise ConfigError(f"{wrong[0]} does not go with --suite", "leave it out")
-    from plmctl.runs import suite
+    from plmctl.commands.evaluate_suite import SuiteRequest, run
 
-    suite.run(suite.Asked(model, name, **asked), as_json=as_json)
+    run(SuiteRequest(model, name, **asked), as_json=as_json)
 
 
 @app.command(epilog=example("plmctl export runs/demo/bert runs/demo/bert-early --step 1000"))
@@ -169,7 +169,7 @@ def export(
     Gives what `pretrain` leaves in model/ at its end, of any checkpoint that is kept: to try a
     model while it trains, or to finetune from the middle of a run.
     """
-    from plmctl.runs import export as command
+    from plmctl.commands import export as command
 
     command.run(run, out, step=step, as_json=as_json)
 
@@ -223,15 +223,15 @@ def predict(
     if (source is None) == (not texts):
         raise ConfigError("predict needs texts, or --input with rows, and not both")
     if source is not None:
-        from plmctl.runs import predict_rows
+        from plmctl.commands.predict import run_rows
 
-        predict_rows.run(model, source, output, column or (), fresh=fresh)
+        run_rows(model, source, output, column or (), fresh=fresh)
         return
     if output is not None or column:
         raise ConfigError("--output and --column go with --input")
-    from plmctl.runs import predict as command
+    from plmctl.commands.predict import run
 
-    command.run(model, texts or [], top=top, as_json=as_json)
+    run(model, texts or [], top=top, as_json=as_json)
 
 
 @app.command(epilog=example("plmctl compare runs/demo/bert-era runs/demo/bert-era-scratch"))
@@ -248,7 +248,7 @@ def compare(
     questions or documents (finetunings, suites and evaluations) the difference, its 95 % interval
     and its p by the paired bootstrap, drawn beside zero.
     """
-    from plmctl.runs import compare as command
+    from plmctl.commands import compare as command
 
     command.run(runs, out=out, as_json=as_json)
 
@@ -266,6 +266,6 @@ def report(
 
     One self-contained file with curves, results, samples and configs; several runs side by side.
     """
-    from plmctl.runs import report as command
+    from plmctl.commands import report as command
 
     command.run(runs, out=out, as_json=as_json)

@@ -42,7 +42,7 @@ def config_schema(
 
     Editors complete and check YAML files with it.
     """
-    from plmctl.config.schema import json_schema
+    from plmctl.config.load import json_schema
 
     typer.echo(json_schema(kind))
 
@@ -54,7 +54,7 @@ def config_list(as_json: Json = False) -> None:
     The shipped configs by the names that commands take from any folder, files under configs/ of
     the working directory, and what model, objective, task and measures can name.
     """
-    from plmctl.runs import listing
+    from plmctl.commands import config as listing
 
     listing.run(as_json=as_json)
 
@@ -68,8 +68,8 @@ def config_copy(
 
     The copy is that file with its comments: defaults stay left out. FILE is never overwritten.
     """
-    from plmctl.config.shipped import copy
-    from plmctl.runs.say import say
+    from plmctl.config.load import copy_config
+    from plmctl.run.display import say
 
-    copy(config_file(config), file)
+    copy_config(config_file(config), file)
     say(f"wrote {file}")

@@ -32,11 +32,11 @@ def verify_resume(
     number of processes. A kill that misses its moment is made again. Exits with 1 if anything
     differs, or if the run is too short for all kills to land.
     """
-    from plmctl.runs import verify_resume as command
+    from plmctl.commands.verify_resume import Wanted, run
 
     path = config_file(config, "pretrain", "finetune")
-    wanted = command.Wanted(kills, steps, seed, processes, keep)
-    command.run(path, overrides or (), wanted, as_json=as_json)
+    wanted = Wanted(kills, steps, seed, processes, keep)
+    run(path, overrides or (), wanted, as_json=as_json)
 
 
 @app.command(epilog=example("plmctl reproduce runs/demo/bert"))
@@ -51,6 +51,6 @@ def reproduce(
     Takes the config from the run folder, says which versions and inputs are others now, and
     compares every figure of the first logged losses. Exits with 1 at a difference.
     """
-    from plmctl.runs import reproduce as command
+    from plmctl.commands import reproduce as command
 
     command.run(run, lines=lines, keep=keep, as_json=as_json)

@@ -70,8 +70,8 @@ def generate(
     Greedy unless told: --temperature, --top-k and --top-p draw, --beams searches. A single prompt
     streams to the terminal. T5 fills what stands as <extra_id_0> in a prompt.
     """
-    from plmctl.evaluation.prompting.generation import Decoding
-    from plmctl.runs import generate as command
+    from plmctl.commands import generate as command
+    from plmctl.evaluation.generation import Decoding
 
     decoding = Decoding(
         max_new_tokens=max_new_tokens,
@@ -113,7 +113,7 @@ def neighbours(
     By the cosine of the vectors that ELMo or an encoder gives words in their sentences: the same
     word in another sense is another vector.
     """
-    from plmctl.runs import neighbours as command
+    from plmctl.commands import neighbours as command
 
     asked = command.Asked(model, word, sentence, layer, device.value)
     command.run(asked, text, command.Limits(top, max_sentences, batch_size), as_json=as_json)

@@ -28,7 +28,7 @@ def doctor(
     the optional ones. With a config of pretrain or finetune: the device, precision, attention
     kernel, threads, processes and micro-batches of that run.
     """
-    from plmctl.runs import doctor as command
+    from plmctl.commands import doctor as command
 
     if config is None:
         command.run(None, as_json=as_json)
@@ -64,8 +64,8 @@ def plan(
     Parameters, tokens, passes over the text, arithmetic, memory (an estimate), disk; with --measure
     also how long it takes on this machine. Nothing is written to the run folder.
     """
+    from plmctl.commands.plan import run
     from plmctl.config.load import load
-    from plmctl.runs import plan as command
 
     loaded = load("pretrain", config_file(config, "pretrain"), overrides or ())
-    command.run(loaded, measure=measure, vocab_size=vocab_size, as_json=as_json)
+    run(loaded, measure=measure, vocab_size=vocab_size, as_json=as_json)

@@ -38,8 +38,8 @@ def train_tokenizer(
     Learns a vocabulary, writes a Hugging Face tokenizer folder, loads it again and checks that it
     gives the same tokens.
     """
+    from plmctl.commands import train_tokenizer as command
     from plmctl.config.load import load
-    from plmctl.runs import train_tokenizer as command
 
     if extend is not None:
         overrides = [*(overrides or ()), f"extend={json.dumps(extend)}"]
@@ -65,13 +65,13 @@ def prepare(
     Writes the token store that pretraining reads, once for a text and a tokenizer. `pretrain` does
     it itself if it is missing. A store that is there is checked, and what is damaged is made again.
     """
+    from plmctl.commands.prepare import run
     from plmctl.config.load import load
-    from plmctl.runs import prepare as command
-    from plmctl.training.stop import stopping_at_once
+    from plmctl.run.stop import stopping_at_once
 
     with stopping_at_once():
         loaded = load("pretrain", config_file(config, "pretrain"), overrides or ())
-        command.run(loaded, as_json=as_json, every_byte=verify)
+        run(loaded, as_json=as_json, every_byte=verify)
 
 
 @app.command(epilog=example("plmctl preview demo/pretrain objective.rate=0.15"))
@@ -105,8 +105,8 @@ def preview(
     With --batch: the examples that a step of the run has, those that a step which diverged had.
     With --digest: hashes, which are equal on two machines if the examples are the same.
     """
+    from plmctl.commands import preview as command
     from plmctl.config.load import load
-    from plmctl.runs import preview as command
 
     if digest is not None:
         if batch is not None:
@@ -135,13 +135,13 @@ def pretrain(
     Fills the run folder: metrics.jsonl and checkpoints on the way, at the end model/, which
     transformers loads, and report.html.
     """
+    from plmctl.commands.pretrain import run
     from plmctl.config.load import load
-    from plmctl.runs import pretrain as command
-    from plmctl.training.stop import stopping_at_once
+    from plmctl.run.stop import stopping_at_once
 
     with stopping_at_once():
         config_ = load("pretrain", config_file(config, "pretrain"), overrides or ())
-        command.run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)
+        run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)
 
 
 @app.command(epilog=example("plmctl finetune demo/finetune data.max_rows=1000"))
@@ -175,16 +175,16 @@ def finetune(
     if seeds is not None or grid:
         if fresh:
             raise ConfigError("--fresh does not go with --seeds and --grid", "name another `run=`")
-        from plmctl.runs import finetune_protocol
+        from plmctl.commands.finetune import run_protocol
 
         loaded = load("finetune", config_file(config, "finetune"), overrides or ())
-        finetune_protocol.run(
+        run_protocol(
             loaded, seeds or 1, grid=grid, jobs=jobs, as_json=as_json, accept_gap=accept_gap
         )
         return
-    from plmctl.runs import finetune as command
-    from plmctl.training.stop import stopping_at_once
+    from plmctl.commands.finetune import run
+    from plmctl.run.stop import stopping_at_once
 
     with stopping_at_once():
         config_ = load("finetune", config_file(config, "finetune"), overrides or ())
-        command.run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)
+        run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)

@@ -1,8 +1,29 @@
-"""What every config model is: frozen, and without room for a misspelt key."""
+"""What configs are built from: the class of every section, and the configs of members.
 
-from typing import Annotated
+A config model is frozen and refuses unknown keys. Objectives, families, optimizers, tasks and
+measures each define their own config beside their code; here are the base classes of those configs
+and the type of a field that accepts any of them and tells them apart by name (``MembersOf``).
+"""
 
-from pydantic import BaseModel, ConfigDict, Field
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+)
+from pydantic_core import CoreSchema, core_schema
+
+from plmctl import registry
+
+# --- Every config model ---
+
 
 Text = Annotated[str, Field(min_length=1)]
 """A name or a path: an empty one is a mistake."""
@@ -14,3 +35,153 @@ class Model(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
+
+
+# --- Base classes of the configs that members define beside their code ---
+
+
+class ObjectiveConfig(Model):
+    """Config of an objective (``plmctl/objectives``)."""
+
+    name: str
+
+    reads_sentences: ClassVar[bool] = True
+    """Whether its examples are made of sentences; else it reads text as it comes."""
+
+
+class ModelConfig(Model):
+    """Config of a family's network (``plmctl/families``)."""
+
+    family: str
+    init_from: str | None = None
+    """Continue from this pretrained folder or Hub id instead of fresh weights."""
+    extend_vocab: Literal["mean", "subtokens"] | None = None
+    """init_from only: rows for the ids that its tokenizer does not have. subtokens: each the mean
+    of the tokens that its tokenizer cuts the new one into; mean: of all its tokens."""
+
+
+class TaskConfig(Model):
+    """Config of a finetuning task (``plmctl/tasks``)."""
+
+    name: str
+
+
+class MeasureConfig(Model):
+    """Config of an evaluation measure (``plmctl/measures``)."""
+
+    name: str
+
+
+class OptimizerConfig(Model):
+    """What every optimizer has (``plmctl/optimizers``)."""
+
+    name: str
+    lr: float = Field(default=1e-4, gt=0)
+    """Peak learning rate."""
+    clip: float | None = Field(default=1.0, gt=0)
+    """Largest global norm of the gradient; empty: no clipping."""
+
+
+# --- A field that accepts the config of any member of a folder, told apart by its name ---
+
+
+@dataclass(frozen=True)
+class MembersOf:
+    """Stands beside a base class in ``Annotated``: any member's ``Config`` fits, by its tag.
+
+    The folder decides, so a new file is a new choice. A folder of one member asks for the tag too:
+    a config stays valid when the second one comes. Only a default makes it optional.
+
+    Attributes:
+        folder: A folder of the registry.
+        tag: The key that names the member.
+        default: The member where the key is left out, if it may be.
+    """
+
+    folder: str
+    tag: str
+    default: str | None = None
+
+    def named(self, value: Any) -> Any:
+        """The name in a mapping or a config."""
+        if isinstance(value, dict):
+            return value.get(self.tag, self.default)
+        return getattr(value, self.tag, self.default)
+
+    def model(self, value: Any) -> type[BaseModel]:
+        """The config model of the member that a mapping names."""
+        return self.models()[self.named(value)]
+
+    def models(self) -> dict[str, type[BaseModel]]:
+        """The config model of each member, by its name."""
+        return {n: registry.load(self.folder, n).Config for n in registry.names(self.folder)}
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        choices = {name: handler.generate_schema(m) for name, m in self.models().items()}
+        if not choices:
+            return handler(source)
+        if self.default is None:
+            return core_schema.tagged_union_schema(choices, discriminator=self.tag)
+        return core_schema.tagged_union_schema(choices, discriminator=self._discriminator())
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        made: dict[str, Any] = handler(schema)
+        if self.default is not None:  # pydantic names no key where a function decides
+            names = dict(zip(self.models(), (part["$ref"] for part in made["oneOf"]), strict=True))
+            made["discriminator"] = {
+                "propertyName": self.tag,
+                "mapping": names,
+                "defaultMapping": names[self.default],
+            }
+        return made
+
+    def _discriminator(self) -> Any:
+        def named(value: Any) -> Any:
+            name = self.named(value)
+            return name if isinstance(name, str) else str(name)
+
+        named.__name__ = self.tag  # what pydantic calls it in its errors
+        return named
+
+
+def members_in(annotation: Any, metadata: tuple[Any, ...] = ()) -> MembersOf | None:
+    """The folder that a field's type draws on, if it does: ``tuple[AnyMeasure, ...]`` too."""
+    for extra in metadata:
+        if isinstance(extra, MembersOf):
+            return extra
+    inner, *extras = get_args(annotation) or (None,)
+    if get_origin(annotation) is Annotated:
+        return members_in(inner, tuple(extras))
+    return next(filter(None, map(members_in, get_args(annotation))), None)
+
+
+def models_in(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterator[type[BaseModel]]:
+    """The models that a mapping at a field can be."""
+    members = members_in(annotation, metadata)
+    if members:
+        yield from members.models().values()
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    else:
+        for part in get_args(annotation):
+            yield from models_in(part)
+
+
+# --- The fields of the four kinds of config that name a member ---
+
+
+AnyModel = Annotated[ModelConfig, MembersOf("families", "family")]
+
+AnyObjective = Annotated[ObjectiveConfig, MembersOf("objectives", "name")]
+
+AnyOptimizer = Annotated[OptimizerConfig, MembersOf("optimizers", "name", "adamw")]
+
+
+AnyTask = Annotated[TaskConfig, MembersOf("tasks", "name")]
+
+
+AnyMeasure = Annotated[MeasureConfig, MembersOf("measures", "name")]

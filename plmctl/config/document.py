@@ -1,9 +1,13 @@
-"""YAML files with the place of every key: YAML 1.2 scalars, no duplicate keys, no objects."""
+"""Config files: YAML with the place of every key, overrides, and writing YAML.
+
+The files are YAML 1.2: no duplicate keys, no objects, and ``1e-4`` is a number. Every key and value
+keeps its place in the file, so that a mistake found later can name line and column.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +16,14 @@ import yaml
 
 from plmctl.errors import ConfigError
 
+# --- A file with the place of every key ---
+
+
 Key = tuple[str | int, ...]
 
 _TAG = "tag:yaml.org,2002:"
+
+
 # PyYAML's words for the mistakes that people make most, and what they mean.
 _PLAIN = {
     "found character '\\t'": "a tab; YAML indents with spaces",
@@ -101,16 +110,16 @@ for _name, _pattern, _first in (
     Loader.add_implicit_resolver(_TAG + _name, re.compile(f"^(?:{_pattern})$"), _first)
 
 
-def _int(text: str) -> int:
+def _read_int(text: str) -> int:
     # Not int(text, 0), which refuses 007; and YAML 1.1 would read 010 as eight.
     return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
 
 
-def _float(text: str) -> float:
+def _read_float(text: str) -> float:
     return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 
-def _str(text: str) -> str:
+def _read_str(text: str) -> str:
     text.encode()  # "\\ud800" is half a character: a ValueError here, not in who prints it
     return text
 
@@ -118,9 +127,9 @@ def _str(text: str) -> str:
 _SCALARS: dict[str, Callable[[str], Any]] = {
     f"{_TAG}null": lambda text: None,
     f"{_TAG}bool": lambda text: text.lower() == "true",
-    f"{_TAG}int": _int,
-    f"{_TAG}float": _float,
-    f"{_TAG}str": _str,
+    f"{_TAG}int": _read_int,
+    f"{_TAG}float": _read_float,
+    f"{_TAG}str": _read_str,
 }
 
 
@@ -185,14 +194,14 @@ def dotted(path: Key) -> str:
     return ".".join(map(str, path))
 
 
-def read(path: str | Path) -> Document:
+def read_document(path: str | Path) -> Document:
     """Read a config file.
 
     Raises:
         ConfigError: No such file, no UTF-8, no YAML, or nothing in it.
     """
     path = Path(path)
-    text = _text(path)
+    text = _read_text(path)
     try:
         node = yaml.compose(text, Loader)
     except yaml.YAMLError as error:
@@ -211,7 +220,7 @@ def read(path: str | Path) -> Document:
     return Document(str(path), data, places, faults)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
@@ -238,3 +247,108 @@ def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> str:
     mark = (error.context_mark if opened else None) or error.problem_mark
     where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
     return f"{where}: not YAML: {what}"
+
+
+# --- Overrides: ``KEY=VALUE`` from the command line, put into the data of a file ---
+
+
+_AFTER_ALL_LINES = 10**9
+
+
+def override(document: Document, overrides: Sequence[str]) -> None:
+    """Put overrides into a document just read, later ones over earlier ones.
+
+    Values are YAML, lists included; a number in a key is an item of a list (``measures.0.rate=1``).
+    An override that cannot be put in becomes one of the document's faults.
+    """
+    for number, given in enumerate(overrides):
+        shown = given if len(given) <= 60 else f"{given[:57]}..."
+        place = Place(_AFTER_ALL_LINES, number, f"override {shown}")
+        what = _apply_override(document, given, place)
+        if what:
+            document.faults.append(Fault(place, "", what))
+
+
+def _apply_override(document: Document, given: str, place: Place) -> str | None:
+    """Put one in, or say what is wrong with it."""
+    key, separator, value = given.partition("=")
+    if not separator or not all(key.split(".")):
+        return "expected KEY=VALUE, as in optim.lr=1e-3"
+    try:
+        node = yaml.compose(value, Loader)
+    except yaml.YAMLError:
+        return f"the value is not YAML; put it in quotes, as in '{key}=\"...\"'"
+    path = _override_path(document.data, key.split("."))
+    for known in [known for known in document.places if known[: len(path)] == path]:
+        del document.places[known]  # what was written there is gone with its old value
+    builder = Builder(lambda _: place, document.places, document.faults)
+    if not _set_value(document.data, path, builder.build(node, path) if node else None):
+        return "the list has no such item"
+    for depth in range(1, len(path)):
+        # A mapping that the file has keeps its place there.
+        document.places.setdefault(path[:depth], place)
+    document.places[path] = place
+    return None
+
+
+def _override_path(data: Any, parts: list[str]) -> Key:
+    """Numbers become indices where the data has a list."""
+    path: list[str | int] = []
+    for part in parts:
+        number = int(part) if isinstance(data, list) and part.isdecimal() else part
+        path.append(number)
+        if isinstance(data, list):
+            data = data[number] if isinstance(number, int) and number < len(data) else None
+        else:
+            data = data.get(number) if isinstance(data, dict) else None
+    return tuple(path)
+
+
+def _set_value(data: Any, path: Key, value: Any) -> bool:
+    """Set a value, making the mappings on the way; False where a list lacks the item."""
+    for depth, part in enumerate(path, start=1):
+        if isinstance(data, list) and (not isinstance(part, int) or part >= len(data)):
+            return False
+        inner = data[int(part)] if isinstance(data, list) else data.get(part)
+        if depth == len(path):
+            inner = value
+        elif not isinstance(inner, dict | list):
+            inner = {}
+        data[part] = inner
+        data = inner
+    return True
+
+
+# --- Writing: plain data as YAML that any reader takes for the same data ---
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what YAML 1.1 or 1.2 would not take for text, and keeps short lists in a line."""
+
+
+# PyYAML's own rules are those of 1.1, to which `1e-4` is text: a run folder of that name needs
+# its quotes as well as one named `yes`.
+for _letter, _rules in Loader.yaml_implicit_resolvers.items():
+    for _rule_tag, _rule in _rules:
+        _Dumper.add_implicit_resolver(_rule_tag, _rule, [_letter])
+
+
+def _write_list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
+    flow = not any(isinstance(item, dict | list) for item in items)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=flow)
+
+
+def _write_str(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    # Only this style escapes the rarer line breaks; in the others PyYAML folds them away.
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"'
+    )
+
+
+_Dumper.add_representer(list, _write_list)
+_Dumper.add_representer(str, _write_str)
+
+
+def to_yaml(data: dict[str, Any]) -> str:
+    """Data as block YAML, in the order of its keys."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

@@ -1,15 +1,13 @@
-"""The config of ``plmctl eval``."""
+"""The configs of ``plmctl eval``: of an evaluation, and of a suite of finetunings."""
 
-from typing import Annotated, Literal
+from __future__ import annotations
+
+from typing import Literal
 
 from pydantic import Field
 
-from plmctl.config.base import Model, Text
-from plmctl.config.members import MeasureConfig
-from plmctl.config.run import ComputeConfig
-from plmctl.config.union import MembersOf
-
-AnyMeasure = Annotated[MeasureConfig, MembersOf("evaluation.measures", "name")]
+from plmctl.config.base import AnyMeasure, Model, Text
+from plmctl.config.sections import ComputeConfig
 
 
 class EvalComputeConfig(ComputeConfig):
@@ -34,3 +32,23 @@ class EvalConfig(Model):
     batch_size: int = Field(default=32, ge=1)
     """Rows at once; changes no figure."""
     compute: EvalComputeConfig = EvalComputeConfig()
+
+
+class SuiteConfig(Model):
+    """A suite of finetunings, as ``plmctl eval MODEL --suite NAME`` was asked for it.
+
+    Tasks and seeds are not among it: the same folder takes more of them.
+    """
+
+    run: Text
+    """The folder of all its runs and of its table."""
+    suite: Text
+    """Its name."""
+    model: Text
+    """The pretrained folder or Hub id."""
+    data: Text | None = None
+    """The data directory; empty: the recipes' own, from the Hub."""
+    settings: tuple[Text, ...] = ()
+    """What was set otherwise than in the recipes, as KEY=VALUE or TASK.KEY=VALUE."""
+    grid: bool = False
+    """Whether the recipes' grids were tried."""

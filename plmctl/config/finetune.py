@@ -1,27 +1,32 @@
 """The config of ``plmctl finetune``."""
 
+from __future__ import annotations
+
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from plmctl.config.base import Model, Text
-from plmctl.config.data import TableConfig
-from plmctl.config.divergence import DivergenceConfig
-from plmctl.config.members import TaskConfig
-from plmctl.config.optim import OptimConfig, OptimizerConfig, ScheduleConfig
-from plmctl.config.run import (
+from plmctl.config.base import (
+    AnyOptimizer,
+    AnyTask,
+    Model,
+    OptimizerConfig,
+    Text,
+)
+from plmctl.config.sections import (
     CheckpointConfig,
     ComputeConfig,
+    DivergenceConfig,
     LaunchConfig,
     LogConfig,
+    OptimConfig,
     PositiveOrAuto,
+    ScheduleConfig,
+    TableConfig,
 )
-from plmctl.config.union import MembersOf
 from plmctl.config.units import StepsOrShare
 
 Value = str | int | float | bool | None
-AnyOptimizer = Annotated[OptimizerConfig, MembersOf("optimizers", "name", default="adamw")]
-AnyTask = Annotated[TaskConfig, MembersOf("tasks", "name")]
 
 _LR = 3e-5  # of AdamW
 
@@ -133,7 +138,7 @@ class FinetuneConfig(Model):
         return launch
 
     @model_validator(mode="after")
-    def _one_way_to_spare(self) -> "FinetuneConfig":
+    def _one_way_to_spare(self) -> FinetuneConfig:
         if self.lora is not None and (self.train.freeze is not None or self.train.reinit_layers):
             raise ValueError("expected `lora`, or `train.freeze` and `train.reinit_layers`")
         if self.train.layer_decay < 1 and self.optim.name == "muon":

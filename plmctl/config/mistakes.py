@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from plmctl.config.base import MembersOf, members_in, models_in
 from plmctl.config.document import Document, Fault, Key, dotted
-from plmctl.config.union import MembersOf, members_in, models_in
 from plmctl.errors import did_you_mean, near_names, nearest
 
 # What was expected, by pydantic's type of error and the values of its context.
@@ -69,7 +69,7 @@ def faults(
         if any(other != path and other[: len(path)] == path for other in found):
             errors_here = [e for e in errors_here if not e["type"].endswith(("_type", "_short"))]
         if errors_here and not (path in meant and errors_here[0]["type"] == "missing"):
-            what = _what(model, document.data, path, errors_here)
+            what = _explain(model, document.data, path, errors_here)
             made.append(Fault(document.place(path), dotted(path), what))
     return made
 
@@ -106,7 +106,7 @@ def _tag(error: ErrorDetails) -> str:
     return str(error["ctx"]["discriminator"]).strip("'()")
 
 
-def _what(model: type[BaseModel], data: Any, path: Key, errors: list[ErrorDetails]) -> str:
+def _explain(model: type[BaseModel], data: Any, path: Key, errors: list[ErrorDetails]) -> str:
     error = errors[0]
     kind, value = error["type"], error["input"]
     if kind == "extra_forbidden":
@@ -119,7 +119,7 @@ def _what(model: type[BaseModel], data: Any, path: Key, errors: list[ErrorDetail
     if kind == "union_tag_invalid":
         given = value[path[-1]]
         return f"unknown name {_short(given)}{nearest(str(given), _names(model, data, path[:-1]))}"
-    said = [_said(error) for error in errors]
+    said = [_validator_message(error) for error in errors]
     plain = [text for text in said if not text.startswith("expected ")]
     if plain:  # a model's own words about several keys
         return "; ".join(plain)
@@ -129,7 +129,7 @@ def _what(model: type[BaseModel], data: Any, path: Key, errors: list[ErrorDetail
     return f"expected {expected}, not {_short(value)}{near}"
 
 
-def _said(error: ErrorDetails) -> str:
+def _validator_message(error: ErrorDetails) -> str:
     kind = error["type"]
     if kind == "value_error":
         return error["msg"].removeprefix("Value error, ")

@@ -1,32 +1,35 @@
 """The config of ``plmctl pretrain``."""
 
-from typing import Annotated, Any
+from __future__ import annotations
+
+from typing import Any
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails
 
 from plmctl import registry
-from plmctl.config.base import Model, Text
-from plmctl.config.data import DataConfig
-from plmctl.config.divergence import DivergenceConfig
-from plmctl.config.members import ModelConfig, ObjectiveConfig
-from plmctl.config.optim import OptimConfig, OptimizerConfig, ScheduleConfig
-from plmctl.config.run import (
+from plmctl.config.base import (
+    AnyModel,
+    AnyObjective,
+    AnyOptimizer,
+    Model,
+    Text,
+)
+from plmctl.config.sections import (
     CheckpointConfig,
     ComputeConfig,
+    DataConfig,
+    DivergenceConfig,
     LaunchConfig,
     LogConfig,
+    OptimConfig,
     PositiveOrAuto,
+    ScheduleConfig,
 )
-from plmctl.config.union import MembersOf
 from plmctl.config.units import Count
 
-AnyModel = Annotated[ModelConfig, MembersOf("families", "family")]
-AnyOptimizer = Annotated[OptimizerConfig, MembersOf("optimizers", "name", "adamw")]
-AnyObjective = Annotated[ObjectiveConfig, MembersOf("objectives", "name")]
 
-
-def _published(before: dict[str, Any]) -> Any:
+def _published_objective(before: dict[str, Any]) -> Any:
     """The objective of the family's paper, with its defaults."""
     model = before.get("model")
     if model is None:  # the model's own mistake is reported; nothing to add here
@@ -95,7 +98,7 @@ class PretrainConfig(Model):
     model: AnyModel
     """The network: a family, a size, and any field of it."""
     data: DataConfig
-    objective: AnyObjective = Field(default_factory=_published)
+    objective: AnyObjective = Field(default_factory=_published_objective)
     """What it learns from; left out: the objective of the family's paper."""
     train: TrainConfig
     optim: AnyOptimizer = OptimConfig()

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from plmctl.config.base import Model, Text
-from plmctl.config.data import TextConfig
+from plmctl.config.sections import TextConfig
 from plmctl.config.units import Bytes, Count
 
 Algorithm = Literal["wordpiece", "byte_bpe", "bpe", "unigram", "word"]

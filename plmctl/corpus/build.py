@@ -14,49 +14,101 @@ damaged or missing is made again.
 
 from __future__ import annotations
 
+import hashlib
+import multiprocessing
+import os
 import platform
 import shutil
+import signal
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from plmctl.corpus.plan import cut
-from plmctl.corpus.pool import make_all
-from plmctl.corpus.reading import opening, text_unit
-from plmctl.corpus.sentences import Decision, decide
-from plmctl.corpus.shard import (
-    COUNTS,
-    SIDES,
-    Side,
-    Task,
-    TextEncoder,
-    cannot_write,
-)
+from plmctl.corpus.document import share_of
+from plmctl.corpus.reading import Piece, cut_source, documents, opening, text_unit
+from plmctl.corpus.sentences import Decision, Rule, decide, sentence_starts, split_sentences
 from plmctl.corpus.source import Source, resolve, size_of
-from plmctl.corpus.store import OFFSET_FILES, find_damage
-from plmctl.errors import ConfigError, DataError
+from plmctl.corpus.store import OFFSET_FILES, SHARD_FILES, check_ids, find_damage, token_dtype
+from plmctl.cpus import usable_cpus
+from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.files import read_checked, write_atomically, write_checked
-from plmctl.hashing import digest_of, digest_of_files, digest_of_json, sample_of
+from plmctl.hashing import digest_of, digest_of_files, digest_of_json, sample_of, sha256_of
 
 if TYPE_CHECKING:
-    from plmctl.config.data import DataConfig
+    from plmctl.config.sections import DataConfig, TextConfig
+
+
+# --- The sides of a split, the files of a shard, and what encodes ---
+
+
+Side = Literal["train", "valid"]
+
+SIDES: tuple[Side, ...] = ("train", "valid")
+
+FACTS = "facts.json"
+
+COUNTS = ("documents", "sentences", "tokens", "bytes", "dropped")
+"""What is counted: dropped are documents without a token, bytes are of the text that was kept."""
+
+_BATCH_CHARACTERS = 500_000  # encoded at once: megabytes, where a document may be a gigabyte
+
+
+class TextEncoder(Protocol):
+    """What turns text into ids; ``plmctl.tokenization.encode.Encoder`` is the real one."""
+
+    fingerprint: str
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are below this."""
+
+    @property
+    def keeps_white_space(self) -> bool:
+        """Whether white space changes the ids, so that a text has to be encoded as it is."""
+
+    def stretches(self, text: str, size: int) -> list[str]:
+        """The text in consecutive parts of about ``size`` characters that may be encoded apart."""
+
+    def with_places(
+        self, texts: list[str], places: Sequence[Sequence[int]]
+    ) -> list[tuple[NDArray[np.int64], NDArray[np.bool_], Sequence[int]]]:
+        """Of each text: its ids, whether a word starts at each, and the first token at each place.
+
+        ``places`` are characters of the text, ascending.
+        """
+
+
+# --- Finding and building the stores of a corpus ---
+
 
 Progress = Callable[[int, int], None]
 """``progress(done, total)``, in bytes of the sources."""
+
 Notice = Callable[[str], None]
 """Called with a line for the user."""
 
 _MAX_PIECE = 16_000_000  # bytes a shard: seconds of work, and tens of megabytes of memory
+
 _MIN_PIECE = 500_000
+
 _PIECES = 32  # of a small corpus, so that all processes have work and progress can be seen
+
 _LOOKED_AT = 16  # sources, to choose the rule for sentences by
+
 _OPENING = 50_000  # characters of each
+
 _FORMAT = 3  # raised when the meaning of the files changes, so that older stores are not found
+
 _EARLIER = 2  # cut the text into sentences and dropped the white space between them
 
 
@@ -82,7 +134,7 @@ class Stores:
         return Decision(self.manifest["sentences"], self.manifest["reason"])
 
 
-def find(
+def find_stores(
     config: DataConfig, encoder: TextEncoder, *, root: Path, every_byte: bool = False
 ) -> Stores | None:
     """The stores of a corpus if they are there, and are what was written.
@@ -96,15 +148,15 @@ def find(
     Raises:
         DataError: A source is not there.
     """
-    train = _find(_own_text(config, config.train), encoder, root, every_byte)
+    train = _find_one(_own_text(config, config.train), encoder, root, every_byte)
     if train is None or not isinstance(config.valid, tuple):
         return train
     config = _own_text(config, config.valid, train.sentences)
-    valid = _find(config, encoder, root, every_byte)
-    return None if valid is None else _both(train, valid)
+    valid = _find_one(config, encoder, root, every_byte)
+    return None if valid is None else _with_valid(train, valid)
 
 
-def build(
+def build_stores(
     config: DataConfig,
     encoder: TextEncoder,
     *,
@@ -125,7 +177,7 @@ def build(
         processes: How many make shards; None: one per core; 1: this one.
         progress: Called with the bytes done.
         notice: Called if a store is damaged, or was made by an earlier version.
-        every_byte: As for ``find``.
+        every_byte: As for ``find_stores``.
 
     Raises:
         DataError: Bad input, with file and line, or a corpus with no text in it.
@@ -133,8 +185,8 @@ def build(
     """
 
     def make(config: DataConfig, purpose: str) -> Stores:
-        found = _find(config, encoder, root, every_byte)
-        return found or _build(config, encoder, root, processes, progress, notice, purpose)
+        found = _find_one(config, encoder, root, every_byte)
+        return found or _build_one(config, encoder, root, processes, progress, notice, purpose)
 
     if not (root / _key(_own_text(config, config.train), encoder, _FORMAT)).exists():
         for sentences in {config.sentences, "auto"}:  # which an objective may have settled since
@@ -148,7 +200,7 @@ def build(
     train = make(_own_text(config, config.train), "train")
     if not isinstance(config.valid, tuple):
         return train
-    return _both(train, make(_own_text(config, config.valid, train.sentences), "validate"))
+    return _with_valid(train, make(_own_text(config, config.valid, train.sentences), "validate"))
 
 
 def _own_text(
@@ -162,7 +214,7 @@ def _own_text(
     return config.model_copy(update=changes)
 
 
-def _both(train: Stores, valid: Stores) -> Stores:
+def _with_valid(train: Stores, valid: Stores) -> Stores:
     """The stores of a text and of a separate validation text."""
     digest = digest_of([train.digest, valid.digest])
     manifest = {
@@ -174,16 +226,18 @@ def _both(train: Stores, valid: Stores) -> Stores:
     return Stores(train.train, valid.train, digest, manifest)
 
 
-def _find(config: DataConfig, encoder: TextEncoder, root: Path, every_byte: bool) -> Stores | None:
+def _find_one(
+    config: DataConfig, encoder: TextEncoder, root: Path, every_byte: bool
+) -> Stores | None:
     folder = root / _key(config, encoder, _FORMAT)
     manifest = read_checked(folder / "manifest.json")
-    if manifest is None or _damaged(folder, every_byte):
+    if manifest is None or _find_damaged(folder, every_byte):
         return None
     valid = folder / "valid" if manifest["valid"]["documents"] else None
     return Stores(folder / "train", valid, manifest["digest"], manifest)
 
 
-def _damaged(folder: Path, every_byte: bool) -> list[Path]:
+def _find_damaged(folder: Path, every_byte: bool) -> list[Path]:
     """What is damaged or missing of stores: folders of shards, files of offsets, manifests."""
     record = folder / f".checked-{platform.node()}.json"
     before = {} if every_byte else read_checked(record) or {}
@@ -212,87 +266,6 @@ def _damaged(folder: Path, every_byte: bool) -> list[Path]:
     return found
 
 
-def _build(
-    config: DataConfig,
-    encoder: TextEncoder,
-    root: Path,
-    processes: int | None,
-    progress: Progress,
-    notice: Notice,
-    purpose: str,
-) -> Stores:
-    folder = root / _key(config, encoder, _FORMAT)
-    if (folder / "manifest.json").exists():
-        damaged = _damaged(folder, every_byte=True) or [folder / "manifest.json"]
-        names = [str(path.resolve().relative_to(folder.resolve())) for path in damaged]
-        notice(f"{folder} is damaged ({', '.join(names[:3])}): making that part of it again")
-        (folder / "manifest.json").unlink()
-        for path in damaged:
-            if path.is_dir():
-                shutil.rmtree(path.resolve().parent, ignore_errors=True)  # both sides of a shard
-    decision, tasks = _make_shards(config, encoder, folder, processes, progress)
-    facts = [task.facts or {} for task in tasks]
-    _check_text(config, facts, folder, purpose)
-    try:
-        _finish(folder, encoder, decision, tasks, facts)
-    except FileNotFoundError:
-        # Another build of this store may have finished it, and tidied up, at this moment.
-        if _find(config, encoder, root, every_byte=False) is None:
-            raise
-    built = _find(config, encoder, root, every_byte=False)
-    if built is None:
-        raise DataError(f"{folder}: the sources changed while they were read", "run it again")
-    return built
-
-
-def _make_shards(
-    config: DataConfig,
-    encoder: TextEncoder,
-    folder: Path,
-    processes: int | None,
-    progress: Progress,
-) -> tuple[Decision, list[Task]]:
-    """Make the shards that are not there; the rule for sentences, and all shards."""
-    try:
-        (folder / "shards").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(error, folder) from error
-    try:
-        decision = _decide(config)
-        tasks = _tasks(config, folder / "shards", decision)
-        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as beside:
-            make_all(tasks, encoder, Path(beside), processes, progress)
-    except (DataError, ConfigError):
-        if not any((folder / "shards").iterdir()):  # nothing to go on from
-            shutil.rmtree(folder)
-        raise
-    return decision, tasks
-
-
-def _finish(
-    folder: Path,
-    encoder: TextEncoder,
-    decision: Decision,
-    tasks: list[Task],
-    facts: list[dict[str, Any]],
-) -> None:
-    """Make the shards into the stores of both sides; the manifest comes last."""
-    digests = [_collect(folder, side, tasks, facts, encoder.vocab_size) for side in SIDES]
-    manifest = {
-        "format": _FORMAT,
-        "digest": digest_of(digests),
-        "tokenizer": encoder.fingerprint,
-        "vocab_size": encoder.vocab_size,
-        "sentences": decision.rule,
-        "reason": decision.reason,
-        "train": _total(facts, "train"),
-        "valid": _total(facts, "valid"),
-        "sources": _sources(tasks, facts),
-    }
-    write_checked(folder / "manifest.json", manifest)
-    _tidy(folder)
-
-
 def _key(config: DataConfig, encoder: TextEncoder, version: int) -> str:
     sides = [config.train, config.valid if isinstance(config.valid, tuple) else ()]
     rules = config.model_dump(mode="json", include={"valid", "text", "documents", "sentences"})
@@ -306,7 +279,43 @@ def _stamp(source: Source) -> list[Any]:
     return [name, source.kind, [[fact.st_size, fact.st_mtime_ns] for fact in facts]]
 
 
-def _decide(config: DataConfig) -> Decision:
+# --- From shards to stores ---
+
+
+def _build_one(
+    config: DataConfig,
+    encoder: TextEncoder,
+    root: Path,
+    processes: int | None,
+    progress: Progress,
+    notice: Notice,
+    purpose: str,
+) -> Stores:
+    folder = root / _key(config, encoder, _FORMAT)
+    if (folder / "manifest.json").exists():
+        damaged = _find_damaged(folder, every_byte=True) or [folder / "manifest.json"]
+        names = [str(path.resolve().relative_to(folder.resolve())) for path in damaged]
+        notice(f"{folder} is damaged ({', '.join(names[:3])}): making that part of it again")
+        (folder / "manifest.json").unlink()
+        for path in damaged:
+            if path.is_dir():
+                shutil.rmtree(path.resolve().parent, ignore_errors=True)  # both sides of a shard
+    decision, tasks = _make_shards(config, encoder, folder, processes, progress)
+    facts = [task.facts or {} for task in tasks]
+    _check_text(config, facts, folder, purpose)
+    try:
+        _write_stores(folder, encoder, decision, tasks, facts)
+    except FileNotFoundError:
+        # Another build of this store may have finished it, and tidied up, at this moment.
+        if _find_one(config, encoder, root, every_byte=False) is None:
+            raise
+    built = _find_one(config, encoder, root, every_byte=False)
+    if built is None:
+        raise DataError(f"{folder}: the sources changed while they were read", "run it again")
+    return built
+
+
+def _decide_sentences(config: DataConfig) -> Decision:
     """How the text is cut into sentences."""
     if config.sentences != "auto":
         return Decision(config.sentences, "data.sentences")
@@ -318,30 +327,54 @@ def _decide(config: DataConfig) -> Decision:
     return decide(openings, files)
 
 
-def _tasks(config: DataConfig, folder: Path, decision: Decision) -> list[Task]:
+def _shard_tasks(config: DataConfig, folder: Path, decision: Decision) -> list[ShardTask]:
     """The shards in corpus order: they depend on the sources alone."""
     share = config.valid if isinstance(config.valid, float) else 0.0
     side: Side | None = None if share else "train"
     sources = resolve(config.train)
     total = sum(size_of(source) for source in sources)
     size = max(_MIN_PIECE, min(_MAX_PIECE, total // _PIECES))
-    tasks: list[Task] = []
+    tasks: list[ShardTask] = []
     for source in sources:
         unit = config.documents
         if unit == "auto" and source.kind == "text":
             unit = text_unit(source)
         known = config.model_copy(update={"documents": unit})
         wanted = size if source.files else _MAX_PIECE  # nobody knows how large the Hub's are
-        for piece in cut(source, "file" if unit == "auto" else unit, wanted):
+        for piece in cut_source(source, "file" if unit == "auto" else unit, wanted):
             place = folder / f"{len(tasks):05d}"
-            tasks.append(Task(place, source, piece, known, decision.rule, side, share))
+            tasks.append(ShardTask(place, source, piece, known, decision.rule, side, share))
     return tasks
+
+
+def _make_shards(
+    config: DataConfig,
+    encoder: TextEncoder,
+    folder: Path,
+    processes: int | None,
+    progress: Progress,
+) -> tuple[Decision, list[ShardTask]]:
+    """Make the shards that are not there; the rule for sentences, and all shards."""
+    try:
+        (folder / "shards").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _write_error(error, folder) from error
+    try:
+        decision = _decide_sentences(config)
+        tasks = _shard_tasks(config, folder / "shards", decision)
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as beside:
+            _make_missing(tasks, encoder, Path(beside), processes, progress)
+    except (DataError, ConfigError):
+        if not any((folder / "shards").iterdir()):  # nothing to go on from
+            shutil.rmtree(folder)
+        raise
+    return decision, tasks
 
 
 def _check_text(
     config: DataConfig, facts: list[dict[str, Any]], folder: Path, purpose: str
 ) -> None:
-    train, valid = (_total(facts, side) for side in SIDES)
+    train, valid = (_total_counts(facts, side) for side in SIDES)
     if train["documents"]:
         return
     shutil.rmtree(folder)
@@ -357,12 +390,32 @@ def _check_text(
     )
 
 
-def _total(facts: list[dict[str, Any]], side: Side) -> dict[str, int]:
-    return {name: sum(fact[side][name] for fact in facts) for name in COUNTS}
+def _write_stores(
+    folder: Path,
+    encoder: TextEncoder,
+    decision: Decision,
+    tasks: list[ShardTask],
+    facts: list[dict[str, Any]],
+) -> None:
+    """Make the shards into the stores of both sides; the manifest comes last."""
+    digests = [_write_side(folder, side, tasks, facts, encoder.vocab_size) for side in SIDES]
+    manifest = {
+        "format": _FORMAT,
+        "digest": digest_of(digests),
+        "tokenizer": encoder.fingerprint,
+        "vocab_size": encoder.vocab_size,
+        "sentences": decision.rule,
+        "reason": decision.reason,
+        "train": _total_counts(facts, "train"),
+        "valid": _total_counts(facts, "valid"),
+        "sources": _source_hashes(tasks, facts),
+    }
+    write_checked(folder / "manifest.json", manifest)
+    _remove_unfinished(folder)
 
 
-def _collect(
-    folder: Path, side: Side, tasks: list[Task], facts: list[dict[str, Any]], vocab_size: int
+def _write_side(
+    folder: Path, side: Side, tasks: list[ShardTask], facts: list[dict[str, Any]], vocab_size: int
 ) -> str:
     """Write the store of one side over its shards that are not empty; its digest."""
     pairs = zip(tasks, facts, strict=True)
@@ -373,7 +426,7 @@ def _collect(
     (folder / side).mkdir(exist_ok=True)
     paths = [folder / side / name for name in OFFSET_FILES]
     for path in paths:
-        starts = _starts([task.folder / side / path.name for task, _ in kept])
+        starts = _all_offsets([task.folder / side / path.name for task, _ in kept])
         write_atomically(path, starts, several_writers=True)
     shards = [
         {"path": f"../shards/{task.folder.name}/{side}"}
@@ -382,12 +435,12 @@ def _collect(
     ]
     manifest = {"format": _FORMAT, "digest": digest, "vocab_size": vocab_size}
     offsets = {"digest": digest_of_files(paths), "sample": sample_of(paths)}
-    manifest |= _total(facts, side) | {"offsets": offsets, "shards": shards}
+    manifest |= _total_counts(facts, side) | {"offsets": offsets, "shards": shards}
     write_checked(folder / side / "manifest.json", manifest)
     return digest
 
 
-def _starts(paths: list[Path]) -> Iterator[bytes]:
+def _all_offsets(paths: list[Path]) -> Iterator[bytes]:
     """The offsets of all the pieces whose sizes are in the files, one file in memory at a time."""
     end = np.zeros(1, dtype="<i8")
     yield end.tobytes()
@@ -397,7 +450,11 @@ def _starts(paths: list[Path]) -> Iterator[bytes]:
         end = starts[-1:]
 
 
-def _sources(tasks: list[Task], facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _total_counts(facts: list[dict[str, Any]], side: Side) -> dict[str, int]:
+    return {name: sum(fact[side][name] for fact in facts) for name in COUNTS}
+
+
+def _source_hashes(tasks: list[ShardTask], facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The sources in order, each with the hash of its files; the Hub's have none."""
     return [
         {
@@ -410,7 +467,7 @@ def _sources(tasks: list[Task], facts: list[dict[str, Any]]) -> list[dict[str, A
     ]
 
 
-def _tidy(folder: Path) -> None:
+def _remove_unfinished(folder: Path) -> None:
     """Remove what builds that were killed left."""
     for left in folder.glob(".unfinished-*"):
         shutil.rmtree(left, ignore_errors=True)
@@ -419,3 +476,328 @@ def _tidy(folder: Path) -> None:
     for side in SIDES:
         for path in (folder / side).glob(".*"):
             path.unlink(missing_ok=True)
+
+
+# --- Making the missing shards, in this process or in several ---
+
+
+_in_worker: list[TextEncoder] = []  # a worker process's encoder: loaded once, not once a task
+
+
+def _make_missing(
+    tasks: list[ShardTask],
+    encoder: TextEncoder,
+    beside: Path,
+    processes: int | None,
+    progress: Callable[[int, int], None],
+) -> None:
+    """Make the shards that are not there.
+
+    Args:
+        tasks: All shards.
+        encoder: The tokenizer; it is sent to the processes.
+        beside: A folder for unfinished shards.
+        processes: None: one a core.
+        progress: Told of the bytes done and of all bytes.
+
+    Raises:
+        DataError: Of a task.
+        PlmError: A process was killed, or could not be started.
+    """
+    missing = [task for task in tasks if task.facts is None]
+    total = sum(task.piece.size for task in tasks)
+    done = total - sum(task.piece.size for task in missing)
+    progress(done, total)
+    workers = min(processes or usable_cpus(), len(missing))
+    if workers <= 1:
+        for task in missing:
+            task.make(encoder, beside)
+            progress(done := done + task.piece.size, total)
+        return
+    # Spawned, not forked: this process may have threads, and forking those can hang.
+    context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
+    with _starting_processes():
+        made = ProcessPoolExecutor(workers, context, _start_worker, (encoder,))
+    with made as pool:
+        try:
+            with _starting_processes():
+                futures = {pool.submit(_make_in_worker, task, beside): task for task in missing}
+            for future in as_completed(futures):
+                future.result()
+                progress(done := done + futures[future].piece.size, total)
+        except BrokenProcessPool as error:
+            _kill_pool(others)
+            raise PlmError(
+                "a process that prepared text was killed, perhaps because memory ran out",
+                "run the same command again: what is done is kept",
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _starting_processes() -> Iterator[None]:
+    """Around what starts the pool's processes, which it does as tasks are handed to it.
+
+    Raises:
+        BrokenProcessPool: A process died before it was started in full.
+        PlmError: One cannot be started: no process, file or memory is left.
+    """
+    try:
+        yield
+    except (BrokenPipeError, ConnectionResetError, EOFError) as error:
+        raise BrokenProcessPool from error
+    except OSError as error:
+        raise PlmError(
+            f"the processes that prepare text cannot be started: {error.strerror}",
+            "raise the limit (ulimit -n for files, ulimit -u for processes) and run the same "
+            "command again: what is done is kept",
+        ) from error
+
+
+def _kill_pool(others: set[BaseProcess]) -> None:
+    """End the processes of a pool that has lost one.
+
+    The pool asks them by SIGTERM, which they ignore, and waits; and one that waits for a lock that
+    the lost one held would never end.
+
+    Args:
+        others: Processes that are not the pool's.
+    """
+    for process in set(multiprocessing.active_children()) - others:
+        process.kill()
+
+
+def _start_worker(encoder: TextEncoder) -> None:
+    # One thread a process: the processes are the parallelism.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    # The parent ends the pool when it is asked to stop, which a terminal or a scheduler may ask of
+    # all processes; on the parent's death nobody would.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _in_worker.append(encoder)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _make_in_worker(task: ShardTask, beside: Path) -> None:
+    task.make(_in_worker[0], beside)
+
+
+# --- One shard: a piece of a source, read, encoded and written ---
+#
+# A shard is made beside its place and renamed, so that one that is there is whole. What is in it
+# depends on its task alone, so any process may make it, and make it again.
+#
+# The text is kept: a tokenizer that keeps white space gets each document as it is, and a sentence
+# is a stretch of its tokens, with the white space that stands before it. To one that drops white
+# space (WordPiece, SentencePiece's words) each sentence is given by itself, which gives the same
+# ids.
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """A shard to make.
+
+    Attributes:
+        folder: Its place.
+        source: What is read.
+        piece: Which part of it.
+        config: How documents are found.
+        rule: How sentences are cut.
+        side: Where its documents go; None decides by their hash.
+        share: Documents whose hash is below this are held out, if ``side`` is None.
+    """
+
+    folder: Path
+    source: Source
+    piece: Piece
+    config: TextConfig
+    rule: Rule
+    side: Side | None
+    share: float
+
+    @property
+    def facts(self) -> dict[str, Any] | None:
+        """What the shard holds, if it is there and its files have their sizes."""
+        facts = read_checked(self.folder / FACTS)
+        if facts is None or facts["range"] != self._range:
+            return None
+        return facts if all(self._is_whole(facts[side], side) for side in SIDES) else None
+
+    def _is_whole(self, facts: dict[str, Any], side: Side) -> bool:
+        paths = [self.folder / side / name for name in SHARD_FILES]
+        return all(path.is_file() for path in paths) and facts["sample"] == sample_of(paths)
+
+    @property
+    def _range(self) -> list[int | None]:
+        return [self.piece.start, self.piece.end]
+
+    def make(self, encoder: TextEncoder, beside: Path) -> None:
+        """Write the shard.
+
+        Args:
+            encoder: The tokenizer.
+            beside: A folder for this build's unfinished work, on the same file system.
+
+        Raises:
+            DataError: Bad input, with file and line, or ids outside the vocabulary.
+            PlmError: It cannot be written.
+        """
+        unfinished = beside / self.folder.name
+        try:
+            self._write(encoder, unfinished)
+            if self.facts is None:
+                shutil.rmtree(self.folder, ignore_errors=True)  # of another range of the source
+            unfinished.rename(self.folder)
+        except OSError as error:
+            # Another build of the same store may have finished this shard, or all, at this moment.
+            if self.facts is None:
+                raise _write_error(error, self.folder) from error
+
+    def _write(self, encoder: TextEncoder, folder: Path) -> None:
+        writers: dict[Side, _ShardWriter] = {}
+        vocab_size = encoder.vocab_size
+        for side in SIDES:
+            (folder / side).mkdir(parents=True)
+            writers[side] = _ShardWriter(folder / side, encoder, vocab_size)
+        part = documents(self.source, self.config, self.piece.start, self.piece.end)
+        for document in part:
+            held_out = self.side is None and share_of(document.text) < self.share
+            side = self.side or ("valid" if held_out else "train")
+            writers[side].add(document.text, self.rule)
+        facts: dict[str, Any] = {"range": self._range}
+        facts |= {side: writer.close() for side, writer in writers.items()}
+        if self.piece.start == 0:  # one shard of a source has the hash of the whole
+            facts["sha256"] = [sha256_of(path) for path in self.source.files]
+        write_checked(folder / FACTS, facts)
+
+
+class _ShardWriter:
+    """Appends documents to the files of one side of a shard."""
+
+    def __init__(self, folder: Path, encoder: TextEncoder, vocab_size: int) -> None:
+        self._encoder, self._vocab_size = encoder, vocab_size
+        self._dtype = token_dtype(self._vocab_size)
+        self._paths = [folder / name for name in SHARD_FILES]
+        self._files = {path.name: path.open("wb") for path in self._paths}
+        self._hashes = {name: hashlib.blake2b(digest_size=16) for name in SHARD_FILES}
+        self._counts = dict.fromkeys(COUNTS, 0)
+        self._bits = np.zeros(0, dtype=bool)  # word starts that do not fill a byte yet
+        self._texts: list[str] = []  # to be encoded one by one
+        self._places: list[list[int]] = []  # where sentences start in each
+        self._documents: list[int] = []  # texts of each document
+        self._characters = 0
+
+    def add(self, text: str, rule: Rule) -> None:
+        """One document."""
+        if not self._encoder.keeps_white_space:
+            texts = split_sentences(text, rule)
+            self._places += [[0]] * len(texts)
+        elif starts := sentence_starts(text, rule):
+            texts = self._encoder.stretches(text, _BATCH_CHARACTERS)
+            ends = np.cumsum([0, *map(len, texts)])
+            cuts = np.searchsorted(starts, ends)  # a sentence is in the stretch where it starts
+            self._places += [
+                [start - int(begin) for start in starts[first:last]]
+                for begin, first, last in zip(ends, cuts, cuts[1:], strict=False)
+            ]
+        else:
+            texts = []  # nothing but white space
+        self._texts += texts
+        self._documents.append(len(texts))
+        self._characters += sum(map(len, texts))
+        if self._characters >= _BATCH_CHARACTERS:
+            self._encode()
+
+    def close(self) -> dict[str, int | str]:
+        """What was written; it is on the disk by then."""
+        self._encode()
+        self._put("words", np.packbits(self._bits, bitorder="little"))
+        for file in self._files.values():
+            file.flush()
+            if file.tell():  # half of the files of a corpus without a validation text are empty
+                os.fsync(file.fileno())
+            file.close()
+        digest = digest_of([made.hexdigest() for made in self._hashes.values()])
+        return {**self._counts, "digest": digest, "sample": sample_of(self._paths)}
+
+    def _encode(self) -> None:
+        """Encode what waits, and write it."""
+        starts: list[NDArray[np.int64]] = []  # tokens at which sentences start, of each text
+        ends = [0]  # tokens up to the end of each text
+        at = 0
+        for texts in _text_batches(self._texts):
+            places = self._places[len(starts) : len(starts) + len(texts)]
+            for size, found in self._write(texts, places):
+                starts.append(ends[-1] + np.asarray(found, dtype=np.int64))
+                ends.append(ends[-1] + size)
+        sentences, documents = [], []
+        for count in self._documents:
+            first, at = at, at + count
+            bounds = np.append(np.concatenate([_NOTHING, *starts[first:at]]), ends[at])
+            sizes = np.diff(bounds)  # a sentence without a token is left out
+            sentences.append(sizes[sizes > 0])
+            documents.append(len(sentences[-1]))
+        kept = np.array(documents, dtype="<u4")
+        self._put("sentences", np.concatenate([_NOTHING, *sentences]).astype("<u4"))
+        self._put("documents", kept[kept > 0])
+        self._counts["documents"] += int(np.count_nonzero(kept))
+        self._counts["dropped"] += int(np.count_nonzero(kept == 0))
+        self._counts["sentences"] += int(kept.sum())
+        self._counts["tokens"] += ends[-1]
+        self._texts, self._places, self._documents, self._characters = [], [], [], 0
+
+    def _write(
+        self, texts: list[str], places: list[list[int]]
+    ) -> Iterator[tuple[int, Sequence[int]]]:
+        """Write the tokens of texts; how many each has, and the first token at each place."""
+        encoded = self._encoder.with_places(texts, places)
+        ids = np.concatenate([ids for ids, _, _ in encoded])
+        check_ids(ids, self._vocab_size)
+        self._put("tokens", ids.astype(self._dtype))
+        bits = np.concatenate([self._bits, *(words for _, words, _ in encoded)])
+        whole = len(bits) // 8 * 8
+        self._put("words", np.packbits(bits[:whole], bitorder="little"))
+        self._bits = bits[whole:]
+        for text, (found, _, at) in zip(texts, encoded, strict=True):
+            self._counts["bytes"] += len(text.encode()) if len(found) else 0
+            yield len(found), at
+
+    def _put(self, name: str, array: NDArray[Any]) -> None:
+        data = array.tobytes()
+        self._files[name].write(data)
+        self._hashes[name].update(data)
+
+
+_NOTHING = np.zeros(0, dtype=np.int64)
+
+
+def _text_batches(texts: list[str]) -> Iterator[list[str]]:
+    """Consecutive texts, about ``_BATCH_CHARACTERS`` at once."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= _BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _write_error(error: OSError, folder: Path) -> PlmError:
+    """The error for a full disk, a folder that is not ours, and the like."""
+    return PlmError(
+        f"{error.filename or folder}: {error.strerror or error}",
+        "mend that, or choose another folder with `data.store`, and run the same command again: "
+        "what is done is kept",
+    )

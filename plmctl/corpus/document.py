@@ -1,6 +1,23 @@
-"""The unit of a corpus."""
+"""Text and where it came from: documents, and the lines of a file.
 
+A line is read from any byte of a file, decompressed and strictly UTF-8. Which documents a split
+holds out is decided by their text alone (``share_of``).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plmctl.errors import DataError
+
+# --- Documents ---
 
 
 @dataclass(frozen=True)
@@ -14,3 +31,153 @@ class Document:
 
     text: str
     origin: str
+
+
+def share_of(text: str) -> float:
+    """Where a text falls in [0, 1).
+
+    A document is held out if this is below the validation share. So the same document is on the
+    same side in every corpus and on every machine, an exact duplicate is never on both sides, and
+    a larger share holds out all that a smaller one does.
+
+    Args:
+        text: The document; space around it does not count.
+    """
+    digest = hashlib.blake2b(text.strip().encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+# --- Bytes to lines of text ---
+
+
+class Line(NamedTuple):
+    """A line with its end.
+
+    Attributes:
+        text: The text.
+        offset: Its first byte in the file.
+        number: Counted from 1 where the reading began.
+    """
+
+    text: str
+    offset: int
+    number: int
+
+
+def read_lines(path: Path, start: int = 0) -> Iterator[Line]:
+    """The lines of a file from byte ``start``, where a line must begin.
+
+    A byte-order mark is left out.
+
+    Raises:
+        DataError: The file cannot be opened, is damaged, or has bytes that are not UTF-8.
+    """
+    offset = start
+    for number, raw in enumerate(_raw_lines(path, start), 1):
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{locate(path, start, number)}: not UTF-8: byte 0x{raw[error.start]:02x} at byte "
+                f"{error.start + 1} of the line",
+                f"convert the file, for instance `iconv -f {_likely_encoding(raw)} -t UTF-8`",
+            ) from None
+        yield Line(text.removeprefix("\ufeff") if offset == 0 else text, offset, number)
+        offset += len(raw)
+
+
+def locate(path: Path, start: int, number: int) -> str:
+    """``file:line`` of line ``number`` counted from byte ``start``.
+
+    Lines before ``start`` are counted here, so this is for messages only.
+    """
+    if start:
+        with path.open("rb") as file:
+            left = start
+            while left and (chunk := file.read(min(left, 1 << 20))):
+                number += chunk.count(b"\n")
+                left -= len(chunk)
+    return f"{path}:{number}"
+
+
+def _raw_lines(path: Path, start: int) -> Iterator[bytes]:
+    number = 0
+    try:
+        with _open_bytes(path) as file:
+            if start:
+                file.seek(start)
+            for number, raw in enumerate(file, 1):  # noqa: B007  # told in the message below
+                yield raw
+    except (OSError, EOFError, zlib.error) as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise DataError(f"{path}: {error.strerror}") from error
+        raise DataError(
+            f"{path}:{number + 1}: the compressed file is damaged or cut short ({error})",
+            "copy or download it again",
+        ) from error
+
+
+def _open_bytes(path: Path) -> io.BufferedReader:
+    if path.suffix == ".gz":
+        return io.BufferedReader(gzip.GzipFile(path), 1 << 20)
+    if path.suffix == ".zst":
+        return io.BufferedReader(_ZstdFile(path), 1 << 20)
+    return path.open("rb")
+
+
+class _ZstdFile(io.RawIOBase):
+    """A zstd file of any number of frames.
+
+    zstandard's own reader gives what there is of a file that was cut short and says nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._frame: Any = None
+        self._input = b""
+        self._output = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._output and self._fill():
+            pass
+        size = min(len(buffer), len(self._output))
+        buffer[:size] = self._output[:size]
+        self._output = self._output[size:]
+        return size
+
+    def _fill(self) -> bool:
+        """Decompress some more; False at the end."""
+        import zstandard
+
+        self._input = self._input or self._file.read(1 << 16)
+        if not self._input:
+            if self._frame is not None:
+                raise EOFError("it ends within a frame")
+            return False
+        self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
+        try:
+            self._output = self._frame.decompress(self._input)
+        except zstandard.ZstdError as error:
+            raise EOFError(str(error)) from error
+        self._input = self._frame.unused_data
+        if self._frame.eof:
+            self._frame = None
+        return True
+
+
+def _likely_encoding(raw: bytes) -> str:
+    """The encoding to name in the hint."""
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "UTF-16"
+    try:
+        raw.decode("gb18030")
+    except UnicodeDecodeError:
+        return "WINDOWS-1252"
+    return "GB18030"

@@ -1,24 +1,29 @@
 """Sources to documents, streaming: a document is in memory only while it is used.
 
-A source can be read in pieces, so that a large one is shared out between processes; ``plan.py``
-cuts them. A piece is a range in the source's own unit: bytes of a text or jsonl file, row groups of
-parquet, rows of a ``datasets`` folder, documents of a sample.
+A source can be read in pieces, so that a large one is shared out between processes. A piece is a
+range in the source's own unit: bytes of a text or jsonl file, row groups of parquet, rows of a
+``datasets`` folder, documents of a sample.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from plmctl.corpus import sample
-from plmctl.corpus.document import Document
-from plmctl.corpus.lines import read_lines
-from plmctl.corpus.source import Source
-from plmctl.corpus.tabular import missing_column, origin_of, rows
+from plmctl.corpus.document import Document, read_lines
+from plmctl.corpus.source import Source, size_of
+from plmctl.corpus.tabular import missing_column, open_dataset, open_parquet, origin_of, rows
 from plmctl.errors import DataError
 
 if TYPE_CHECKING:
-    from plmctl.config.data import TextConfig
+    from plmctl.config.sections import TextConfig
+
+
+# --- The documents of a source ---
+
 
 Unit = Literal["blank_line", "file", "line"]
 """What a document is in a text file."""
@@ -43,13 +48,13 @@ def documents(
         yield from sample.documents(source.name.removeprefix("sample:"), start, end)
     elif source.kind == "text":
         unit = text_unit(source) if config.documents == "auto" else config.documents
-        yield from _text_documents(source, unit, start, end)
+        yield from _documents_of_text_file(source, unit, start, end)
     else:
         for values, origin in rows(source, start, end, config.text):
-            yield Document(_text(values, config.text, origin), origin)
+            yield Document(_row_text(values, config.text, origin), origin)
 
 
-def _text(values: dict[str, Any], column: str, origin: str) -> str:
+def _row_text(values: dict[str, Any], column: str, origin: str) -> str:
     """The text of a row; a missing value (null) is an empty document, which is left out later."""
     if column not in values:
         raise missing_column(origin, column, list(values))
@@ -64,7 +69,9 @@ def _text(values: dict[str, Any], column: str, origin: str) -> str:
     return text
 
 
-def _text_documents(source: Source, unit: Unit, start: int, end: int | None) -> Iterator[Document]:
+def _documents_of_text_file(
+    source: Source, unit: Unit, start: int, end: int | None
+) -> Iterator[Document]:
     lines: list[str] = []
     origin = ""
     for line in read_lines(source.path, start):
@@ -106,3 +113,85 @@ def opening(source: Source, config: TextConfig, size: int) -> str:
         taken.append(piece[:size])
         size -= len(piece)
     return gap.join(taken)
+
+
+# --- Cutting sources into pieces of about equal work that can be read on their own ---
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a source.
+
+    Attributes:
+        start: In the source's unit, see ``documents``.
+        end: Where the next piece begins; None for the last.
+        size: Bytes, more or less: how much work it is.
+    """
+
+    start: int
+    end: int | None
+    size: int
+
+
+def cut_source(source: Source, unit: Unit, size: int) -> list[Piece]:
+    """The pieces of a source in order; each document is in exactly one.
+
+    Args:
+        source: What to cut; compressed and csv files are one piece.
+        unit: What a document is, if it is a text file.
+        size: Bytes a piece, more or less.
+    """
+    if source.seekable and not (source.kind == "text" and unit == "file"):
+        return _cut_bytes(source.path, size, blank=source.kind == "text" and unit == "blank_line")
+    if source.kind == "parquet":
+        metadata = open_parquet(source).metadata
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        return _group_units([group.total_byte_size for group in groups], size)
+    if source.kind in ("datasets", "hf"):
+        loaded = open_dataset(source)
+        return _share_out(len(loaded), loaded.data.nbytes, size)
+    if source.kind == "sample":
+        count = sample.count(source.name.removeprefix("sample:"))
+        return _share_out(count, size_of(source), size)
+    return [Piece(0, None, size_of(source))]
+
+
+def _cut_bytes(path: Path, size: int, *, blank: bool) -> list[Piece]:
+    """Cut where a line begins, after a blank one if ``blank``."""
+    length = path.stat().st_size
+    cuts = [0]
+    with path.open("rb") as file:
+        while cuts[-1] + size < length:
+            file.seek(cuts[-1] + size - 1)
+            file.readline()  # to the next line's first byte
+            while blank and file.readline().strip():
+                pass
+            if file.tell() >= length:
+                break
+            cuts.append(file.tell())
+    return _pieces_between([*cuts, length])
+
+
+def _pieces_between(cuts: list[int]) -> list[Piece]:
+    ends: list[int | None] = [*cuts[1:-1], None]
+    sizes = [end - start for start, end in zip(cuts, cuts[1:], strict=False)]
+    return [Piece(*facts) for facts in zip(cuts, ends, sizes, strict=False)]
+
+
+def _group_units(sizes: list[int], size: int) -> list[Piece]:
+    """Consecutive units of these sizes, together until a piece is large enough."""
+    pieces: list[Piece] = []
+    start = total = 0
+    for number, weight in enumerate(sizes, 1):
+        total += weight
+        if total >= size or number == len(sizes):
+            pieces.append(Piece(start, number, total))
+            start, total = number, 0
+    return pieces or [Piece(0, None, 0)]
+
+
+def _share_out(count: int, total: int, size: int) -> list[Piece]:
+    """``count`` units of about the same size, ``total`` bytes together."""
+    parts = max(1, min(count, -(-total // size)))
+    cuts = [count * number // parts for number in range(parts + 1)]
+    return [Piece(a, b, total // parts) for a, b in zip(cuts, cuts[1:], strict=False)]

@@ -12,8 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from plmctl.corpus.document import Document
-from plmctl.corpus.split import share_of
+from plmctl.corpus.document import Document, share_of
 from plmctl.errors import ConfigError, nearest
 
 HELD_OUT = 0.1

@@ -5,79 +5,40 @@ in corpus order, each of ``tokens`` (uint16, or uint32 over 65,536 ids) and ``wo
 token: a word starts here), all little-endian. Opening maps the offsets and touches no token; a
 shard is mapped when a token of it is read. ``find_damage`` compares the files with the hashes that
 the manifest has of them.
+
+Also several stores with their weights (``MixedStore``), and arrays that follow from a store, cached
+in files beside it (``cached_array``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import os
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from plmctl.arrays import Ints
 from plmctl.errors import DataError
-from plmctl.files import read_checked
-from plmctl.hashing import digest_of_files, sample_of
+from plmctl.files import read_checked, write_atomically
+from plmctl.hashing import digest_of_files, digest_of_json, sample_of
+
+# --- One store ---
+
 
 SHARD_FILES = ("tokens", "words", "sentences", "documents")
 """Of a side of a shard; the last two have the sizes of its sentences and documents, uint32."""
+
 OFFSET_FILES = ("sentences", "documents")
-
-
-def find_damage(
-    folder: Path, manifest: dict[str, Any], *, unchanged: Callable[[list[Path]], bool]
-) -> list[Path]:
-    """The parts of a store whose files are not those that were written.
-
-    Args:
-        folder: Of the store.
-        manifest: Of the store.
-        unchanged: Whether these files are known to be as they were when all their bytes were
-            compared last; then a sample of them is compared.
-
-    Returns:
-        Folders of shards, and the files of offsets.
-    """
-    parts = [
-        (folder / shard["path"], [folder / shard["path"] / name for name in SHARD_FILES], shard)
-        for shard in manifest["shards"]
-    ]
-    offsets_of = [folder / name for name in OFFSET_FILES]
-    parts.append((folder / OFFSET_FILES[0], offsets_of, manifest["offsets"]))
-    damaged = []
-    for part, paths, known in parts:
-        try:
-            whole = sample_of(paths) == known["sample"] and (
-                unchanged(paths) or digest_of_files(paths) == known["digest"]
-            )
-        except OSError:
-            whole = False
-        if not whole:
-            damaged.append(part)
-    return damaged
-
-
-def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger]:
-    """The smallest type that holds every id."""
-    return np.dtype("<u2" if vocab_size <= 65_536 else "<u4")
-
-
-def check_ids(ids: NDArray[np.integer], vocab_size: int) -> None:
-    """Refuse ids that the vocabulary does not have.
-
-    Raises:
-        DataError: An id outside [0, vocab_size).
-    """
-    if len(ids) and (ids.max() >= vocab_size or ids.min() < 0):
-        wrong = ids.max() if ids.max() >= vocab_size else ids.min()
-        raise DataError(
-            f"token id {wrong} is outside the vocabulary of {vocab_size:,}",
-            "the tokenizer's folder is inconsistent: train it again or fetch it again",
-        )
 
 
 @dataclass(frozen=True)
@@ -253,3 +214,217 @@ def _mapped(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
 def offsets(sizes: NDArray[np.integer]) -> Ints:
     """Starts of consecutive pieces, and the end: [n] sizes -> [n + 1]."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+
+def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger]:
+    """The smallest type that holds every id."""
+    return np.dtype("<u2" if vocab_size <= 65_536 else "<u4")
+
+
+def check_ids(ids: NDArray[np.integer], vocab_size: int) -> None:
+    """Refuse ids that the vocabulary does not have.
+
+    Raises:
+        DataError: An id outside [0, vocab_size).
+    """
+    if len(ids) and (ids.max() >= vocab_size or ids.min() < 0):
+        wrong = ids.max() if ids.max() >= vocab_size else ids.min()
+        raise DataError(
+            f"token id {wrong} is outside the vocabulary of {vocab_size:,}",
+            "the tokenizer's folder is inconsistent: train it again or fetch it again",
+        )
+
+
+def find_damage(
+    folder: Path, manifest: dict[str, Any], *, unchanged: Callable[[list[Path]], bool]
+) -> list[Path]:
+    """The parts of a store whose files are not those that were written.
+
+    Args:
+        folder: Of the store.
+        manifest: Of the store.
+        unchanged: Whether these files are known to be as they were when all their bytes were
+            compared last; then a sample of them is compared.
+
+    Returns:
+        Folders of shards, and the files of offsets.
+    """
+    parts = [
+        (folder / shard["path"], [folder / shard["path"] / name for name in SHARD_FILES], shard)
+        for shard in manifest["shards"]
+    ]
+    offsets_of = [folder / name for name in OFFSET_FILES]
+    parts.append((folder / OFFSET_FILES[0], offsets_of, manifest["offsets"]))
+    damaged = []
+    for part, paths, known in parts:
+        try:
+            whole = sample_of(paths) == known["sample"] and (
+                unchanged(paths) or digest_of_files(paths) == known["digest"]
+            )
+        except OSError:
+            whole = False
+        if not whole:
+            damaged.append(part)
+    return damaged
+
+
+# --- Several stores with their weights ---
+
+
+@dataclass(frozen=True)
+class MixedStore:
+    """Corpora that are mixed in training.
+
+    Attributes:
+        names: Of the corpora.
+        stores: One each.
+        weights: Shares of the samples, of any sum.
+    """
+
+    names: tuple[str, ...]
+    stores: tuple[TokenStore, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in all stores."""
+        return sum(store.num_tokens for store in self.stores)
+
+    @property
+    def num_sentences(self) -> int:
+        """Sentences in all stores."""
+        return sum(store.num_sentences for store in self.stores)
+
+    @property
+    def num_documents(self) -> int:
+        """Documents in all stores."""
+        return sum(store.num_documents for store in self.stores)
+
+
+Corpus = TokenStore | MixedStore
+
+
+def stores_of(corpus: Corpus) -> tuple[TokenStore, ...]:
+    """The stores of a corpus: of a mixture, or the one that it is."""
+    return corpus.stores if isinstance(corpus, MixedStore) else (corpus,)
+
+
+def mixed_digest(digests: list[str], weights: list[float]) -> str:
+    """A digest of a mixture: equal where the data and the weights are equal."""
+    text = " ".join(f"{digest}:{weight!r}" for digest, weight in zip(digests, weights, strict=True))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --- Arrays that follow from a store, cached in files beside it and mapped ---
+#
+# Which sentences are in which row takes seconds and memory in proportion to the corpus. It depends
+# on the store and a few numbers only, so the first process that needs it writes it; others, workers
+# and later starts map the same file, whose pages the system may take back at any time.
+
+
+_FORMAT = 1  # to be raised where a rule gives other rows than before
+
+_END = struct.Struct("<8sQ16sI")  # mark, bytes, hash of what they follow from, CRC-32 of the bytes
+
+_MARK = b"plm rows"
+
+_MAX_FILES = 8  # files a store: what two lengths need of passes 0, this and the next one, and biLM
+
+_CRC_CHUNK = 1 << 24  # bytes
+
+_LEFT_BEHIND = 3600  # seconds after which an unfinished file is nobody's
+
+ArrayParts = Iterable[NDArray[Any]]
+
+
+def cached_array(
+    store: TokenStore, rule: Sequence[object], dtype: DTypeLike, make: Callable[[], ArrayParts]
+) -> NDArray[Any]:
+    """What ``make`` gives, read from a file if it has been made before.
+
+    Of a store in memory, or in a folder that cannot be written, it is held in memory.
+
+    Args:
+        store: What it follows from.
+        rule: Everything else that it follows from: names and numbers.
+        dtype: Of its elements.
+        make: Makes it, in parts [n] to be put one after the other.
+
+    Returns:
+        [N], not to be written to.
+    """
+    dtype = np.dtype(dtype)
+    if store.path is None:
+        return _join_parts(make(), dtype)
+    inputs = [_FORMAT, store.digest, dtype.descr, *rule]
+    origin = bytes.fromhex(digest_of_json(inputs, size=16))
+    path = store.path / "rows" / origin[:8].hex()
+    found = _open_cached(path, dtype, origin)
+    if found is None:
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, _file_bytes(make(), dtype, origin), several_writers=True)
+        except OSError:  # a full disk, or another's folder
+            return _join_parts(make(), dtype)
+        found = _open_cached(path, dtype, origin)
+        _remove_old_arrays(path.parent)
+    return _join_parts(make(), dtype) if found is None else found
+
+
+def _join_parts(parts: ArrayParts, dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.concatenate([np.empty(0, dtype), *(p.astype(dtype, copy=False) for p in parts)])
+
+
+def _file_bytes(parts: ArrayParts, dtype: np.dtype[Any], origin: bytes) -> Iterator[bytes]:
+    """The bytes of a file: the elements, then what shows that they are all there and right."""
+    size = check = 0
+    for part in parts:
+        data = part.astype(dtype, copy=False).tobytes()
+        size += len(data)
+        check = zlib.crc32(data, check)
+        yield data
+    yield _END.pack(_MARK, size, origin, check)
+
+
+def _open_cached(path: Path, dtype: np.dtype[Any], origin: bytes) -> NDArray[Any] | None:
+    """The array of a file; None if there is none, or it is not what was written for ``origin``."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END) - _END.size
+            if size < 0 or size % dtype.itemsize:
+                return None
+            file.seek(size)
+            mark, wanted, made_from, check = _END.unpack(file.read())
+            if (mark, wanted, made_from) != (_MARK, size, origin):
+                return None
+            if not size:
+                return np.empty(0, dtype)
+            found = np.memmap(file, dtype, "r", shape=(size // dtype.itemsize,))
+    except OSError:
+        return None
+    if _crc(found) != check:
+        return None
+    with suppress(OSError):
+        os.utime(path)  # the files used last are kept
+    # A plain array over the map: indexing the memmap class itself is several times slower.
+    return found.view(np.ndarray)
+
+
+def _crc(array: NDArray[Any]) -> int:
+    """The CRC-32 of an array's bytes: a second per gigabytes, once per process that opens it."""
+    data, check = array.view(np.uint8), 0
+    for at in range(0, len(data), _CRC_CHUNK):
+        check = zlib.crc32(data[at : at + _CRC_CHUNK].data, check)
+    return check
+
+
+def _remove_old_arrays(folder: Path) -> None:
+    """Remove all but the files used last. Who has one mapped still reads it."""
+    with suppress(OSError):
+        ages = {path: path.stat().st_mtime for path in folder.iterdir()}
+        whole = [path for path in ages if not path.name.startswith(".")]
+        old = sorted(whole, key=lambda path: ages[path], reverse=True)[_MAX_FILES:]
+        unfinished = ages.keys() - set(whole)
+        old += [path for path in unfinished if ages[path] < time.time() - _LEFT_BEHIND]
+        for path in old:
+            path.unlink(missing_ok=True)

@@ -1,4 +1,7 @@
-"""Rows of jsonl, csv, tsv, CoNLL and parquet files, of ``datasets`` folders, and of the Hub."""
+"""Rows of jsonl, csv, tsv, CoNLL, SQuAD and parquet files, of ``datasets`` folders and the Hub.
+
+Each row comes with where it is from (``file:line``), which error messages name.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from plmctl.corpus import sample
-from plmctl.corpus.columns import tagged_rows
-from plmctl.corpus.lines import place, read_lines
-from plmctl.corpus.nested import is_nested, nested_rows
+from plmctl.corpus.document import locate, read_lines
 from plmctl.corpus.source import Source
 from plmctl.errors import DataError
 
@@ -19,10 +20,15 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow.parquet
 
+
+# --- Rows of any source ---
+
+
 Rows = Iterator[tuple[dict[str, Any], str]]
 """Values of a row, and its origin."""
 
 _ROWS_AT_ONCE = 1_000
+
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -61,6 +67,14 @@ def missing_column(origin: str, column: str, there: list[str]) -> DataError:
     )
 
 
+def origin_of(source: Source, start: int, offset: int, number: int) -> str:
+    """``file:line``; by bytes within a large file, whose earlier lines nobody has counted."""
+    return f"{source.name}:byte {offset}" if start else f"{source.name}:{number}"
+
+
+# --- jsonl, csv and tsv ---
+
+
 def _json_rows(source: Source, start: int, end: int | None) -> Rows:
     for line in read_lines(source.path, start):
         if end is not None and line.offset >= end:
@@ -72,19 +86,14 @@ def _json_rows(source: Source, start: int, end: int | None) -> Rows:
             if _SURROGATE.search(line.text):  # half of a pair is JSON, but is no text
                 json.dumps(values, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
-            where = place(source.path, start, line.number)
+            where = locate(source.path, start, line.number)
             raise DataError(f"{where}: not JSON: {error}", "one JSON object a line") from error
         if not isinstance(values, dict):
-            where = place(source.path, start, line.number)
+            where = locate(source.path, start, line.number)
             raise DataError(
                 f"{where}: a JSON {type(values).__name__}, not an object", "one JSON object a line"
             )
         yield values, origin_of(source, start, line.offset, line.number)
-
-
-def origin_of(source: Source, start: int, offset: int, number: int) -> str:
-    """``file:line``; by bytes within a large file, whose earlier lines nobody has counted."""
-    return f"{source.name}:byte {offset}" if start else f"{source.name}:{number}"
 
 
 def _csv_rows(source: Source) -> Rows:
@@ -123,6 +132,14 @@ def _header(names: list[str], where: str) -> list[str]:
     if twice:
         raise DataError(f"{where}: two columns have the name {twice[0]!r}", "rename one of them")
     return names
+
+
+def _check_column(source: Source, column: str | None, there: list[str]) -> None:
+    if column is not None and column not in there:
+        raise missing_column(source.name, column, there)
+
+
+# --- parquet, folders of ``datasets``, the Hub ---
 
 
 def open_parquet(source: Source) -> pyarrow.parquet.ParquetFile:
@@ -194,17 +211,17 @@ def _dataset_rows(source: Source, start: int, end: int | None, column: str | Non
     _check_column(source, column, loaded.column_names)
     if column:
         loaded = loaded.select_columns([column])
-    names = {name: known for name, of in loaded.features.items() if (known := _labels(of))}
+    names = {name: known for name, of in loaded.features.items() if (known := _class_names(of))}
     stop = len(loaded) if end is None else min(end, len(loaded))
     for first in range(start, stop, _ROWS_AT_ONCE):
         batch = loaded[first : min(first + _ROWS_AT_ONCE, stop)]
         for name, known in names.items():
-            batch[name] = [_named(label, known) for label in batch[name]]
+            batch[name] = [_with_class_names(label, known) for label in batch[name]]
         for number, values in enumerate(zip(*batch.values(), strict=True), first + 1):
             yield dict(zip(batch, values, strict=True)), f"{source.name}:row {number}"
 
 
-def _labels(feature: Any) -> list[str] | None:
+def _class_names(feature: Any) -> list[str] | None:
     """The names of a class label, or of a list of them; None for another feature."""
     import datasets
 
@@ -212,12 +229,170 @@ def _labels(feature: Any) -> list[str] | None:
     return inner.names if isinstance(inner, datasets.ClassLabel) else None
 
 
-def _named(label: Any, known: list[str]) -> Any:
+def _with_class_names(label: Any, known: list[str]) -> Any:
     if isinstance(label, list):
-        return [_named(one, known) for one in label]
+        return [_with_class_names(one, known) for one in label]
     return None if label in (None, -1) else known[label]  # -1: a label that is not told
 
 
-def _check_column(source: Source, column: str | None, there: list[str]) -> None:
-    if column is not None and column not in there:
-        raise missing_column(source.name, column, there)
+# --- CoNLL columns: a word and its tags per line, a blank line between sentences ---
+
+
+_DOCSTART = "-DOCSTART-"  # begins a document in CoNLL-2003; it is no word
+
+
+def tagged_rows(source: Source) -> Iterator[tuple[dict[str, Any], str]]:
+    """The sentences of a file, each with the line that it begins in.
+
+    Columns are cut at tabs where a line has one, else at spaces. A row has a list of words under
+    ``tokens`` (the first column), of tags under ``tags`` (the last), and of what any column holds
+    under its number, the first being "0".
+
+    Raises:
+        DataError: A line of one column, or of another number of columns than the lines before it.
+    """
+    lines: list[list[str]] = []
+    origin, width = "", 0
+    for line in read_lines(source.path):
+        cells = _conll_cells(line.text)
+        if not cells or cells[0] == _DOCSTART:
+            if lines:
+                yield _conll_row(lines), origin
+            lines = []
+            continue
+        where = f"{source.name}:{line.number}"
+        width = width or _checked_conll_columns(len(cells), source, where)
+        if len(cells) != width:
+            raise DataError(
+                f"{where}: {len(cells)} columns where the lines before have {width}",
+                "put a word and its tags on each line, and a blank line between sentences",
+            )
+        origin = origin if lines else where
+        lines.append(cells)
+    if lines:
+        yield _conll_row(lines), origin
+
+
+def _conll_cells(line: str) -> list[str]:
+    # Not at every space of Unicode: some of them are words in Chinese data.
+    bare = line.strip("\r\n")
+    if "\t" in bare.strip("\t "):
+        return bare.split("\t")
+    return [cell for cell in bare.strip("\t").split(" ") if cell]
+
+
+def _conll_row(lines: list[list[str]]) -> dict[str, Any]:
+    columns = [list(column) for column in zip(*lines, strict=True)]
+    numbered = {str(number): column for number, column in enumerate(columns)}
+    return {"tokens": columns[0], "tags": columns[-1], **numbered}
+
+
+def _checked_conll_columns(width: int, source: Source, where: str) -> int:
+    if width < 2:
+        what = "a text file has no columns" if source.kind == "text" else "one column, and no tags"
+        raise DataError(
+            f"{where}: {what}",
+            "use csv, tsv or jsonl; or, for tagging, a word and its tag on each line",
+        )
+    return width
+
+
+# --- Reading comprehension as SQuAD publishes it: one JSON object whose ``data`` are articles ---
+#
+# An article has paragraphs, a paragraph a context and questions. A row is a question, in the flat
+# form that ``datasets`` has: id, title, context, question, answers (text, answer_start) and
+# is_impossible. ``data`` may also have the rows themselves.
+
+
+def is_nested(source: Source) -> bool:
+    """Whether a ``.json`` file is one object over its whole length, not an object a line."""
+    if ".json" not in source.path.suffixes:
+        return False
+    for line in read_lines(source.path):
+        if line.text.strip():
+            try:
+                first = json.loads(line.text)
+            except (ValueError, RecursionError):
+                return line.text.strip() == "{" or _whole_json(source) is not None
+            return isinstance(first, dict) and isinstance(first.get("data"), list)
+    return False
+
+
+def nested_rows(source: Source) -> Rows:
+    """The questions of a file, each with ``file: article/paragraph/question`` as its origin.
+
+    Args:
+        source: One that ``is_nested``.
+
+    Raises:
+        DataError: It is no JSON, or a part of it is missing or of another kind.
+    """
+    document = _whole_json(source)
+    if document is None:
+        raise DataError(
+            f"{source.name}: not JSON over its whole length",
+            "one JSON object a line, or one object with a list `data` as SQuAD has it",
+        )
+    for number, entry in enumerate(_squad_list(document, "data", source.name), 1):
+        where = f"{source.name}: article {number}"
+        if isinstance(entry, dict) and "paragraphs" in entry:
+            yield from _squad_questions(entry, number, source.name)
+        elif isinstance(entry, dict):
+            yield entry, f"{source.name}: {entry.get('id', f'row {number}')}"
+        else:
+            raise DataError(f"{where}: a {type(entry).__name__}, not an object")
+
+
+def _whole_json(source: Source) -> Any:
+    """The file as one JSON value; None if it is not."""
+    text = "".join(line.text for line in read_lines(source.path))
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _squad_questions(article: dict[str, Any], number: int, name: str) -> Rows:
+    title = str(article.get("title") or f"article {number}")
+    for place, paragraph in enumerate(_squad_list(article, "paragraphs", f"{name}: {title}"), 1):
+        where = f"{name}: {title}/{place}"
+        context = _squad_text(paragraph, "context", where)
+        for question in _squad_list(paragraph, "qas", where):
+            label = question.get("id") if isinstance(question, dict) else None
+            origin = f"{where}/{label}"
+            yield (
+                {
+                    "id": str(label),
+                    "title": title,
+                    "context": context,
+                    "question": _squad_text(question, "question", origin),
+                    "answers": _squad_answers(question, origin),
+                    "is_impossible": bool(question.get("is_impossible", False)),
+                },
+                origin,
+            )
+
+
+def _squad_answers(question: dict[str, Any], origin: str) -> dict[str, list[Any]] | None:
+    """None where the file does not tell them, as those of a test set."""
+    if question.get("answers") is None:
+        return None
+    found: dict[str, list[Any]] = {"text": [], "answer_start": []}
+    for answer in _squad_list(question, "answers", origin):
+        found["text"].append(_squad_text(answer, "text", f"{origin}: an answer"))
+        found["answer_start"].append(answer.get("answer_start"))
+    return found
+
+
+def _squad_list(values: Any, key: str, where: str) -> list[Any]:
+    found = values.get(key) if isinstance(values, dict) else None
+    if not isinstance(found, list):
+        raise DataError(f"{where}: no list {key!r}", "SQuAD's form: data, paragraphs, qas, answers")
+    return found
+
+
+def _squad_text(values: Any, key: str, where: str) -> str:
+    found = values.get(key) if isinstance(values, dict) else None
+    if not isinstance(found, str):
+        raise DataError(f"{where}: no text {key!r}", "SQuAD's form: data, paragraphs, qas, answers")
+    return found

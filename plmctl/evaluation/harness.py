@@ -13,16 +13,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from plmctl import families
-from plmctl.config.run import ComputeConfig
+from plmctl.config.sections import ComputeConfig
 from plmctl.errors import ConfigError
-from plmctl.evaluation.language import family_of
-from plmctl.evaluation.masked import Masked
-from plmctl.evaluation.measures import Subject
-from plmctl.evaluation.prompting.continuations import Continuation, score, score_ids
-from plmctl.evaluation.prompting.encoding import Encoded
-from plmctl.evaluation.prompting.generation import Decoding, prompted, write
-from plmctl.evaluation.prompting.model import Generative, load
+from plmctl.evaluation.completions import (
+    CompletionScore,
+    EncodedCompletion,
+    MaskedCompletions,
+    score_completions,
+    score_encoded,
+)
+from plmctl.evaluation.generation import Decoding, encode_prompt, generate_texts
+from plmctl.evaluation.model import EvaluatedModel, LoadedGenerator, family_of, load_generator
+from plmctl.families.base import get_family
 from plmctl.training.engine import make_accelerator
 
 try:
@@ -63,11 +65,11 @@ class PlmctlModel(LM):  # type: ignore[misc]  # theirs
         self._sentinel = sentinel
         self._name = pretrained
         family = family_of(pretrained)
-        if "mlm" in families.get(family).HEADS:
-            subject = Subject(pretrained, 0, self._size, accelerator)
-            self._model: Generative | Masked = Masked(subject, seq_len)
+        if "mlm" in get_family(family).HEADS:
+            subject = EvaluatedModel(pretrained, 0, self._size, accelerator)
+            self._model: LoadedGenerator | MaskedCompletions = MaskedCompletions(subject, seq_len)
         else:
-            self._model = load(pretrained, accelerator, seq_len)
+            self._model = load_generator(pretrained, accelerator, seq_len)
 
     @property
     def tokenizer_name(self) -> str:
@@ -86,10 +88,10 @@ class PlmctlModel(LM):  # type: ignore[misc]  # theirs
             context, continuation = request.args
             bare = context.rstrip()
             pairs.append((bare, context[len(bare) :] + continuation))
-        if isinstance(self._model, Masked):
+        if isinstance(self._model, MaskedCompletions):
             found = self._model.score(pairs)
         else:
-            found = score(self._model, pairs, self._size, sentinel=self._sentinel)
+            found = score_completions(self._model, pairs, self._size, sentinel=self._sentinel)
         return [(one.log_prob, one.greedy) for one in found]
 
     def loglikelihood_rolling(
@@ -112,7 +114,7 @@ class PlmctlModel(LM):  # type: ignore[misc]  # theirs
             ConfigError: The model is an encoder, which writes no text.
         """
         model = self._model
-        if isinstance(model, Masked):
+        if isinstance(model, MaskedCompletions):
             raise ConfigError(f"{self._name}: an encoder writes no text", "leave such tasks out")
         alike: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
@@ -125,7 +127,7 @@ class PlmctlModel(LM):  # type: ignore[misc]  # theirs
         return [found[number] for number in range(len(requests))]
 
     def _generated(
-        self, model: Generative, contexts: Sequence[str], asked: dict[str, Any]
+        self, model: LoadedGenerator, contexts: Sequence[str], asked: dict[str, Any]
     ) -> list[str]:
         until = asked.get("until") or []
         stops = [until] if isinstance(until, str) else list(until)
@@ -140,13 +142,16 @@ class PlmctlModel(LM):  # type: ignore[misc]  # theirs
             sentinel=self._sentinel,
         )
         prompts = [
-            prompted(model, found.ids, limit, sentinel=self._sentinel)
+            encode_prompt(model, found.ids, limit, sentinel=self._sentinel)
             for found in model.plain.encode_batch(list(contexts), add_special_tokens=False)
         ]
-        return [_until(one.text, stops) for one in write(model, prompts, decoding, self._size)]
+        return [
+            _until_first_stop(one.text, stops)
+            for one in generate_texts(model, prompts, decoding, self._size)
+        ]
 
-    def _rolled(self, text: str) -> list[Continuation]:
-        if isinstance(self._model, Masked):
+    def _rolled(self, text: str) -> list[CompletionScore]:
+        if isinstance(self._model, MaskedCompletions):
             return self._model.rolled(text)
         model = self._model
         ids = tuple(model.plain.encode(text, add_special_tokens=False).ids)
@@ -155,22 +160,24 @@ class PlmctlModel(LM):  # type: ignore[misc]  # theirs
             end = (int(model.tokenizer.eos_token_id or 0),)
             before = [(), *pieces[:-1]]
             windows = [
-                Encoded(model.start + piece, 1, source=(*prior[-(model.window - 1) :], *end))
+                EncodedCompletion(
+                    model.start + piece, 1, source=(*prior[-(model.window - 1) :], *end)
+                )
                 for piece, prior in zip(pieces, before, strict=True)
             ]
         else:
-            windows = _windows(model.start + ids, model.window)
-        return score_ids(model, windows, self._size)
+            windows = _rolling_windows(model.start + ids, model.window)
+        return score_encoded(model, windows, self._size)
 
 
-def _until(text: str, stops: Sequence[str]) -> str:
+def _until_first_stop(text: str, stops: Sequence[str]) -> str:
     """A text up to the first of its stops."""
     for stop in filter(None, stops):
         text = text.split(stop)[0]
     return text
 
 
-def _windows(ids: tuple[int, ...], size: int) -> list[Encoded]:
+def _rolling_windows(ids: tuple[int, ...], size: int) -> list[EncodedCompletion]:
     """Every id but the first predicted once, each window but the first reading ``size`` ids.
 
     Args:
@@ -181,7 +188,7 @@ def _windows(ids: tuple[int, ...], size: int) -> list[Encoded]:
     for at in range(1, len(ids), size):
         end = min(at + size, len(ids))
         begin = max(0, end - 1 - size)
-        windows.append(Encoded(ids[begin:end], at - begin))
+        windows.append(EncodedCompletion(ids[begin:end], at - begin))
     return windows
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl import families
 from plmctl.arrays import batches
 from plmctl.errors import ConfigError, DataError
-from plmctl.evaluation.language import family_of
+from plmctl.evaluation.model import family_of
+from plmctl.families.base import get_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -27,7 +27,7 @@ Span = tuple[int, int]
 """Characters [start, end) of a sentence."""
 Vectors = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Spans [T, 2] of a sentence's tokens, and their vectors [T, H]."""
-Reader = Callable[[Sequence[str]], list[Vectors]]
+VectorReader = Callable[[Sequence[str]], list[Vectors]]
 """Gives the vectors of each of some sentences."""
 
 # Runs of letters and digits, an apostrophe between them; a Han character or kana by itself.
@@ -36,7 +36,7 @@ _WORD = re.compile(rf"[{_CHARACTER}]|[^\W_{_CHARACTER}]+(?:['’][^\W_{_CHARACTE
 
 
 @dataclass(frozen=True)
-class Use:
+class WordUse:
     """A word where it stands.
 
     Attributes:
@@ -55,7 +55,7 @@ class Use:
         return self.sentence[self.span[0] : self.span[1]]
 
 
-def find_use(word: str, sentences: Sequence[str]) -> Use:
+def find_use(word: str, sentences: Sequence[str]) -> WordUse:
     """The first use of a word.
 
     Raises:
@@ -64,7 +64,7 @@ def find_use(word: str, sentences: Sequence[str]) -> Use:
     for sentence in sentences:
         for span in spans_of(sentence, word):
             if sentence[slice(*span)].casefold() == word.casefold():
-                return Use(sentence, span)
+                return WordUse(sentence, span)
     raise DataError(f"{word!r} is in none of {len(sentences)} sentences", "is it spelt as there?")
 
 
@@ -81,12 +81,12 @@ def spans_of(sentence: str, word: str) -> list[Span]:
 
 
 def nearest(
-    read: Reader, use: Use, sentences: Sequence[str], count: int, batch_size: int
-) -> tuple[list[Use], int]:
+    read: VectorReader, use: WordUse, sentences: Sequence[str], count: int, batch_size: int
+) -> tuple[list[WordUse], int]:
     """The uses of words that are nearest to one of them, the nearest first.
 
     Args:
-        read: See ``reader``.
+        read: See ``vector_reader``.
         use: What is asked about; it is left out of the answer.
         sentences: Where to look.
         count: How many.
@@ -99,21 +99,21 @@ def nearest(
         DataError: The word stands behind the positions that the model has.
     """
     (vectors,) = read([use.sentence])
-    (asked,) = _of_words(vectors, [use.span])
+    (asked,) = _word_vectors(vectors, [use.span])
     if asked is None:
         raise DataError(
             f"{use.word!r} stands behind the last position of the model",
             "give a shorter sentence",
         )
-    best: list[tuple[float, int, int, Use]] = []
+    best: list[tuple[float, int, int, WordUse]] = []
     unseen = 0
-    for number, span, vector in _uses(read, use, sentences, batch_size):
+    for number, span, vector in _word_uses(read, use, sentences, batch_size):
         if vector is None:
             unseen += 1
             continue
         similarity = float(vector @ asked)
         # Of equal ones the first in the text comes first.
-        entry = (similarity, -number, -span[0], Use(sentences[number], span, similarity))
+        entry = (similarity, -number, -span[0], WordUse(sentences[number], span, similarity))
         if len(best) < count:
             heapq.heappush(best, entry)
         elif entry > best[0]:
@@ -121,8 +121,8 @@ def nearest(
     return [entry[3] for entry in sorted(best, reverse=True)], unseen
 
 
-def _uses(
-    read: Reader, use: Use, sentences: Sequence[str], batch_size: int
+def _word_uses(
+    read: VectorReader, use: WordUse, sentences: Sequence[str], batch_size: int
 ) -> Iterator[tuple[int, Span, NDArray[np.float32] | None]]:
     """The number of its sentence, its place and its vector, of each use of the word."""
     lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
@@ -130,12 +130,12 @@ def _uses(
         batch = [sentences[number] for number in which]
         for number, sentence, vectors in zip(which.tolist(), batch, read(batch), strict=True):
             spans = spans_of(sentence, use.word)
-            for span, vector in zip(spans, _of_words(vectors, spans), strict=True):
+            for span, vector in zip(spans, _word_vectors(vectors, spans), strict=True):
                 if (sentence, span) != (use.sentence, use.span):
                     yield number, span, vector
 
 
-def _of_words(vectors: Vectors, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
+def _word_vectors(vectors: Vectors, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
     """The mean vector of each word's tokens, of length 1; None where the model saw none of them."""
     places, states = vectors
     found: list[NDArray[np.float32] | None] = []
@@ -146,7 +146,7 @@ def _of_words(vectors: Vectors, spans: Sequence[Span]) -> list[NDArray[np.float3
     return found
 
 
-def reader(model: str, layer: int, device: Any) -> Reader:
+def vector_reader(model: str, layer: int, device: Any) -> VectorReader:
     """What gives the vectors of sentences' tokens.
 
     Args:
@@ -160,11 +160,11 @@ def reader(model: str, layer: int, device: Any) -> Reader:
     import torch
     from transformers import AutoModel
 
-    from plmctl.modeling.load import load_network
+    from plmctl.models.load import load_network
     from plmctl.tokenization.load import load_tokenizer
 
     family = family_of(model)
-    heads = families.get(family).HEADS
+    heads = get_family(family).HEADS
     if family != "elmo" and "mlm" not in heads:
         raise ConfigError(
             f"{model}: a {family} model sees only what stands before a word, or is made to write",
@@ -178,7 +178,7 @@ def reader(model: str, layer: int, device: Any) -> Reader:
         )
     network.to(device).train(False)
     tokenizer = load_tokenizer(model)
-    read = _elmo if family == "elmo" else _encoder
+    read = _elmo_vectors if family == "elmo" else _encoder_vectors
 
     def vectors(sentences: Sequence[str]) -> list[Vectors]:
         with torch.inference_mode():
@@ -187,12 +187,12 @@ def reader(model: str, layer: int, device: Any) -> Reader:
     return vectors
 
 
-def _elmo(
+def _elmo_vectors(
     network: Any, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], layer: int
 ) -> list[Vectors]:
     import torch
 
-    from plmctl.modeling.elmo.characters import encode_sentences
+    from plmctl.models.elmo import encode_sentences
 
     backend: Any = tokenizer
     cut = backend.backend_tokenizer.pre_tokenizer.pre_tokenize_str
@@ -205,11 +205,11 @@ def _elmo(
     ]
 
 
-def _encoder(
+def _encoder_vectors(
     network: Any, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], layer: int
 ) -> list[Vectors]:
     """Special tokens and padding have empty spans, so that no word is of them."""
-    from plmctl.modeling.auto import longest_input
+    from plmctl.models.load import longest_input
 
     batch = tokenizer(
         list(sentences),

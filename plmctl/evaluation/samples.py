@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-_TOP = 5
+_TOP_TOKENS = 5
 _NEW_TOKENS = 40
 
 
-def fill_mask(folder: str, texts: Sequence[str], top: int = _TOP) -> list[dict[str, Any]]:
+def fill_mask(folder: str, texts: Sequence[str], top: int = _TOP_TOKENS) -> list[dict[str, Any]]:
     """The most probable tokens for the mask in each text.
 
     Args:
@@ -23,7 +23,7 @@ def fill_mask(folder: str, texts: Sequence[str], top: int = _TOP) -> list[dict[s
     import torch
     from transformers import AutoModelForMaskedLM
 
-    from plmctl.modeling.load import load_network
+    from plmctl.models.load import load_network
     from plmctl.tokenization.load import load_tokenizer
 
     tokenizer: Any = load_tokenizer(folder)
@@ -42,7 +42,7 @@ def fill_mask(folder: str, texts: Sequence[str], top: int = _TOP) -> list[dict[s
     return found
 
 
-def answer(
+def generate_answers(
     folder: str, inputs: Sequence[Sequence[int]], new_tokens: int = _NEW_TOKENS
 ) -> list[dict[str, str]]:
     """What an encoder-decoder says to each input, greedily.
@@ -55,14 +55,13 @@ def answer(
     Returns:
         For each: ``prompt`` without the end token, and ``text`` without special tokens.
     """
-    from plmctl.tokenization.load import load_tokenizer
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.tokenization.load import Vocab, load_tokenizer
 
     tokenizer = load_tokenizer(folder)
     vocab = Vocab.from_folder(folder)
     unsaid = {vocab.pad, vocab.eos, *vocab.sentinels}
     found = []
-    for ids, said in zip(inputs, _written(folder, inputs, new_tokens), strict=True):
+    for ids, said in zip(inputs, _generated_ids(folder, inputs, new_tokens), strict=True):
         words = [id_ for id_ in said if id_ not in unsaid]
         found.append(
             {"prompt": str(tokenizer.decode(list(ids[:-1]))), "text": str(tokenizer.decode(words))}
@@ -81,8 +80,7 @@ def fill_sentinels(folder: str, texts: Sequence[str]) -> list[dict[str, Any]]:
         For each text: ``text`` and ``fills``, the sentinels of the text in its order, and what is
         written for each; None for one that the model leaves out.
     """
-    from plmctl.tokenization.load import load_tokenizer
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.tokenization.load import Vocab, load_tokenizer
 
     tokenizer: Any = load_tokenizer(folder)
     vocab = Vocab.from_folder(folder)
@@ -91,7 +89,7 @@ def fill_sentinels(folder: str, texts: Sequence[str]) -> list[dict[str, Any]]:
     inputs = [[*ids, vocab.eos or 0] for ids in plain]
     room = [_NEW_TOKENS * sum(id_ in names for id_ in ids) for ids in plain]
     found = []
-    written = _written(folder, inputs, max(room, default=0))
+    written = _generated_ids(folder, inputs, max(room, default=0))
     for text, ids, said in zip(texts, plain, written, strict=True):
         spans: dict[int, list[int]] = {}
         inside = None
@@ -111,7 +109,9 @@ def fill_sentinels(folder: str, texts: Sequence[str]) -> list[dict[str, Any]]:
     return found
 
 
-def _written(folder: str, inputs: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
+def _generated_ids(
+    folder: str, inputs: Sequence[Sequence[int]], new_tokens: int
+) -> list[list[int]]:
     """The ids that an encoder-decoder writes to each input, greedily."""
     import torch
 
@@ -128,7 +128,7 @@ def _written(folder: str, inputs: Sequence[Sequence[int]], new_tokens: int) -> l
     return found
 
 
-def go_on(
+def continue_texts(
     folder: str, prompts: Sequence[str], new_tokens: int = _NEW_TOKENS
 ) -> list[dict[str, str]]:
     """Each prompt gone on with by a causal model, greedily but never repeating three tokens.
@@ -138,7 +138,7 @@ def go_on(
     """
     from transformers import AutoModelForCausalLM
 
-    from plmctl.modeling.load import load_network
+    from plmctl.models.load import load_network
     from plmctl.tokenization.load import load_tokenizer
 
     tokenizer: Any = load_tokenizer(folder)

@@ -1,4 +1,7 @@
-"""Scoring a network by a step's losses, over all processes, each target counted once."""
+"""A network on a whole set: its losses and accuracies, or its answer to every row.
+
+Sums are taken over the set and over all processes, and each target is counted once.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,21 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from plmctl.arrays import batches
+
 if TYPE_CHECKING:
+    import torch
     from accelerate import Accelerator
 
-    from plmctl.modeling.batch import Batch
-    from plmctl.modeling.network import Network
-    from plmctl.training.stop import StopRequest
+    from plmctl.models.batch import Batch
+    from plmctl.models.network import Network
+    from plmctl.run.stop import StopRequest
+    from plmctl.tasks.base import Answer, TaskExamples
+
+
+# --- Losses and accuracies of an objective or a task ---
 
 
 def score(
@@ -41,12 +53,12 @@ def score(
     """
     import torch
 
+    from plmctl.run.stop import StopAsked
     from plmctl.training.data import weight
-    from plmctl.training.stop import StopAsked
 
     network.eval()
     with torch.inference_mode(), accelerator.autocast(), network.apart():
-        totals = _totals(accelerator, network, step, batches, stop)
+        totals = _sums_of_process(accelerator, network, step, batches, stop)
     vector = torch.tensor(list(totals.values()), dtype=torch.float64, device=accelerator.device)
     reduced = accelerator.reduce(vector, reduction="sum").tolist()
     totals = dict(zip(totals, reduced, strict=True))
@@ -65,7 +77,7 @@ def score(
     }
 
 
-def _totals(
+def _sums_of_process(
     accelerator: Accelerator,
     network: Network,
     step: Any,
@@ -84,3 +96,32 @@ def _totals(
         for part, count in batch.counts().items():
             totals[f"{part}/count"] += count
     return totals
+
+
+# --- Answers of a finetuned network ---
+
+
+_BATCH_TOKENS = 16_384  # of a batch: rows times the longest of them
+
+
+def answers(network: Network, examples: TaskExamples, device: torch.device) -> list[Answer]:
+    """One answer a row, in the order of the rows; batched by length, which changes no answer.
+
+    Args:
+        network: Not wrapped for several processes.
+        examples: Of a task.
+        device: Where the network is.
+    """
+    import torch
+
+    network.eval()
+    lengths = examples.lengths()
+    found: dict[str, list[Any]] = {}
+    with torch.inference_mode():
+        for which in batches(lengths, cells=_BATCH_TOKENS):
+            batch = examples.collate(np.zeros_like(which), which).to(device)
+            for name, output in examples.outputs(network, batch).items():
+                rows = found.setdefault(name, [None] * len(lengths))
+                for place, row in zip(which, output.cpu().numpy(), strict=True):
+                    rows[place] = row
+    return examples.answers(found)

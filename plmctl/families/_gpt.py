@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from plmctl.config.members import ModelConfig
-from plmctl.families._project import Project, logits
+from plmctl.config.base import ModelConfig
+from plmctl.families.base import Project, project_to_logits
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import GPT2LMHeadModel, PreTrainedModel
 
-    from plmctl.modeling.load import NewHeads
+    from plmctl.models.load import NewHeads
 
 DROPOUT = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 
@@ -86,7 +86,7 @@ def load(
     """A pretrained model with its language-model head, in float32, its config changed."""
     from transformers import GPT2LMHeadModel
 
-    from plmctl.modeling.load import load_network
+    from plmctl.models.load import load_network
 
     loaded = load_network(GPT2LMHeadModel, folder, new_heads=new_heads, **changes)
     model: PreTrainedModel = loaded.network
@@ -102,7 +102,7 @@ def forward(
     model: GPT2LMHeadModel,
     input_ids: Tensor,
     position_ids: Tensor | None = None,
-    project: Project = logits,
+    project: Project = project_to_logits,
 ) -> dict[str, Tensor]:
     """Logits at every position.
 
@@ -116,6 +116,6 @@ def forward(
     Returns:
         lm: [B, T, V].
     """
-    from plmctl.modeling.left_to_right import hidden_states
+    from plmctl.models.fast.gpt import hidden_states
 
     return {"lm": project(hidden_states(model, input_ids, position_ids), model.lm_head)}

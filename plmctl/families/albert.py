@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from plmctl.config.members import ModelConfig
-from plmctl.families._project import Project
-from plmctl.families._project import logits as logits_of
+from plmctl.config.base import ModelConfig
+from plmctl.families.base import Project
+from plmctl.families.base import project_to_logits as logits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import AlbertForMaskedLM, AlbertForPreTraining, PreTrainedModel
 
-    from plmctl.modeling.load import NewHeads
+    from plmctl.models.load import NewHeads
 
 OBJECTIVE = "mlm+sop"
 TOKENIZER = "unigram"
@@ -89,7 +89,7 @@ def build(
     """
     from transformers import AlbertConfig
 
-    from plmctl.modeling.initialization import truncated_normal_
+    from plmctl.models.parameters import truncated_normal_
 
     layers, hidden, heads = SIZES[config.size]
     if config.hidden_size:
@@ -124,7 +124,7 @@ def load(
     folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
 ) -> PreTrainedModel:
     """A pretrained model with the heads that ``parts`` ask for, in float32, its config changed."""
-    from plmctl.modeling.load import load_network
+    from plmctl.models.load import load_network
 
     loaded = load_network(_class(parts), folder, new_heads=new_heads, **changes)
     model: PreTrainedModel = loaded.network
@@ -163,7 +163,7 @@ def forward(
     Returns:
         mlm: [K, V]; sop: [B, 2] if the model has that head.
     """
-    from plmctl.modeling.encoder import encode
+    from plmctl.models.fast.encoder import encode
 
     whole: Any = model  # transformers types its submodules as tensors or modules
     hidden_KH, pooled_BH = encode(

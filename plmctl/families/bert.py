@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from plmctl.families._encoder import ENCODER_DROPOUT, EncoderConfig, fields
-from plmctl.families._project import Project
-from plmctl.families._project import logits as logits_of
+from plmctl.families.base import ENCODER_DROPOUT, EncoderConfig, Project, encoder_fields
+from plmctl.families.base import project_to_logits as logits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import BertForMaskedLM, BertForPreTraining, PreTrainedModel
 
-    from plmctl.modeling.load import NewHeads
+    from plmctl.models.load import NewHeads
 
 OBJECTIVE = "mlm+nsp"
 TOKENIZER = "wordpiece"
@@ -51,10 +50,10 @@ def build(
     """
     from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
-    from plmctl.modeling.initialization import truncated_normal_
+    from plmctl.models.parameters import truncated_normal_
 
     network = BertConfig(
-        **fields(config, SIZES[config.size], vocab_size=vocab_size, pad_id=pad_id),
+        **encoder_fields(config, SIZES[config.size], vocab_size=vocab_size, pad_id=pad_id),
         hidden_act="gelu_pytorch_tanh",  # what the published code computes
         type_vocab_size=2,
         layer_norm_eps=1e-12,
@@ -70,7 +69,7 @@ def load(
     """A pretrained model with the heads that ``parts`` ask for, in float32, its config changed."""
     from transformers import BertForMaskedLM, BertForPreTraining
 
-    from plmctl.modeling.load import load_network
+    from plmctl.models.load import load_network
 
     cls = BertForPreTraining if "nsp" in parts else BertForMaskedLM
     model: PreTrainedModel = load_network(cls, folder, new_heads=new_heads, **changes).network
@@ -103,7 +102,7 @@ def forward(
     Returns:
         mlm: [K, V]; nsp: [B, 2] if the model has that head.
     """
-    from plmctl.modeling.encoder import encode
+    from plmctl.models.fast.encoder import encode
 
     whole: Any = model  # transformers types its submodules as tensors or modules
     hidden_KH, pooled_BH = encode(

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from plmctl.config.members import ModelConfig
-from plmctl.families._project import Project
-from plmctl.families._project import logits as logits_of
+from plmctl.config.base import ModelConfig
+from plmctl.families.base import Project
+from plmctl.families.base import project_to_logits as logits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import DistilBertForMaskedLM, PreTrainedModel
 
-    from plmctl.modeling.load import NewHeads
+    from plmctl.models.load import NewHeads
 
 OBJECTIVE = "distillation"
 TOKENIZER = "wordpiece"
@@ -110,8 +110,8 @@ def begin_as(model: PreTrainedModel, teacher: str) -> None:
     """Give a student the weights of alternate layers of a BERT folder, its embeddings and head."""
     from transformers import BertForMaskedLM
 
-    from plmctl.modeling.load import load_network
-    from plmctl.modeling.teacher import begin_as
+    from plmctl.models.load import load_network
+    from plmctl.models.teacher import begin_as
 
     begin_as(model, load_network(BertForMaskedLM, teacher).network, _IN_BERT)
 
@@ -122,7 +122,7 @@ def load(
     """A pretrained model with its masked-token head, in float32, its config changed."""
     from transformers import DistilBertForMaskedLM
 
-    from plmctl.modeling.load import load_network
+    from plmctl.models.load import load_network
 
     loaded = load_network(DistilBertForMaskedLM, folder, new_heads=new_heads, **changes)
     model: PreTrainedModel = loaded.network
@@ -155,7 +155,7 @@ def forward(
     Returns:
         mlm: [K, V]; hidden: [K, H].
     """
-    from plmctl.modeling.encoder import encode
+    from plmctl.models.fast.encoder import encode
 
     whole: Any = model  # transformers types its submodules as tensors or modules
     hidden_KH, _ = encode(

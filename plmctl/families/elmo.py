@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from plmctl.config.members import ModelConfig
+from plmctl.config.base import ModelConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from plmctl.modeling.elmo import ElmoForPreTraining
-    from plmctl.modeling.load import NewHeads
+    from plmctl.models.elmo import ElmoForPreTraining
+    from plmctl.models.load import NewHeads
 
 OBJECTIVE = "bilm"
 TOKENIZER = "word"
@@ -65,7 +65,7 @@ def build(
         pad_id: Not used: rows have no padding.
         parts: Parts of the loss; both directions share the one head.
     """
-    from plmctl.modeling.elmo import ElmoConfig, ElmoForPreTraining
+    from plmctl.models.elmo import ElmoConfig, ElmoForPreTraining
 
     cell, projection, highway = SIZES[config.size]
     filters = _TINY_FILTERS if config.size == "tiny" else _FILTERS
@@ -88,8 +88,8 @@ def load(
     folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
 ) -> PreTrainedModel:
     """A pretrained model with its language-model head, in float32, its config changed."""
-    from plmctl.modeling.elmo import ElmoForPreTraining
-    from plmctl.modeling.load import load_network
+    from plmctl.models.elmo import ElmoForPreTraining
+    from plmctl.models.load import load_network
 
     loaded = load_network(ElmoForPreTraining, folder, new_heads=new_heads, **changes)
     model: PreTrainedModel = loaded.network
@@ -121,7 +121,7 @@ def forward(
     Returns:
         forward, backward: [B, T, V], or [B, T, 1 + S] with the true word first; state.
     """
-    from plmctl.modeling.sampled import sampled_logits
+    from plmctl.models.losses import sampled_logits
 
     if not sampled:
         out = model(characters, words, state)

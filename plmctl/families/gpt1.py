@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from plmctl.config.members import ModelConfig
-from plmctl.families._project import Project, logits
+from plmctl.config.base import ModelConfig
+from plmctl.families.base import Project, project_to_logits
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import OpenAIGPTLMHeadModel, PreTrainedModel
 
-    from plmctl.modeling.load import NewHeads
+    from plmctl.models.load import NewHeads
 
 OBJECTIVE = "clm"
 TOKENIZER = "bpe"
@@ -70,7 +70,7 @@ def build(
     from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
     from transformers.pytorch_utils import Conv1D
 
-    from plmctl.modeling.gpt1_attention import fuse
+    from plmctl.models.fast.gpt import fuse_gpt1_attention
 
     layers, width = SIZES[config.size]
     width = config.n_embd or width
@@ -92,7 +92,7 @@ def build(
     for module in model.modules():
         if isinstance(module, Conv1D):
             nn.init.normal_(module.weight, std=config.initializer_range)
-    return fuse(model)
+    return fuse_gpt1_attention(model)
 
 
 def load(
@@ -101,11 +101,11 @@ def load(
     """A pretrained model with its language-model head, in float32, its config changed."""
     from transformers import OpenAIGPTLMHeadModel
 
-    from plmctl.modeling.gpt1_attention import fuse
-    from plmctl.modeling.load import load_network
+    from plmctl.models.fast.gpt import fuse_gpt1_attention
+    from plmctl.models.load import load_network
 
     loaded = load_network(OpenAIGPTLMHeadModel, folder, new_heads=new_heads, **changes)
-    model: PreTrainedModel = fuse(loaded.network)
+    model: PreTrainedModel = fuse_gpt1_attention(loaded.network)
     return model
 
 
@@ -118,7 +118,7 @@ def forward(
     model: OpenAIGPTLMHeadModel,
     input_ids: Tensor,
     position_ids: Tensor | None = None,
-    project: Project = logits,
+    project: Project = project_to_logits,
 ) -> dict[str, Tensor]:
     """Logits at every position.
 
@@ -132,6 +132,6 @@ def forward(
     Returns:
         lm: [B, T, V].
     """
-    from plmctl.modeling.left_to_right import hidden_states
+    from plmctl.models.fast.gpt import hidden_states
 
     return {"lm": project(hidden_states(model, input_ids, position_ids), model.lm_head)}

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from plmctl.errors import ConfigError
-from plmctl.families._encoder import ENCODER_DROPOUT, EncoderConfig, fields
-from plmctl.families._project import Project
-from plmctl.families._project import logits as logits_of
+from plmctl.families.base import ENCODER_DROPOUT, EncoderConfig, Project, encoder_fields
+from plmctl.families.base import project_to_logits as logits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, RobertaForMaskedLM
 
-    from plmctl.modeling.load import NewHeads
+    from plmctl.models.load import NewHeads
 
 OBJECTIVE = "mlm"
 TOKENIZER = "byte_bpe"
@@ -72,7 +71,7 @@ def build(
             "use a tokenizer with the padding token at 0 or 1, as `family: roberta` trains it",
         )
     network = RobertaConfig(
-        **fields(config, SIZES[config.size], vocab_size=vocab_size, pad_id=pad_id),
+        **encoder_fields(config, SIZES[config.size], vocab_size=vocab_size, pad_id=pad_id),
         hidden_act="gelu",
         type_vocab_size=1,
         layer_norm_eps=1e-5,
@@ -86,7 +85,7 @@ def load(
     """A pretrained model with its masked-token head, in float32, its config changed."""
     from transformers import RobertaForMaskedLM
 
-    from plmctl.modeling.load import load_network
+    from plmctl.models.load import load_network
 
     loaded = load_network(RobertaForMaskedLM, folder, new_heads=new_heads, **changes)
     model: PreTrainedModel = loaded.network
@@ -121,7 +120,7 @@ def forward(
     """
     from torch.nn.functional import gelu
 
-    from plmctl.modeling.encoder import encode
+    from plmctl.models.fast.encoder import encode
 
     whole: Any = model  # transformers types its submodules as tensors or modules
     # As transformers counts them, but from the mask: a random token may be the padding token.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from plmctl.families._encoder import ENCODER_DROPOUT, EncoderConfig, fields
-from plmctl.families._project import Project
-from plmctl.families._project import logits as logits_of
+from plmctl.families.base import ENCODER_DROPOUT, EncoderConfig, Project, encoder_fields
+from plmctl.families.base import project_to_logits as logits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import BertForMaskedLM, PreTrainedModel
 
-    from plmctl.modeling.load import NewHeads
+    from plmctl.models.load import NewHeads
 
 OBJECTIVE = "mlm+sbo"
 TOKENIZER = "wordpiece"
@@ -56,14 +55,14 @@ def build(
     from transformers import BertConfig, BertForMaskedLM
 
     network = BertConfig(
-        **fields(config, SIZES[config.size], vocab_size=vocab_size, pad_id=pad_id),
+        **encoder_fields(config, SIZES[config.size], vocab_size=vocab_size, pad_id=pad_id),
         hidden_act="gelu",  # SpanBERT is a PyTorch program: the exact function, not BERT's tanh
         type_vocab_size=2,
         layer_norm_eps=1e-12,
     )
     if "sbo" not in parts:
         return BertForMaskedLM(network)
-    from plmctl.modeling.span_boundary import SpanBert
+    from plmctl.models.spanbert import SpanBert
 
     return SpanBert(network, PLACES)
 
@@ -74,13 +73,13 @@ def load(
     """A pretrained model with the heads that ``parts`` ask for, in float32, its config changed."""
     from transformers import BertForMaskedLM
 
-    from plmctl.modeling.load import load_network
+    from plmctl.models.load import load_network
 
     if "sbo" not in parts:
         loaded = load_network(BertForMaskedLM, folder, new_heads=new_heads, **changes)
         model: PreTrainedModel = loaded.network
         return model
-    from plmctl.modeling.span_boundary import SpanBert
+    from plmctl.models.spanbert import SpanBert
 
     return SpanBert.from_folder(folder, PLACES, new_heads=new_heads, **changes)
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from plmctl.config.members import ModelConfig
-from plmctl.families._project import Project
-from plmctl.families._project import logits as logits_of
+from plmctl.config.base import ModelConfig
+from plmctl.families.base import Project
+from plmctl.families.base import project_to_logits as logits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
-    from plmctl.modeling.load import NewHeads
+    from plmctl.models.load import NewHeads
 
 OBJECTIVE = "span_corruption"
 TOKENIZER = "unigram"
@@ -106,7 +106,7 @@ def load(
     """A pretrained model with its head, in float32, its config changed."""
     from transformers import T5ForConditionalGeneration
 
-    from plmctl.modeling.load import load_network, tell_or_refuse
+    from plmctl.models.load import load_network, tell_or_refuse
 
     loaded = load_network(T5ForConditionalGeneration, folder, new_heads=new_heads, **changes)
     t5 = loaded.network

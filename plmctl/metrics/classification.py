@@ -1,10 +1,11 @@
-"""Metrics as pure functions of NumPy arrays, with the edge cases settled.
+"""Metrics of classification and regression: pure functions of NumPy arrays, edge cases settled.
 
 The arithmetic is scikit-learn's and SciPy's. What they leave undefined is settled the same way
 everywhere: a class that was never predicted has precision 0, a constant side has correlation 0,
-and nothing to score is a DataError. ``plmctl.metrics.modules`` wraps each of these as an
-``evaluate`` module.
+and nothing to score is a DataError. ``plmctl.metrics.modules`` wraps them as ``evaluate`` modules.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -13,14 +14,63 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from plmctl.arrays import Floats
 from plmctl.errors import DataError
+
+# --- One label per row ---
+
+
+def classification_metrics(
+    predictions: ArrayLike,
+    references: ArrayLike,
+    labels: Sequence[str],
+    *,
+    positive: int | None = None,
+) -> dict[str, Any]:
+    """All that is shown of a classifier, in plain types.
+
+    Args:
+        predictions: [N] predicted label numbers.
+        references: [N] true ones.
+        labels: Names by number.
+        positive: The label whose F1 is ``f1``, where there are two; None: the second.
+
+    Returns:
+        accuracy, majority (accuracy of the most frequent label), f1 (of two labels), f1_macro,
+        f1_weighted, matthews, per_class (label, precision, recall, f1, support) and confusion
+        (labels; matrix: rows are the truth, columns the prediction).
+    """
+    from sklearn.metrics import precision_recall_fscore_support
+
+    predicted, expected = _checked(predictions, references)
+    matrix = confusion(predicted, expected, len(labels))
+    columns = precision_recall_fscore_support(
+        expected, predicted, labels=range(len(labels)), zero_division=0
+    )
+    names = ("precision", "recall", "f1", "support")
+    per_class = [
+        {"label": label, **{n: c[k].item() for n, c in zip(names, columns, strict=True)}}
+        for k, label in enumerate(labels)
+    ]
+    two = len(labels) == 2
+    return {
+        "accuracy": accuracy(predicted, expected),
+        "majority": majority(expected),
+        **({"f1": per_class[-1 if positive is None else positive]["f1"]} if two else {}),
+        "f1_macro": f1(predicted, expected),
+        "f1_weighted": f1(predicted, expected, "weighted"),
+        "matthews": matthews(predicted, expected),
+        "per_class": per_class,
+        "confusion": {"labels": list(labels), "matrix": matrix.tolist()},
+    }
+
 
 Average = Literal["macro", "micro", "weighted", "binary"]
 
 
 def accuracy(predictions: ArrayLike, references: ArrayLike) -> float:
     """Share of equal entries."""
-    predicted, expected = _both(predictions, references)
+    predicted, expected = _checked(predictions, references)
     return float((predicted == expected).mean())
 
 
@@ -58,31 +108,15 @@ def matthews(predictions: ArrayLike, references: ArrayLike) -> float:
     """Matthews correlation, for any number of classes; 0 where one side is constant."""
     from sklearn.metrics import matthews_corrcoef
 
-    predicted, expected = _both(predictions, references)
+    predicted, expected = _checked(predictions, references)
     if min(np.unique(predicted).size, np.unique(expected).size) < 2:
         return 0.0
     return float(matthews_corrcoef(expected, predicted))
 
 
-def pearson(predictions: ArrayLike, references: ArrayLike) -> float:
-    """Pearson correlation; 0 where one side is constant."""
-    from scipy.stats import pearsonr
-
-    predicted, expected = _numbers(predictions, references)
-    return float(pearsonr(predicted, expected).statistic) if _vary(predicted, expected) else 0.0
-
-
-def spearman(predictions: ArrayLike, references: ArrayLike) -> float:
-    """Spearman rank correlation, ties at their mean rank; 0 where one side is constant."""
-    from scipy.stats import spearmanr
-
-    predicted, expected = _numbers(predictions, references)
-    return float(spearmanr(predicted, expected).statistic) if _vary(predicted, expected) else 0.0
-
-
 def majority(references: ArrayLike) -> float:
     """Accuracy of always naming the most frequent label: what any model has to beat."""
-    expected, _ = _both(references, references)
+    expected, _ = _checked(references, references)
     _, counts = np.unique(expected, return_counts=True)
     return float(counts.max() / counts.sum())
 
@@ -121,7 +155,7 @@ def confusion(predictions: ArrayLike, references: ArrayLike, classes: int) -> ND
     """
     from sklearn.metrics import confusion_matrix
 
-    predicted, expected = _both(predictions, references)
+    predicted, expected = _checked(predictions, references)
     for found in (predicted, expected):
         if found.min() < 0 or found.max() >= classes:
             raise DataError(f"class numbers {found.min()} to {found.max()} of {classes} classes")
@@ -129,57 +163,12 @@ def confusion(predictions: ArrayLike, references: ArrayLike, classes: int) -> ND
     return matrix
 
 
-def classification(
-    predictions: ArrayLike,
-    references: ArrayLike,
-    labels: Sequence[str],
-    *,
-    positive: int | None = None,
-) -> dict[str, Any]:
-    """All that is shown of a classifier, in plain types.
-
-    Args:
-        predictions: [N] predicted label numbers.
-        references: [N] true ones.
-        labels: Names by number.
-        positive: The label whose F1 is ``f1``, where there are two; None: the second.
-
-    Returns:
-        accuracy, majority (accuracy of the most frequent label), f1 (of two labels), f1_macro,
-        f1_weighted, matthews, per_class (label, precision, recall, f1, support) and confusion
-        (labels; matrix: rows are the truth, columns the prediction).
-    """
-    from sklearn.metrics import precision_recall_fscore_support
-
-    predicted, expected = _both(predictions, references)
-    matrix = confusion(predicted, expected, len(labels))
-    columns = precision_recall_fscore_support(
-        expected, predicted, labels=range(len(labels)), zero_division=0
-    )
-    names = ("precision", "recall", "f1", "support")
-    per_class = [
-        {"label": label, **{n: c[k].item() for n, c in zip(names, columns, strict=True)}}
-        for k, label in enumerate(labels)
-    ]
-    two = len(labels) == 2
-    return {
-        "accuracy": accuracy(predicted, expected),
-        "majority": majority(expected),
-        **({"f1": per_class[-1 if positive is None else positive]["f1"]} if two else {}),
-        "f1_macro": f1(predicted, expected),
-        "f1_weighted": f1(predicted, expected, "weighted"),
-        "matthews": matthews(predicted, expected),
-        "per_class": per_class,
-        "confusion": {"labels": list(labels), "matrix": matrix.tolist()},
-    }
-
-
 def _averaged(
     predictions: ArrayLike, references: ArrayLike, average: Average, positive: Any
 ) -> tuple[float, float, float]:
     from sklearn.metrics import precision_recall_fscore_support
 
-    predicted, expected = _both(predictions, references)
+    predicted, expected = _checked(predictions, references)
     if average == "binary":  # without scikit-learn's refusal of more than two classes
         predicted, expected = predicted == positive, expected == positive
     found = precision_recall_fscore_support(
@@ -188,7 +177,7 @@ def _averaged(
     return float(found[0]), float(found[1]), float(found[2])
 
 
-def _both(predictions: ArrayLike, references: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+def _checked(predictions: ArrayLike, references: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     predicted, expected = np.asarray(predictions), np.asarray(references)
     if predicted.shape != expected.shape:
         raise DataError(
@@ -200,10 +189,137 @@ def _both(predictions: ArrayLike, references: ArrayLike) -> tuple[NDArray[Any], 
     return predicted, expected
 
 
-def _numbers(
+# --- Several labels per row, or none: each label is a yes or a no ---
+
+
+def subset_accuracy(predictions: ArrayLike, references: ArrayLike) -> float:
+    """Share of rows all of whose labels are right, and no other.
+
+    Args:
+        predictions: [N, C], true where a row has the label.
+        references: As predictions.
+    """
+    predicted, expected = _checked_label_sets(predictions, references)
+    return float((predicted == expected).all(axis=1).mean())
+
+
+def multi_label_f1_micro(predictions: ArrayLike, references: ArrayLike) -> float:
+    """F1 over the labels of all rows together; 0 where there are none on either side."""
+    predicted, expected = _checked_label_sets(predictions, references)
+    both, either = (predicted & expected).sum(), predicted.sum() + expected.sum()
+    return float(2 * both / either) if either else 0.0
+
+
+def multi_label_f1_macro(predictions: ArrayLike, references: ArrayLike) -> float:
+    """The mean of the labels' F1; 0 for a label that is on neither side."""
+    return float(np.mean([row["f1"] for row in per_label(predictions, references)]))
+
+
+def per_label(predictions: ArrayLike, references: ArrayLike) -> list[dict[str, Any]]:
+    """Precision, recall, f1 and support of each label; what is undefined is 0."""
+    predicted, expected = _checked_label_sets(predictions, references)
+    hits = (predicted & expected).sum(0)
+    said, there = predicted.sum(0), expected.sum(0)
+    return [
+        {
+            "precision": float(hit / max(s, 1)),
+            "recall": float(hit / max(t, 1)),
+            "f1": float(2 * hit / max(s + t, 1)),
+            "support": int(t),
+        }
+        for hit, s, t in zip(hits, said, there, strict=True)
+    ]
+
+
+def multi_label_metrics(
+    predictions: ArrayLike, references: ArrayLike, labels: Sequence[str]
+) -> dict[str, Any]:
+    """All that is shown of a classifier with several labels a row, in plain types.
+
+    Args:
+        predictions: [N, C], true where a row is said to have the label.
+        references: [N, C], true where it has.
+        labels: Names by number.
+
+    Returns:
+        f1_micro, f1_macro, subset_accuracy, majority (subset accuracy of the most frequent set of
+        labels) and per_class (label, precision, recall, f1, support).
+    """
+    _, expected = _checked_label_sets(predictions, references)
+    _, counts = np.unique(expected, axis=0, return_counts=True)
+    rows = per_label(predictions, references)
+    return {
+        "f1_micro": multi_label_f1_micro(predictions, references),
+        "f1_macro": multi_label_f1_macro(predictions, references),
+        "subset_accuracy": subset_accuracy(predictions, references),
+        "majority": float(counts.max() / counts.sum()),
+        "per_class": [{"label": label, **row} for label, row in zip(labels, rows, strict=True)],
+    }
+
+
+def _checked_label_sets(
+    predictions: ArrayLike, references: ArrayLike
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    predicted = np.asarray(predictions).astype(bool)
+    expected = np.asarray(references).astype(bool)
+    if predicted.shape != expected.shape or predicted.ndim != 2:
+        raise DataError(
+            f"predictions {predicted.shape} do not match references {expected.shape}",
+            "both are rows by labels, in the same order",
+        )
+    if not predicted.size:
+        raise DataError("nothing to score: there are no predictions")
+    return predicted, expected
+
+
+# --- Numbers (STS-B) ---
+
+
+def regression_metrics(predictions: ArrayLike, references: ArrayLike) -> dict[str, Any]:
+    """All that is shown of predicted numbers.
+
+    Args:
+        predictions: [N] numbers.
+        references: [N] true ones.
+
+    Returns:
+        pearson, spearman, their mean, which is STS-B's score in GLUE, and the mean squared error.
+    """
+    linear, ranked = pearson(predictions, references), spearman(predictions, references)
+    return {
+        "pearson": linear,
+        "spearman": ranked,
+        "pearson_spearman": (linear + ranked) / 2,
+        "mean_squared_error": mean_squared_error(predictions, references),
+    }
+
+
+def mean_squared_error(predictions: ArrayLike, references: ArrayLike) -> float:
+    """The mean of squared differences."""
+    difference = np.asarray(predictions, np.float64) - np.asarray(references, np.float64)
+    return float(np.square(difference).mean())
+
+
+def pearson(predictions: ArrayLike, references: ArrayLike) -> float:
+    """Pearson correlation; 0 where one side is constant."""
+    from scipy.stats import pearsonr
+
+    predicted, expected = _checked_numbers(predictions, references)
+    return float(pearsonr(predicted, expected).statistic) if _vary(predicted, expected) else 0.0
+
+
+def spearman(predictions: ArrayLike, references: ArrayLike) -> float:
+    """Spearman rank correlation, ties at their mean rank; 0 where one side is constant."""
+    from scipy.stats import spearmanr
+
+    predicted, expected = _checked_numbers(predictions, references)
+    return float(spearmanr(predicted, expected).statistic) if _vary(predicted, expected) else 0.0
+
+
+def _checked_numbers(
     predictions: ArrayLike, references: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    predicted, expected = _both(predictions, references)
+    predicted, expected = _checked(predictions, references)
     predicted, expected = predicted.astype(np.float64), expected.astype(np.float64)
     if not (np.isfinite(predicted).all() and np.isfinite(expected).all()):
         raise DataError("a prediction or a reference is not a finite number")
@@ -212,3 +328,49 @@ def _numbers(
 
 def _vary(*arrays: NDArray[np.float64]) -> bool:
     return all(np.ptp(array) > 0 for array in arrays)
+
+
+# --- Many confusion matrices at once, for the bootstrap ---
+#
+# A matrix [C, C] has the truth in rows and the prediction in columns. The metrics are those above,
+# undefined ones settled in the same way.
+
+
+Counts = NDArray[np.int64]
+
+
+def accuracy_of_counts(matrices: Counts) -> Floats:
+    """[R] shares of rows on the diagonal, of [R, C, C]."""
+    return _ratio(_diagonal(matrices), matrices.sum((1, 2)))
+
+
+def f1_of_counts(matrices: Counts, positive: int) -> Floats:
+    """[R] F1 of the class ``positive``, of [R, C, C]; 0 where it is neither there nor predicted."""
+    right = matrices[:, positive, positive]
+    said, true = matrices[:, :, positive].sum(1), matrices[:, positive, :].sum(1)
+    return _ratio(2 * right, said + true)
+
+
+def matthews_of_counts(matrices: Counts) -> Floats:
+    """[R] correlations of truth and prediction, of [R, C, C]; 0 where one side is constant.
+
+    For more than two classes it is R_K (Gorodkin, 2004), as in scikit-learn.
+    """
+    # In floats: fourth powers of a million rows leave 64 bits.
+    cells = matrices.astype(np.float64)
+    total, true, said = cells.sum((1, 2)), cells.sum(2), cells.sum(1)
+    joint = np.trace(cells, axis1=1, axis2=2) * total - (true * said).sum(1)
+    square = total**2
+    spread = (square - (true**2).sum(1)) * (square - (said**2).sum(1))
+    return _ratio(joint, np.sqrt(spread))
+
+
+def _diagonal(matrices: Counts) -> Counts:
+    found: Counts = np.trace(matrices, axis1=1, axis2=2)
+    return found
+
+
+def _ratio(part: NDArray[np.number], whole: NDArray[np.number]) -> Floats:
+    """0 of nothing."""
+    found: Floats = np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
+    return found

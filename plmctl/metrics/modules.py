@@ -10,20 +10,28 @@ from functools import partial
 from typing import Any
 
 from plmctl.errors import ConfigError, nearest
-from plmctl.metrics import classification as metrics
 from plmctl.metrics import spans, squad, text
+from plmctl.metrics.classification import (
+    accuracy,
+    f1,
+    matthews,
+    pearson,
+    precision,
+    recall,
+    spearman,
+)
 
 _ANSWERS = "answers"  # texts, and lists of the right ones
 _TAGS = "tags"  # of a sentence: a list of texts
 
 _FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
-    "accuracy": (metrics.accuracy, "int64"),
-    "precision": (metrics.precision, "int64"),
-    "recall": (metrics.recall, "int64"),
-    "f1": (metrics.f1, "int64"),
-    "matthews_correlation": (metrics.matthews, "int64"),
-    "pearsonr": (metrics.pearson, "float64"),
-    "spearmanr": (metrics.spearman, "float64"),
+    "accuracy": (accuracy, "int64"),
+    "precision": (precision, "int64"),
+    "recall": (recall, "int64"),
+    "f1": (f1, "int64"),
+    "matthews_correlation": (matthews, "int64"),
+    "pearsonr": (pearson, "float64"),
+    "spearmanr": (spearman, "float64"),
     "squad": (partial(squad.figures, metric="squad"), _ANSWERS),
     "squad_v2": (partial(squad.figures, metric="squad2"), _ANSWERS),
     "cmrc2018": (partial(squad.figures, metric="cmrc"), _ANSWERS),

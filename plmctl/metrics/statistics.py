@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from plmctl.arrays import Floats, Ints
 from plmctl.errors import DataError
-from plmctl.shaping.keys import below, fold, stream
+from plmctl.examples.keys import below, fold, stream
 
 Rows = Sequence[Any] | NDArray[Any]
 """What there is of every row."""

@@ -12,21 +12,21 @@ import numpy as np
 from pydantic import Field
 
 from plmctl.arrays import Bools, Ints
-from plmctl.config.members import ObjectiveConfig
-from plmctl.corpus.kept import kept
+from plmctl.config.base import ObjectiveConfig
+from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError
-from plmctl.shaping.examples import Example, Kind, Piece, Tallies, tally
-from plmctl.shaping.keys import Keys, fold, stream
-from plmctl.shaping.noise import Ragged, closed, real, runs
-from plmctl.shaping.segments import segments
+from plmctl.examples.inspection import Example, Kind, Piece, Tallies, tally
+from plmctl.examples.keys import Keys, fold, stream
+from plmctl.examples.noise import Ragged, closed, real, runs
+from plmctl.examples.packing import segment_edges
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from plmctl.corpus.store import TokenStore
-    from plmctl.modeling.batch import Batch
-    from plmctl.modeling.network import Network
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.models.batch import Batch
+    from plmctl.models.network import Network
+    from plmctl.tokenization.load import Vocab
 
 
 PARTS = ("lm", "z_loss")
@@ -106,7 +106,7 @@ class TextToText:
         """
         import torch
 
-        from plmctl.modeling.batch import Batch
+        from plmctl.models.batch import Batch
 
         pair, _ = self._pair(epochs, samples)
         ids, there = closed(pair.inputs, self.specials.eos, self.specials.pad)
@@ -183,8 +183,7 @@ class TextToText:
         return self.shape(ids, lengths, fold(self.key, epochs, samples)), lengths
 
     def _losses(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
-        from plmctl.modeling.losses import cross_entropy_sums
-        from plmctl.modeling.z_loss import cross_entropy_and_z
+        from plmctl.models.losses import cross_entropy_and_z, cross_entropy_sums
 
         if not self.z_loss:
             return cross_entropy_sums({"lm": logits}, batch.targets)
@@ -234,6 +233,6 @@ def cut(store: TokenStore, size: int, group: int = 1) -> tuple[Ints, Ints]:
     Returns:
         starts, ends: token positions, each [segments].
     """
-    found = partial(segments, store.sentences, store.documents, size, 2, group)
-    bounds = kept(store, ("segments", size, group), np.int64, found).reshape(-1, 2)
+    found = partial(segment_edges, store.sentences, store.documents, size, 2, group)
+    bounds = cached_array(store, ("segments", size, group), np.int64, found).reshape(-1, 2)
     return bounds[:, 0], bounds[:, 1]

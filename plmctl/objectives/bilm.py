@@ -18,25 +18,23 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from plmctl.arrays import Ints
-from plmctl.config.members import ObjectiveConfig
+from plmctl.config.base import ObjectiveConfig
 from plmctl.config.units import Count
-from plmctl.corpus.kept import kept
+from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError
-from plmctl.shaping.candidates import log_uniform
-from plmctl.shaping.keys import fold, stream
-from plmctl.shaping.order import permuted
+from plmctl.examples.keys import fold, permuted, stream, uniform
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from plmctl.corpus.store import TokenStore
-    from plmctl.modeling.batch import Batch
-    from plmctl.modeling.network import Network
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.models.batch import Batch
+    from plmctl.models.network import Network
+    from plmctl.tokenization.load import Vocab
 
 
 PARTS = ("forward", "backward")
@@ -123,7 +121,7 @@ class BidirectionalLm:
         """
         import torch
 
-        from plmctl.modeling.batch import Batch
+        from plmctl.models.batch import Batch
 
         pairs = [self._window(epochs, samples, direction) for direction in (0, 1)]
         distinct, words = np.unique(np.stack([ids for ids, _ in pairs]), return_inverse=True)
@@ -142,7 +140,7 @@ class BidirectionalLm:
         """Summed cross-entropy of the next words of each stream, in nats."""
         import torch
 
-        from plmctl.modeling.losses import cross_entropy_sums
+        from plmctl.models.losses import cross_entropy_sums
 
         if self.config.softmax == "full" or self.config.samples >= self.outputs:
             return cross_entropy_sums(network(rows=batch.rows, **batch.inputs), batch.targets)
@@ -164,7 +162,7 @@ class BidirectionalLm:
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The loss of the full softmax, and the number of right first guesses."""
-        from plmctl.modeling.losses import score_sums
+        from plmctl.models.losses import score_sums
 
         return score_sums(network(rows=batch.rows, **batch.inputs), batch.targets)
 
@@ -242,8 +240,10 @@ def _order(store: TokenStore, key: int | None) -> Order:
     """All sentences in the order of a key; None: as they are."""
     count = store.num_sentences
     dtype = "<u4" if count < 1 << 32 else "<i8"
-    sentences = kept(store, ("sentences", key), dtype, lambda: permuted(count, key))
-    starts = kept(store, ("starts", key), np.int64, lambda: _starts(store.sentences, sentences))
+    sentences = cached_array(store, ("sentences", key), dtype, lambda: permuted(count, key))
+    starts = cached_array(
+        store, ("starts", key), np.int64, lambda: _starts(store.sentences, sentences)
+    )
     return Order(sentences, starts)
 
 
@@ -260,8 +260,37 @@ def _starts(sentences: Ints, order: NDArray[np.integer]) -> Iterator[Ints]:
 
 @lru_cache(maxsize=1)  # training and every validation have the same words
 def _characters(words: tuple[str, ...], bos: int, eos: int) -> NDArray[np.int16]:
-    from plmctl.modeling.elmo.characters import BEGIN_SENTENCE, END_SENTENCE, boundary, encode_words
+    from plmctl.models.elmo import BEGIN_SENTENCE, END_SENTENCE, boundary, encode_words
 
     table = encode_words(words)
     table[bos], table[eos] = boundary(BEGIN_SENTENCE), boundary(END_SENTENCE)
     return table
+
+
+# --- Candidates of the sampled softmax, drawn by a key ---
+
+
+def log_uniform(key: ArrayLike, size: int, count: int) -> tuple[Ints, int]:
+    """Distinct ids, id k with probability log((k + 2) / (k + 1)) / log(size + 1) a draw.
+
+    That is nearly Zipf's law for ids that are sorted by frequency. Source: TensorFlow's
+    ``log_uniform_candidate_sampler`` with ``unique=True``, which also draws until it has enough.
+
+    Args:
+        key: Of these draws.
+        size: Ids are below this.
+        count: How many, fewer than ``size``.
+
+    Returns:
+        The ids [count] as they came, and the number of draws.
+    """
+    draws = 2 * count
+    while True:
+        chance = uniform(fold(key, np.arange(draws)))
+        ids = np.expm1(chance * np.log(size + 1)).astype(np.int64)
+        ids = np.minimum(ids, size - 1)  # rounding at the upper end
+        _, first = np.unique(ids, return_index=True)
+        if len(first) >= count:
+            first = np.sort(first)[:count]
+            return ids[first], int(first[-1]) + 1
+        draws *= 2

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from plmctl.arrays import Ints
-from plmctl.config.members import ObjectiveConfig
-from plmctl.corpus.kept import kept
+from plmctl.config.base import ObjectiveConfig
+from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError, DataError
-from plmctl.shaping.examples import Example, Piece, Tallies, tally
-from plmctl.shaping.packing import DocumentStream, document_edges
+from plmctl.examples.inspection import Example, Piece, Tallies, tally
+from plmctl.examples.packing import DocumentStream, document_edges
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedConfig
 
     from plmctl.corpus.store import TokenStore
-    from plmctl.modeling.batch import Batch
-    from plmctl.modeling.network import Network
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.models.batch import Batch
+    from plmctl.models.network import Network
+    from plmctl.tokenization.load import Vocab
 
 
 class Config(ObjectiveConfig):
@@ -88,7 +88,7 @@ class CausalLm:
         """
         import torch
 
-        from plmctl.modeling.batch import IGNORE, Batch
+        from plmctl.models.batch import IGNORE, Batch
 
         positions = samples[:, None] * self.seq_len + np.arange(self.seq_len + 1)
         token, separator = self.stream.locate(positions)
@@ -115,7 +115,7 @@ class CausalLm:
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The loss, and the number of right first guesses."""
-        from plmctl.modeling.losses import score_sums
+        from plmctl.models.losses import score_sums
 
         return score_sums(network(**batch.inputs), batch.targets)
 
@@ -156,7 +156,7 @@ def check(config: Config, tokenizer: str, outline: PreTrainedConfig, seq_len: in
     Raises:
         ConfigError: It has no end-of-text token.
     """
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.tokenization.load import Vocab
 
     _separator(config, Vocab.from_folder(tokenizer))
 
@@ -183,7 +183,7 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
     end_of_text = _separator(config, vocab)
     separated = end_of_text is not None
     found = partial(document_edges, store.sentences, store.documents, separated=separated)
-    starts = kept(store, ("documents", separated), np.int64, found)
+    starts = cached_array(store, ("documents", separated), np.int64, found)
     stream = DocumentStream(starts, separated=separated)
     made = CausalLm(store, seq_len, end_of_text, config.attention == "within", stream)
     if not len(made):

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from plmctl.arrays import Ints
+from plmctl.examples.keys import Keys
+from plmctl.examples.noise import Ragged, shuffled
 from plmctl.objectives._text_to_text import (
     ENCODER_DECODER,
     PARTS,
@@ -21,12 +23,10 @@ from plmctl.objectives._text_to_text import (
     key_of,
     specials,
 )
-from plmctl.shaping.keys import Keys
-from plmctl.shaping.noise import Ragged, shuffled
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.tokenization.load import Vocab
 
 __all__ = ["ENCODER_DECODER", "PARTS", "TOKENS", "Config", "make"]
 

@@ -10,6 +10,7 @@ distillation/distiller.py and train.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -18,26 +19,33 @@ from pydantic import Field, model_validator
 
 from plmctl.arrays import Ints
 from plmctl.config.base import Text
-from plmctl.config.masking import MaskingConfig
-from plmctl.objectives import _inspection
-from plmctl.objectives._masked import ROW_TOKENS, Masker, document_rows, masker
-from plmctl.objectives._teacher import check_shape, check_teacher
-from plmctl.shaping.examples import Example, Tallies
-from plmctl.shaping.keys import Keys
-from plmctl.shaping.masking import count_exact
-from plmctl.shaping.rarity import choose_weighted, rarity
-from plmctl.shaping.rows import Layout, layout
+from plmctl.config.sections import MaskingConfig
+from plmctl.errors import ConfigError
+from plmctl.examples.inspection import Example, Tallies
+from plmctl.examples.keys import Keys
+from plmctl.examples.masking import choose_weighted, count_exact, rarity
+from plmctl.examples.packing import Layout, layout
+from plmctl.objectives._masked import (
+    ROW_TOKENS,
+    Masker,
+    document_rows,
+    expected_masking,
+    masked_batch_tallies,
+    masked_example,
+    masker,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from plmctl.corpus.store import TokenStore
-    from plmctl.modeling.batch import Batch
-    from plmctl.modeling.network import Network
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.models.batch import Batch
+    from plmctl.models.network import Network
+    from plmctl.tokenization.load import Vocab
 
 
 PARTS = ("mlm", "kl", "cosine")
+
 TOKENS = ROW_TOKENS
 
 _COUNTED, _STRETCHES = 4_000_000, 1000  # tokens that are counted, and places they are taken from
@@ -84,7 +92,9 @@ def check(config: Config, tokenizer: str, student: Any, seq_len: int) -> None:
     """Refuse a teacher that cannot teach, before any text is read; see ``check_teacher``."""
     begins = config.init == "alternate"
     check_teacher(config.teacher, tokenizer, student.vocab_size)
-    check_shape(config.teacher, student, seq_len, begins=begins, width=config.cosine_weight > 0)
+    check_teacher_shape(
+        config.teacher, student, seq_len, begins=begins, width=config.cosine_weight > 0
+    )
 
 
 @dataclass(frozen=True)
@@ -144,7 +154,7 @@ class Distillation:
         """
         import torch
 
-        from plmctl.modeling.batch import IGNORE, Batch
+        from plmctl.models.batch import IGNORE, Batch
 
         masked = self._masked(epochs, samples)
         real = masked.inputs["attention_mask"].flatten()
@@ -172,9 +182,9 @@ class Distillation:
     def _sums(self, said: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         from torch.nn.functional import cosine_similarity, kl_div, log_softmax
 
-        from plmctl.modeling.batch import IGNORE
-        from plmctl.modeling.losses import cross_entropy_sums
-        from plmctl.modeling.teacher import teach
+        from plmctl.models.batch import IGNORE
+        from plmctl.models.losses import cross_entropy_sums
+        from plmctl.models.teacher import teach
 
         inputs, config, targets = batch.inputs, self.config, batch.targets
         logits_NV, hidden_NH = teach(
@@ -198,7 +208,7 @@ class Distillation:
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The losses, and the number of masked tokens that are guessed right."""
-        from plmctl.modeling.losses import score_sums
+        from plmctl.models.losses import score_sums
 
         said = network(**batch.inputs)
         right = score_sums(said, {"mlm": batch.targets["mlm"]})["mlm/correct"]
@@ -211,15 +221,15 @@ class Distillation:
 
     def tally(self, epochs: Ints, samples: Ints) -> Tallies:
         """Statistics of the rows ``samples``."""
-        return _inspection.tally(self.masker, self._masked(epochs, samples))
+        return masked_batch_tallies(self.masker, self._masked(epochs, samples))
 
     def expected(self) -> dict[str, float]:
         """What some of the statistics should come to."""
-        return _inspection.expected(self.masker)
+        return expected_masking(self.masker)
 
     def example(self, epoch: int, sample: int) -> Example:
         """One row for reading."""
-        return _inspection.example(self.masker, self._masked(np.array([epoch]), np.array([sample])))
+        return masked_example(self.masker, self._masked(np.array([epoch]), np.array([sample])))
 
 
 def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> Distillation:
@@ -245,3 +255,111 @@ def _counts(store: TokenStore, size: int) -> Ints:
         first = np.linspace(0, total - stretch, _STRETCHES).astype(np.int64)
         places = (first[:, None] + np.arange(stretch)).reshape(-1)
     return np.bincount(store.tokens(places), minlength=size)
+
+
+# --- Whether a teacher can teach a student ---
+
+
+def check_teacher(teacher: str, tokenizer: str, rows: int) -> None:
+    """Refuse a teacher whose answers would be about other tokens.
+
+    Args:
+        teacher: A folder or Hub id.
+        tokenizer: The run's.
+        rows: Of the student's embedding table.
+
+    Raises:
+        ConfigError: The folder is no model, or has another vocabulary.
+        DataError: Its weights are not whole.
+    """
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    from plmctl.models.load import load_network
+    from plmctl.tokenization.load import load_tokenizer
+
+    _check_teacher_folder(teacher)
+    try:
+        size = AutoConfig.from_pretrained(teacher).vocab_size
+        found = [load_tokenizer(at).get_vocab() for at in (teacher, tokenizer)]
+    except OSError as error:
+        raise ConfigError(
+            f"objective.teacher: {teacher} cannot be had: {str(error).splitlines()[0]}",
+            "give the folder of a model, or fetch it first",
+        ) from error
+    theirs, ours = found
+    if theirs != ours or size != rows:
+        raise ConfigError(
+            f"objective.teacher: {teacher} has another vocabulary ({len(theirs):,} tokens, "
+            f"{size:,} rows) than {tokenizer} ({len(ours):,} tokens, {rows:,} rows)",
+            f"use the teacher's tokenizer: `tokenizer: {teacher}`",
+        )
+    load_network(AutoModelForMaskedLM, teacher)
+
+
+def check_teacher_shape(
+    teacher: str, student: Any, seq_len: int, *, begins: bool, width: bool
+) -> None:
+    """Refuse a teacher that the student cannot take over, or be compared with.
+
+    Args:
+        teacher: A folder or Hub id.
+        student: transformers' config of the student.
+        seq_len: The longest sequence.
+        begins: The student begins as alternate layers of the teacher.
+        width: Their hidden states are compared.
+
+    Raises:
+        ConfigError: With the key and what would fit.
+    """
+    from transformers import AutoConfig
+
+    theirs: Any = AutoConfig.from_pretrained(teacher)
+    positions = theirs.max_position_embeddings - 2 * (theirs.model_type == "roberta")
+    if seq_len > positions:
+        raise ConfigError(
+            f"train.phases: seq_len {seq_len} is longer than the teacher's {positions} positions",
+            "shorten the sequences, or use a teacher with more positions",
+        )
+    if begins and (theirs.model_type != "bert" or student.model_type != "distilbert"):
+        raise ConfigError(
+            f"objective.init: alternate is for a BERT as teacher, and {teacher} is of type "
+            f"{theirs.model_type!r}",
+            "use a BERT, or `init: random`",
+        )
+    if begins and student.n_layers > theirs.num_hidden_layers:
+        raise ConfigError(
+            f"model.n_layers: {student.n_layers}, but the teacher has {theirs.num_hidden_layers}",
+            "fewer layers, or `objective.init: random`",
+        )
+    pairs = {"hidden_size": (student.hidden_size, theirs.hidden_size)} if width or begins else {}
+    if begins:
+        pairs["n_heads"] = (student.n_heads, theirs.num_attention_heads)
+        pairs["hidden_dim"] = (student.hidden_dim, theirs.intermediate_size)
+        pairs["max_position_embeddings"] = (
+            student.max_position_embeddings,
+            theirs.max_position_embeddings,
+        )
+    for name, (ours, needed) in pairs.items():
+        key = student.attribute_map.get(name, name)
+        if ours != needed:
+            raise ConfigError(
+                f"model.{key}: {ours}, but the teacher has {needed}",
+                f"set `model.{key}: {needed}`, or the `model.size` of the teacher",
+            )
+
+
+def _check_teacher_folder(teacher: str) -> None:
+    folder = Path(teacher)
+    if not folder.exists() and not teacher.startswith((".", "/")) and teacher.count("/") <= 1:
+        return  # a Hub id
+    parts = {
+        "model": ["config.json"],
+        "weights": ["*.safetensors", "*.bin"],
+        "tokenizer": ["tokenizer.json", "vocab.txt"],
+    }
+    for part, names in parts.items():
+        if not any(path for name in names for path in folder.glob(name)):
+            raise ConfigError(
+                f"objective.teacher: {teacher}: no {part} here (no {' or '.join(names)})",
+                "pretrain the teacher first, or give a Hub id",
+            )

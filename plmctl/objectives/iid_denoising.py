@@ -14,6 +14,17 @@ import numpy as np
 from pydantic import Field
 
 from plmctl.arrays import Bools, Ints
+from plmctl.examples.keys import Keys
+from plmctl.examples.noise import (
+    Ragged,
+    compact,
+    iid_noise,
+    limit_runs,
+    real,
+    replace_runs,
+    replace_tokens,
+)
+from plmctl.examples.packing import CONCATENATED
 from plmctl.objectives._text_to_text import (
     ENCODER_DECODER,
     PARTS,
@@ -26,21 +37,10 @@ from plmctl.objectives._text_to_text import (
     key_of,
     specials,
 )
-from plmctl.shaping.keys import Keys
-from plmctl.shaping.noise import (
-    Ragged,
-    compact,
-    iid_noise,
-    limit_runs,
-    real,
-    replace_runs,
-    replace_tokens,
-)
-from plmctl.shaping.segments import CONCATENATED
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.tokenization.load import Vocab
 
 __all__ = ["ENCODER_DECODER", "PARTS", "TOKENS", "Config", "make"]
 

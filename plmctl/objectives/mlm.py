@@ -15,24 +15,33 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from plmctl.arrays import Ints
-from plmctl.config.masking import MaskingConfig
-from plmctl.corpus.kept import kept
-from plmctl.objectives import _inspection
-from plmctl.objectives._masked import ROW_TOKENS, Masker, document_rows, masker
-from plmctl.objectives._paired import NEXT_SENTENCE, MaskedPairs, check_documents, kept_pairs
-from plmctl.shaping.examples import Example, Tallies
-from plmctl.shaping.keys import Keys
-from plmctl.shaping.packing import LineStream, line_edges
-from plmctl.shaping.pairing import Records, next_sentence_pairs
-from plmctl.shaping.rows import layout
+from plmctl.config.sections import MaskingConfig
+from plmctl.corpus.store import cached_array
+from plmctl.examples.inspection import Example, Tallies
+from plmctl.examples.keys import Keys
+from plmctl.examples.packing import LineStream, layout, line_edges
+from plmctl.examples.pairing import Records, next_sentence_pairs
+from plmctl.objectives._masked import (
+    NEXT_SENTENCE,
+    ROW_TOKENS,
+    MaskedPairs,
+    Masker,
+    cached_pairs,
+    check_documents,
+    document_rows,
+    expected_masking,
+    masked_batch_tallies,
+    masked_example,
+    masker,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from plmctl.corpus.store import TokenStore
-    from plmctl.modeling.batch import Batch
-    from plmctl.modeling.network import Network
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.models.batch import Batch
+    from plmctl.models.network import Network
+    from plmctl.tokenization.load import Vocab
 
 
 PARTS = ("mlm",)
@@ -79,22 +88,22 @@ class MaskedLm:
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The loss, and the number of right first guesses."""
-        from plmctl.modeling.losses import score_sums
+        from plmctl.models.losses import score_sums
 
         return score_sums(network(**batch.inputs), batch.targets)
 
     def tally(self, epochs: Ints, samples: Ints) -> Tallies:
         """Statistics of the rows ``samples``."""
-        return _inspection.tally(self.masker, self.collate(epochs, samples))
+        return masked_batch_tallies(self.masker, self.collate(epochs, samples))
 
     def expected(self) -> dict[str, float]:
         """What some of the statistics should come to."""
-        return _inspection.expected(self.masker)
+        return expected_masking(self.masker)
 
     def example(self, epoch: int, sample: int) -> Example:
         """One row for reading."""
         batch = self.collate(np.array([epoch]), np.array([sample]))
-        return _inspection.example(self.masker, batch)
+        return masked_example(self.masker, batch)
 
 
 def make(
@@ -114,10 +123,10 @@ def make(
     parted = config.packing == "full_sentences"
     found = partial(line_edges, store.sentences, store.documents, part=parted)
     lines = LineStream(
-        kept(store, ("lines", parted), np.int64, found), None if parted else store.documents
+        cached_array(store, ("lines", parted), np.int64, found), None if parted else store.documents
     )
     rule = ("rows of lines", parted, seq_len - 1)
-    edges = kept(store, rule, np.int64, lambda: lines.edges(seq_len - 1))
+    edges = cached_array(store, rule, np.int64, lambda: lines.edges(seq_len - 1))
     return MaskedLm(masks, edges[:-1], edges[1:], lines)
 
 
@@ -128,5 +137,5 @@ def _pairs(masks: Masker, seq_len: int, seed: int) -> MaskedPairs:
     def make_pairs(key: Keys) -> Iterator[Records]:
         return next_sentence_pairs(store.sentences, store.documents, seq_len, key)
 
-    pairs = kept_pairs(store, seq_len, ("nsp", 0.1), seed, make_pairs)
+    pairs = cached_pairs(store, seq_len, ("nsp", 0.1), seed, make_pairs)
     return MaskedPairs(masks, pairs, PARTS, NEXT_SENTENCE)

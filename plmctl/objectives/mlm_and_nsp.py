@@ -12,15 +12,21 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from plmctl.config.masking import MaskingConfig
-from plmctl.objectives._masked import ROW_TOKENS, masker
-from plmctl.objectives._paired import NEXT_SENTENCE, MaskedPairs, check_documents, kept_pairs
-from plmctl.shaping.keys import Keys
-from plmctl.shaping.pairing import Records, next_sentence_pairs
+from plmctl.config.sections import MaskingConfig
+from plmctl.examples.keys import Keys
+from plmctl.examples.pairing import Records, next_sentence_pairs
+from plmctl.objectives._masked import (
+    NEXT_SENTENCE,
+    ROW_TOKENS,
+    MaskedPairs,
+    cached_pairs,
+    check_documents,
+    masker,
+)
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.tokenization.load import Vocab
 
 PARTS = ("mlm", "nsp")
 TOKENS = ROW_TOKENS
@@ -48,5 +54,5 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
             store.sentences, store.documents, seq_len, key, short_seq_prob=share
         )
 
-    pairs = kept_pairs(store, seq_len, ("nsp", config.short_seq_prob), seed, make_pairs)
+    pairs = cached_pairs(store, seq_len, ("nsp", config.short_seq_prob), seed, make_pairs)
     return MaskedPairs(masker(config, store, vocab, seed), pairs, PARTS, NEXT_SENTENCE)

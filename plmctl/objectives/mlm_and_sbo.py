@@ -15,12 +15,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from plmctl.arrays import Ints
-from plmctl.config.members import ObjectiveConfig
-from plmctl.objectives._masked import ROW_TOKENS, document_rows, special_ids
-from plmctl.shaping.examples import Example, Tallies, masked_row, masked_tallies, tally
-from plmctl.shaping.keys import Keys, below, fold, stream
-from plmctl.shaping.rows import CLS, PAD, SEP, Layout, fill, layout
-from plmctl.shaping.spans import (
+from plmctl.config.base import ObjectiveConfig
+from plmctl.examples.inspection import Example, Tallies, masked_row, masked_tallies, tally
+from plmctl.examples.keys import Keys, below, fold, stream
+from plmctl.examples.packing import CLS, PAD, SEP, Layout, fill, layout
+from plmctl.examples.spans import (
     Spans,
     boundaries,
     budget,
@@ -28,14 +27,15 @@ from plmctl.shaping.spans import (
     replace_spans,
     span_shares,
 )
+from plmctl.objectives._masked import ROW_TOKENS, document_rows, special_ids
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from plmctl.corpus.store import TokenStore
-    from plmctl.modeling.batch import Batch
-    from plmctl.modeling.network import Network
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.models.batch import Batch
+    from plmctl.models.network import Network
+    from plmctl.tokenization.load import Vocab
 
 
 PARTS = ("mlm", "sbo")
@@ -98,7 +98,7 @@ class SpanMaskedLm:
         """
         import torch
 
-        from plmctl.modeling.batch import Batch
+        from plmctl.models.batch import Batch
 
         rows = layout([self.starts[samples]], [self.ends[samples]])
         ids = fill(rows.source, self.store.tokens(np.maximum(rows.source, 0)), self.specials)
@@ -144,7 +144,7 @@ class SpanMaskedLm:
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The losses, and the number of right first guesses of each."""
-        from plmctl.modeling.losses import score_sums
+        from plmctl.models.losses import score_sums
 
         return self._weighted(score_sums(network(**batch.inputs), batch.targets))
 

@@ -12,15 +12,21 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from plmctl.config.masking import MaskingConfig
-from plmctl.objectives._masked import ROW_TOKENS, masker
-from plmctl.objectives._paired import Label, MaskedPairs, check_documents, kept_pairs
-from plmctl.shaping.keys import Keys
-from plmctl.shaping.pairing import Records, sentence_order_pairs
+from plmctl.config.sections import MaskingConfig
+from plmctl.examples.keys import Keys
+from plmctl.examples.pairing import Records, sentence_order_pairs
+from plmctl.objectives._masked import (
+    ROW_TOKENS,
+    Label,
+    MaskedPairs,
+    cached_pairs,
+    check_documents,
+    masker,
+)
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.tokenization.load import Vocab
 
 PARTS = ("mlm", "sop")
 TOKENS = ROW_TOKENS
@@ -62,5 +68,5 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
         )
 
     rule = ("sop", config.short_seq_prob, config.single_sentence)
-    pairs = kept_pairs(store, seq_len, rule, seed, make_pairs)
+    pairs = cached_pairs(store, seq_len, rule, seed, make_pairs)
     return MaskedPairs(masker(config, store, vocab, seed), pairs, PARTS, _LABEL)

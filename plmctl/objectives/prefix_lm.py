@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from plmctl.arrays import Ints
+from plmctl.examples.keys import Keys, below, fold, stream
+from plmctl.examples.noise import compact, real
 from plmctl.objectives._text_to_text import (
     ENCODER_DECODER,
     PARTS,
@@ -23,12 +25,10 @@ from plmctl.objectives._text_to_text import (
     key_of,
     specials,
 )
-from plmctl.shaping.keys import Keys, below, fold, stream
-from plmctl.shaping.noise import compact, real
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.tokenization.load import Vocab
 
 __all__ = ["ENCODER_DECODER", "PARTS", "TOKENS", "Config", "make"]
 

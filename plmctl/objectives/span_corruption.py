@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from plmctl.arrays import Ints
+from plmctl.examples.keys import Keys
+from plmctl.examples.noise import replace_runs, span_counts, span_lengths, span_noise
+from plmctl.examples.packing import CONCATENATED
 from plmctl.objectives._text_to_text import (
     ENCODER_DECODER,
     PARTS,
@@ -24,13 +27,10 @@ from plmctl.objectives._text_to_text import (
     key_of,
     specials,
 )
-from plmctl.shaping.keys import Keys
-from plmctl.shaping.noise import replace_runs, span_counts, span_lengths, span_noise
-from plmctl.shaping.segments import CONCATENATED
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.tokenization.load import Vocab
 
 __all__ = ["ENCODER_DECODER", "PARTS", "TOKENS", "Config", "make"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from plmctl.config.optim import OptimizerConfig
+from plmctl.config.base import OptimizerConfig
 
 if TYPE_CHECKING:
     from torch import nn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plmctl.config.optim import OptimConfig
+from plmctl.config.sections import OptimConfig
 
 if TYPE_CHECKING:
     from torch import nn

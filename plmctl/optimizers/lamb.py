@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from plmctl.config.optim import Beta, OptimizerConfig
+from plmctl.config.base import OptimizerConfig
+from plmctl.config.sections import Beta
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,9 +7,8 @@ from typing import Any
 
 import yaml
 
-from plmctl.formatting import shown
-from plmctl.reporting.figures import figures_of
-from plmctl.reporting.reader import Run, read_run
+from plmctl.formatting import format_value
+from plmctl.reporting.run_files import Run, metrics_of, read_run
 
 # What the class name of a network ends with: how to load it, and what it is for.
 _LOADED_AS = {
@@ -46,7 +45,7 @@ def model_card(run: Path, architecture: str = "") -> str:
         f"---\n{front}---",
         f"# {found.name}",
         _summary(found),
-        _table("Results", [(figure.name, figure.value) for figure in figures_of(found)]),
+        _table("Results", [(figure.name, figure.value) for figure in metrics_of(found)]),
         _data(found),
         _table("Hyperparameters", list(_hyperparameters(found))),
         _usage(loader, purpose, ours=architecture.startswith("Elmo")),
@@ -113,7 +112,7 @@ def _usage(loader: str, purpose: str | None, *, ours: bool) -> str:
         "## How to load it",
         "",
         "```python",
-        *(["import plmctl.modeling.elmo  # transformers has no ELMo"] if ours else []),
+        *(["import plmctl.models.elmo  # transformers has no ELMo"] if ours else []),
         f"from transformers import AutoTokenizer, {loader}",
         "",
         'folder = "."  # where this file is',
@@ -148,5 +147,5 @@ def _table(title: str, rows: list[tuple[str, object]]) -> str:
 
 
 def _cell(value: object) -> str:
-    text = shown(value) if isinstance(value, float | int) else str(value)
+    text = format_value(value) if isinstance(value, float | int) else str(value)
     return text.replace("|", "\\|").replace("\n", " ")

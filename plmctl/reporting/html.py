@@ -1,5 +1,7 @@
 """HTML that cannot be left unescaped: text is escaped when it is put into an element."""
 
+from __future__ import annotations
+
 from importlib.resources import files
 from pathlib import Path
 
@@ -7,6 +9,7 @@ from plmctl.errors import PlmError
 from plmctl.files import write_atomically
 
 _VOID = frozenset({"br", "col", "hr", "img", "link", "meta"})
+
 _SVG_CLOSED = frozenset({"path", "line", "circle"})  # short when empty
 
 
@@ -82,3 +85,11 @@ def save_page(path: Path, text: str) -> None:
         write_atomically(path, text)
     except OSError as error:
         raise PlmError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+PALETTE = 7  # colors in the style sheet
+
+
+def swatch(place: int) -> Html:
+    """The color of a run in the plots."""
+    return element("span", class_=f"swatch c{place % PALETTE}")

@@ -1,4 +1,9 @@
-"""What a run's records look like as lines: data only, drawn by ``svg`` and ``png``."""
+"""What is plotted, as data only: lines from the records of runs, and differences with intervals.
+
+``drawing`` draws it.
+"""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -8,10 +13,10 @@ from itertools import accumulate
 import numpy as np
 
 from plmctl.arrays import Floats
-from plmctl.reporting.axis import spread
-from plmctl.reporting.reader import Run, number
+from plmctl.reporting.run_files import Run, as_number
 
 _POINTS = 300  # buckets of a drawn line: more than there are pixels to see them
+
 _LOG_SPREAD = 3.0  # largest over smallest, above which a logarithmic axis shows more
 
 
@@ -198,7 +203,10 @@ def _finished(plot: Plot, runs: Sequence[Run]) -> Plot | None:
     shown = tuple(line for line in plot.lines if np.isfinite(line.y).any())
     if not any(np.isfinite(line.y).sum() > 1 for line in shown):
         return None  # a point is no curve: the key figures have it
-    log = not plot.zero and spread(np.concatenate([line.y for line in shown])) > _LOG_SPREAD
+    log = (
+        not plot.zero
+        and ratio_of_extremes(np.concatenate([line.y for line in shown])) > _LOG_SPREAD
+    )
     dashed = any(not line.name and line.style == "dashed" for line in shown)
     notes = [
         plot.unit,
@@ -211,7 +219,7 @@ def _finished(plot: Plot, runs: Sequence[Run]) -> Plot | None:
 
 def _phases(run: Run) -> tuple[tuple[float, str], ...]:
     """Where each phase but the first begins, as far as the run has come, and its length."""
-    phases, last = run.setting("train", "phases"), number(run.last.get("step"))
+    phases, last = run.setting("train", "phases"), as_number(run.last.get("step"))
     if not isinstance(phases, list):
         return ()
     begins = accumulate(phase["steps"] for phase in phases[:-1])
@@ -220,3 +228,31 @@ def _phases(run: Run) -> tuple[tuple[float, str], ...]:
         for begin, phase in zip(begins, phases[1:], strict=True)
         if begin < last
     )
+
+
+def ratio_of_extremes(values: Floats) -> float:
+    """The largest over the smallest finite value; 1 unless all of them are positive."""
+    finite = values[np.isfinite(values)]
+    if not finite.size or finite.min() <= 0:
+        return 1.0
+    return float(finite.max() / finite.min())
+
+
+# --- Differences with their intervals ---
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference.
+
+    Attributes:
+        name: What of what.
+        value: The difference itself.
+        low: Where its interval begins.
+        high: Where it ends.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float

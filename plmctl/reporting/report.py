@@ -1,16 +1,38 @@
-"""``report.html``: one run, or several side by side, in one file that asks for nothing else."""
+"""``report.html``: one run, or several side by side, in one file that loads nothing else.
 
-from collections.abc import Sequence
+The pages come first, then their sections: a function for each, from data to markup.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from plmctl.reporting import comparison, sections
-from plmctl.reporting.html import Html, element, join, page, save_page
-from plmctl.reporting.intervals import Interval, draw
-from plmctl.reporting.reader import Run, read_runs
+import numpy as np
+
+from plmctl.formatting import format_value
+from plmctl.reporting.drawing import draw_intervals, draw_svg
+from plmctl.reporting.html import Html, element, escape, join, page, save_page, swatch
+from plmctl.reporting.plots import Interval, plots_of
+from plmctl.reporting.run_files import (
+    Metric,
+    Run,
+    as_number,
+    metrics_of,
+    read_runs,
+    result_metrics,
+    total_steps,
+)
+
+# --- Pages ---
 
 
-def write(runs: Sequence[Path], out: Path, differences: Sequence[Interval] = ()) -> Path:
+def write_report(runs: Sequence[Path], out: Path, differences: Sequence[Interval] = ()) -> Path:
     """Write the report on runs, finished or not.
 
     Args:
@@ -25,97 +47,525 @@ def write(runs: Sequence[Path], out: Path, differences: Sequence[Interval] = ())
         ConfigError: A folder that is no run folder.
         PlmError: ``out`` cannot be written.
     """
-    save_page(out, render(read_runs(runs), differences))
+    save_page(out, render_report(read_runs(runs), differences))
     return out
 
 
-def render(runs: Sequence[Run], differences: Sequence[Interval] = ()) -> str:
-    """The report as HTML; arguments as ``write``."""
-    body = _one(runs[0]) if len(runs) == 1 else _several(runs, differences)
+def render_report(runs: Sequence[Run], differences: Sequence[Interval] = ()) -> str:
+    """The report as HTML; arguments as ``write_report``."""
+    body = _page_of_one_run(runs[0]) if len(runs) == 1 else _page_of_several_runs(runs, differences)
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     footer = element("footer", "Made by plmctl from the run folder alone. Losses are in nats.")
     return page(f"{title} · plmctl report", element("main", body, footer))
 
 
-def _one(run: Run) -> Html:
+def _page_of_one_run(run: Run) -> Html:
     if run.is_protocol:
-        return _protocol(run)
-    plots = sections.curves([run])
+        return _page_of_protocol(run)
+    plots = plots_section([run])
     return join(
-        sections.heading(run),
-        sections.tiles(run),
+        page_heading(run),
+        metric_tiles(run),
         join(element("h2", "Training"), plots) if plots else "",
-        sections.classifications(run),
-        sections.samples(run),
+        classes_section(run),
+        samples_section(run),
         element("h2", "How it was made"),
-        sections.config(run),
-        sections.environment(run),
-        sections.events(run),
+        config_section(run),
+        environment_section(run),
+        events_section(run),
     )
 
 
-def _protocol(run: Run) -> Html:
+def _page_of_protocol(run: Run) -> Html:
     """A folder of several runs of one config: its settings, and its runs as runs."""
     return join(
-        sections.heading(run),
-        sections.settings(run),
-        _together(run.members) if run.members else "",
+        page_heading(run),
+        settings_table(run),
+        _runs_of_one_kind(run.members) if run.members else "",
         element("h2", "Each run") if run.members else "",
-        *(_folded(member) for member in run.members),
+        *(_run_details(member) for member in run.members),
         element("h2", "How it was made"),
-        sections.config(run),
+        config_section(run),
     )
 
 
-def _members(run: Run) -> Sequence[Run]:
+def _runs_in(run: Run) -> Sequence[Run]:
     """The runs in a folder of several, named for it as well; else the run itself."""
     if not run.members:
         return [] if run.is_protocol else [run]
     return [replace(member, name=f"{run.name}/{member.name}") for member in run.members]
 
 
-def _several(folders: Sequence[Run], differences: Sequence[Interval]) -> Html:
-    runs = [run for folder in folders for run in _members(folder)]
+def _page_of_several_runs(folders: Sequence[Run], differences: Sequence[Interval]) -> Html:
+    runs = [run for folder in folders for run in _runs_in(folder)]
     kinds = list(dict.fromkeys(run.kind for run in runs))
     return join(
         element(
             "header", element("p", "Report", class_="eyebrow"), element("h1", f"{len(runs)} runs")
         ),
-        *(sections.settings(folder, of=folder.name) for folder in folders if folder.is_protocol),
-        *(_together([run for run in runs if run.kind == kind]) for kind in kinds),
+        *(settings_table(folder, of=folder.name) for folder in folders if folder.is_protocol),
+        *(_runs_of_one_kind([run for run in runs if run.kind == kind]) for kind in kinds),
         *(
-            (element("h2", "Differences, with their 95 % intervals"), draw(differences))
+            (element("h2", "Differences, with their 95 % intervals"), draw_intervals(differences))
             if differences
             else ()
         ),
         element("h2", "Each run"),
-        *(_folded(run) for run in runs),
+        *(_run_details(run) for run in runs),
     )
 
 
-def _together(runs: Sequence[Run]) -> Html:
+def _runs_of_one_kind(runs: Sequence[Run]) -> Html:
     """The runs of one kind."""
-    plots = sections.curves(runs)
+    plots = plots_section(runs)
     return join(
-        element("h2", sections.kind_name(runs[0].kind)),
-        comparison.comparison(runs),
-        comparison.differences(runs) if len(runs) > 1 else "",
+        element("h2", kind_name(runs[0].kind)),
+        comparison_table(runs),
+        config_differences(runs) if len(runs) > 1 else "",
         element("div", plots, style="margin-top:14px") if plots else "",
     )
 
 
-def _folded(run: Run) -> Html:
+def _run_details(run: Run) -> Html:
     """A run's own results and settings, to be opened."""
     return element(
         "details",
-        element("summary", run.name, sections.status(run)),
+        element("summary", run.name, status_mark(run)),
         element(
             "div",
-            sections.notes(run),
-            sections.classifications(run),
-            sections.samples(run),
-            sections.config(run),
-            sections.environment(run),
-            sections.events(run),
+            notes_list(run),
+            classes_section(run),
+            samples_section(run),
+            config_section(run),
+            environment_section(run),
+            events_section(run),
         ),
     )
+
+
+# --- Sections of one run ---
+
+
+_KIND_NAMES = {
+    "pretrain": "Pretraining",
+    "finetune": "Finetuning",
+    "eval": "Evaluation",
+    "tokenizer": "Tokenizer",
+}
+
+_MASK_TOKEN = re.compile(r"(\[MASK\]|<mask>)")
+
+
+def kind_name(kind: str) -> str:
+    """A kind of run in words."""
+    return _KIND_NAMES.get(kind, "Run")
+
+
+def page_heading(run: Run) -> Html:
+    """What it is, and whether it is finished."""
+    about = ("model", "family"), ("model", "size"), ("objective", "name"), ("task", "name")
+    words = [run.setting(*path) for path in about] + [run.setting("algorithm")]
+    if isinstance(run.setting("model"), str):
+        words.insert(0, run.setting("model"))
+    if run.is_protocol:
+        words.append(f"{len(run.members)} runs of one config")
+    what = " · ".join([kind_name(run.kind), *(str(word) for word in words if word)])
+    return element(
+        "header",
+        element("p", what, class_="eyebrow"),
+        element("h1", run.name, status_mark(run)),
+        element("p", element("code", str(run.path)), class_="soft small"),
+        notes_list(run),
+    )
+
+
+def status_mark(run: Run) -> Html:
+    """Finished, or how far it has come."""
+    if run.finished:
+        return element("span", "finished", class_="pill")
+    recorded = run.status.name if run.status is not None else ""
+    said = recorded if recorded in ("stopped", "failed") else "not finished"
+    if run.is_protocol:
+        done = sum(member.finished for member in run.members)
+        how_far = f"{done} of {len(run.members)} runs"
+    elif run.kind in ("eval", "tokenizer"):
+        return Html()
+    else:
+        total, step = total_steps(run), run.last.get("step", 0)
+        how_far = f"step {step:,} of {total:,}" if total else f"step {step:,}"
+    return element("span", f"{said}: {how_far}", class_="pill open")
+
+
+def notes_list(run: Run) -> Html:
+    """What a reader of the figures has to know first; nothing when there is nothing."""
+    found = []
+    if run.status is not None and run.status.name == "failed":
+        found.append(f"It failed: {run.status.message}")
+    bad = [
+        r["step"] for r in run.records if "loss" in r and not math.isfinite(as_number(r["loss"]))
+    ]
+    if bad:
+        many = f"{len(bad)} logged steps, first at " if len(bad) > 1 else ""
+        found.append(f"The loss is not a finite number at {many}step {bad[0]:,}.")
+    if run.kind == "pretrain" and run.records and not run.keys("valid/"):
+        found.append("There is no validation so far: the figures are of the training data.")
+    if run.kind in ("pretrain", "finetune") and not run.records and not run.is_protocol:
+        found.append("Nothing has been logged so far.")
+    if run.unreadable:
+        listed = ", ".join(run.unreadable[:5]) + (" …" if len(run.unreadable) > 5 else "")
+        found.append(f"Could not be read and was left out: {listed}")
+    return element("ul", *(element("li", n) for n in found), class_="notes") if found else Html()
+
+
+def metric_tiles(run: Run) -> Html:
+    """The key figures; those of an evaluation under the names of its measures."""
+    if run.kind != "eval":
+        return _tile_list(metrics_of(run))
+    return join(
+        *(
+            join(element("h2", name), _tile_list(result_metrics(document)))
+            for name, document in run.evaluations.items()
+        )
+    )
+
+
+def _tile_list(figures: Sequence[Metric]) -> Html:
+    parts = [
+        element(
+            "div",
+            element("dt", figure.name),
+            element("dd", format_value(figure.value), class_=_tile_size(figure.value)),
+            class_="tile",
+        )
+        for figure in figures
+    ]
+    return element("dl", *parts, class_="tiles") if parts else Html()
+
+
+def _tile_size(value: float | str) -> str | None:
+    """Text and the longest numbers are set smaller."""
+    return (
+        "long"
+        if isinstance(value, str) and not value[:1].isdigit() or len(format_value(value)) > 10
+        else None
+    )
+
+
+def settings_table(run: Run, of: str = "") -> Html:
+    """The settings of a grid, or of several seeds: a row each, the chosen one bold.
+
+    Args:
+        run: A folder of several runs.
+        of: Its name, where others are in the report.
+    """
+    document = run.protocol
+    rows = document.get("settings")
+    if not isinstance(rows, list):
+        return Html()
+    chosen = document.get("chosen")
+    best = chosen.get("setting") if isinstance(chosen, Mapping) else None
+    columns = ("n", "median", "std", "min", "max")
+    head = [element("th", "setting"), element("th", "runs", class_="figure")]
+    head += [element("th", column, class_="figure") for column in columns[1:]]
+    head.append(element("th", "best run"))
+    made = [
+        element(
+            "tr",
+            element("th", _setting_name(row.get("setting")), scope="row"),
+            *(
+                element(
+                    "td",
+                    format_value(row.get(column, "")),
+                    class_=_setting_class(row, column, best),
+                )
+                for column in columns
+            ),
+            element("td", "/".join(Path(str(row.get("best_run", ""))).parts[-2:]), class_="text"),
+        )
+        for row in rows
+        if isinstance(row, Mapping)
+    ]
+    title = f"Settings by {document.get('metric', 'their results')}" + (f": {of}" if of else "")
+    table = element("table", element("thead", element("tr", *head)), element("tbody", *made))
+    return join(element("h2", title), element("div", table, class_="panel scroll"))
+
+
+def _setting_name(values: object) -> str:
+    """The values that a setting has of the grid."""
+    known = values.items() if isinstance(values, Mapping) else ()
+    return ", ".join(f"{key}={value}" for key, value in known) or "as given"
+
+
+def _setting_class(row: Mapping[str, Any], column: str, best: object) -> str:
+    return "figure best" if column == "median" and row.get("setting") == best else "figure"
+
+
+def plots_section(runs: Sequence[Run]) -> Html:
+    """All plots that there is data for, of one run or several together."""
+    plots = plots_of(runs)
+    if sum(not plot.wide for plot in plots) % 2:  # two in a row, so the last one takes a whole row
+        plots[-1] = replace(plots[-1], wide=True)
+    panels = [
+        element(
+            "figure",
+            element("div", draw_svg(plot), class_="scroll"),
+            class_="panel wide" if plot.wide else "panel",
+        )
+        for plot in plots
+    ]
+    return element("div", *panels, class_="plots") if panels else Html()
+
+
+def classes_section(run: Run) -> Html:
+    """The classes and the confusion matrix of every evaluation that has them."""
+    parts = []
+    for name, document in run.evaluations.items():
+        results = document.get("results")
+        if not isinstance(results, Mapping) or "per_class" not in results:
+            continue
+        where = "validation rows" if name == "valid" else name
+        panels = [element("div", element("h3", f"By class, {where}"), _class_table(results))]
+        if isinstance(results.get("confusion"), Mapping):
+            title = "Confusion: truth in rows, prediction in columns"
+            panels.append(
+                element("div", element("h3", title), _confusion_table(results["confusion"]))
+            )
+        boxed = [element("div", panel, class_="panel scroll") for panel in panels]
+        parts.append(element("div", *boxed, class_="columns"))
+    return join(element("h2", "Classes"), *parts) if parts else Html()
+
+
+_SAMPLE_TITLES = {
+    "fill-mask": "Samples: a masked word of held-out text",
+    "fill-span": "Samples: the words that stood where the sentinel is",
+    "deshuffle": "Samples: shuffled words put in order",
+}
+
+
+def samples_section(run: Run) -> Html:
+    """What the model says: masked words filled in, or texts gone on with."""
+    items = run.samples.get("items")
+    if not isinstance(items, list) or not items:
+        return Html()
+    filled = run.samples.get("kind") == "fill-mask"
+    parts = [_filled_sample(item) if filled else _generated_sample(item) for item in items]
+    title = _SAMPLE_TITLES.get(str(run.samples.get("kind")), "Samples: text gone on with")
+    return join(element("h2", title), element("div", *parts, class_="panel"))
+
+
+def events_section(run: Run) -> Html:
+    """What happened, and when."""
+    if not run.events:
+        return Html()
+    rows = [
+        [
+            element("td", str(event.get("time", "")).replace("T", " ")[:19], class_="figure"),
+            element("td", event.get("event", "")),
+            element("td", _event_fields(event), class_="text"),
+        ]
+        for event in run.events
+    ]
+    table = element("table", element("tbody", *(element("tr", *row) for row in rows)))
+    return _details(f"Events ({len(rows)})", table)
+
+
+def config_section(run: Run) -> Html:
+    """The resolved config as it is in the run folder."""
+    text = (run.path / "config.yaml").read_text(encoding="utf-8").rstrip()
+    marked = re.sub(
+        r"(?m)^([ -]*)([\w./+-]+)(?=:(?: |$))", r'\1<span class="name">\2</span>', escape(text)
+    )
+    return _details("Config", element("pre", Html(marked)))
+
+
+def environment_section(run: Run) -> Html:
+    """Versions, hardware, command, hashes."""
+    facts = dict(_flat_facts(run.environment))
+    rows = [
+        element("tr", element("th", key, scope="row"), element("td", value, class_="text"))
+        for key, value in facts.items()
+    ]
+    return _details("Environment", element("table", element("tbody", *rows))) if rows else Html()
+
+
+def _class_table(results: Mapping[str, Any]) -> Html:
+    columns = ("precision", "recall", "f1", "support")
+    head = [element("th", "label")]
+    head += [element("th", "F1" if c == "f1" else c, class_="figure") for c in columns]
+    rows = [
+        element(
+            "tr",
+            element("td", row["label"], class_="text"),
+            *(element("td", format_value(row[column]), class_="figure") for column in columns),
+        )
+        for row in results["per_class"]
+    ]
+    return element("table", element("thead", element("tr", *head)), element("tbody", *rows))
+
+
+def _confusion_table(confusion: Mapping[str, Any]) -> Html:
+    labels, matrix = confusion["labels"], np.array(confusion["matrix"], dtype=float)
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    head = element("tr", element("th"), *(element("th", label, scope="col") for label in labels))
+    rows = [
+        element(
+            "tr",
+            element("th", label, scope="row"),
+            *(
+                _confusion_cell(int(c), s, label, to)
+                for c, s, to in zip(counts, row, labels, strict=True)
+            ),
+        )
+        for label, counts, row in zip(labels, matrix, shares, strict=True)
+    ]
+    return element("table", element("thead", head), element("tbody", *rows), class_="confusion")
+
+
+def _confusion_cell(count: int, share: float, truth: str, predicted: str) -> Html:
+    # A strength of 0.6 at most: the count on it is to be read in light and in dark.
+    return element(
+        "td",
+        f"{count:,}",
+        class_="figure",
+        style=f"background:rgba(0,114,178,{0.6 * share:.3f})",
+        title=f"{share:.1%} of {truth} taken for {predicted}",
+    )
+
+
+def _filled_sample(item: Mapping[str, Any]) -> Html:
+    answer = str(item.get("answer", ""))
+    pieces = _MASK_TOKEN.split(str(item.get("text", "")), maxsplit=1)
+    text = [
+        element("span", answer or p, class_="mask") if _MASK_TOKEN.match(p) else p for p in pieces
+    ]
+    guesses = [_guess_item(guess, answer) for guess in item.get("predictions", ())]
+    return element(
+        "div", element("p", *text), element("ol", *guesses, class_="guesses"), class_="sample"
+    )
+
+
+def _guess_item(guess: Mapping[str, Any], answer: str) -> Html:
+    token, share = str(guess.get("token", "")).strip(), as_number(guess.get("score"))
+    share = share if math.isfinite(share) else 0.0
+    right = token.casefold() == answer.strip().casefold()
+    return element(
+        "li",
+        element("span", f"{token} ✓" if right else token, class_="right" if right else None),
+        element("span", element("i", style=f"width:{100 * share:.1f}%"), class_="bar"),
+        element("span", f"{share:.1%}", class_="share"),
+    )
+
+
+def _generated_sample(item: Mapping[str, Any]) -> Html:
+    text = element("span", item.get("text", ""), class_="made")
+    body = element("p", element("strong", item.get("prompt", "")), text, class_="going")
+    there = item.get("answer")
+    answer = element("p", "The text: ", there, class_="going") if there else Html()
+    return element("div", body, answer, class_="sample")
+
+
+def _event_fields(event: Mapping[str, Any]) -> str:
+    kept = {key: value for key, value in event.items() if key not in ("time", "event")}
+    return ", ".join(f"{key} {format_value(value)}" for key, value in kept.items())
+
+
+def _flat_facts(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            found += _flat_facts(value, f"{prefix}{key} ")
+        elif isinstance(value, list):
+            found.append((prefix + key, " ".join(map(str, value))))
+        elif value is not None:
+            found.append((prefix + key, str(value)))
+    return found
+
+
+def _details(title: str, body: Html) -> Html:
+    return element("details", element("summary", title), element("div", body))
+
+
+# --- Sections of several runs: side by side, and what differs in their configs ---
+
+
+_IGNORED_KEYS = ("run",)  # of course
+
+
+def comparison_table(runs: Sequence[Run]) -> Html:
+    """The key figures, a row a run; the best of a column is bold."""
+    figures = [{figure.name: figure for figure in metrics_of(run)} for run in runs]
+    names = list(dict.fromkeys(name for found in figures for name in found))
+    best = {name: _best_value([found.get(name) for found in figures]) for name in names}
+    head = [element("th", "run"), *(element("th", name, class_="figure") for name in names)]
+    rows = [
+        element(
+            "tr",
+            element("th", swatch(place), run.name, _unfinished_mark(run), scope="row"),
+            *(_comparison_cell(found.get(name), best[name]) for name in names),
+        )
+        for place, (run, found) in enumerate(zip(runs, figures, strict=True))
+    ]
+    table = element("table", element("thead", element("tr", *head)), element("tbody", *rows))
+    return element("div", table, class_="panel scroll")
+
+
+def config_differences(runs: Sequence[Run]) -> Html:
+    """The keys of the configs that are not the same everywhere."""
+    settings = [dict(_flat_config(run.config)) for run in runs]
+    keys = list(dict.fromkeys(key for found in settings for key in found))
+    differing = [
+        key
+        for key in keys
+        # A key that one family has and leaves empty says nothing.
+        if key not in _IGNORED_KEYS and len({found.get(key, "null") for found in settings}) > 1
+    ]
+    if not differing:
+        return Html()
+    head = [
+        element("th", "config"),
+        *(element("th", swatch(n), r.name) for n, r in enumerate(runs)),
+    ]
+    rows = [
+        element(
+            "tr",
+            element("th", key, scope="row"),
+            *(element("td", found.get(key, ""), class_="text") for found in settings),
+        )
+        for key in differing
+    ]
+    table = element("table", element("thead", element("tr", *head)), element("tbody", *rows))
+    return join(
+        element("h3", "What differs in their configs", style="margin-top:22px"),
+        element("div", table, class_="panel scroll"),
+    )
+
+
+def _unfinished_mark(run: Run) -> Html:
+    if run.finished or run.kind in ("eval", "tokenizer"):
+        return Html()
+    return element("div", "not finished", class_="soft small")
+
+
+def _comparison_cell(figure: Metric | None, best: float) -> Html:
+    if figure is None:
+        return element("td", "", class_="figure")
+    is_best = as_number(figure.value) == best
+    return element("td", format_value(figure.value), class_="figure best" if is_best else "figure")
+
+
+def _best_value(figures: Sequence[Metric | None]) -> float:
+    """The best value of a column; nan, which nothing equals, where all are the same or equal."""
+    known = [figure for figure in figures if figure is not None]
+    values = [as_number(figure.value) for figure in known]
+    if len(set(values)) < 2 or known[0].better is None:
+        return math.nan
+    return min(values) if known[0].better == "low" else max(values)
+
+
+def _flat_config(config: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(config, Mapping):
+        for key, value in config.items():
+            yield from _flat_config(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        text = config if isinstance(config, str) else json.dumps(config, ensure_ascii=False)
+        yield prefix, text

@@ -1,25 +1,30 @@
-"""Results as tables for the terminal.
+"""Results and training examples on the terminal.
 
 Cells are ``Text``, since a string would be read as rich's markup: a label ``[red]`` would vanish.
 """
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from plmctl.formatting import shown
+from plmctl.examples.inspection import Example, Kind, Piece
+from plmctl.formatting import format_value
+
+# --- Tables of results ---
 
 
-def figures_table(title: str, figures: Mapping[str, object]) -> Table:
+def metrics_table(title: str, figures: Mapping[str, object]) -> Table:
     """Names and figures, one a row."""
     table = _table(title, show_header=False)
     table.add_column()
     table.add_column(justify="right", style="bold")
     for name, value in figures.items():
-        table.add_row(Text(name), Text(shown(value)))
+        table.add_row(Text(name), Text(format_value(value)))
     return table
 
 
@@ -30,7 +35,7 @@ def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
         # A long name is folded; figures stay whole.
         table.add_column(Text(name), justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(shown(cell)) for cell in row))
+        table.add_row(*(Text(format_value(cell)) for cell in row))
     return table
 
 
@@ -46,7 +51,9 @@ def confusion_table(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> T
     for label in labels:
         table.add_column(Text(label), justify="right")
     for place, (label, counts) in enumerate(zip(labels, matrix, strict=True)):
-        table.add_row(Text(label), *(_count(count, place == n) for n, count in enumerate(counts)))
+        table.add_row(
+            Text(label), *(_confusion_count(count, place == n) for n, count in enumerate(counts))
+        )
     return table
 
 
@@ -59,7 +66,7 @@ def classification_tables(title: str, results: Mapping[str, object]) -> list[Tab
     """
     apart = ("per_class", "confusion", "paradigms")
     figures = {k: v for k, v in results.items() if k not in apart and v is not None}
-    tables = [figures_table(title, figures)]
+    tables = [metrics_table(title, figures)]
     paradigms = results.get("paradigms")
     if isinstance(paradigms, list) and paradigms:
         columns = list(paradigms[0])
@@ -80,7 +87,7 @@ def protocol_table(title: str, document: Mapping[str, Any]) -> Table:
 
     Args:
         title: Above the table.
-        document: ``settings`` and ``chosen``, as ``runs.finetune_protocol.compare`` gives them.
+        document: ``settings`` and ``chosen``, as ``commands.finetune.compare_settings`` gives them.
     """
     columns = ["setting", "runs", "median", "std", "min", "max", "best run"]
     rows = []
@@ -92,7 +99,7 @@ def protocol_table(title: str, document: Mapping[str, Any]) -> Table:
     return rows_table(title, columns, rows)
 
 
-def _count(count: int, right: bool) -> Text:
+def _confusion_count(count: int, right: bool) -> Text:
     if right:
         return Text(f"{count:,}", style="bold")
     return Text(f"{count:,}", style="" if count else "dim")
@@ -108,3 +115,86 @@ def _table(title: str, *, show_header: bool = True) -> Table:
         show_edge=False,
         pad_edge=False,
     )
+
+
+# --- Training examples and their statistics: in color, or with plain marks ---
+
+
+TokenTexts = Callable[[Sequence[int]], list[str]]
+"""From the ids of a row to the text of each token."""
+
+# Colour, and what stands around the token where there is none.
+_PIECE_STYLES: dict[Kind, tuple[str, str, str]] = {
+    "text": ("", "", ""),
+    "special": ("dim", "", ""),
+    "masked": ("bold red", "", ""),
+    "random": ("bold yellow", "~", "~"),
+    "kept": ("bold green", "=", "="),
+    "target": ("cyan", "", ""),
+}
+
+_PIECE_MEANINGS: dict[Kind, str] = {
+    "masked": "masked{original}",
+    "random": "replaced by a random token{original}",
+    "kept": "predicted, but left as it is",
+}
+
+
+def example_text(example: Example, shown: TokenTexts, gap: str, *, colour: bool) -> Text:
+    """One example.
+
+    Args:
+        example: What was done to the text.
+        shown: The tokens' texts.
+        gap: Between tokens.
+        colour: Whether colours tell what was done; otherwise marks do.
+    """
+    text = Text()
+    for name, row in example.rows.items():
+        text.append(f"{name}: " if len(example.rows) > 1 else "", style="bold")
+        words = shown([piece.id for piece in row])
+        # What stood at a place is read with what stood before it, as the text was.
+        originals = shown([piece.id if piece.original is None else piece.original for piece in row])
+        for number, (piece, word, original) in enumerate(zip(row, words, originals, strict=True)):
+            text.append(gap if number else "")
+            text.append_text(_styled_piece(piece, word, original, colour))
+        text.append("\n")
+    if example.note:
+        text.append(f"{example.note}\n", style="bold")
+    return text
+
+
+def example_legend(examples: Sequence[Example], *, colour: bool) -> Text:
+    """What the colours or marks mean, of those that are there."""
+    there = {piece.kind for example in examples for row in example.rows.values() for piece in row}
+    text = Text()
+    for kind, meaning in _PIECE_MEANINGS.items():
+        if kind in there:
+            style, before, after = _PIECE_STYLES[kind]
+            sample = "[MASK]" if kind == "masked" else "token"
+            plain = sample if colour else f"{before}{sample}{after}"
+            text.append("   " if text.plain else "")
+            text.append(plain, style=style if colour else "")
+            text.append(f" {meaning.format(original=' {original}')}", style="dim" if colour else "")
+    return text
+
+
+def statistics_table(
+    title: str, figures: Mapping[str, float], expected: Mapping[str, float]
+) -> Table:
+    """A figure a row: what was seen, and what should be seen where that is known."""
+    rows = [(name, value, expected.get(name, "")) for name, value in figures.items()]
+    return rows_table(title, ["", "seen", "expected"], rows)
+
+
+def _styled_piece(piece: Piece, word: str, original: str, colour: bool) -> Text:
+    style, before, after = _PIECE_STYLES[piece.kind]
+    text = Text()
+    if colour:
+        text.append(word, style=style)
+    else:
+        inner = word.strip()
+        text.append(word.replace(inner, f"{before}{inner}{after}") if inner else word)
+    if piece.original is not None:
+        text.append(f"{{{original.strip()}}}", style="dim" if colour else "")
+    return text

@@ -1,6 +1,6 @@
 """Chinese tasks: five classifications of CLUE (Xu et al., 2020) and CMRC 2018's questions."""
 
-from plmctl.suites import Average, Column, Published, Recipe, Suite, SuiteTask, recipes
+from plmctl.suites.base import Average, Column, Published, Recipe, Suite, SuiteTask, recipes
 
 _HUB = "clue/clue"
 

@@ -1,6 +1,6 @@
 """GLUE (Wang et al., 2019): eight tasks of English sentences, and what papers report on them."""
 
-from plmctl.suites import Average, Column, Published, Suite, SuiteTask, recipes
+from plmctl.suites.base import Average, Column, Published, Suite, SuiteTask, recipes
 
 _HUB = "nyu-mll/glue"
 _TWO = "columns sentence1, sentence2, label"

@@ -1,6 +1,6 @@
 """SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018): answers found in a text, or none there."""
 
-from plmctl.suites import Average, Column, Published, Recipe, Suite, SuiteTask
+from plmctl.suites.base import Average, Column, Published, Recipe, Suite, SuiteTask
 
 TASKS = (
     SuiteTask(

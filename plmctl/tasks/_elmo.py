@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.tasks._formats import kept
+from plmctl.tasks._sequences import truncated_lengths
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from plmctl.modeling.batch import Batch
+    from plmctl.models.batch import Batch
 
 
 def reads_characters(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -63,7 +63,7 @@ BETWEEN = "</S>"
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts as words: what ``_rows.Rows`` is to the other families.
+    """Texts as words: what ``_sequences.SequenceExamples`` is to the other families.
 
     Attributes:
         sentences: [N] the words of each.
@@ -102,7 +102,7 @@ def texts(
         parts = [words_of(tokenizer, text) for text in row]
         keep = [min(len(parts[0]), max_length)]
         if len(parts) == 2:
-            keep = list(kept(len(parts[0]), len(parts[1]), max_length - 1))
+            keep = list(truncated_lengths(len(parts[0]), len(parts[1]), max_length - 1))
         cut += keep != [len(part) for part in parts]
         words = [part[:size] for part, size in zip(parts, keep, strict=True)]
         found.append(tuple(words[0] + [BETWEEN] + words[1] if len(words) == 2 else words[0]))
@@ -117,8 +117,8 @@ def batch_of(sentences: Sequence[Sequence[str]], targets: Mapping[str, NDArray[A
     """
     import torch
 
-    from plmctl.modeling.batch import Batch
-    from plmctl.modeling.elmo.characters import encode_sentences
+    from plmctl.models.batch import Batch
+    from plmctl.models.elmo import encode_sentences
 
     ids = torch.from_numpy(encode_sentences(sentences or [[]]))
     if not ids.shape[1]:  # no sentence has a word

@@ -16,11 +16,14 @@ from typing import Any, Literal
 import numpy as np
 
 from plmctl.errors import DataError
-from plmctl.tasks._templates import texts_of
+
+# --- The casts ---
+
 
 CastName = Literal[
     "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "squad", "squad_trivia"
 ]
+
 Figure = Literal["accuracy", "f1", "matthews", "pearson", "spearman"]
 
 
@@ -45,7 +48,9 @@ class Cast:
 
 
 _SIMILARITIES = tuple(f"{step / 5:.1f}" for step in range(26))
+
 _ENTAILMENT = ("entailment", "not_entailment")
+
 CASTS: dict[str, Cast] = {
     "cola": Cast(
         "cola sentence: {sentence}", labels=("unacceptable", "acceptable"), figures=("matthews",)
@@ -88,6 +93,9 @@ CASTS: dict[str, Cast] = {
 }
 
 
+# --- The words of a row ---
+
+
 def spaced(text: str) -> str:
     """Spaces around each mark of ASCII, and no two spaces in a row.
 
@@ -121,114 +129,6 @@ def label_of(name: str, value: Any, origin: str) -> str:
     )
 
 
-def target_texts(name: str | None, value: Any, origin: str) -> tuple[str, ...]:
-    """The right texts of a row, the one to learn first.
-
-    Args:
-        name: Of the cast; None: the row's own texts.
-        value: What the row has in its column of targets.
-        origin: The row, for messages.
-
-    Raises:
-        DataError: No text, or no label of the cast.
-    """
-    if name is not None and CASTS[name].labels:
-        return (label_of(name, value, origin),)
-    found = texts_of(value, origin)
-    return tuple(map(spaced, found)) if name is not None and CASTS[name].spaced else found
-
-
-def label_figures(
-    name: str, predictions: Sequence[str], references: Sequence[str]
-) -> dict[str, float]:
-    """The figures of a cast with labels, and the share of outputs that are no label.
-
-    These are wrong. For F1 they count as the other label, and for STS-B as -1.
-
-    Args:
-        name: Of the cast.
-        predictions: [N] what was written.
-        references: [N] words of the labels.
-    """
-    from plmctl.metrics import classification as metrics
-
-    predicted, expected = _read(name, predictions, references)
-    functions: dict[Figure, Callable[..., float]] = {
-        "accuracy": metrics.accuracy,
-        "f1": f1_with_invalid,
-        "matthews": metrics.matthews,
-        "pearson": metrics.pearson,
-        "spearman": metrics.spearman,
-    }
-    figures: dict[str, float] = {
-        figure: functions[figure](predicted, expected) for figure in CASTS[name].figures
-    }
-    if name != "stsb":
-        figures["majority"] = metrics.majority(expected)
-    return figures | {"no_label": float((predicted < 0).mean())}
-
-
-def label_uncertainty(
-    name: str, predictions: Sequence[str], references: Sequence[str]
-) -> dict[str, dict[str, float]]:
-    """How sure the figures of the cast are; arguments as ``label_figures``.
-
-    Returns:
-        se, low and high of each (``metrics.statistics.spread_of``).
-    """
-    from plmctl.metrics import classification, confusions, statistics
-
-    predicted, expected = _read(name, predictions, references)
-    if name == "stsb":
-        functions = {"pearson": classification.pearson, "spearman": classification.spearman}
-        return {
-            figure: statistics.uncertainty(function, predicted, expected)
-            for figure, function in functions.items()
-        }
-    classes = len(CASTS[name].labels) + 1  # the last: what is no label
-    of_counts: dict[Figure, statistics.CountFunction] = {
-        "accuracy": confusions.accuracy,
-        "matthews": confusions.matthews,
-        "f1": partial(confusions.f1, positive=1),
-    }
-    found: dict[str, dict[str, float]] = {}
-    for figure in CASTS[name].figures:
-        said = settled(predicted, expected) if figure == "f1" else predicted
-        numbers = np.where(said < 0, classes - 1, said).astype(np.int64)
-        counts = classification.confusion(numbers, expected.astype(np.int64), classes)
-        found |= statistics.uncertainty_of_counts({figure: of_counts[figure]}, counts)
-    return found
-
-
-def _read(
-    name: str, predictions: Sequence[str], references: Sequence[str]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Numbers of what was written, -1 where it is no label, and of what is right."""
-    labels = CASTS[name].labels
-    numbers = {label: float(n) for n, label in enumerate(labels)}
-    if name == "stsb":
-        numbers = {label: float(label) for label in labels}
-    read = _number if name == "stsb" else lambda text: numbers.get(text, -1.0)
-    predicted = np.array([read(text.strip()) for text in predictions])
-    return predicted, np.array([numbers[label] for label in references])
-
-
-def f1_with_invalid(predicted: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> float:
-    """F1 of label 1, where a prediction that is neither 0 nor 1 counts as the wrong one of them."""
-    said = settled(predicted, expected)
-    both = float(((said == 1) & (expected == 1)).sum())
-    total = float((said == 1).sum() + (expected == 1).sum())
-    return 2 * both / total if total else 0.0
-
-
-def settled(
-    predicted: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
-    """Predictions of two labels, the wrong one where it is neither."""
-    valid = (predicted == 0) | (predicted == 1)
-    return np.where(valid, predicted, 1 - expected)
-
-
 def _similarity(value: Any, origin: str) -> str:
     """STS-B's similarity to the nearest fifth, with one decimal."""
     number = _number(str(value))
@@ -243,3 +143,105 @@ def _number(text: str) -> float:
     except ValueError:
         return -1.0
     return number if np.isfinite(number) else -1.0
+
+
+# --- Metrics of written labels ---
+
+
+def cast_metrics(
+    name: str, predictions: Sequence[str], references: Sequence[str]
+) -> dict[str, float]:
+    """The figures of a cast with labels, and the share of outputs that are no label.
+
+    These are wrong. For F1 they count as the other label, and for STS-B as -1.
+
+    Args:
+        name: Of the cast.
+        predictions: [N] what was written.
+        references: [N] words of the labels.
+    """
+    from plmctl.metrics.classification import accuracy, majority, matthews, pearson, spearman
+
+    predicted, expected = _label_numbers(name, predictions, references)
+    functions: dict[Figure, Callable[..., float]] = {
+        "accuracy": accuracy,
+        "f1": f1_with_invalid,
+        "matthews": matthews,
+        "pearson": pearson,
+        "spearman": spearman,
+    }
+    figures: dict[str, float] = {
+        figure: functions[figure](predicted, expected) for figure in CASTS[name].figures
+    }
+    if name != "stsb":
+        figures["majority"] = majority(expected)
+    return figures | {"no_label": float((predicted < 0).mean())}
+
+
+def cast_uncertainty(
+    name: str, predictions: Sequence[str], references: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """How sure the figures of the cast are; arguments as ``cast_metrics``.
+
+    Returns:
+        se, low and high of each (``metrics.statistics.spread_of``).
+    """
+    from plmctl.metrics import statistics
+    from plmctl.metrics.classification import (
+        accuracy_of_counts,
+        confusion,
+        f1_of_counts,
+        matthews_of_counts,
+        pearson,
+        spearman,
+    )
+
+    predicted, expected = _label_numbers(name, predictions, references)
+    if name == "stsb":
+        functions = {"pearson": pearson, "spearman": spearman}
+        return {
+            figure: statistics.uncertainty(function, predicted, expected)
+            for figure, function in functions.items()
+        }
+    classes = len(CASTS[name].labels) + 1  # the last: what is no label
+    of_counts: dict[Figure, statistics.CountFunction] = {
+        "accuracy": accuracy_of_counts,
+        "matthews": matthews_of_counts,
+        "f1": partial(f1_of_counts, positive=1),
+    }
+    found: dict[str, dict[str, float]] = {}
+    for figure in CASTS[name].figures:
+        said = invalid_as_wrong(predicted, expected) if figure == "f1" else predicted
+        numbers = np.where(said < 0, classes - 1, said).astype(np.int64)
+        counts = confusion(numbers, expected.astype(np.int64), classes)
+        found |= statistics.uncertainty_of_counts({figure: of_counts[figure]}, counts)
+    return found
+
+
+def _label_numbers(
+    name: str, predictions: Sequence[str], references: Sequence[str]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Numbers of what was written, -1 where it is no label, and of what is right."""
+    labels = CASTS[name].labels
+    numbers = {label: float(n) for n, label in enumerate(labels)}
+    if name == "stsb":
+        numbers = {label: float(label) for label in labels}
+    read = _number if name == "stsb" else lambda text: numbers.get(text, -1.0)
+    predicted = np.array([read(text.strip()) for text in predictions])
+    return predicted, np.array([numbers[label] for label in references])
+
+
+def f1_with_invalid(predicted: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> float:
+    """F1 of label 1, where a prediction that is neither 0 nor 1 counts as the wrong one of them."""
+    said = invalid_as_wrong(predicted, expected)
+    both = float(((said == 1) & (expected == 1)).sum())
+    total = float((said == 1).sum() + (expected == 1).sum())
+    return 2 * both / total if total else 0.0
+
+
+def invalid_as_wrong(
+    predicted: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """Predictions of two labels, the wrong one where it is neither."""
+    valid = (predicted == 0) | (predicted == 1)
+    return np.where(valid, predicted, 1 - expected)

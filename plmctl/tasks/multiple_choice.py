@@ -1,6 +1,6 @@
 """Multiple choice: which of several options fits a passage and a question (RACE, SWAG).
 
-Each option is a sequence of its own and gets one number; the softmax goes over the options of an
+Each option is a separate sequence and gets one number; the softmax goes over the options of an
 item, which is one target. Encoders read ``[CLS] passage [SEP] question option [SEP]``, the option
 in the place of a ``_`` of the question. GPT-1 reads ``_start_ passage question _delimiter_ option
 _classify_`` and learns the language of every option beside. GPT-2, for which nothing is published,
@@ -18,22 +18,27 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from plmctl.arrays import Ints
-from plmctl.config.members import TaskConfig
-from plmctl.tasks import _scoring, _unlabelled
-from plmctl.tasks._formats import encode, gpt1_ids, pairs, with_format
-from plmctl.tasks._items import item_of, sides_of, target_of
-from plmctl.tasks._known import known
-from plmctl.tasks._rows import Rows, readable
+from plmctl.config.base import TaskConfig
+from plmctl.errors import DataError
+from plmctl.tasks._sequences import (
+    SequenceExamples,
+    encode_texts,
+    gpt1_ids,
+    language_sums,
+    pair_sequences,
+    with_format,
+)
+from plmctl.tasks.base import has_label, label_cell, required, rows_with_text, text_cell
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from plmctl.corpus.tables import Row
-    from plmctl.modeling.batch import Batch
-    from plmctl.modeling.load import NewHeads
-    from plmctl.modeling.network import Network
-    from plmctl.tasks import Use
+    from plmctl.corpus.labelled import Row
+    from plmctl.models.batch import Batch
+    from plmctl.models.load import NewHeads
+    from plmctl.models.network import Network
+    from plmctl.tasks.base import Use
 
 
 class Config(TaskConfig):
@@ -69,6 +74,9 @@ class Config(TaskConfig):
         return self
 
 
+# --- From rows to options and examples ---
+
+
 def text_columns(config: Config) -> tuple[str, ...]:
     """Passage, question and options."""
     asked = [column for column in (config.passage, config.question) if column is not None]
@@ -78,7 +86,7 @@ def text_columns(config: Config) -> tuple[str, ...]:
 
 def is_labelled(config: Config, row: Row) -> bool:
     """False for the rows that ``unlabelled: drop`` leaves out."""
-    return config.unlabelled != "drop" or _unlabelled.is_labelled(row, config.label)
+    return config.unlabelled != "drop" or has_label(row, config.label)
 
 
 def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -86,40 +94,114 @@ def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
     return ()
 
 
-def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
-    """The model's own, with its family's template for finetuning."""
-    from plmctl.modeling.auto import config_of
-    from plmctl.tokenization.load import load_tokenizer
-
-    return with_format(load_tokenizer(model), str(config_of(model).model_type))
-
-
-def load(
+def make(
     config: Config,
-    model: str,
+    rows: Sequence[Row],
+    tokenizer: PreTrainedTokenizerBase,
     labels: tuple[str, ...],
-    *,
-    pretrained: bool,
-    changes: Any,
-    new_heads: NewHeads | None = None,
-) -> PreTrainedModel:
-    """The network with a head that gives one number an option; see ``tasks.Task``."""
-    from plmctl.modeling.heads.classifier import TokenIds, load_classifier
-
-    tokens = tokenizer(config, model)
-    changes = {"num_labels": 1, **changes}
-    ids = TokenIds(tokens.pad_token_id, tuple(gpt1_ids(tokens)))
-    return load_classifier(
-        model, ids, pretrained=pretrained, changes=changes, choice=True, new_heads=new_heads
+    max_length: int,
+    use: Use,
+) -> MultipleChoice:
+    """The rows as items; see ``base.Task``."""
+    asked = [column for column in (config.passage, config.question) if column is not None]
+    rows, dropped = rows_with_text(rows, asked, use)
+    items = [item_of(config, row) for row in rows]
+    gpt1 = bool(gpt1_ids(tokenizer))
+    sides = [option_texts(item, option, gpt1=gpt1) for item in items for option in item[2]]
+    first, second = (encode_texts(tokenizer, [side[k] for side in sides]) for k in (0, 1))
+    early = [False] * len(second)
+    longest = config.max_option_length
+    if longest is not None and not gpt1:
+        early = [len(ids) > longest for ids in second]
+        second = [ids[-longest:] for ids in second]
+    made = pair_sequences(tokenizer, first, second, max_length, whole_second=longest is not None)
+    made = type(made)(made.ids, made.segments, tuple(map(any, zip(made.cut, early, strict=True))))
+    targets = None if use == "predict" else np.array([right_option(config, row) for row in rows])
+    language = gpt1 and config.lm_weight > 0 and use != "predict"
+    options = tuple(item[2] for item in items)
+    grouped = SequenceExamples.of_groups(
+        list(map(len, options)), made, tokenizer, language=language
     )
+    return MultipleChoice(config, grouped, options, targets, dropped)
+
+
+Item = tuple[str, str, tuple[str, ...]]
+"""Passage, question and options; a part that a row does not have is empty."""
+
+
+def item_of(config: Any, row: Row) -> Item:
+    """The texts of a row.
+
+    Raises:
+        DataError: A missing column, or fewer than two options.
+    """
+    if isinstance(config.options, str):
+        found = row.cell(config.options)
+        if not isinstance(found, list | tuple):
+            raise DataError(
+                f"{row.origin}: column {config.options!r} holds a {type(found).__name__}; "
+                "expected a list of options",
+                "options in columns of their own: task.options=[A, B]",
+            )
+        options = tuple(str(option) for option in found)
+    else:
+        options = tuple(text_cell(row, column) for column in config.options)
+    if len(options) < 2:
+        raise DataError(f"{row.origin}: {len(options)} options; expected two or more")
+    passage = text_cell(row, config.passage) if config.passage is not None else ""
+    question = text_cell(row, config.question) if config.question is not None else ""
+    return passage, question, options
+
+
+def option_texts(item: Item, option: str, *, gpt1: bool) -> tuple[str, str]:
+    """The two texts of an option's sequence.
+
+    Without a passage, or without a question, the one that there is stands against the option.
+    """
+    passage, question, _ = item
+    if gpt1:
+        return f"{passage} {question}".strip(), option
+    if "_" in question:
+        question, option = "", question.replace("_", option, 1)
+    if not passage:
+        return question, option
+    return passage, f"{question} {option}".strip()
+
+
+def right_option(config: Any, row: Row) -> int:
+    """The number of the right option, from 0.
+
+    Raises:
+        DataError: Neither a number nor a letter of one of the options.
+    """
+    count = len(item_of(config, row)[2])
+    said = label_cell(row, config.label).strip()
+    letter = len(said) == 1 and "A" <= said.upper() <= "Z"
+    whole = said.removesuffix(".0")  # as tables with gaps have their numbers
+    found = -1
+    if letter:
+        found = ord(said.upper()) - ord("A")
+    elif whole.isascii() and whole.isdigit():
+        found = int(whole) - config.count_from
+    if not 0 <= found < count:
+        numbers = f"{config.count_from} to {count - 1 + config.count_from}"
+        raise DataError(
+            f"{row.origin}: column {config.label!r}: {said!r} is none of the {count} options; "
+            f"expected {numbers}, or A to {chr(ord('A') + count - 1)}",
+            "numbers that begin at 1: task.count_from=1",
+        )
+    return found
+
+
+# --- Examples: batches, losses, predictions ---
 
 
 @dataclass(frozen=True)
 class MultipleChoice:
-    """Items as token ids of their options, with the right one; see ``tasks.Examples``."""
+    """Items as token ids of their options, with the right one; see ``base.TaskExamples``."""
 
     config: Config
-    rows: Rows
+    rows: SequenceExamples
     options: tuple[tuple[str, ...], ...]
     targets: Ints | None
     dropped: tuple[str, ...]
@@ -148,21 +230,21 @@ class MultipleChoice:
         return self.rows.lengths()
 
     def collate(self, epochs: Ints, samples: Ints) -> Batch:
-        """The items ``samples``, every option padded to the longest; see ``Rows.batch``."""
+        """The items ``samples``, options padded to the longest; see ``SequenceExamples.batch``."""
         targets = {} if self.targets is None else {"choice": self.targets[samples]}
         return self.rows.batch(samples, targets)
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy of the right options, in nats."""
-        return _sums(network(**batch.inputs), batch)
+        return _loss_sums(network(**batch.inputs), batch)
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The loss, and how often the right option is ahead."""
         logits = network(**batch.inputs)
         hits = (logits["choice"].argmax(-1) == batch.targets["choice"]).sum().float()
-        scores = {**_sums(logits, batch), "choice/correct": hits}
+        scores = {**_loss_sums(logits, batch), "choice/correct": hits}
         if "lm" in logits:
-            scores["lm/correct"] = _scoring.language(logits["lm"], batch)[1]
+            scores["lm/correct"] = language_sums(logits["lm"], batch)[1]
         return scores
 
     def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
@@ -186,65 +268,71 @@ class MultipleChoice:
 
     def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Accuracy, and what the most frequent number would get (``metrics.classification``)."""
-        from plmctl.metrics import classification
+        from plmctl.metrics.classification import accuracy, majority
         from plmctl.metrics.statistics import with_interval
 
-        targets = known(self.targets)
+        targets = required(self.targets)
         said = np.array([answer["prediction"] for answer in answers]) - self.config.count_from
         found = {
-            "accuracy": classification.accuracy(said, targets),
-            "majority": classification.majority(targets),
+            "accuracy": accuracy(said, targets),
+            "majority": majority(targets),
         }
-        return with_interval(found, "accuracy", classification.accuracy, said, targets)
+        return with_interval(found, "accuracy", accuracy, said, targets)
 
     def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
         """Right or wrong."""
-        targets = known(self.targets)
+        targets = required(self.targets)
         said = np.array([answer["prediction"] for answer in answers]) - self.config.count_from
         return "accuracy", (said == targets).astype(float).tolist()
 
 
-def make(
+def _loss_sums(logits: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    from plmctl.models.losses import single_label_sum
+
+    sums = {"choice": single_label_sum(logits["choice"], batch.targets["choice"])}
+    if "lm" in logits:
+        sums["lm"], _ = language_sums(logits["lm"], batch)
+    return sums
+
+
+# --- The network ---
+
+
+def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
+    """The model's own, with its family's template for finetuning."""
+    from plmctl.models.load import config_of
+    from plmctl.tokenization.load import load_tokenizer
+
+    return with_format(load_tokenizer(model), str(config_of(model).model_type))
+
+
+def load(
     config: Config,
-    rows: Sequence[Row],
-    tokenizer: PreTrainedTokenizerBase,
+    model: str,
     labels: tuple[str, ...],
-    max_length: int,
-    use: Use,
-) -> MultipleChoice:
-    """The rows as items; see ``tasks.Task``."""
-    asked = [column for column in (config.passage, config.question) if column is not None]
-    rows, dropped = readable(rows, asked, use)
-    items = [item_of(config, row) for row in rows]
-    gpt1 = bool(gpt1_ids(tokenizer))
-    sides = [sides_of(item, option, gpt1=gpt1) for item in items for option in item[2]]
-    first, second = (encode(tokenizer, [side[k] for side in sides]) for k in (0, 1))
-    early = [False] * len(second)
-    longest = config.max_option_length
-    if longest is not None and not gpt1:
-        early = [len(ids) > longest for ids in second]
-        second = [ids[-longest:] for ids in second]
-    made = pairs(tokenizer, first, second, max_length, whole_second=longest is not None)
-    made = type(made)(made.ids, made.segments, tuple(map(any, zip(made.cut, early, strict=True))))
-    targets = None if use == "predict" else np.array([target_of(config, row) for row in rows])
-    language = gpt1 and config.lm_weight > 0 and use != "predict"
-    options = tuple(item[2] for item in items)
-    grouped = Rows.of_groups(list(map(len, options)), made, tokenizer, language=language)
-    return MultipleChoice(config, grouped, options, targets, dropped)
+    *,
+    pretrained: bool,
+    changes: Any,
+    new_heads: NewHeads | None = None,
+) -> PreTrainedModel:
+    """The network with a head that gives one number an option; see ``base.Task``."""
+    from plmctl.models.heads.classification import TokenIds, load_classifier
+
+    tokens = tokenizer(config, model)
+    changes = {"num_labels": 1, **changes}
+    ids = TokenIds(tokens.pad_token_id, tuple(gpt1_ids(tokens)))
+    return load_classifier(
+        model, ids, pretrained=pretrained, changes=changes, choice=True, new_heads=new_heads
+    )
 
 
 def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
     """Logits of the options, [B, O]; of GPT-1 next-token logits too."""
-    from plmctl.modeling.heads import decoder, encoder
+    from plmctl.models.heads.classification import (
+        choose_with_decoder,
+        choose_with_encoder,
+        is_decoder,
+    )
 
-    run = decoder.choose if decoder.is_decoder(model) else encoder.choose
+    run = choose_with_decoder if is_decoder(model) else choose_with_encoder
     return run(model, **inputs)
-
-
-def _sums(logits: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-    from plmctl.modeling.label_losses import single_label_sum
-
-    sums = {"choice": single_label_sum(logits["choice"], batch.targets["choice"])}
-    if "lm" in logits:
-        sums["lm"], _ = _scoring.language(logits["lm"], batch)
-    return sums

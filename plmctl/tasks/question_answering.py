@@ -1,4 +1,4 @@
-"""Extractive question answering: the answer is a stretch of the context, or there is none.
+"""Extractive question answering: the answer is a span of the context, or there is none.
 
 Contexts longer than the input are read in overlapping windows. Windows, labels and the choice of
 the answer are those of BERT's code (SQuAD 1.1 and 2.0), with Chinese characters as words. Two
@@ -6,30 +6,47 @@ things are done otherwise: the text of an answer is cut from the context by the 
 pieces, where BERT's code, whose pieces do not know theirs, looks for them; and padding takes no
 part in the softmax, so that a batch's width changes no loss.
 
+From top to bottom: the config; a row's question and context in pieces; their windows and labels;
+the windows as batches, losses and answers; how an answer is chosen from logits; the network.
+
 Sources: google-research/bert, run_squad.py; google-research/albert, squad_utils.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from plmctl.config.members import TaskConfig
-from plmctl.errors import ConfigError
-from plmctl.tasks._spotting import Spotting
-from plmctl.tasks._windowed import windowed
+from plmctl.arrays import Ints, padded
+from plmctl.config.base import TaskConfig
+from plmctl.errors import ConfigError, DataError
+from plmctl.examples.windows import (
+    Windows,
+    covering,
+    owners,
+    pieces_over,
+    tightened,
+    windows,
+    words,
+)
+from plmctl.metrics import squad
+from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from plmctl.corpus.tables import Row
-    from plmctl.modeling.load import NewHeads
-    from plmctl.tasks import Use
-
-_TEXT_ONLY = ("t5", "mt5")
+    from plmctl.corpus.labelled import Row
+    from plmctl.models.batch import Batch
+    from plmctl.models.load import NewHeads
+    from plmctl.models.network import Network
+    from plmctl.tasks.base import Use
 
 
 class Config(TaskConfig):
@@ -66,6 +83,9 @@ class Config(TaskConfig):
     rows, which the finetuned folder then keeps."""
 
 
+# --- From rows to examples ---
+
+
 def text_columns(config: Config) -> tuple[str, ...]:
     """Question and context."""
     return (config.question, config.context)
@@ -81,12 +101,824 @@ def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
     return ()
 
 
+def make(
+    config: Config,
+    rows: Sequence[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    labels: tuple[str, ...],
+    max_length: int,
+    use: Use,
+) -> QuestionAnswering:
+    """The rows as windows; see ``base.Task``."""
+    source = tokenizer.name_or_path  # the model's folder, which says which head it gets
+    head: Literal["linear", "albert"] = "linear"
+    if source and config.version2:
+        from plmctl.models.load import config_of
+
+        head = head_of(config, config_of(source).model_type)
+    made = question_windows(config, rows, tokenizer, max_length, use)
+    return QuestionAnswering(config, made, head)
+
+
 def settled(config: Config, results: dict[str, Any]) -> Config:
     """With the no-answer threshold that was tuned on the validation rows."""
     threshold = results.get("null_threshold")
     if not config.version2 or config.null_threshold != "tune" or threshold is None:
         return config
     return config.model_copy(update={"null_threshold": threshold})
+
+
+# --- Windows: which pieces of the context, and where the answer is in them ---
+
+
+_IGNORE = -100  # of models.batch, which imports torch
+
+
+@dataclass(frozen=True)
+class QuestionWindows:
+    """Questions, contexts and windows.
+
+    Attributes:
+        ids: [R] ids of the rows.
+        questions: [R] pieces of each question.
+        contexts: [R] of its context; rows share them.
+        references: [R] texts of the right answers; None for rows that are to be answered.
+        row: [W] the row of each window.
+        start: [W] its first piece in the context.
+        size: [W] its pieces.
+        labels: [W, 2] cells of the answer's first and last piece, (0, 0) for a window without it,
+            IGNORE where nobody knows; None for rows that are to be answered.
+        template: Special tokens.
+        segmented: Whether the model tells question and context apart by segments.
+        pad_id: Of padding.
+        cut: Rows whose question lost its end.
+        dropped: Rows that cannot be learnt from, and why.
+    """
+
+    ids: tuple[str, ...]
+    questions: tuple[NDArray[np.int32], ...]
+    contexts: tuple[Pieces, ...]
+    references: tuple[tuple[str, ...], ...] | None
+    row: Ints
+    start: Ints
+    size: Ints
+    labels: Ints | None
+    template: Template
+    segmented: bool
+    pad_id: int
+    cut: int
+    dropped: tuple[str, ...]
+
+    def offset(self, number: int | np.int64) -> int:
+        """The cell of a window's first context piece."""
+        return self.template.offset(len(self.questions[self.row[number]]))
+
+    def input_ids(self, number: int | np.int64) -> list[int]:
+        """The ids of a window, special tokens included."""
+        row, start = self.row[number], self.start[number]
+        context = self.contexts[row].ids[start : start + self.size[number]]
+        around = self.template
+        question = self.questions[row]
+        return [*around.before, *question, *around.between, *context, *around.after]
+
+    def segments(self, number: int | np.int64) -> list[int]:
+        """The segments of a window."""
+        question = len(self.questions[self.row[number]])
+        return self.template.segments(question, int(self.size[number]))
+
+    def of_row(self, row: int) -> list[tuple[int, ContextWindow]]:
+        """The windows of a row, with their numbers."""
+        which = np.arange(*np.searchsorted(self.row, [row, row + 1]))
+        here = Windows(self.start[which], self.size[which])
+        owner = owners(here, len(self.contexts[row].ids))
+        found = []
+        for place, number in enumerate(which):
+            start, size = int(self.start[number]), int(self.size[number])
+            own = owner[start : start + size] == place
+            found.append((int(number), ContextWindow(self.offset(number), start, size, own)))
+        return found
+
+
+def question_windows(
+    config: Any,
+    rows: Sequence[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    use: Use,
+) -> QuestionWindows:
+    """The rows in windows of ``max_length`` tokens.
+
+    Training leaves out rows whose answer is not where it is said to be. Windows without the answer
+    stay, and point at cell 0.
+
+    Raises:
+        DataError: A missing column, or no row to learn from.
+        ConfigError: No room for a context beside a question.
+    """
+    template = template_of(tokenizer)
+    contexts = _shared_pieces([_cell_text(row, config.context) for row in rows], tokenizer)
+    whole = pieces_of([_cell_text(row, config.question) for row in rows], tokenizer)
+    questions = [question.ids[: config.max_query_length] for question in whole]
+    answers = [answers_in(row, config.answers) for row in rows] if use != "predict" else None
+    places = _places(config, answers, contexts, tokenizer) if answers is not None else None
+    kept, dropped = list(range(len(rows))), list[str]()
+    if use == "train" and places is not None:
+        kept, dropped = _learnable(config, rows, places)
+    asked = [questions[n] for n in kept]
+    cuts = _cut_windows(
+        [len(contexts[n].ids) for n in kept],
+        [len(question) for question in asked],
+        max_length - len(template),
+        config.doc_stride,
+    )
+    known = [places[n] for n in kept] if places is not None else None
+    return QuestionWindows(
+        tuple(_question_id(config, rows[n], n) for n in kept),
+        tuple(asked),
+        tuple(contexts[n] for n in kept),
+        None if answers is None else tuple(tuple(text for text, _ in answers[n]) for n in kept),
+        *cuts,
+        None
+        if known is None
+        else _label_positions(known, cuts, [template.offset(len(q)) for q in asked]),
+        template,
+        _has_segments(tokenizer),
+        int(tokenizer.pad_token_id or 0),
+        sum(len(question.ids) > config.max_query_length for question in whole),
+        tuple(dropped),
+    )
+
+
+Place = tuple[int, int] | str | None
+"""An answer's first and last piece; why it has none; None for a question without an answer."""
+
+
+def _learnable(
+    config: Any, rows: Sequence[Row], places: Sequence[Place]
+) -> tuple[list[int], list[str]]:
+    """The rows that can be learnt from, and what is wrong with each of the others.
+
+    Raises:
+        DataError: There is none.
+    """
+    kept = [n for n, place in enumerate(places) if not isinstance(place, str)]
+    dropped = [
+        f"{_row_name(config, row)}: {place}"
+        for row, place in zip(rows, places, strict=True)
+        if isinstance(place, str)
+    ]
+    if not kept:
+        raise DataError(f"none of {len(rows)} rows can be learnt from: {dropped[0]}")
+    return kept, dropped
+
+
+def _places(
+    config: Any,
+    answers: Sequence[list[tuple[str, int | None]]],
+    contexts: Sequence[Pieces],
+    tokenizer: PreTrainedTokenizerBase,
+) -> list[Place]:
+    alone: list[list[int] | None] = [None] * len(answers)
+    if _is_wordpiece(tokenizer):
+        firsts = [found[0][0] if found else "" for found in answers]
+        alone = [pieces.ids.tolist() for pieces in pieces_of(firsts, tokenizer)]
+    places: list[Place] = []
+    for found, context, own in zip(answers, contexts, alone, strict=True):
+        if found:
+            places.append(place_of(context, *found[0], own))
+        else:
+            places.append(None if config.version2 else "no answer, and not `task.version2: true`")
+    return places
+
+
+def _label_positions(
+    places: Sequence[Place], cuts: tuple[Ints, Ints, Ints], offsets: Sequence[int]
+) -> Ints:
+    labels = np.zeros((len(cuts[0]), 2), dtype=np.int64)
+    for number, (row, start, size) in enumerate(zip(*cuts, strict=True)):
+        place = places[row]
+        if isinstance(place, str):
+            labels[number] = _IGNORE
+        elif place is not None and start <= place[0] and place[1] < start + size:
+            labels[number] = np.array(place) - start + offsets[row]
+    return labels
+
+
+def _cut_windows(
+    contexts: Sequence[int], questions: Sequence[int], room: int, stride: int
+) -> tuple[Ints, Ints, Ints]:
+    """Row, start and size of every window."""
+    rows, starts, sizes = [], [], []
+    for row, (context, question) in enumerate(zip(contexts, questions, strict=True)):
+        if room - question < 1:
+            raise ConfigError(
+                f"train.max_length: no room for a context beside a question of {question} tokens",
+                "raise it (384 is usual), or lower task.max_query_length",
+            )
+        found = windows(context, room - question, stride)
+        rows.append(np.full(len(found.starts), row))
+        starts.append(found.starts)
+        sizes.append(found.sizes)
+    return np.concatenate(rows), np.concatenate(starts), np.concatenate(sizes)
+
+
+def _shared_pieces(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[Pieces]:
+    """A text's pieces, the same object for equal texts."""
+    distinct = list(dict.fromkeys(texts))
+    pieces = dict(zip(distinct, pieces_of(distinct, tokenizer), strict=True))
+    return [pieces[text] for text in texts]
+
+
+def _has_segments(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """ALBERT has them, though transformers' class for its tokenizer leaves them out."""
+    named = "token_type_ids" in tokenizer.model_input_names
+    return named or type(tokenizer).__name__.startswith("Albert")
+
+
+def _is_wordpiece(tokenizer: Any) -> bool:
+    return type(tokenizer.backend_tokenizer.model).__name__ == "WordPiece"
+
+
+def _cell_text(row: Row, column: str) -> str:
+    return str(row.cell(column))
+
+
+def _question_id(config: Any, row: Row, number: int) -> str:
+    found = row.values.get(config.id)
+    return str(number + 1) if found is None else str(found)
+
+
+def _row_name(config: Any, row: Row) -> str:
+    """Origin and id; that of a nested file ends with the id."""
+    found = row.values.get(config.id)
+    known = found is None or row.origin.endswith(f"/{found}")
+    return row.origin if known else f"{row.origin}: {found}"
+
+
+# --- Questions and contexts as pieces that know their characters ---
+#
+# Every distinct context is cut into pieces once, however many questions are about it.
+
+
+_AT_ONCE = 1_000  # texts: offsets are Python tuples until they are arrays
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A text in pieces.
+
+    Attributes:
+        text: The text.
+        ids: [N].
+        offsets: [N, 2] first character and end of each piece, without the space around it.
+    """
+
+    text: str
+    ids: NDArray[np.int32]
+    offsets: NDArray[np.int32]
+
+    @cached_property
+    def words(self) -> Ints:
+        """[W, 2] see ``examples.windows.words``."""
+        return words(self.text)
+
+    def slice(self, first: int, last: int) -> str:
+        """The text from one piece to another, as it was written."""
+        return self.text[self.offsets[first, 0] : self.offsets[last, 1]]
+
+
+def pieces_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[Pieces]:
+    """The texts in pieces, without special tokens."""
+    found: list[Pieces] = []
+    for start in range(0, len(texts), _AT_ONCE):
+        batch = list(texts[start : start + _AT_ONCE])
+        encoded: Any = tokenizer(
+            batch,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            verbose=False,
+        )
+        for text, ids, offsets in zip(
+            batch, encoded["input_ids"], encoded["offset_mapping"], strict=True
+        ):
+            spans = [_stripped(text, *span) for span in offsets]
+            found.append(
+                Pieces(
+                    text,
+                    np.array(ids, dtype=np.int32),
+                    np.array(spans, dtype=np.int32).reshape(-1, 2),
+                )
+            )
+    return found
+
+
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    """Without the space around it; a piece of nothing else lies at its end."""
+    inside = text[start:end]
+    bare = inside.strip()
+    if len(bare) == len(inside):
+        return start, end
+    start = end - len(inside.lstrip())
+    return start, start + len(bare)
+
+
+@dataclass(frozen=True)
+class Template:
+    """Special tokens around a question and a context, as ``[CLS] question [SEP] context [SEP]``.
+
+    Attributes:
+        before: Ids before the question.
+        between: Between the two.
+        after: After the context.
+    """
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Special tokens."""
+        return len(self.before) + len(self.between) + len(self.after)
+
+    def offset(self, question: int) -> int:
+        """Where the context begins after a question of so many pieces."""
+        return len(self.before) + question + len(self.between)
+
+    def segments(self, question: int, context: int) -> list[int]:
+        """BERT's: 0 up to the [SEP] after the question, 1 from there."""
+        return [0] * self.offset(question) + [1] * (context + len(self.after))
+
+
+def template_of(tokenizer: PreTrainedTokenizerBase) -> Template:
+    """A tokenizer's own for a pair; GPT-2's, which has none, gets its end-of-text for all three.
+
+    Raises:
+        ConfigError: A tokenizer that does not tell where its pieces are from.
+    """
+    if not tokenizer.is_fast:
+        raise ConfigError(
+            f"{type(tokenizer).__name__}: does not tell the characters of its pieces",
+            "question answering needs a tokenizer with a tokenizer.json",
+        )
+    encoded: Any = tokenizer("a", "b")
+    ids, sides = encoded["input_ids"], encoded.sequence_ids(0)
+    first, last = sides.index(0), sides.index(1)
+    between = [id for id, side in zip(ids[first:last], sides[first:last], strict=True) if side != 0]
+    after = [id for id, side in zip(ids[last:], sides[last:], strict=True) if side != 1]
+    if not between:
+        end = tokenizer.eos_token_id
+        if not isinstance(end, int):
+            raise ConfigError("the tokenizer has no token to set between question and context")
+        return Template((end,), (end,), (end,))
+    return Template(tuple(ids[:first]), tuple(between), tuple(after))
+
+
+def answers_in(row: Row, column: str) -> list[tuple[str, int | None]]:
+    """The right answers to a question, each with the character that it starts at, if it is told.
+
+    Raises:
+        DataError: No such column, or one of another form.
+    """
+    cell = row.cell(column)
+    texts: Any
+    starts: Any
+    if isinstance(cell, dict):
+        texts, starts = cell.get("text"), cell.get("answer_start")
+    elif isinstance(cell, list) and all(isinstance(answer, dict) for answer in cell):
+        texts = [answer.get("text") for answer in cell]
+        starts = [answer.get("answer_start") for answer in cell]
+    else:
+        texts = starts = None
+    starts = [None] * len(texts) if isinstance(texts, list) and starts is None else starts
+    right = isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts)
+    if not right or not all(isinstance(text, str) for text in texts):
+        raise DataError(
+            f"{row.origin}: column {column!r} has no answers in SQuAD's form",
+            'expected {"text": ["Paris"], "answer_start": [17]}, with empty lists for no answer',
+        )
+    return [
+        (text, int(start) if isinstance(start, int | float) else None)
+        for text, start in zip(texts, starts, strict=True)
+    ]
+
+
+def place_of(
+    context: Pieces, answer: str, start: int | None, alone: Sequence[int] | None
+) -> tuple[int, int] | str:
+    """The first and the last piece of an answer, or why it has none.
+
+    Args:
+        context: Where it is.
+        answer: Its text.
+        start: The character that it starts at.
+        alone: The answer's own pieces where a piece is a part of one word (WordPiece); None where
+            pieces are to be found by their characters.
+    """
+    if start is None:
+        return f"answer {answer!r} has no answer_start"
+    covered = covering(context.text, context.words, answer, start)
+    if covered is None:
+        there = context.text[max(0, start) : max(0, start) + len(answer)]
+        found = context.text.find(answer)
+        where = f"it is at {found}" if found >= 0 else "it is nowhere in the context"
+        return (
+            f"answer {_shortened(answer)} is not at {start}, where {_shortened(there)} is; {where}"
+        )
+    if alone is None:
+        covered = (start, start + len(answer))
+    span = pieces_over(context.offsets, *covered)
+    if span is None:
+        return f"answer {answer!r} has no tokens in this vocabulary"
+    return span if alone is None else tightened(context.ids, span, alone)
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
+
+
+# --- Examples: batches, losses, answers ---
+
+
+Outputs = Mapping[str, Sequence[NDArray[Any]]]
+
+
+@dataclass(frozen=True)
+class QuestionAnswering:
+    """Questions about contexts; see ``base.TaskExamples``. An example is a window.
+
+    Attributes:
+        config: The task's.
+        windows: The rows.
+        head: The network's.
+    """
+
+    config: Any
+    windows: QuestionWindows
+    head: Literal["linear", "albert"]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Start and end, and whether there is no answer for ALBERT's head."""
+        return ("start", "end", "none") if self.head == "albert" else ("start", "end")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The loss is the mean of start and end; ALBERT adds half of its third part."""
+        return dict.fromkeys(self.parts, 0.5)
+
+    @property
+    def cut(self) -> int:
+        """Rows whose question lost its end; contexts lose nothing."""
+        return self.windows.cut
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Rows that cannot be learnt from, and why."""
+        return self.windows.dropped
+
+    def __len__(self) -> int:
+        """Windows."""
+        return len(self.windows.row)
+
+    def lengths(self) -> Ints:
+        """[W] tokens of each window."""
+        made = self.windows
+        questions = np.array([len(question) for question in made.questions])
+        return questions[made.row] + made.size + len(made.template)
+
+    def collate(self, epochs: Ints, samples: Ints) -> Batch:
+        """The windows ``samples`` padded to the longest of them.
+
+        Args:
+            epochs: [B], not used: windows are the same in every epoch.
+            samples: [B] window numbers.
+
+        Returns:
+            inputs: input_ids, attention_mask, allowed (where an answer may be) and, where the model
+            has them, token_type_ids, [B, L]; start_positions [B] for ALBERT's head. targets: start
+            and end [B], and none [B] for ALBERT's head.
+        """
+        import torch
+
+        from plmctl.models.batch import Batch
+
+        made = self.windows
+        ids, real = padded([made.input_ids(number) for number in samples], made.pad_id)
+        offsets = np.array([made.offset(number) for number in samples])[:, None]
+        cell = np.arange(ids.shape[1])
+        allowed = (cell >= offsets) & (cell < offsets + made.size[samples][:, None]) | (cell == 0)
+        inputs = {"input_ids": ids, "attention_mask": real.astype(int), "allowed": allowed}
+        if made.segmented:
+            inputs["token_type_ids"], _ = padded([made.segments(k) for k in samples], 0)
+        targets = {}
+        if made.labels is not None:
+            targets = dict(zip(("start", "end"), made.labels[samples].T.copy(), strict=True))
+            if self.head == "albert":
+                inputs["start_positions"] = targets["start"]
+                start = targets["start"]
+                targets["none"] = np.where(start < 0, start, start == 0)
+        return Batch(
+            {name: torch.from_numpy(array) for name, array in inputs.items()},
+            {name: torch.from_numpy(array) for name, array in targets.items()},
+            int(real.sum()),
+            real.size,
+        )
+
+    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """Summed cross-entropies of start and end in nats; of no answer for ALBERT's head."""
+        return self._sums(network, batch, score=False)
+
+    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The losses, and how often each part is right in a window."""
+        return self._sums(network, batch, score=True)
+
+    def _sums(self, network: Network, batch: Batch, *, score: bool) -> dict[str, Tensor]:
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        from plmctl.models.batch import IGNORE
+        from plmctl.models.losses import cross_entropy_sums, score_sums
+
+        logits = network(**batch.inputs)
+        ends = {part: batch.targets[part] for part in ("start", "end")}
+        sums = (score_sums if score else cross_entropy_sums)(logits, ends)
+        if self.head == "albert":
+            asked = batch.targets["none"] != IGNORE
+            none, target = logits["none"][asked], batch.targets["none"][asked]
+            sums["none"] = binary_cross_entropy_with_logits(
+                none, target.to(none.dtype), reduction="sum"
+            )
+            if score:
+                sums["none/correct"] = ((none > 0) == (target == 1)).sum().to(none.dtype)
+        return sums
+
+    def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """Logits of start and end [B, L], or the beams of ALBERT's head."""
+        inputs = {name: value for name, value in batch.inputs.items() if name != "start_positions"}
+        found: dict[str, Tensor] = network(**inputs)
+        return found
+
+    def answers(self, outputs: Outputs) -> list[dict[str, Any]]:
+        """The answer to each question, in the order of the rows.
+
+        Each has id, prediction ("" for no answer), probability, start (a character of the context)
+        and n_best; with ``version2`` also null_difference, which the threshold is compared with,
+        and best, the answer if there has to be one.
+        """
+        found = [self._answer(row, outputs) for row in range(len(self.windows.ids))]
+        if self.config.version2:
+            threshold = self._threshold(found)
+            for answer in found:
+                if answer["null_difference"] > threshold:
+                    answer |= {"prediction": "", "start": None}
+        for answer in found:
+            chances = {one["text"]: one["probability"] for one in answer["n_best"]}
+            if self.head == "albert":  # whose silence is none of the n best, but a logit
+                chances[""] = float(1 / (1 + np.exp(-answer["null_difference"])))
+            answer["probability"] = chances.get(answer["prediction"], 0.0)
+        return found
+
+    def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Per cent by ``metrics.squad``; with ``version2`` also HasAns, NoAns and thresholds."""
+        references = self._references()
+        texts = [answer["prediction"] for answer in answers]
+        scores = squad.scores(texts, references, self.metric)
+        if not self.config.version2:
+            return squad.summary(scores)
+        figures: dict[str, Any] = squad.by_answerability(scores)
+        best = [answer["best"] for answer in answers]
+        scores = squad.scores(best, references, self.metric)
+        differences = [answer["null_difference"] for answer in answers]
+        for name, values in (("best_exact_match", scores.exact), ("best_f1", scores.f1)):
+            figures[name], figures[f"{name}_threshold"] = squad.best_threshold(
+                best, values, scores.answerable, differences, min(differences) - 1
+            )
+        return {**figures, "null_threshold": self._threshold(answers)}
+
+    def uncertainty(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+        """Of exact match and F1, in per cent."""
+        texts = [answer["prediction"] for answer in answers]
+        return squad.uncertainty(squad.scores(texts, self._references(), self.metric))
+
+    def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
+        """F1 of each question, from 0 to 1."""
+        texts = [answer["prediction"] for answer in answers]
+        return "f1", list(squad.scores(texts, self._references(), self.metric).f1)
+
+    @cached_property
+    def metric(self) -> squad.Metric:
+        """Whose rules count."""
+        asked = self.config.metric
+        if asked == "auto":
+            texts = [context.text for context in self.windows.contexts]
+            asked = "cmrc" if 2 * sum(map(has_chinese, texts)) > len(texts) else "squad"
+        return "squad2" if asked == "squad" and self.config.version2 else asked
+
+    def _answer(self, row: int, outputs: Outputs) -> dict[str, Any]:
+        context = self.windows.contexts[row]
+        candidates, silences = [], []
+        for number, window in self.windows.of_row(row):
+            found, silence = self._window(number, window, outputs)
+            candidates += found
+            silences.append(silence)
+        # BERT's rule: the least sure window decides, since most windows have no answer in them.
+        silence = min(silences)
+
+        def text_of(first: int, last: int) -> tuple[str, int]:
+            return context.slice(first, last), int(context.offsets[first, 0])
+
+        among = silence if self.config.version2 and self.head == "linear" else None
+        ranked = best_answers(candidates, text_of, among, self.config.n_best)
+        best = next((one for one in ranked if one.text), FoundAnswer("", None, -np.inf))
+        answer: dict[str, Any] = {
+            "id": self.windows.ids[row],
+            "prediction": best.text,
+            "start": best.start,
+            "n_best": [
+                {"text": one.text, "start": one.start, "probability": chance}
+                for one, chance in zip(ranked, answer_probabilities(ranked), strict=True)
+            ],
+        }
+        if self.config.version2:
+            margin = silence - best.score if self.head == "linear" else silence
+            answer |= {"null_difference": margin if best.text else 1e9, "best": best.text}
+        return answer
+
+    def _window(
+        self, number: int, window: ContextWindow, outputs: Outputs
+    ) -> tuple[list[Candidate], float]:
+        """The answers that a window offers, and its score of there being none."""
+        longest = self.config.max_answer_length
+        if self.head == "albert":
+            first, last, score = (outputs[name][number] for name in ("first", "last", "score"))
+            found = candidates_from_beams(first, last, score, window, longest)
+            return found, float(outputs["none"][number])
+        starts, ends = outputs["start"][number], outputs["end"][number]
+        found = candidates_from_logits(starts, ends, window, self.config.n_best, longest)
+        return found, float(starts[0]) + float(ends[0])
+
+    def _threshold(self, answers: Sequence[Mapping[str, Any]]) -> float:
+        """The config's; the one of the best F1 where it is to be tuned and can be, else 0."""
+        if self.config.null_threshold != "tune":
+            return float(self.config.null_threshold)
+        if self.windows.references is None:
+            return 0.0
+        best = [answer["best"] for answer in answers]
+        scores = squad.scores(best, self.windows.references, self.metric)
+        differences = [answer["null_difference"] for answer in answers]
+        silent = min(differences) - 1
+        return squad.best_threshold(best, scores.f1, scores.answerable, differences, silent)[1]
+
+    def _references(self) -> tuple[tuple[str, ...], ...]:
+        if self.windows.references is None:
+            raise DataError("these rows have no answers to score against")
+        return self.windows.references
+
+
+# --- From logits to answers: candidates of each window, then the best of a row ---
+
+
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class ContextWindow:
+    """A window as its logits see it.
+
+    Attributes:
+        offset: Cell of its first context piece.
+        start: That piece's number in the context.
+        size: Context pieces.
+        own: [size] whether the piece has its most context here: an answer may start there.
+    """
+
+    offset: int
+    start: int
+    size: int
+    own: NDArray[np.bool_]
+
+    @property
+    def cells(self) -> int:
+        """Cells up to the end of the context, the question's among them."""
+        return self.offset + self.size
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An answer: its first and last piece in the context, and the score."""
+
+    first: int
+    last: int
+    score: float
+
+
+def candidates_from_logits(
+    starts: Floats, ends: Floats, window: ContextWindow, top: int, longest: int
+) -> list[Candidate]:
+    """The pairs of the ``top`` starts and the ``top`` ends of a window that can be an answer.
+
+    Args:
+        starts: [L] logits; those after the window's cells are padding, which is not looked at.
+        ends: [L].
+        window: Where the context is.
+        top: Starts, and ends.
+        longest: Pieces of the longest answer.
+    """
+    # The last separator takes part, as in the published code: it may be among the best.
+    starts, ends = starts[: window.cells + 1], ends[: window.cells + 1]
+    first, last = (np.argsort(-logits, kind="stable")[:top] for logits in (starts, ends))
+    pairs_first, pairs_last = np.repeat(first, len(last)), np.tile(last, len(first))
+    scores = starts[pairs_first].astype(np.float64) + ends[pairs_last]
+    return _possible_candidates(pairs_first, pairs_last, scores, window, longest)
+
+
+def candidates_from_beams(
+    first: Ints, last: Ints, scores: Floats, window: ContextWindow, longest: int
+) -> list[Candidate]:
+    """The pairs of a beam that can be an answer.
+
+    Args:
+        first: [K] cells of the starts.
+        last: [K, K] of the ends of each.
+        scores: [K, K] sums of log-probabilities.
+        window: Where the context is.
+        longest: Pieces of the longest answer.
+    """
+    repeated = np.repeat(first, last.shape[1])
+    return _possible_candidates(
+        repeated, last.ravel(), scores.ravel().astype(np.float64), window, longest
+    )
+
+
+def _possible_candidates(
+    first: Ints, last: Ints, scores: Floats, window: ContextWindow, longest: int
+) -> list[Candidate]:
+    inside = (first >= window.offset) & (last < window.cells)
+    right = inside & (last >= first) & (last - first < longest)
+    shift = window.start - window.offset
+    return [
+        Candidate(int(a) + shift, int(b) + shift, float(score))
+        for a, b, score in zip(first[right], last[right], scores[right], strict=True)
+        if window.own[a - window.offset]
+    ]
+
+
+@dataclass(frozen=True)
+class FoundAnswer:
+    """A text that may be the answer.
+
+    Attributes:
+        text: "" for no answer.
+        start: Character of the context; None for no answer.
+        score: A sum of logits.
+    """
+
+    text: str
+    start: int | None
+    score: float
+
+
+def best_answers(
+    candidates: Sequence[Candidate],
+    text_of: Callable[[int, int], tuple[str, int]],
+    silence: float | None,
+    keep: int,
+) -> list[FoundAnswer]:
+    """The best texts, each once, the best first.
+
+    Args:
+        candidates: Of all windows of a row, in their order, which decides between equal scores.
+        text_of: The text from a first to a last piece, and the character that it starts at.
+        silence: The score of no answer, which is then among the best in any case; None where it is
+            none of the choices.
+        keep: Texts.
+    """
+    found: dict[str, FoundAnswer] = {}
+    for candidate in sorted(candidates, key=lambda one: -one.score):
+        if len(found) == keep:
+            break
+        text, start = text_of(candidate.first, candidate.last)
+        if text and text not in found:
+            found[text] = FoundAnswer(text, start, candidate.score)
+    ranked = list(found.values())
+    if silence is not None:
+        better = [one for one in ranked if one.score >= silence]
+        ranked = [*better, FoundAnswer("", None, silence), *ranked[len(better) :]]
+        ranked = ranked[:keep] if len(better) < keep else [*ranked[:keep], ranked[keep]]
+    return ranked
+
+
+def answer_probabilities(found: Sequence[FoundAnswer]) -> list[float]:
+    """The softmax of the scores of texts."""
+    scores = np.array([one.score for one in found])
+    raised = np.exp(scores - scores.max(initial=-np.inf)) if len(scores) else scores
+    return [float(value) for value in raised / raised.sum()] if len(scores) else []
+
+
+# --- The network ---
+
+
+_TEXT_ONLY = ("t5", "mt5")
 
 
 def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
@@ -105,17 +937,16 @@ def load(
     changes: Any,
     new_heads: NewHeads | None = None,
 ) -> PreTrainedModel:
-    """The network with a head for spans; see ``tasks.Task``."""
+    """The network with a head for spans; see ``base.Task``."""
     import torch
     from transformers import AutoConfig, AutoModelForQuestionAnswering
 
-    from plmctl.modeling.auto import config_of
-    from plmctl.modeling.load import load_network
+    from plmctl.models.load import config_of, load_network
 
     family = config_of(model).model_type
     cls: Any = AutoModelForQuestionAnswering
     if head_of(config, family) == "albert":
-        from plmctl.modeling.heads.albert_squad2 import AlbertForAnswerOrNone
+        from plmctl.models.heads.question_answering import AlbertForAnswerOrNone
 
         cls = AlbertForAnswerOrNone
     elif family in _TEXT_ONLY or type(config_of(model)) not in cls._model_mapping:
@@ -148,25 +979,6 @@ def head_of(config: Config, family: str) -> Literal["linear", "albert"]:
     if config.head == "linear" or family != "albert" or not config.version2:
         return "linear"
     return "albert"
-
-
-def make(
-    config: Config,
-    rows: Sequence[Row],
-    tokenizer: PreTrainedTokenizerBase,
-    labels: tuple[str, ...],
-    max_length: int,
-    use: Use,
-) -> Spotting:
-    """The rows as windows; see ``tasks.Task``."""
-    source = tokenizer.name_or_path  # the model's folder, which says which head it gets
-    head: Literal["linear", "albert"] = "linear"
-    if source and config.version2:
-        from plmctl.modeling.auto import config_of
-
-        head = head_of(config, config_of(source).model_type)
-    made = windowed(config, rows, tokenizer, max_length, use)
-    return Spotting(config, made, head)
 
 
 def forward(

@@ -1,4 +1,9 @@
-"""Text to ids and word starts, for the token store."""
+"""Text to ids and word starts, for the token store.
+
+``Encoder`` cuts text into units (``units.py``) and encodes each distinct one once, which is several
+times as fast as giving whole texts to the tokenizers library; it falls back to the library where
+that would not give the same ids.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,10 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +25,6 @@ from plmctl.errors import ConfigError
 from plmctl.hashing import sha256_of
 from plmctl.hub import refuse_unreachable
 from plmctl.tokenization.check import check_tokenizer
-from plmctl.tokenization.ids import Ids, chosen, encode_texts, encode_units, joined
 from plmctl.tokenization.seams import Seams, seams_of
 from plmctl.tokenization.units import (
     CUT,
@@ -30,20 +35,38 @@ from plmctl.tokenization.units import (
     kind_of,
     pattern,
     plain,
+    unspaced,
 )
-from plmctl.tokenization.words import SPACE_MARK, albert_starts, jieba_version
+from plmctl.tokenization.words import (
+    SPACE_MARK,
+    albert_starts,
+    has_chinese,
+    jieba_version,
+    starts_within,
+)
+
+# --- The encoder ---
+
 
 Encoded = list[tuple[NDArray[np.int64], NDArray[np.bool_]]]
 """Ids of each text, and whether a word starts at each."""
+
 Placed = list[tuple[NDArray[np.int64], NDArray[np.bool_], Sequence[int]]]
 """The same, and the first token at or after each place asked for in a text."""
 
 _TABLE = 200_000  # units kept: sixty megabytes; with more the processor's caches do worse
+
 _LOOKED_AT = 5_000  # units of a batch
+
 _NEW = 0.7  # share of them that are not in the table; more, and it does not pay
+
 _RARE = 0.05  # share of texts with unspaced scripts, up to which these are no different from others
+
+
 # Thai to Georgian, Khmer, and kana, Han and Hangul, as a rule without spaces.
 _BEFORE_SPACE = re.compile(f"[^{WHITE_SPACE}](?=[{WHITE_SPACE}])")
+
+
 _UNSPACED = re.compile("[\u0e00-\u10ff\u1780-\u17ff\u3005-\ud7a3\uf900-\uffdc]")
 
 
@@ -294,7 +317,7 @@ class _Table:
         if len(self.numbers) > len(self._seen):
             self._add(list(itertools.islice(self.numbers, len(self._seen), None)))
         self._seen += np.bincount(number, minlength=len(self.numbers))
-        found = chosen(self._made, number)
+        found = select_ids(self._made, number)
         if len(self.numbers) > _TABLE:
             self._forget()
         ends = np.append(0, np.cumsum(found.sizes))[np.cumsum(counts)]
@@ -302,7 +325,7 @@ class _Table:
 
     def _add(self, units: list[str]) -> None:
         made = encode_units(self._tokenizer, units, self._kind)
-        self._made = joined([self._made, made])
+        self._made = concatenate_ids([self._made, made])
         self._seen = np.append(self._seen, np.zeros(len(units), dtype=np.int64))
 
     def _forget(self) -> None:
@@ -311,7 +334,7 @@ class _Table:
         units = list(self.numbers)
         numbers = {units[old]: new for new, old in enumerate(kept.tolist())}
         self.numbers = defaultdict(itertools.count(len(kept)).__next__, numbers)
-        self._made, self._seen = chosen(self._made, kept), self._seen[kept]
+        self._made, self._seen = select_ids(self._made, kept), self._seen[kept]
 
 
 def _length(unit: str) -> int:
@@ -349,3 +372,126 @@ def _tokenizer_file(source: str) -> Path:
             f"{source}: no such folder, and no such tokenizer on the Hub could be reached",
             "train one with `plmctl train-tokenizer`",
         ) from error
+
+
+# --- What the tokenizers library gives for a list of texts or units, as three arrays in a row ---
+
+
+_WORDS_PER_TEXT = 200  # words given to the library as one text
+
+
+class Ids(NamedTuple):
+    """The ids of several texts, one after the other.
+
+    Attributes:
+        ids: Of all texts, [tokens].
+        starts: Whether a word starts at each, [tokens].
+        sizes: Ids of each text, [texts].
+    """
+
+    ids: NDArray[np.int64]
+    starts: NDArray[np.bool_]
+    sizes: NDArray[np.int64]
+
+
+def encode_texts(tokenizer: Tokenizer, texts: list[str], *, marks: bool, segmented: bool) -> Ids:
+    """The ids and word starts of all texts in a row, and the number of ids of each.
+
+    Args:
+        tokenizer: Any.
+        texts: One or more.
+        marks: Whether punctuation marks are words of their own, as Chinese characters are.
+        segmented: Whether Chinese words are jieba's.
+    """
+    made, _ = _encode_batch(tokenizer, texts, marks, segmented)
+    return made
+
+
+def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
+    """The same of the units of a text (``units.pattern``), or of parts of them (``seams``).
+
+    To the library a text costs about ten times what a word in it does, so those units that are
+    surely one word each go to it by the thousand as one text; its numbers of words part them again.
+
+    Args:
+        tokenizer: One whose units are known.
+        units: One or more.
+        kind: Whose.
+    """
+    inner = np.fromiter((unit[0] == INNER for unit in units), np.bool_, len(units))
+    if inner.any():
+        made = encode_units(tokenizer, [unit.removeprefix(INNER) for unit in units], kind)
+        made.starts[(np.cumsum(made.sizes) - made.sizes)[inner]] = False
+        return made
+    marks = kind == "spaces"
+    matches = map(_single_word(kind).fullmatch, units)
+    sort = [(match.lastindex or 0) if match else 0 for match in matches]
+    others, words, letters = (
+        [unit for unit, number in zip(units, sort, strict=True) if number == wanted]
+        for wanted in (0, 1, 2)
+    )
+    parts = [
+        encode_texts(tokenizer, others, marks=marks, segmented=False),
+        _encode_words(tokenizer, words, "" if kind == "bytes" else " ", marks),
+        _encode_words(tokenizer, letters, "\n", marks),
+    ]
+    return select_ids(concatenate_ids(parts), np.argsort(np.argsort(sort, kind="stable")))
+
+
+@cache
+def _single_word(kind: Kind) -> re.Pattern[str]:
+    """Units that are a word of the pre-tokenizer wherever they stand among others of their group.
+
+    Group 1 is ASCII alone, where no normalization or version of Unicode makes a difference. Group 2
+    of kind "bytes" has other letters or digits, without a space before them.
+    """
+    if kind != "bytes":
+        return re.compile({"bert": "([A-Za-z0-9]+)", "spaces": "([!-~]+)"}[kind])
+    return re.compile(f"( (?:[A-Za-z]+|[0-9]+))|([{unspaced('L')}]+|[{unspaced('N')}]+)")
+
+
+def _encode_words(tokenizer: Tokenizer, words: list[str], gap: str, marks: bool) -> Ids:
+    texts = [
+        gap.join(words[at : at + _WORDS_PER_TEXT]) for at in range(0, len(words), _WORDS_PER_TEXT)
+    ]
+    made, word = _encode_batch(tokenizer, texts, marks, False)
+    text = np.repeat(np.arange(len(texts)), made.sizes)
+    if gap == "\n":  # to GPT-2 a word as well
+        kept = word % 2 == 0
+        word, text = word[kept] // 2, text[kept]
+        made = Ids(made.ids[kept], made.starts[kept], made.sizes)
+    sizes = np.bincount(word + _WORDS_PER_TEXT * text, minlength=len(words))
+    return Ids(made.ids, made.starts, sizes)
+
+
+def _encode_batch(
+    tokenizer: Tokenizer, texts: list[str], marks: bool, segmented: bool
+) -> tuple[Ids, NDArray[np.int64]]:
+    """The ids of texts, and the number of its word within its text, of each."""
+    encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
+    sizes = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
+    total = int(sizes.sum())
+    ids = np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int64, total)
+    words = np.fromiter(chain.from_iterable(e.word_ids for e in encodings), np.int64, total)
+    text = np.repeat(np.arange(len(texts)), sizes)
+    starts = (np.diff(words, prepend=-1) != 0) | (np.diff(text, prepend=-1) != 0)
+    if marks or any(has_chinese(text) for text in texts):
+        pairs = chain.from_iterable(e.offsets for e in encodings)
+        offsets = np.fromiter(chain.from_iterable(pairs), np.int64, 2 * total).reshape(-1, 2)
+        offsets += np.cumsum([0, *map(len, texts)])[text][:, None]
+        starts = starts_within(starts, offsets, texts, marks=marks, segmented=segmented)
+    return Ids(ids, starts, sizes), words
+
+
+def concatenate_ids(parts: list[Ids]) -> Ids:
+    """The texts of several, one after the other."""
+    return Ids(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def select_ids(made: Ids, texts: NDArray[np.int64]) -> Ids:
+    """Those of some of the texts, in this order; a text may be named again."""
+    sizes = made.sizes[texts]
+    # Where each id lies: as far from its text's first there as here.
+    shift = (np.cumsum(made.sizes) - made.sizes)[texts] - (np.cumsum(sizes) - sizes)
+    at = np.arange(sizes.sum()) + np.repeat(shift, sizes)
+    return Ids(made.ids[at], made.starts[at], sizes)

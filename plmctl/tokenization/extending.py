@@ -22,11 +22,16 @@ import numpy as np
 
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import ConfigError
-from plmctl.tokenization.algorithms import Progress
-from plmctl.tokenization.algorithms.unigram import fitted, room
+from plmctl.tokenization.algorithms.base import (
+    CONTINUES,
+    ENDS,
+    Progress,
+    Words,
+    frequent_characters,
+    learn_merges,
+)
+from plmctl.tokenization.algorithms.unigram import fit_pieces, max_characters
 from plmctl.tokenization.check import check_tokenizer
-from plmctl.tokenization.merging import Words, learn
-from plmctl.tokenization.symbols import CONTINUES, ENDS, frequent_characters
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
 Settings = dict[str, Any]
 
 
-def load(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
+def load_to_extend(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
     """The tokenizer that is to be extended.
 
     Raises:
@@ -66,7 +71,7 @@ def load(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
     return tokenizer
 
 
-def extend(
+def extend_tokenizer(
     old: "PreTrainedTokenizerFast",
     words: Mapping[str, int],
     config: TokenizerConfig,
@@ -138,7 +143,7 @@ def _add_merged(
     for token, number in vocab.items():
         tokens[number] = token
     cut = _cut(Tokenizer.from_str(json.dumps(settings)), words, tokens)
-    merges = learn(
+    merges = learn_merges(
         cut,
         config.vocab_size,
         min_frequency=config.min_frequency,
@@ -178,7 +183,7 @@ def _add_pieces(
     rows = model["vocab"]
     known = {piece for piece, _ in rows}
     size = config.vocab_size
-    pieces = fitted(words, set(characters), size, room(config.max_memory), progress)
+    pieces = fit_pieces(words, set(characters), size, max_characters(config.max_memory), progress)
     lowest = min(pieces.values())
     new = {c: pieces.get(c, lowest) for c in characters if c not in known}
     for piece, score in sorted(pieces.items(), key=lambda item: (-item[1], item[0])):

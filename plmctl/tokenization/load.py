@@ -1,14 +1,25 @@
-"""A tokenizer as the networks' inputs need it."""
+"""A tokenizer as the rest of plmctl needs it: loaded, its special ids, its tokens as text."""
 
+from __future__ import annotations
+
+import codecs
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plmctl.tokenization.check import check_tokenizer
+from plmctl.tokenization.seams import byte_table
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def load_tokenizer(source: str) -> "PreTrainedTokenizerBase":
+# --- Loading ---
+
+
+def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or Hub id, with a padding token if it has none (GPT-2).
 
     Raises:
@@ -22,3 +33,124 @@ def load_tokenizer(source: str) -> "PreTrainedTokenizerBase":
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+# --- The ids that the rest of plmctl needs to know ---
+
+
+TOKEN_NAMES = {
+    "pad": "[PAD]",
+    "unk": "[UNK]",
+    "cls": "[CLS]",
+    "sep": "[SEP]",
+    "mask": "[MASK]",
+    "bos": "beginning-of-text token",
+    "eos": "end-of-text token",
+    "sentinels": "sentinels (<extra_id_0>, <extra_id_1> ...)",
+}
+"""How people know the special tokens, which are spelt otherwise in some families."""
+
+
+@dataclass(frozen=True)
+class Vocab:
+    """Ids of the special tokens, None where the tokenizer has no such token.
+
+    Attributes:
+        size: Largest id + 1: the rows that an embedding table needs.
+        sentinels: Ids of ``<extra_id_0>``, ``<extra_id_1>`` ... (T5), up to the first one missing.
+        words: The word of each id, of a tokenizer of whole words; else None.
+    """
+
+    size: int
+    pad: int | None = None
+    unk: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+    mask: int | None = None
+    bos: int | None = None
+    eos: int | None = None
+    sentinels: tuple[int, ...] = ()
+    words: tuple[str, ...] | None = None
+
+    @classmethod
+    def from_folder(cls, source: str) -> Vocab:
+        """Of a tokenizer folder or Hub id.
+
+        Raises:
+            ConfigError: The folder changed since it was trained.
+            DataError: It gives other ids than when it was saved.
+        """
+        from transformers import AutoTokenizer
+
+        check_tokenizer(source)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        names = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
+        ids = {name: getattr(tokenizer, f"{name}_token_id") for name in names}
+        vocab: dict[str, int] = tokenizer.get_vocab()
+        model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+        whole = type(model).__name__ == "WordLevel"
+        words = tuple(sorted(vocab, key=vocab.__getitem__)) if whole else None
+        return cls(max(vocab.values()) + 1, **ids, sentinels=_sentinels(vocab), words=words)
+
+
+def _sentinels(vocab: dict[str, int]) -> tuple[int, ...]:
+    names = (f"<extra_id_{number}>" for number in itertools.count())
+    return tuple(vocab[name] for name in itertools.takewhile(vocab.__contains__, names))
+
+
+# --- Tokens as people read them ---
+
+
+_VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥", " ": "·"}
+
+
+def token_texts(
+    tokenizer: PreTrainedTokenizerBase,
+) -> tuple[Callable[[Sequence[int]], list[str]], str]:
+    """A function from the ids of a row to the text of each, and what stands between tokens.
+
+    WordPiece's tokens are shown as they are, with a space between them. Those of other algorithms
+    carry their spaces themselves: line ends, tabs and runs of spaces are made visible. In
+    byte-level BPE a character may be spread over several tokens: the last of them shows it, and
+    those before it their bytes.
+    """
+    vocabulary = tokenizer.get_vocab()
+    byte_level = any(token.startswith("\u0120") for token in vocabulary)
+    # GPT-2's own vocabulary has "##" too, which is no mark there.
+    spaced = not byte_level and any(token.startswith("##") for token in vocabulary)
+    special = set(tokenizer.all_special_ids)
+
+    def texts(ids: Sequence[int]) -> list[str]:
+        tokens = [str(token) for token in tokenizer.convert_ids_to_tokens(list(ids))]
+        if byte_level:
+            known = [id_ in special for id_ in ids]
+            return _show_white_space(_byte_level_texts(tokens, known))
+        marked = [token.replace("\u2581", " ").replace("</w>", " ") for token in tokens]
+        return marked if spaced else _show_white_space(marked)
+
+    return texts, " " if spaced else ""
+
+
+def _byte_level_texts(tokens: Sequence[str], special: Sequence[bool]) -> list[str]:
+    """The text of each token of byte-level BPE."""
+    table, shown = byte_table(), []
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    for token, is_special in zip(tokens, special, strict=True):
+        if is_special or not token or any(ord(letter) not in table for letter in token):
+            decoder.reset()
+            shown.append(token)
+            continue
+        own = bytes(table[ord(letter)] for letter in token)
+        shown.append(decoder.decode(own) or f"<{own.hex().upper()}>")
+    return shown
+
+
+def _show_white_space(texts: list[str]) -> list[str]:
+    """The texts with marks for line ends, tabs, and spaces beside other white space."""
+    whole = "".join(texts)
+    marked = re.sub(r"[\n\r\t]| (?=\s)|(?<=\s) ", lambda found: _VISIBLE[found[0]], whole)
+    ends, at = [], 0
+    for text in texts:
+        ends.append((at, at + len(text)))
+        at += len(text)
+    return [marked[start:end] for start, end in ends]

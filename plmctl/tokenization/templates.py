@@ -5,17 +5,26 @@ loaded. Settings that a class has no word for make a tokenizer of the general cl
 whatever rules were saved.
 """
 
+from __future__ import annotations
+
+import struct
+import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import ConfigError
-from plmctl.tokenization.charsmap import nmt_nfkc
 from plmctl.tokenization.units import Kind
 
 if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer
     from transformers import PreTrainedTokenizerFast
+
+
+# --- What each family has ---
+
 
 _END_OF_TEXT = "<|endoftext|>"
 
@@ -54,6 +63,7 @@ class Template:
 
 
 _CLEANED = Rules("none", lowercase=True, strip_accents=True, space_chinese=True)
+
 _AS_IS = Rules("none", lowercase=False, strip_accents=False, space_chinese=False)
 
 TEMPLATES: dict[str, Template] = {
@@ -142,7 +152,10 @@ def rules_of(config: TokenizerConfig) -> Rules:
     )
 
 
-def make(config: TokenizerConfig, model: dict[str, Any]) -> "PreTrainedTokenizerFast":
+# --- Making a tokenizer ---
+
+
+def make_tokenizer(config: TokenizerConfig, model: dict[str, Any]) -> PreTrainedTokenizerFast:
     """A family's tokenizer.
 
     Args:
@@ -155,8 +168,8 @@ def make(config: TokenizerConfig, model: dict[str, Any]) -> "PreTrainedTokenizer
 
     template = TEMPLATES[config.family]
     if config.family == "elmo":
-        return _words(config, model)
-    options, general = _options(config)
+        return _make_word_tokenizer(config, model)
+    options, general = _class_options(config)
     if config.family == "albert":  # whose class in transformers leaves the segments out
         options["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     if template.mask:
@@ -166,12 +179,12 @@ def make(config: TokenizerConfig, model: dict[str, Any]) -> "PreTrainedTokenizer
         **options,
         model_max_length=config.max_length or template.max_length,
         split_special_tokens=config.split_special_tokens,
-        **_extra(config),
+        **_extra_tokens(config),
     )
     return _generalised(config, tokenizer) if general else tokenizer
 
 
-def _words(config: TokenizerConfig, model: dict[str, Any]) -> "PreTrainedTokenizerFast":
+def _make_word_tokenizer(config: TokenizerConfig, model: dict[str, Any]) -> PreTrainedTokenizerFast:
     """ELMo's: transformers has no class for whole words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -191,11 +204,11 @@ def _words(config: TokenizerConfig, model: dict[str, Any]) -> "PreTrainedTokeniz
         unk_token=unknown,
         model_max_length=config.max_length or TEMPLATES["elmo"].max_length,
         split_special_tokens=config.split_special_tokens,
-        **_extra(config),
+        **_extra_tokens(config),
     )
 
 
-def _extra(config: TokenizerConfig) -> dict[str, Any]:
+def _extra_tokens(config: TokenizerConfig) -> dict[str, Any]:
     sentinels = [f"<extra_id_{number}>" for number in range(len(_sentinels(config)))]
     extra = [*config.special_tokens, *sentinels]
     if config.family == "t5":
@@ -209,7 +222,7 @@ def _sentinels(config: TokenizerConfig) -> list[str]:
     return [f"<extra_id_{number}>" for number in reversed(range(count))]
 
 
-def _options(config: TokenizerConfig) -> tuple[dict[str, Any], bool]:
+def _class_options(config: TokenizerConfig) -> tuple[dict[str, Any], bool]:
     """Arguments of the family's class, and whether it cannot express the rest."""
     rules, published = rules_of(config), TEMPLATES[config.family].rules
     general = rules.normalization != published.normalization
@@ -232,8 +245,8 @@ def _options(config: TokenizerConfig) -> tuple[dict[str, Any], bool]:
 
 
 def _generalised(
-    config: TokenizerConfig, tokenizer: "PreTrainedTokenizerFast"
-) -> "PreTrainedTokenizerFast":
+    config: TokenizerConfig, tokenizer: PreTrainedTokenizerFast
+) -> PreTrainedTokenizerFast:
     """The same with the config's rules, as a class that keeps them when it is loaded."""
     from tokenizers.models import WordPiece
     from transformers import PreTrainedTokenizerFast
@@ -247,16 +260,16 @@ def _generalised(
         model_input_names=tokenizer.model_input_names,
         model_max_length=tokenizer.model_max_length,
         split_special_tokens=config.split_special_tokens,
-        extra_special_tokens=_extra(config).get("extra_special_tokens", []),
+        extra_special_tokens=_extra_tokens(config).get("extra_special_tokens", []),
         **tokenizer.special_tokens_map,
     )
 
 
-def _normalizer(config: TokenizerConfig) -> "Normalizer":
+def _normalizer(config: TokenizerConfig) -> Normalizer:
     from tokenizers import normalizers
 
     rules, family = rules_of(config), config.family
-    parts = _form(rules.normalization)
+    parts = _unicode_form(rules.normalization)
     if family in ("bert", "gpt1") or (family == "elmo" and not config.pretokenized):
         parts.append(
             normalizers.BertNormalizer(
@@ -277,7 +290,7 @@ def _normalizer(config: TokenizerConfig) -> "Normalizer":
     return normalizers.Sequence(parts)
 
 
-def _form(name: str) -> list[Any]:
+def _unicode_form(name: str) -> list[Any]:
     """The normalizer of a Unicode form."""
     from tokenizers import normalizers
 
@@ -286,3 +299,113 @@ def _form(name: str) -> list[Any]:
     if name == "nmt_nfkc":
         return [normalizers.Precompiled(nmt_nfkc())]
     return [getattr(normalizers, name.upper())()]
+
+
+# --- T5's text normalisation, in the form that its class in transformers takes ---
+#
+# SentencePiece's rule ``nmt_nfkc``: control characters go, all kinds of space are one, and the rest
+# is in Unicode's form NFKC. A tokenizer holds it as a table from characters to their replacements:
+# a trie in a double array (Aoe 1989; the layout is that of the darts-clone library), then the
+# replacements, each ended by a zero byte.
+
+
+_DELETED = {*range(0x01, 0x09), 0x0B, *range(0x0E, 0x20), 0x7F, 0x8F, 0x9F}
+
+_SPACES = {
+    0x09, 0x0A, 0x0C, 0x0D, 0x1680, *range(0x200B, 0x2010), 0x2028, 0x2029, 0x2581, 0xFEFF, 0xFFFD,
+}  # fmt: skip
+
+_UNCHANGED = {0xFF5E}  # the wide tilde, which is no tilde in Japanese
+
+_LEAF = 1 << 31
+
+
+@cache
+def nmt_nfkc() -> bytes:
+    """The table for ``_spm_precompiled_charsmap``."""
+    table = {key.encode(): value.encode() for key, value in nmt_nfkc_replacements().items()}
+    values = bytearray()
+    places: dict[bytes, int] = {}
+    for value in sorted(set(table.values())):
+        places[value] = len(values)
+        values += value + b"\0"
+    units = _double_array({key: places[value] for key, value in table.items()})
+    trie = struct.pack(f"<{len(units)}I", *units)
+    return struct.pack("<I", len(trie)) + trie + bytes(values)
+
+
+@cache
+def nmt_nfkc_replacements() -> dict[str, str]:
+    """Each character, or letter with accents, that is not left as it is."""
+    table: dict[str, str] = {}
+    for code in _candidates():
+        character = chr(code)
+        if code in _UNCHANGED or unicodedata.category(character) == "Cs":
+            continue
+        if code in _DELETED or code in _SPACES:
+            table[character] = "" if code in _DELETED else " "
+            continue
+        normal = unicodedata.normalize("NFKC", character)
+        if normal != character:
+            table[character] = normal
+        apart = unicodedata.normalize("NFD", character)
+        if len(apart) > 1 and len(apart.encode()) < 6:  # longer ones are never looked up
+            table[apart] = normal
+    return table
+
+
+def _candidates() -> Iterator[int]:
+    """The code points of the blocks of 256 that have any that are not left as they are.
+
+    Text in Unicode's decomposed form has no character with a decomposition: so most blocks are
+    passed over at once.
+    """
+    special = {code >> 8 for code in _DELETED | _SPACES}
+    for block in range(0x1100):
+        codes = range(max(1, block << 8), (block + 1) << 8)
+        text = "" if 0xD8 <= block <= 0xDF else "".join(map(chr, codes))  # surrogates
+        if block in special or not unicodedata.is_normalized("NFKD", text):
+            yield from codes
+
+
+def _double_array(table: dict[bytes, int]) -> list[int]:
+    """The units of a trie: a node's children lie at its base, exclusive-or their byte."""
+    units, free = [0] * 256, [True] * 256
+    free[0] = False
+    waiting: list[tuple[int, list[bytes], int]] = [(0, sorted(table), 0)]
+    last, bases = 0, set[int]()
+    while waiting:
+        node, keys, depth = waiting.pop()
+        groups: dict[int, list[bytes]] = {}
+        for key in keys:
+            groups.setdefault(key[depth] if len(key) > depth else 0, []).append(key)
+        base = last = _free_base(free, list(groups), last, bases, node)
+        bases.add(base)
+        while len(free) < (base | 255) + 1:
+            units += [0] * 256
+            free += [True] * 256
+        units[node] |= (base ^ node) << 10 | (0 in groups) << 8
+        for label, group in groups.items():
+            child = base ^ label
+            free[child] = False
+            if label:
+                units[child] = label
+                waiting.append((child, group, depth + 1))
+            else:
+                units[child] = _LEAF | table[group[0]]
+    return units
+
+
+def _free_base(free: list[bool], labels: list[int], last: int, taken: set[int], node: int) -> int:
+    """A place where a node's children fit, in the last block of 256 or a later one.
+
+    No two nodes have one place, or each would have the other's children too; nor is it the node's.
+    """
+    base = last & ~255
+    while (
+        base == node
+        or base in taken
+        or not all((base ^ label) >= len(free) or free[base ^ label] for label in labels)
+    ):
+        base += 1
+    return base

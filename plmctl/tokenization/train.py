@@ -1,25 +1,38 @@
-"""From text to a tokenizer: units are counted, cut into words, and learnt from."""
+"""From text to a tokenizer: units are counted, cut into words, and learned from."""
 
+from __future__ import annotations
+
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import DataError
-from plmctl.tokenization import algorithms, extending, templates
-from plmctl.tokenization.algorithms import unigram
-from plmctl.tokenization.counting import Counts, count
+from plmctl.tokenization.algorithms.base import Progress, VocabTask, get_algorithm
+from plmctl.tokenization.algorithms.unigram import BYTES_PER_CHARACTER, max_characters
+from plmctl.tokenization.extending import extend_tokenizer, load_to_extend
+from plmctl.tokenization.templates import kind_of_units, make_tokenizer, special_tokens
+from plmctl.tokenization.units import Kind, pattern
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
+
+# --- Training a tokenizer ---
+
+
 _BASE = 500_000_000  # bytes of the process before it learns: Python, transformers, text being read
+
 _PER_SYMBOL = 60  # bytes a symbol of distinct units: the table of counts, then its symbols
 
-Work = Callable[[str], AbstractContextManager[algorithms.Progress]]
+Work = Callable[[str], AbstractContextManager[Progress]]
 """Shows the progress of a piece of work, given its title."""
 
 
@@ -33,9 +46,9 @@ class Trained:
         counts: What was seen.
     """
 
-    tokenizer: "PreTrainedTokenizerFast"
+    tokenizer: PreTrainedTokenizerFast
     size: int
-    counts: Counts
+    counts: UnitCounts
 
 
 def train(config: TokenizerConfig, texts: Iterable[str], work: Work) -> Trained:
@@ -50,39 +63,45 @@ def train(config: TokenizerConfig, texts: Iterable[str], work: Work) -> Trained:
         ConfigError: Special tokens that repeat, a vocabulary too small for the alphabet.
         DataError: No text.
     """
-    first, last = templates.special_tokens(config)
-    old = extending.load(config) if config.extend else None
-    rules = (old or templates.make(config, {})).backend_tokenizer
-    counts = count(texts, templates.kind_of_units(config), budget=_budget(config), seed=config.seed)
-    words = _words(rules, counts)
+    first, last = special_tokens(config)
+    old = load_to_extend(config) if config.extend else None
+    rules = (old or make_tokenizer(config, {})).backend_tokenizer
+    counts = count_units(
+        texts, kind_of_units(config), budget=_max_symbols(config), seed=config.seed
+    )
+    words = _count_words(rules, counts)
     if not words:
         raise DataError(f"no text in {', '.join(config.data.train)}", "are the paths right?")
     if old is not None:
         with work("learning") as progress:
-            extended = extending.extend(old, words, config, progress)
+            extended = extend_tokenizer(old, words, config, progress)
         return Trained(extended, len(extended), counts)
-    task = algorithms.Task(words, config.vocab_size, first, last, config)
+    task = VocabTask(words, config.vocab_size, first, last, config)
     with work("learning") as progress:
-        learned = algorithms.get(config.algorithm).learn(task, progress)
-    return Trained(templates.make(config, learned.model), learned.size, counts)
+        learned = get_algorithm(config.algorithm).learn(task, progress)
+    return Trained(make_tokenizer(config, learned.model), learned.size, counts)
 
 
-def forecast(config: TokenizerConfig, text_bytes: int) -> int:
+def estimate_memory(config: TokenizerConfig, text_bytes: int) -> int:
     """Bytes of memory that learning takes at most, from text of this size."""
-    table = _PER_SYMBOL * min(text_bytes, _budget(config))
-    return _BASE + table + min(unigram.BYTES * text_bytes, _lattice(config))
+    table = _PER_SYMBOL * min(text_bytes, _max_symbols(config))
+    return _BASE + table + min(BYTES_PER_CHARACTER * text_bytes, _lattice_bytes(config))
 
 
-def _budget(config: TokenizerConfig) -> int:
-    return max(1_000_000, (config.max_memory - _BASE - _lattice(config)) // _PER_SYMBOL)
+def _max_symbols(config: TokenizerConfig) -> int:
+    return max(1_000_000, (config.max_memory - _BASE - _lattice_bytes(config)) // _PER_SYMBOL)
 
 
-def _lattice(config: TokenizerConfig) -> int:
+def _lattice_bytes(config: TokenizerConfig) -> int:
     """Bytes that Unigram takes besides the table of counts."""
-    return unigram.BYTES * unigram.room(config.max_memory) if config.algorithm == "unigram" else 0
+    return (
+        BYTES_PER_CHARACTER * max_characters(config.max_memory)
+        if config.algorithm == "unigram"
+        else 0
+    )
 
 
-def _words(tokenizer: "Tokenizer", counts: Counts) -> dict[str, int]:
+def _count_words(tokenizer: Tokenizer, counts: UnitCounts) -> dict[str, int]:
     """The words of the pre-tokenizer, and how often each was seen."""
     normalizer, cutter = tokenizer.normalizer, tokenizer.pre_tokenizer
     words: Counter[str] = Counter()
@@ -91,3 +110,90 @@ def _words(tokenizer: "Tokenizer", counts: Counts) -> dict[str, int]:
         for word, _ in cutter.pre_tokenize_str(text):
             words[word] += number
     return {word: words[word] for word in sorted(words)}
+
+
+# --- Counting the units of a corpus in bounded memory ---
+#
+# The table of counts is exact until it is full. Then it is thinned by threshold sampling (Duffield,
+# Lund and Thorup 2005): with a threshold t, a unit that was seen c < t times stays with probability
+# c / t and counts as t, so that the expected count of every unit, and so of everything in it, is
+# kept; frequent units stay exact. Only text that hardly repeats gets there: gigabytes of English,
+# and tens of megabytes where no spaces are written.
+
+
+LONGEST_UNIT = 64
+"""Characters of a unit; longer ones are cut: noise of machines, and text without spaces."""
+
+_CHECK_EVERY = 1_000_000  # characters read, at least, between two looks at the size of the table
+
+
+@dataclass(frozen=True)
+class UnitCounts:
+    """How often each unit was seen.
+
+    Attributes:
+        units: Distinct, sorted.
+        numbers: Of each.
+        characters: Of the text that was read.
+        threshold: 1 if the counts are exact.
+    """
+
+    units: list[str]
+    numbers: NDArray[np.int64]
+    characters: int
+    threshold: int
+
+
+def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> UnitCounts:
+    """Count the units of ``texts``.
+
+    Args:
+        texts: Read once, in order; the result depends on the order only if the table overflows.
+        kind: Whose units.
+        budget: Symbols that the distinct units may have together: bytes if ``kind`` is "bytes",
+            else characters.
+        seed: Of the draws when the table overflows.
+    """
+    find = pattern(kind, LONGEST_UNIT).findall
+    measure = _utf8_length if kind == "bytes" else len
+    table: Counter[str] = Counter()
+    draws = random.Random(seed)
+    characters, next_look, threshold = 0, _CHECK_EVERY, 1
+    for text in texts:
+        table.update(find(text))
+        characters += len(text)
+        if characters >= next_look:
+            size = sum(map(measure, table))
+            if size > budget:
+                threshold, table = _thin_table(table, measure, budget // 2, threshold, draws)
+                size = budget // 2
+            # The table can hardly overflow before: most of a text is in it already.
+            next_look = characters + max(_CHECK_EVERY, (budget - size) // 4)
+    if sum(map(measure, table)) > budget:
+        threshold, table = _thin_table(table, measure, budget, threshold, draws)
+    units = sorted(table)
+    numbers = np.array([table[unit] for unit in units], dtype=np.int64)
+    return UnitCounts(units, numbers, characters, threshold)
+
+
+def _thin_table(
+    table: Counter[str],
+    measure: Callable[[str], int],
+    target: int,
+    threshold: int,
+    draws: random.Random,
+) -> tuple[int, Counter[str]]:
+    """A table of about ``target`` symbols, and the threshold that it took."""
+    counts = np.fromiter(table.values(), np.float64, len(table))
+    lengths = np.fromiter(map(measure, table), np.float64, len(table))
+    while float((lengths * np.minimum(1.0, counts / threshold)).sum()) > target:
+        threshold += 1 + threshold // 8
+    thinned: Counter[str] = Counter()
+    for unit, number in table.items():
+        if number >= threshold or draws.randrange(threshold) < number:
+            thinned[unit] = max(number, threshold)
+    return threshold, thinned
+
+
+def _utf8_length(text: str) -> int:
+    return len(text.encode())

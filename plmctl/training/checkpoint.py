@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 
 from plmctl.errors import ConfigError, PlmError
 from plmctl.files import sync
-from plmctl.modeling.carried import Carried
+from plmctl.models.network import RecurrentState
 from plmctl.training.distributed import cut_like, gathered, is_sharded
 from plmctl.training.journal import Journal, Mark, Progress
 from plmctl.training.memory import is_out_of_memory
@@ -55,7 +55,7 @@ class Trained:
     network: nn.Module
     optimizer: Optimizer
     scaler: torch.amp.GradScaler | None = None
-    carried: Carried = field(default_factory=Carried)
+    carried: RecurrentState = field(default_factory=RecurrentState)
 
 
 @dataclass(frozen=True)

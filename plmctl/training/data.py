@@ -28,11 +28,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from plmctl.errors import ConfigError, PlmError
-from plmctl.modeling.batch import Batch, Rows
-from plmctl.modeling.network import Network
-from plmctl.shaping.examples import Example, Tallies, merge, tally
-from plmctl.shaping.keys import fold, stream
-from plmctl.shaping.order import permute
+from plmctl.examples.inspection import Example, Tallies, merge, tally
+from plmctl.examples.keys import fold, permute, stream
+from plmctl.models.batch import Batch, Rows
+from plmctl.models.network import Network
 from plmctl.training.journal import Progress
 from plmctl.training.schedule import Sizes, constant
 from plmctl.training.shapes import fixed

@@ -20,8 +20,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from plmctl.modeling.layers import layer_stacks
-from plmctl.modeling.network import Network
+from plmctl.models.network import Network
+from plmctl.models.parameters import layer_stacks
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

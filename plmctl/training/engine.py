@@ -17,15 +17,13 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from plmctl import registry
-from plmctl.config.optim import OptimizerConfig
-from plmctl.config.run import ComputeConfig
+from plmctl.config.base import OptimizerConfig
+from plmctl.config.sections import ComputeConfig
 from plmctl.errors import ConfigError
-from plmctl.modeling import attention, masks
-from plmctl.modeling.activation import fuse_gelu
-from plmctl.modeling.dropout import quicken
-from plmctl.modeling.encoder import narrow
-from plmctl.modeling.network import Network
-from plmctl.modeling.recompute import recompute
+from plmctl.models.fast.attention import use_cpu_attention, use_unread_masks
+from plmctl.models.fast.encoder import skip_unused_positions
+from plmctl.models.fast.layers import checkpoint_activations, fuse_gelu, use_fast_dropout
+from plmctl.models.network import Network
 from plmctl.training.checkpoint import Trained
 from plmctl.training.distributed import is_sharded, shard
 
@@ -183,7 +181,7 @@ def make_engine(
     compiled = compiles(compute, device, model_type, sharded=sharded)
     _suit(network.model, compute, by_hand=device == "cpu" and not compiled, sharded=sharded)
     if device != "cpu":
-        masks.without_looking()
+        use_unread_masks()
     if sharded:  # a unit at a time, so that no device ever has all weights
         shard(network, accelerator.device, accelerator.num_processes)
     else:
@@ -208,14 +206,14 @@ def _suit(model: PreTrainedModel, compute: ComputeConfig, *, by_hand: bool, shar
     if compute.attention != "auto":
         model.set_attn_implementation(compute.attention)
     elif by_hand:
-        attention.use(model)
+        use_cpu_attention(model)
     if by_hand:
-        quicken(model)
+        use_fast_dropout(model)
     if by_hand and not sharded:
-        narrow(model)
+        skip_unused_positions(model)
     fuse_gelu(model)
     if compute.checkpoint_activations:
-        recompute(model)
+        checkpoint_activations(model)
 
 
 def enable_late_reading(engine: Engine) -> Engine:

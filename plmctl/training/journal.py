@@ -27,7 +27,7 @@ from torch import Tensor
 
 from plmctl.errors import DataError, PlmError
 from plmctl.files import sync, write_atomically, writing
-from plmctl.training.display import Display
+from plmctl.run.display import Display
 
 # --- Where a run stands, and how fast it is ---
 

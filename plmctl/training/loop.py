@@ -27,15 +27,15 @@ import torch.distributed
 from torch import Tensor
 
 from plmctl.errors import PlmError, Preempted
-from plmctl.modeling.batch import Batch
-from plmctl.shaping.keys import fold, stream
+from plmctl.examples.keys import fold, stream
+from plmctl.models.batch import Batch
+from plmctl.run.stop import StopAsked, StopRequest
 from plmctl.training.checkpoint import Checkpoints, Saver, Watch, journal_of, restore
 from plmctl.training.data import Feed, Phase, Step, weight
 from plmctl.training.distributed import gathered, is_sharded, reduce, summed_facts
 from plmctl.training.engine import Engine
 from plmctl.training.journal import Computed, Journal, Progress, Update, Window, record
 from plmctl.training.memory import is_out_of_memory, most_examples, release_memory, smaller
-from plmctl.training.stop import StopAsked, StopRequest
 
 # --- What is to be done, and the rule by which steps are judged ---
 #

@@ -16,15 +16,15 @@ import numpy as np
 import torch
 
 from plmctl.errors import PlmError
-from plmctl.shaping.keys import fold
+from plmctl.examples.keys import fold
 from plmctl.training.data import StepBatches
 from plmctl.training.distributed import reduce
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from plmctl.modeling.batch import Batch
-    from plmctl.modeling.network import Network
+    from plmctl.models.batch import Batch
+    from plmctl.models.network import Network
     from plmctl.training.data import Phase, Step
     from plmctl.training.engine import Engine
     from plmctl.training.journal import Journal, Progress

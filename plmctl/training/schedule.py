@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from plmctl.config.optim import ScheduleConfig
+from plmctl.config.sections import ScheduleConfig
 from plmctl.config.units import StepsOrShare
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from plmctl.modeling.batch import IGNORE, Batch
+from plmctl.models.batch import IGNORE, Batch
 
 # Lists of cells and what goes with them, and the parts of the loss that have a target for each.
 _LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (

@@ -46,21 +46,20 @@ def _texts(steps: int) -> list[list[Any]]:
 def _plmctl(given: argparse.Namespace, model: Any, family: Any, texts: list[Any]) -> list[float]:
     import numpy as np
 
-    from plmctl.config.run import ComputeConfig
-    from plmctl.evaluation.likelihood import masked
-    from plmctl.evaluation.likelihood.reader import Reader, Tokens
-    from plmctl.evaluation.measures import Subject
-    from plmctl.modeling.network import Network
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.config.sections import ComputeConfig
+    from plmctl.evaluation.likelihood import score_masked
+    from plmctl.evaluation.model import EvaluatedModel, LoadedModel, TokenizedText
+    from plmctl.models.network import Network
+    from plmctl.tokenization.load import Vocab
     from plmctl.training.engine import make_accelerator
 
-    subject = Subject("", 0, 32, make_accelerator(ComputeConfig(device=given.device)))
+    subject = EvaluatedModel("", 0, 32, make_accelerator(ComputeConfig(device=given.device)))
     size = model.config.vocab_size
     vocab = Vocab(size, pad=0, unk=1, cls=2, sep=3, mask=4)
     network = Network(model, family.forward)
-    reader = Reader("", "masked", network, 512, size, vocab, None, subject)  # ids are given
-    tokens = [Tokens(ids, np.ones(len(ids), bool), np.array([len(ids)])) for ids in texts]
-    return [-nll for nll in masked.score(reader, tokens, 512, "original").nll.tolist()]
+    reader = LoadedModel("", "masked", network, 512, size, vocab, None, subject)  # ids are given
+    tokens = [TokenizedText(ids, np.ones(len(ids), bool), np.array([len(ids)])) for ids in texts]
+    return [-nll for nll in score_masked(reader, tokens, 512, "original").nll.tolist()]
 
 
 def _stock(given: argparse.Namespace, model: Any, family: Any, texts: list[Any]) -> list[float]:

@@ -61,10 +61,11 @@ def _task(given: argparse.Namespace, dropout: float | None) -> tuple[Any, Any, A
     """The task, its network and its rows as examples."""
     import torch
 
-    from plmctl import families, tasks
-    from plmctl.corpus.tables import read_rows
+    from plmctl.corpus.labelled import read_rows
+    from plmctl.families.base import get_family
+    from plmctl.tasks.base import get_task
 
-    task, folder = tasks.get("classification"), str(given.folder / "model")
+    task, folder = get_task("classification"), str(given.folder / "model")
     columns = given.text.split(",")
     text = columns[0] if len(columns) == 1 else tuple(columns)
     config = task.Config(name="classification", text=text, label=given.label)
@@ -73,7 +74,7 @@ def _task(given: argparse.Namespace, dropout: float | None) -> tuple[Any, Any, A
     step = task.make(config, rows, task.tokenizer(config, folder), labels, given.length, "train")
     changes: dict[str, Any] = {"classifier_dropout": dropout}
     if dropout is not None:
-        changes |= dict.fromkeys(families.get("bert").DROPOUT, dropout)
+        changes |= dict.fromkeys(get_family("bert").DROPOUT, dropout)
     torch.manual_seed(0)
     return (
         task,

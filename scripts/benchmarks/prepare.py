@@ -21,15 +21,15 @@ def run(given: argparse.Namespace, side: str) -> Figures:
 
 
 def _plmctl(given: argparse.Namespace, root: Path) -> Figures:
-    from plmctl.config.data import DataConfig
-    from plmctl.corpus.build import build
+    from plmctl.config.sections import DataConfig
+    from plmctl.corpus.build import build_stores
     from plmctl.tokenization.encode import Encoder
 
     config = DataConfig.model_validate({"train": [str(given.folder / "text.txt")], "valid": None})
     encoder = Encoder(str(given.folder / "tokenizer"))
 
     def work() -> Any:
-        return build(
+        return build_stores(
             config,
             encoder,
             root=root,

@@ -46,31 +46,33 @@ def network(given: argparse.Namespace, dropout: float | None = None) -> tuple[An
     """The network of the work, dropout as published, and its family."""
     import torch
 
-    from plmctl import families, objectives, registry
+    from plmctl import registry
+    from plmctl.families.base import get_family
+    from plmctl.objectives.base import get_objective
 
     name = _FAMILIES[given.work]
-    family = families.get(name)
+    family = get_family(name)
     changes = {} if dropout is None else dict.fromkeys(family.DROPOUT, dropout)
     if name == "bert" and given.length > 512:
         changes["max_position_embeddings"] = given.length
     config = registry.load("families", name).Config(family=name, size=given.size, **changes)
     torch.manual_seed(0)
-    parts = objectives.get(_OBJECTIVES[given.work]["name"]).PARTS
+    parts = get_objective(_OBJECTIVES[given.work]["name"]).PARTS
     return family.build(config, vocab_size=given.vocab_size, pad_id=0, parts=parts), family
 
 
 def objective(given: argparse.Namespace) -> Any:
     """The work's objective over random documents, each of them a row."""
-    from plmctl import objectives
     from plmctl.corpus.store import TokenStore
-    from plmctl.tokenization.vocab import Vocab
+    from plmctl.objectives.base import get_objective
+    from plmctl.tokenization.load import Vocab
 
     size = given.vocab_size
     store = TokenStore.from_lists([[text] for text in _texts(given)], size)
     sentinels = tuple(range(size - 1, size - 101, -1))
     vocab = Vocab(size, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=sentinels)
     asked = _OBJECTIVES[given.work]
-    member = objectives.get(asked["name"])
+    member = get_objective(asked["name"])
     step = member.make(member.Config(**asked), store, vocab, given.length, 1)
     return _Closed(step) if given.work == "clm" and given.check else step
 

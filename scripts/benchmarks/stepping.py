@@ -21,9 +21,8 @@ def plmctl_steps(
         count: Updates.
         lengths: [N] of the examples, where those of a step are to be alike.
     """
-    from plmctl.config.optim import OptimConfig
-    from plmctl.config.run import ComputeConfig
-    from plmctl.modeling.network import Network
+    from plmctl.config.sections import ComputeConfig, OptimConfig
+    from plmctl.models.network import Network
     from plmctl.training.data import Slicing, StepBatches, training_batches
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loop import apply, apply_if_finite, compute_gradient

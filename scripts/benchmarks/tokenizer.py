@@ -28,9 +28,9 @@ def run(given: argparse.Namespace, side: str) -> Figures:
 
 
 def _plmctl(given: argparse.Namespace) -> Figures:
-    from plmctl.tokenization import templates
+    from plmctl.tokenization.templates import make_tokenizer
 
-    templates.make(tokenizer_config(given, given.folder), {})  # imports, and tables that are kept
+    make_tokenizer(tokenizer_config(given, given.folder), {})  # imports, and tables that are kept
     trained, figures = measured(given, lambda: train_tokenizer(given, given.folder))
     return figures | {"vocabulary": trained.size}
 
@@ -38,11 +38,11 @@ def _plmctl(given: argparse.Namespace) -> Figures:
 def _stock(given: argparse.Namespace) -> Figures:
     from tokenizers import Tokenizer, models, trainers
 
-    from plmctl.tokenization import templates
+    from plmctl.tokenization.templates import make_tokenizer, special_tokens
 
     config = tokenizer_config(given, given.folder)
-    rules = templates.make(config, {}).backend_tokenizer
-    first, last = templates.special_tokens(config)
+    rules = make_tokenizer(config, {}).backend_tokenizer
+    first, last = special_tokens(config)
     model, trainer = {
         "wordpiece": (models.WordPiece, trainers.WordPieceTrainer),
         "byte_bpe": (models.BPE, trainers.BpeTrainer),

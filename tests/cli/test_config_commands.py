@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from plmctl import registry
-from plmctl.config.load import KINDS, kind_of, load
-from plmctl.config.shipped import find
+from plmctl.config.load import KINDS, find_config, kind_of, load
 from tests.cli.conftest import ROOT, Cli
 
 PRETRAIN = "configs/demo/pretrain.yaml"
@@ -62,11 +61,11 @@ def test_list_has_every_shipped_config_and_every_member(cli: Cli) -> None:
     assert (code, err) == (0, "")
     listed = json.loads(out)
     names = [(kind, name) for kind in KINDS for name in listed["configs"][kind]]
-    files = [find(Path(name), [kind]) for kind, name in names]
+    files = [find_config(Path(name), [kind]) for kind, name in names]
     assert sorted(files) == sorted(Path(listed["folder"]).rglob("*.yaml"))
     assert all(kind_of(file) == kind for (kind, _), file in zip(names, files, strict=True))
     assert all(text for kind in KINDS for text in listed["configs"][kind].values())
-    for folder in ("families", "objectives", "optimizers", "tasks", "evaluation.measures"):
+    for folder in ("families", "objectives", "optimizers", "tasks", "measures"):
         assert tuple(listed["members"][folder]) == registry.names(folder)
         assert all(listed["members"][folder].values())
     assert "sotu" in listed["samples"]["text"]

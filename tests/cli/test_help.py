@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 from plmctl.cli import app
-from plmctl.config.shipped import shipped
+from plmctl.config.load import shipped_configs
 from tests.cli.conftest import ROOT, Cli
 
 HEAVY = ("torch", "transformers", "datasets", "numpy", "accelerate", "evaluate", "rich", "yaml")
@@ -27,7 +27,7 @@ def commands() -> Iterator[tuple[str, ...]]:
 
 
 COMMANDS = sorted(commands())
-SHIPPED = {name for one in shipped() for name in (one.name, one.place)}
+SHIPPED = {name for one in shipped_configs() for name in (one.name, one.place)}
 
 
 def imported(*arguments: str) -> set[str]:

@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plmctl.config.document import Document, read
-from plmctl.config.overrides import override
+from plmctl.config.document import Document, override, read_document
 from plmctl.errors import ConfigError
 
 
 def document(tmp_path: Path, text: str, *overrides: str) -> Document:
     file = tmp_path / "c.yaml"
     file.write_text(text, encoding="utf-8")
-    read_in = read(file)
+    read_in = read_document(file)
     override(read_in, overrides)
     return read_in
 
@@ -177,9 +176,9 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
 def test_bad_bytes_are_named_by_line(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_bytes(b"a: 1\nb: \xff\n")
     with pytest.raises(ConfigError, match=r"c\.yaml:2: not UTF-8"):
-        read(tmp_path / "c.yaml")
+        read_document(tmp_path / "c.yaml")
 
 
 def test_a_folder_is_no_config(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
-        read(tmp_path)
+        read_document(tmp_path)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from plmctl.commands.finetune import protocol_runs
 from plmctl.config.finetune import FinetuneConfig
 from plmctl.config.load import load
-from plmctl.runs.finetune_protocol import members
 
 ROOT = Path(__file__).parents[2] / "configs" / "finetune"
 # Steps, warmup, and batch as RoBERTa (fairseq) and ALBERT give them; rows of GLUE's training sets.
@@ -43,7 +43,7 @@ def test_steps_and_warmup(family: str, task: str) -> None:
 def test_every_grid_can_be_run_and_local_files_are_told_of(path: Path) -> None:
     config = load("finetune", path)
     assert isinstance(config, FinetuneConfig)
-    assert members(config, 1, grid=bool(config.grid))
+    assert protocol_runs(config, 1, grid=bool(config.grid))
     told = re.search(r"^# Local files: data.train=", path.read_text("utf-8"), re.M)
     assert told or not any(source.startswith("hf:") for source in config.data.train)
 

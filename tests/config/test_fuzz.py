@@ -10,8 +10,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from plmctl.config.document import to_yaml
 from plmctl.config.load import KINDS, Kind, dump, load, parse
-from plmctl.config.write import to_yaml
 from plmctl.errors import ConfigError
 from tests.config.conftest import LEAST
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plmctl.config.document import Document
-from plmctl.config.overrides import override
+from plmctl.config.document import Document, override
 from tests.config.test_document import document
 
 FILE = "a: 1\nb:\n  c: old\n  d: [x, {e: 1}]\n"

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from plmctl import registry
-from plmctl.config.load import KINDS, Kind, model_of
-from plmctl.config.schema import json_schema
+from plmctl.config.load import KINDS, Kind, json_schema, model_of
 from plmctl.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plmctl.config.load import KINDS, kind_of
-from plmctl.config.shipped import find, folder, shipped
+from plmctl.config.load import KINDS, configs_folder, find_config, kind_of, shipped_configs
 from plmctl.errors import ConfigError
 
 HERE = {
@@ -28,25 +27,27 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_shipped_config_is_found_by_its_names() -> None:
-    found = list(shipped())
-    assert [one.path for one in found] == sorted(folder().rglob("*.yaml"))
+    found = list(shipped_configs())
+    assert [one.path for one in found] == sorted(configs_folder().rglob("*.yaml"))
     assert len({(one.kind, one.name) for one in found}) == len(found)
     for one in found:
         assert kind_of(one.path) == one.kind
         for given in (one.name, one.place, f"configs/{one.place}.yaml"):
-            assert find(Path(given), [one.kind]) == one.path
+            assert find_config(Path(given), [one.kind]) == one.path
 
 
 def test_the_kind_decides_and_a_file_wins() -> None:
     for (given, kind), place in HERE.items():
-        assert find(given, [kind]) == folder() / f"{place}.yaml"
+        assert find_config(given, [kind]) == configs_folder() / f"{place}.yaml"
     Path("configs/pretrain").mkdir(parents=True)
     mine = Path("configs/pretrain/bert-base.yaml")
     mine.touch()
-    assert find(mine, ["pretrain"]) == mine
+    assert find_config(mine, ["pretrain"]) == mine
     Path("bert-base").mkdir()  # a folder is no config: the name still means the shipped one
-    assert find(Path("bert-base"), ["pretrain"]) == folder() / "pretrain/bert-base.yaml"
-    assert find(Path("configs")) == Path("configs")  # `load` says that it is a folder
+    assert (
+        find_config(Path("bert-base"), ["pretrain"]) == configs_folder() / "pretrain/bert-base.yaml"
+    )
+    assert find_config(Path("configs")) == Path("configs")  # `load` says that it is a folder
 
 
 @pytest.mark.parametrize(
@@ -65,5 +66,5 @@ def test_the_kind_decides_and_a_file_wins() -> None:
 def test_wrong_names(given: str, kinds: tuple, message: str) -> None:
     Path("mine.yaml").touch()
     with pytest.raises(ConfigError, match=message) as raised:
-        find(Path(given), kinds)
+        find_config(Path(given), kinds)
     assert raised.value.exit_code == 2

@@ -10,12 +10,11 @@ from pydantic import TypeAdapter, ValidationError
 
 import plmctl
 from plmctl import registry
-from plmctl.config.members import TaskConfig
-from plmctl.config.union import MembersOf, members_in, models_in
+from plmctl.config.base import MembersOf, TaskConfig, members_in, models_in
 
 MEMBER = """\
 from typing import Literal
-from plmctl.config.members import TaskConfig
+from plmctl.config.base import TaskConfig
 class Config(TaskConfig):
     name: Literal["{name}"] = "{name}"
     {field}: int = 1

@@ -4,8 +4,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plmctl.config.document import Builder, Loader, Place
-from plmctl.config.write import to_yaml
+from plmctl.config.document import Builder, Loader, Place, to_yaml
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 keys = st.text(st.characters(exclude_categories=["C", "Z"]))

@@ -14,11 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plmctl.config.data import DataConfig
-from plmctl.corpus.build import Stores, _key, build, find
+from plmctl.config.sections import DataConfig
+from plmctl.corpus.build import Stores, TextEncoder, _key, build_stores, find_stores
+from plmctl.corpus.document import share_of
 from plmctl.corpus.sentences import Rule, split_sentences
-from plmctl.corpus.shard import TextEncoder
-from plmctl.corpus.split import share_of
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import DataError, PlmError
 from plmctl.tokenization.encode import Encoder
@@ -37,7 +36,7 @@ def quiet(done: int, total: int) -> None:
 def make(
     config: DataConfig, root: Path, processes: int = 1, encoder: TextEncoder | None = None
 ) -> Stores:
-    return build(
+    return build_stores(
         config,
         encoder or LetterEncoder(),
         root=root,
@@ -158,17 +157,20 @@ def test_a_store_is_found_until_something_changes(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("One. Two.", encoding="utf-8")
     config, root = DataConfig(train=(str(path),), valid=None), tmp_path / "stores"
-    assert find(config, LetterEncoder(), root=root) is None
+    assert find_stores(config, LetterEncoder(), root=root) is None
     first = make(config, root)
     stamp = (first.train / "manifest.json").stat().st_mtime_ns
     assert make(config, root) == first
     assert (first.train / "manifest.json").stat().st_mtime_ns == stamp
-    assert find(config.model_copy(update={"sentences": "none"}), LetterEncoder(), root=root) is None
+    assert (
+        find_stores(config.model_copy(update={"sentences": "none"}), LetterEncoder(), root=root)
+        is None
+    )
     other = LetterEncoder()
     other.fingerprint = "another"
-    assert find(config, other, root=root) is None
+    assert find_stores(config, other, root=root) is None
     path.write_text("One. Six.", encoding="utf-8")  # as long, but another time
-    assert find(config, LetterEncoder(), root=root) is None
+    assert find_stores(config, LetterEncoder(), root=root) is None
     assert make(config, root).digest != first.digest
 
 
@@ -254,7 +256,7 @@ def test_wide_ids(tmp_path: Path) -> None:
 def test_progress_is_in_bytes_and_ends_full(tmp_path: Path, corpus: Path) -> None:
     told: list[tuple[int, int]] = []
     config = DataConfig(train=(f"{corpus}/*.txt",))
-    build(
+    build_stores(
         config,
         LetterEncoder(),
         root=tmp_path / "stores",
@@ -271,8 +273,8 @@ def test_progress_is_in_bytes_and_ends_full(tmp_path: Path, corpus: Path) -> Non
 SCRIPT = """
 import os, resource, sys
 from pathlib import Path
-from plmctl.config.data import DataConfig
-from plmctl.corpus.build import build
+from plmctl.config.sections import DataConfig
+from plmctl.corpus.build import build_stores
 from tests.corpus.encoders import SlowEncoder, StuckEncoder
 
 if __name__ == "__main__":
@@ -280,8 +282,8 @@ if __name__ == "__main__":
     if files := int(os.environ.get("FILES", 0)):
         most = len(os.listdir("/proc/self/fd")) + files
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    build(config, {encoder}, root=Path(sys.argv[2]), processes=2, progress=lambda *_: None,
-          notice=print)
+    build_stores(config, {encoder}, root=Path(sys.argv[2]), processes=2, notice=print,
+                 progress=lambda *_: None)
 """
 
 
@@ -429,7 +431,7 @@ DOCUMENTS = [
 def test_a_store_keeps_the_text_byte_for_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpt2: Encoder, rule: str
 ) -> None:
-    monkeypatch.setattr("plmctl.corpus.shard._BATCH_CHARACTERS", 50)  # in several stretches too
+    monkeypatch.setattr("plmctl.corpus.build._BATCH_CHARACTERS", 50)  # in several stretches too
     odd = st.sampled_from([" ", "\n", "\r\n", "\t", ".", "!", "。", "”", "It", "中国", "e\u0301"])
     texts = st.one_of(st.sampled_from(DOCUMENTS), st.lists(odd).map("".join), st.text())
 
@@ -514,7 +516,7 @@ def test_damage_is_found_and_made_good(
     before = everything(stores)
     root = tmp_path / "stores"
     shutil.copytree(stores.train.parents[1], root, copy_function=shutil.copy2)
-    assert find(config, LetterEncoder(), root=root) is not None  # which looks at every byte
+    assert find_stores(config, LetterEncoder(), root=root) is not None  # which looks at every byte
     file, how = DAMAGE[name]
     path = root / stores.train.parent.name / file
     stamp = path.stat()
@@ -525,7 +527,7 @@ def test_damage_is_found_and_made_good(
     made = make(config, root)
     assert tree(root / stores.train.parent.name) == before
     assert made.digest == stores.digest
-    assert find(config, LetterEncoder(), root=root, every_byte=True) is not None
+    assert find_stores(config, LetterEncoder(), root=root, every_byte=True) is not None
     if name != "no manifest":  # which is what a build that was killed leaves
         assert len(NOTICES) == 1
         assert "is damaged" in NOTICES[0]
@@ -558,15 +560,15 @@ def test_one_bit_deep_inside_is_found_by_looking_at_every_byte(
 ) -> None:
     config, stores = sound
     shutil.copytree(stores.train.parents[1], tmp_path / "s", copy_function=shutil.copy2)
-    assert find(config, LetterEncoder(), root=tmp_path / "s") is not None
+    assert find_stores(config, LetterEncoder(), root=tmp_path / "s") is not None
     path = tmp_path / "s" / stores.train.parent.name / SHARD / "train" / "tokens"
     stamp, data = path.stat(), bytearray(path.read_bytes())
     assert len(data) > 100_000
     data[5000] ^= 1  # between two of the blocks that are always looked at
     path.write_bytes(bytes(data))
     os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    assert find(config, LetterEncoder(), root=tmp_path / "s") is not None
-    assert find(config, LetterEncoder(), root=tmp_path / "s", every_byte=True) is None
+    assert find_stores(config, LetterEncoder(), root=tmp_path / "s") is not None
+    assert find_stores(config, LetterEncoder(), root=tmp_path / "s", every_byte=True) is None
 
 
 def test_another_validation_text_does_not_make_the_training_text_again(tmp_path: Path) -> None:

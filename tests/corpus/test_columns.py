@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from plmctl.corpus.tables import Row, read_rows
+from plmctl.corpus.labelled import Row, read_rows
 from plmctl.errors import DataError
 
 CONLL = """-DOCSTART- -X- -X- O

@@ -2,10 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from plmctl.config.data import TextConfig
-from plmctl.corpus.document import Document
-from plmctl.corpus.excerpt import Limits, excerpt, shortened
-from plmctl.corpus.split import share_of
+from plmctl.config.sections import TextConfig
+from plmctl.corpus.document import Document, share_of
+from plmctl.corpus.subsample import SubsampleLimits, subsample_documents, truncate_document
 
 TEXTS = [f"Document {number} has {'word ' * (number % 7)}inside it." for number in range(60)]
 
@@ -18,7 +17,9 @@ def config(tmp_path: Path) -> TextConfig:
 
 
 def texts(config: TextConfig, **limits: object) -> list[str]:
-    return [document.text.strip() for document in excerpt(config, Limits(**limits))]
+    return [
+        document.text.strip() for document in subsample_documents(config, SubsampleLimits(**limits))
+    ]
 
 
 def test_without_limits_it_is_all_in_order(config: TextConfig) -> None:
@@ -72,4 +73,4 @@ def test_only_what_is_held_out(config: TextConfig) -> None:
     ],
 )
 def test_shortened(text: str, size: int, kept: str) -> None:
-    assert shortened(Document(text, "x:1"), size).text == kept
+    assert truncate_document(Document(text, "x:1"), size).text == kept

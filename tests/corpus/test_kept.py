@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plmctl.config.data import DataConfig
-from plmctl.corpus import kept as module
-from plmctl.corpus.build import build, find
-from plmctl.corpus.kept import kept
-from plmctl.corpus.store import TokenStore
+from plmctl.config.sections import DataConfig
+from plmctl.corpus.build import build_stores, find_stores
+from plmctl.corpus.store import _MAX_FILES, TokenStore, cached_array
 from tests.corpus.encoders import LetterEncoder
 
 
@@ -28,8 +26,8 @@ def stored(folder: Path) -> TokenStore:
     text.write_text("".join(f"Document {n}. It is short.\n\n" for n in range(20)))
     os.utime(text, (1, 1))
     config = DataConfig(train=(str(text),), valid=None)
-    build(config, LetterEncoder(), root=folder, processes=1, progress=quiet, notice=print)
-    found = find(config, LetterEncoder(), root=folder)
+    build_stores(config, LetterEncoder(), root=folder, processes=1, progress=quiet, notice=print)
+    found = find_stores(config, LetterEncoder(), root=folder)
     assert found is not None
     return TokenStore.open(found.train)
 
@@ -58,7 +56,7 @@ def files(store: TokenStore) -> list[Path]:
 def test_it_is_made_once_and_mapped(store: TokenStore) -> None:
     make = Maker()
     for _ in range(3):
-        found = kept(store, ("rule", 1), "<u2", make)
+        found = cached_array(store, ("rule", 1), "<u2", make)
         assert found.tolist() == list(range(9))
         assert found.dtype == np.uint16
         assert isinstance(found.base, np.memmap)
@@ -71,22 +69,22 @@ def test_records_are_kept_too(store: TokenStore) -> None:
     dtype = np.dtype([("start", "<u4"), ("forced", "?")])
     rows = np.array([(7, True), (2**32 - 1, False)], dtype)
     for _ in range(2):
-        assert kept(store, ("records",), dtype, lambda: [rows]).tolist() == rows.tolist()
+        assert cached_array(store, ("records",), dtype, lambda: [rows]).tolist() == rows.tolist()
 
 
 def test_nothing_at_all_is_kept_too(store: TokenStore) -> None:
     make = Maker([])
-    assert [len(kept(store, (), "<i8", make)) for _ in range(2)] == [0, 0]
+    assert [len(cached_array(store, (), "<i8", make)) for _ in range(2)] == [0, 0]
     assert make.times == 1
 
 
 def test_other_rules_types_and_stores_are_other_arrays(store: TokenStore, tmp_path: Path) -> None:
     make = Maker()
     for rule, dtype in ((("a", 1), "<i8"), (("a", 2), "<i8"), (("a", 1), "<i4")):
-        kept(store, rule, dtype, make)
+        cached_array(store, rule, dtype, make)
     assert make.times == 3
     other = stored(tmp_path / "other")
-    kept(other, ("a", 1), "<i8", make)
+    cached_array(other, ("a", 1), "<i8", make)
     assert make.times == 4
 
 
@@ -95,7 +93,7 @@ DAMAGES = ["cut", "end", "empty", "folder", "bit", "reversed", "another's"]
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_made_again(store: TokenStore, damage: str) -> None:
-    kept(store, ("rule",), "<i8", Maker())
+    cached_array(store, ("rule",), "<i8", Maker())
     (file,) = files(store)
     whole = file.read_bytes()
     if damage == "cut":
@@ -109,14 +107,14 @@ def test_a_damaged_file_is_made_again(store: TokenStore, damage: str) -> None:
     elif damage == "reversed":
         file.write_bytes(np.arange(9)[::-1].astype("<i8").tobytes() + whole[72:])
     elif damage == "another's":  # whole, but of another rule
-        kept(store, ("another",), "<i8", Maker([np.arange(9, 18)]))
+        cached_array(store, ("another",), "<i8", Maker([np.arange(9, 18)]))
         (other,) = set(files(store)) - {file}
         other.replace(file)
     else:
         file.unlink()
         file.mkdir()
     make = Maker()
-    assert kept(store, ("rule",), "<i8", make).tolist() == list(range(9))
+    assert cached_array(store, ("rule",), "<i8", make).tolist() == list(range(9))
     assert make.times >= 1
     if damage != "folder":
         assert file.read_bytes() == whole
@@ -128,49 +126,49 @@ def test_an_attempt_that_fails_leaves_nothing(store: TokenStore) -> None:
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        kept(store, ("rule",), "<i8", failing)
+        cached_array(store, ("rule",), "<i8", failing)
     assert files(store) == []
 
 
 def test_a_store_in_memory_or_a_folder_that_cannot_be_written(store: TokenStore) -> None:
     in_memory = TokenStore.from_lists([[[1, 2]]], vocab_size=5)
     for dtype in ("<i8", "<u2"):
-        found = kept(in_memory, (), dtype, Maker())
+        found = cached_array(in_memory, (), dtype, Maker())
         assert (found.dtype, found.tolist()) == (np.dtype(dtype), list(range(9)))
     assert store.path is not None
     (store.path / "rows").write_text("a file where the folder should be")
     make = Maker()
-    assert kept(store, (), "<i8", make).tolist() == list(range(9))
+    assert cached_array(store, (), "<i8", make).tolist() == list(range(9))
 
 
 def test_the_files_used_last_are_kept(store: TokenStore) -> None:
-    first = kept(store, (0,), "<i8", Maker())
-    second = kept(store, (1,), "<i8", Maker())
+    first = cached_array(store, (0,), "<i8", Maker())
+    second = cached_array(store, (1,), "<i8", Maker())
     for number, file in enumerate(files(store)):
         os.utime(file, (number, number))  # long ago
-    kept(store, (0,), "<i8", Maker())  # and used again
+    cached_array(store, (0,), "<i8", Maker())  # and used again
     leftover = files(store)[0].with_name(".abc.123")
     leftover.touch()
     os.utime(leftover, (1, 1))
-    for rule in range(2, 1 + module._MOST):
-        kept(store, (rule,), "<i8", Maker())
-    assert len(files(store)) == module._MOST
+    for rule in range(2, 1 + _MAX_FILES):
+        cached_array(store, (rule,), "<i8", Maker())
+    assert len(files(store)) == _MAX_FILES
     assert not leftover.exists()
     make = Maker()
-    kept(store, (0,), "<i8", make)
+    cached_array(store, (0,), "<i8", make)
     assert make.times == 0
-    kept(store, (1,), "<i8", make)
+    cached_array(store, (1,), "<i8", make)
     assert make.times == 1
     assert first.tolist() == second.tolist() == list(range(9))  # mapped files outlive their names
 
 
 def test_the_store_does_not_mind(store: TokenStore, tmp_path: Path) -> None:
-    kept(store, ("rule",), "<i8", Maker())
+    cached_array(store, ("rule",), "<i8", Maker())
     before = (store.digest, store.num_tokens)
     again = stored(tmp_path)
     assert (again.digest, again.num_tokens) == before
     make = Maker()
-    kept(again, ("rule",), "<i8", make)
+    cached_array(again, ("rule",), "<i8", make)
     assert make.times == 0
 
 
@@ -179,13 +177,13 @@ def test_two_processes_that_make_it_at_once(store: TokenStore) -> None:
         yield PARTS[0]
         child = os.fork()
         if not child:
-            made = kept(store, ("rule",), "<i8", Maker())
+            made = cached_array(store, ("rule",), "<i8", Maker())
             os._exit(0 if made.tolist() == list(range(9)) else 1)
         assert os.waitpid(child, 0)[1] == 0
         yield PARTS[2]
 
-    assert kept(store, ("rule",), "<i8", interrupted).tolist() == list(range(9))
+    assert cached_array(store, ("rule",), "<i8", interrupted).tolist() == list(range(9))
     assert len(files(store)) == 1
     make = Maker()
-    assert kept(store, ("rule",), "<i8", make).tolist() == list(range(9))
+    assert cached_array(store, ("rule",), "<i8", make).tolist() == list(range(9))
     assert make.times == 0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from plmctl.corpus.labelled import read_rows
 from plmctl.corpus.source import Source
-from plmctl.corpus.tables import read_rows
 from plmctl.corpus.tabular import rows
 from plmctl.errors import DataError
 

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plmctl.config.data import TextConfig
-from plmctl.corpus.plan import cut
-from plmctl.corpus.reading import Unit, documents
+from plmctl.config.sections import TextConfig
+from plmctl.corpus.reading import Unit, cut_source, documents
 from plmctl.corpus.source import Source
 from plmctl.errors import DataError
 
@@ -30,7 +29,7 @@ def test_pieces_of_a_text_file_have_each_document_once(
         path.write_bytes((("\ufeff" if mark else "") + end.join(lines)).encode())
         source = Source(str(path), "text")
         config = TextConfig(train=(str(path),), documents=unit)
-        pieces = cut(source, unit, size)
+        pieces = cut_source(source, unit, size)
         found = [d.text for p in pieces for d in documents(source, config, p.start, p.end)]
         assert found == [d.text for d in documents(source, config)]
         assert sum(piece.size for piece in pieces) == path.stat().st_size
@@ -39,11 +38,11 @@ def test_pieces_of_a_text_file_have_each_document_once(
 def test_a_large_file_is_cut_into_pieces_of_about_the_size(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("A line of text.\nAnother.\n\n" * 4_000, encoding="utf-8")  # 26 bytes each
-    pieces = cut(Source(str(path), "text"), "blank_line", 10_000)
+    pieces = cut_source(Source(str(path), "text"), "blank_line", 10_000)
     assert len(pieces) == 11
     assert all(10_000 <= piece.size <= 10_026 for piece in pieces[:-1])
     assert all(piece.start % 26 == 0 for piece in pieces)
-    assert len(cut(Source(str(path), "text"), "file", 10_000)) == 1
+    assert len(cut_source(Source(str(path), "text"), "file", 10_000)) == 1
 
 
 def test_pieces_of_jsonl(tmp_path: Path) -> None:
@@ -51,7 +50,7 @@ def test_pieces_of_jsonl(tmp_path: Path) -> None:
     path.write_text("".join(f'{{"text": "{n}"}}\n\n' for n in range(100)), encoding="utf-8")
     source = Source(str(path), "jsonl")
     config = TextConfig(train=(str(path),))
-    pieces = cut(source, "file", 200)
+    pieces = cut_source(source, "file", 200)
     assert len(pieces) > 5
     found = [d.text for p in pieces for d in documents(source, config, p.start, p.end)]
     assert found == [str(n) for n in range(100)]
@@ -62,7 +61,7 @@ def test_a_mistake_in_a_later_piece_has_its_line(tmp_path: Path) -> None:
     path.write_bytes(b'{"text": "x"}\n' * 50 + b"{\n" + b'{"text": "x"}\n' * 50)
     source = Source(str(path), "jsonl")
     config = TextConfig(train=(str(path),))
-    piece = next(p for p in cut(source, "file", 100) if p.end and p.start <= 700 < p.end)
+    piece = next(p for p in cut_source(source, "file", 100) if p.end and p.start <= 700 < p.end)
     assert piece.start > 0
     with pytest.raises(DataError, match=r"a\.jsonl:51: not JSON"):
         list(documents(source, config, piece.start, piece.end))
@@ -80,7 +79,7 @@ def test_pieces_of_parquet_are_row_groups(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=7)
     source = Source(str(path), "parquet")
     config = TextConfig(train=(str(path),))
-    pieces = cut(source, "file", 500)
+    pieces = cut_source(source, "file", 500)
     assert 1 < len(pieces) <= 8
     found = [d for p in pieces for d in documents(source, config, p.start, p.end)]
     assert [d.text for d in found] == texts
@@ -94,6 +93,6 @@ def test_pieces_of_a_datasets_folder(tmp_path: Path) -> None:
     Dataset.from_dict({"text": texts}).save_to_disk(tmp_path / "data")
     source = Source(str(tmp_path / "data"), "datasets")
     config = TextConfig(train=("x",))
-    pieces = cut(source, "file", 50)
+    pieces = cut_source(source, "file", 50)
     assert len(pieces) > 3
     assert [d.text for p in pieces for d in documents(source, config, p.start, p.end)] == texts

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from plmctl.config.data import TextConfig
-from plmctl.corpus.portion import portion
+from plmctl.config.sections import TextConfig
+from plmctl.corpus.subsample import subsample_bytes
 from plmctl.errors import DataError
 
 
@@ -17,11 +17,11 @@ def corpus(tmp_path: Path) -> TextConfig:
 
 
 def lines_of(config: TextConfig, max_bytes: int, seed: int = 1) -> list[str]:
-    return list(portion(config, max_bytes, seed).lines(lambda done, total: None))
+    return list(subsample_bytes(config, max_bytes, seed).lines(lambda done, total: None))
 
 
 def test_all_of_a_small_corpus_in_order(corpus: TextConfig) -> None:
-    part = portion(corpus, 10**9, 1)
+    part = subsample_bytes(corpus, 10**9, 1)
     lines = list(part.lines(lambda done, total: None))
     assert len(lines) == 40_000
     assert lines == sorted(lines)
@@ -48,7 +48,7 @@ def test_rows_of_a_source_that_has_no_pieces(tmp_path: Path) -> None:
     rows = "".join(f"row {number} of them\n" for number in range(50_000))
     (tmp_path / "a.csv").write_text("text\n" + rows, encoding="utf-8")
     config = TextConfig(train=(str(tmp_path / "a.csv"),))
-    part = portion(config, 200_000, 1)
+    part = subsample_bytes(config, 200_000, 1)
     lines = list(part.lines(lambda done, total: None))
     assert 0.9 < len(lines) / (50_000 * 200_000 / part.total) < 1.1
     assert 190_000 < part.size < 210_000
@@ -56,11 +56,11 @@ def test_rows_of_a_source_that_has_no_pieces(tmp_path: Path) -> None:
 
 def test_progress_ends_at_the_whole(corpus: TextConfig) -> None:
     seen: list[tuple[int, int]] = []
-    list(portion(corpus, 300_000, 1).lines(lambda done, total: seen.append((done, total))))
+    list(subsample_bytes(corpus, 300_000, 1).lines(lambda done, total: seen.append((done, total))))
     assert seen[-1][0] == seen[-1][1]
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(DataError):
-        portion(TextConfig(train=("nowhere.txt",)), 100, 1)
+        subsample_bytes(TextConfig(train=("nowhere.txt",)), 100, 1)

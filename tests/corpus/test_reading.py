@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from plmctl.config.data import TextConfig
+from plmctl.config.sections import TextConfig
 from plmctl.corpus.reading import documents, opening, text_unit
 from plmctl.corpus.source import resolve
 from plmctl.errors import ConfigError, DataError, PlmError

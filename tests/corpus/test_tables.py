@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from plmctl.config.data import TableConfig
-from plmctl.corpus.tables import Row, read_rows, split_rows
+from plmctl.config.sections import TableConfig
+from plmctl.corpus.labelled import Row, read_rows, split_rows
 from plmctl.errors import DataError
 
 

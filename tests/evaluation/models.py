@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from plmctl import families, registry
-from plmctl.config.run import ComputeConfig
-from plmctl.evaluation.measures import Subject
-from plmctl.runs.model_folder import save_model
-from plmctl.tokenization.vocab import Vocab
+from plmctl import registry
+from plmctl.config.sections import ComputeConfig
+from plmctl.evaluation.model import EvaluatedModel
+from plmctl.families.base import get_family
+from plmctl.run.folder import save_model
+from plmctl.tokenization.load import Vocab
 from plmctl.training.engine import make_accelerator
 from tests.runs.conftest import corpus_text, run_main, write
 
@@ -46,7 +47,7 @@ def make_folder(root: Path, family: str) -> Path:
         write(f"{tokenizer.name}.yaml", {"run": tokenizer.name, **options, "data": data})
         assert run_main("train-tokenizer", f"{tokenizer.name}.yaml") == 0
         os.chdir(before)
-    member = families.get(family)
+    member = get_family(family)
     vocab = Vocab.from_folder(str(tokenizer))
     config = registry.load("families", family).Config(family=family, size="tiny", **fields)
     pad = vocab.pad if vocab.pad is not None else vocab.eos or 0
@@ -61,6 +62,6 @@ def make_folder(root: Path, family: str) -> Path:
     return save_model(folder, model, AutoTokenizer.from_pretrained(tokenizer), "")
 
 
-def subject(folder: Path | str, batch_size: int = 32) -> Subject:
+def subject(folder: Path | str, batch_size: int = 32) -> EvaluatedModel:
     """A model folder on the CPU."""
-    return Subject(str(folder), 7, batch_size, make_accelerator(ComputeConfig(device="cpu")))
+    return EvaluatedModel(str(folder), 7, batch_size, make_accelerator(ComputeConfig(device="cpu")))

@@ -14,13 +14,20 @@ from transformers import (
     AutoTokenizer,
 )
 
-from plmctl.evaluation.likelihood import bidirectional, causal, encoder_decoder, masked
-from plmctl.evaluation.likelihood import reader as reader_module
-from plmctl.evaluation.likelihood.reader import Reader, Tokens, open_reader
-from plmctl.evaluation.likelihood.sentences import sentences
-from plmctl.evaluation.likelihood.texts import Way, score_texts
-from plmctl.modeling.elmo import ElmoForPreTraining
-from plmctl.modeling.elmo.characters import encode_sentences
+from plmctl.evaluation import model as reader_module
+from plmctl.evaluation.likelihood import (
+    ScoringOptions,
+    _word_characters,
+    masked_until,
+    score_bidirectional,
+    score_causal,
+    score_encoder_decoder,
+    score_masked,
+    score_sentences,
+    score_texts,
+)
+from plmctl.evaluation.model import LoadedModel, TokenizedText, load_model
+from plmctl.models.elmo import ElmoForPreTraining, encode_sentences
 from tests.evaluation.models import FAMILIES, subject
 from tests.runs.conftest import sentence
 
@@ -35,8 +42,8 @@ TEXTS = [
 ]
 
 
-def opened(folder: Path, batch_size: int = 32) -> tuple[Reader, list[Tokens]]:
-    reader = open_reader(subject(folder, batch_size))
+def opened(folder: Path, batch_size: int = 32) -> tuple[LoadedModel, list[TokenizedText]]:
+    reader = load_model(subject(folder, batch_size))
     return reader, reader.tokens(TEXTS)
 
 
@@ -52,7 +59,7 @@ def test_one_window_is_transformers_loss(family: str, folder_of: Folders) -> Non
     reader, texts = opened(folder_of(family))
     model = AutoModelForCausalLM.from_pretrained(folder_of(family)).eval()
     short = [text for text in texts if len(text.ids) < 48]
-    scores = causal.score(reader, short, reader.context, reader.context, None)
+    scores = score_causal(reader, short, reader.context, reader.context, None)
     assert short
     for text, nll, scored in zip(short, scores.nll, scores.scored, strict=True):
         ids = text.ids.tolist()
@@ -69,7 +76,7 @@ def test_sliding_windows_against_one_token_at_a_time(
     reader, texts = opened(folder_of("gpt2"))
     model = AutoModelForCausalLM.from_pretrained(folder_of("gpt2")).eval()
     assert reader.begin == AutoTokenizer.from_pretrained(folder_of("gpt2")).eos_token_id
-    scores = causal.score(reader, texts, size, stride, reader.begin)
+    scores = score_causal(reader, texts, size, stride, reader.begin)
     assert scores.scored.tolist() == [len(text.ids) for text in texts]
     assert not scores.first.any()
     ids = [reader.begin, *texts[3].ids.tolist()]
@@ -89,7 +96,7 @@ def test_pseudo_likelihood_against_a_plain_loop(family: str, folder_of: Folders)
     reader, texts = opened(folder_of(family))
     model = AutoModelForMaskedLM.from_pretrained(folder_of(family)).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder_of(family))
-    scores = masked.score(reader, texts, 60, "original")
+    scores = score_masked(reader, texts, 60, "original")
     assert scores.scored.tolist() == [len(text.ids) for text in texts]
     for number in (1, 2):
         ids = [tokenizer.cls_token_id, *texts[number].ids.tolist(), tokenizer.sep_token_id]
@@ -108,7 +115,7 @@ def test_whole_words_from_left_to_right(folder_of: Folders) -> None:
     reader, texts = opened(folder_of("bert"))
     model = AutoModelForMaskedLM.from_pretrained(folder_of("bert")).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder_of("bert"))
-    scores = masked.score(reader, texts, 40, "word_l2r")
+    scores = score_masked(reader, texts, 40, "word_l2r")
     read = tokenizer(TEXTS[2][0])
     words, ids = read.word_ids(), read.input_ids
     assert len(set(words)) < len(words) - 5  # the long word is several tokens
@@ -121,18 +128,18 @@ def test_whole_words_from_left_to_right(folder_of: Folders) -> None:
             for n, id_ in enumerate(ids)
         ]
         expected += hf_nll(model, copy, labels)
-    alone = masked.score(reader, reader.tokens([TEXTS[2][:1]]), 40, "word_l2r")
+    alone = score_masked(reader, reader.tokens([TEXTS[2][:1]]), 40, "word_l2r")
     assert alone.nll[0] == pytest.approx(expected, rel=1e-5)
-    plain = masked.score(reader, texts, 40, "original")
+    plain = score_masked(reader, texts, 40, "original")
     assert abs(plain.nll[2] - scores.nll[2]) > 0.1
 
 
 def test_masked_until() -> None:
     starts = np.array([True, False, False, True, True, False])
-    assert masked.masked_until(starts, "word_l2r").tolist() == [3, 3, 3, 4, 6, 6]
-    assert masked.masked_until(starts, "original").tolist() == [1, 2, 3, 4, 5, 6]
+    assert masked_until(starts, "word_l2r").tolist() == [3, 3, 3, 4, 6, 6]
+    assert masked_until(starts, "original").tolist() == [1, 2, 3, 4, 5, 6]
     inside = np.array([False, False, True])  # a piece that begins within a word
-    assert masked.masked_until(inside, "word_l2r").tolist() == [2, 2, 3]
+    assert masked_until(inside, "word_l2r").tolist() == [2, 2, 3]
 
 
 def test_spans_are_transformers_loss(folder_of: Folders) -> None:
@@ -140,7 +147,7 @@ def test_spans_are_transformers_loss(folder_of: Folders) -> None:
     model = AutoModelForSeq2SeqLM.from_pretrained(folder_of("t5")).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder_of("t5"))
     sentinel = tokenizer.convert_tokens_to_ids("<extra_id_0>")
-    scores = encoder_decoder.score(reader, texts, 500, 3)
+    scores = score_encoder_decoder(reader, texts, 500, 3)
     assert scores.scored.tolist() == [len(text.ids) for text in texts]
     ids = texts[2].ids.tolist()
     expected = 0.0
@@ -162,7 +169,7 @@ def test_a_sentence_hidden_as_a_whole(folder_of: Folders) -> None:
     begun = torch.tensor([[model.config.decoder_start_token_id, sentinel, *ids[:-1]]])
     source = [sentinel, tokenizer.eos_token_id]
     expected = -hf_nll(model, source, [-100, *ids], decoder_input_ids=begun)
-    found = sentences(reader, [sentence(5), sentence(6)])
+    found = score_sentences(reader, [sentence(5), sentence(6)])
     assert found.log_probability[0] == pytest.approx(expected, rel=1e-5)
 
 
@@ -182,7 +189,7 @@ def test_both_directions_of_one_sentence(folder_of: Folders) -> None:
         forward, backward = model.head(layers[-1]).log_softmax(-1)[:, 0]
     expected = sum(float(forward[n, id_]) for n, id_ in enumerate(ids))
     expected += sum(float(backward[n, id_]) for n, id_ in enumerate(reversed(ids)))
-    scores = bidirectional.score(reader, reader.tokens([[text]]))
+    scores = score_bidirectional(reader, reader.tokens([[text]]))
     assert scores.nll[0] == pytest.approx(-expected / 2, rel=1e-5)
     assert scores.scored[0] == len(ids)
 
@@ -193,7 +200,7 @@ def test_the_state_goes_on_through_a_text(folder_of: Folders) -> None:
     model = ElmoForPreTraining.from_pretrained(folder_of("elmo")).eval()
     text = texts[3]
     assert len(text.ids) > 70
-    table = torch.from_numpy(bidirectional._characters(reader, 0, 1))
+    table = torch.from_numpy(_word_characters(reader, 0, 1))
     parts = np.split(text.ids, np.cumsum(text.sentences)[:-1])
     expected, state = 0.0, None
     with torch.no_grad():
@@ -207,7 +214,7 @@ def test_the_state_goes_on_through_a_text(folder_of: Folders) -> None:
             for logits, row in zip((out.forward_logits, out.backward_logits), rows, strict=True):
                 said = logits[0].log_softmax(-1)
                 expected -= sum(float(said[n, id_]) for n, id_ in enumerate(row[1:]))
-    scores = bidirectional.score(reader, texts)
+    scores = score_bidirectional(reader, texts)
     assert scores.nll[3] == pytest.approx(expected / 2, rel=1e-5)
 
 
@@ -215,13 +222,15 @@ def test_the_state_goes_on_through_a_text(folder_of: Folders) -> None:
 def test_neither_batch_size_nor_order_changes_anything(
     family: str, folder_of: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_module, "_ROW", 30)  # one row a batch where batch_size is 1
+    monkeypatch.setattr(reader_module, "_ROW_TOKENS", 30)  # one row a batch where batch_size is 1
     found = []
     for batch_size, order in ((32, [0, 1, 2, 3]), (1, [2, 3, 1, 0])):
-        reader = open_reader(subject(folder_of(family), batch_size))
+        reader = load_model(subject(folder_of(family), batch_size))
         texts = [TEXTS[number] for number in order]
-        scores = score_texts(reader, reader.tokens(texts), Way(24, 10, variant="word_l2r"))
-        single = sentences(reader, [text[0] for text in texts])
+        scores = score_texts(
+            reader, reader.tokens(texts), ScoringOptions(24, 10, variant="word_l2r")
+        )
+        single = score_sentences(reader, [text[0] for text in texts])
         back = np.argsort(order)
         found.append((scores.nll[back], single.log_probability[back]))
     for one, other in zip(*found, strict=True):
@@ -231,7 +240,7 @@ def test_neither_batch_size_nor_order_changes_anything(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_token_is_scored_once(family: str, folder_of: Folders) -> None:
     reader, texts = opened(folder_of(family))
-    for way in (Way(24, 24), Way(24, 1), Way(9, 4)):
+    for way in (ScoringOptions(24, 24), ScoringOptions(24, 1), ScoringOptions(9, 4)):
         scores = score_texts(reader, texts, way)
         assert (scores.scored + scores.first).tolist() == [len(text.ids) for text in texts]
 
@@ -241,10 +250,10 @@ def test_a_long_sentence_is_cut_from_the_left_and_counted(folder_of: Folders) ->
     long = " ".join(sentence(n) for n in range(9))
     ids = reader.tokens([[long]])[0].ids
     assert len(ids) > reader.context
-    found = sentences(reader, [long, sentence(1)])
+    found = score_sentences(reader, [long, sentence(1)])
     assert found.cut == 1
-    kept = Tokens(ids[-58:], np.ones(58, bool), np.array([58]))
-    expected = masked.score(reader, [kept], 60, "original").nll[0]
+    kept = TokenizedText(ids[-58:], np.ones(58, bool), np.array([58]))
+    expected = score_masked(reader, [kept], 60, "original").nll[0]
     assert found.log_probability[0] == pytest.approx(-expected, rel=1e-5)
 
 

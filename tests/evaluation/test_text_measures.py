@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from plmctl.config.evaluate import EvalConfig
 from plmctl.errors import ConfigError, DataError
-from plmctl.evaluation import measures
-from plmctl.evaluation.likelihood.reader import open_reader
-from plmctl.evaluation.likelihood.sentences import sentences
+from plmctl.evaluation.likelihood import score_sentences
+from plmctl.evaluation.model import load_model
+from plmctl.measures.base import get_measure
 from plmctl.training.engine import precision
 from tests.evaluation.models import FAMILIES, subject
 from tests.runs.conftest import corpus_text, run_main, sentence
@@ -47,7 +47,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def take(name: str, folder: Path, **fields: Any) -> dict[str, Any]:
-    measure = measures.get(name)
+    measure = get_measure(name)
     config = measure.Config.model_validate({"name": name, **fields})
     return measure.measure(config, subject(folder))
 
@@ -77,7 +77,7 @@ def test_a_uniform_model_has_log2_of_the_vocabulary(
 ) -> None:
     folder = uniform(folder_of(family), tmp_path / family)
     found = take("bits_per_byte", folder, data=[text])
-    outputs = open_reader(subject(folder)).outputs
+    outputs = load_model(subject(folder)).outputs
     assert found["unknown"] == 0
     # Blank lines between documents are no text; a document keeps its last line's end.
     assert found["bytes"] == Path(text).stat().st_size - 7
@@ -136,10 +136,10 @@ def test_pseudo_perplexities(folder_of: Folders, text: str) -> None:
 @pytest.mark.parametrize("family", ["gpt2", "bert", "t5", "elmo"])
 def test_minimal_pairs_compare_sums(family: str, folder_of: Folders, pairs: Path) -> None:
     found = take("minimal_pairs", folder_of(family), data=[str(pairs / "*.jsonl")])
-    reader = open_reader(subject(folder_of(family)))
+    reader = load_model(subject(folder_of(family)))
     numbers = [*range(30), *range(10)]
-    good = sentences(reader, [sentence(n) for n in numbers]).log_probability
-    bad = sentences(reader, [" ".join(sentence(n).split()[::-1]) for n in numbers])
+    good = score_sentences(reader, [sentence(n) for n in numbers]).log_probability
+    bad = score_sentences(reader, [" ".join(sentence(n).split()[::-1]) for n in numbers])
     right = (good > bad.log_probability).astype(float)
     assert found["accuracy"] == right.mean()
     assert found["pairs"] == 40
@@ -174,7 +174,7 @@ def test_scores_are_those_of_fp32(
     config = json.loads((of_half / "config.json").read_text())
     (of_half / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
     found, expected = (
-        sentences(open_reader(subject(at)), [sentence(n) for n in range(4)]).log_probability
+        score_sentences(load_model(subject(at)), [sentence(n) for n in range(4)]).log_probability
         for at in (of_half, of_whole)
     )
     assert found.tolist() == expected.tolist()

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
-from plmctl import families
 from plmctl.families.albert import Config
+from plmctl.families.base import get_family
 from tests.families.test_families import build, count
 
 LAYER = "albert.encoder.albert_layer_groups"
@@ -70,7 +70,7 @@ def test_loss_is_transformers_own() -> None:
     torch.manual_seed(0)
     model = build("albert", 200, ("mlm", "sop"), size="tiny").eval()
     given = inputs()
-    logits = families.get("albert").forward(model, **given)
+    logits = get_family("albert").forward(model, **given)
     targets, order = torch.tensor([7, 8, 9, 10, 11]), torch.tensor([0, 1, 1])
     ours = cross_entropy(logits["mlm"], targets) + cross_entropy(logits["sop"], order)
     positions = given.pop("positions")
@@ -83,7 +83,7 @@ def test_loss_is_transformers_own() -> None:
 def test_the_order_head_has_no_dropout() -> None:
     """As in the published code; transformers' own forward has finetuning's there."""
     model = build("albert", 200, ("mlm", "sop"), size="tiny").train()
-    forward = families.get("albert").forward
+    forward = get_family("albert").forward
     first, second = (forward(model, **inputs())["sop"] for _ in range(2))
     assert torch.equal(first, second)
 
@@ -93,9 +93,9 @@ def test_a_saved_folder_loads_with_the_auto_classes(tmp_path: Path) -> None:
     model = build("albert", 200, ("mlm", "sop"), size="tiny").eval()
     model.save_pretrained(tmp_path)
     given = inputs()
-    expected = families.get("albert").forward(model, **given)
-    again = families.get("albert").load(str(tmp_path), ("mlm", "sop")).eval()
-    got = families.get("albert").forward(again, **given)
+    expected = get_family("albert").forward(model, **given)
+    again = get_family("albert").load(str(tmp_path), ("mlm", "sop")).eval()
+    got = get_family("albert").forward(again, **given)
     assert torch.equal(got["mlm"], expected["mlm"])
     assert torch.equal(got["sop"], expected["sop"])
     positions = given.pop("positions")

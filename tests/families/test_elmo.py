@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from plmctl import families, objectives
+from plmctl.families.base import get_family
 from plmctl.families.elmo import HEADS, Config
+from plmctl.objectives.base import get_objective
 
 # SPEC of the published models: with the softmax over 793,471 words, and the body alone.
 PUBLISHED = {
@@ -18,7 +19,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("size", PUBLISHED)
 def test_parameter_counts(size: str) -> None:
     with torch.device("meta"):
-        model = families.get("elmo").build(
+        model = get_family("elmo").build(
             Config(size=size), vocab_size=793_471, pad_id=0, parts=HEADS
         )
     counts = tuple(sum(p.numel() for p in part.parameters()) for part in (model, model.elmo))
@@ -29,14 +30,14 @@ def test_parameter_counts(size: str) -> None:
 
 def test_fields_override_the_size() -> None:
     config = Config(size="tiny", cell_size=20, projection_size=8, num_highway_layers=0)
-    model = families.get("elmo").build(config, vocab_size=50, pad_id=0, parts=HEADS)
+    model = get_family("elmo").build(config, vocab_size=50, pad_id=0, parts=HEADS)
     assert model.elmo.layers[0].projection.shape == (2, 20, 8)
     assert len(model.elmo.characters.highways) == 0
     assert model.head.weight.shape == (50, 8)
 
 
 def test_heads_are_the_objectives_parts() -> None:
-    assert objectives.get(families.get("elmo").OBJECTIVE).PARTS == HEADS
+    assert get_objective(get_family("elmo").OBJECTIVE).PARTS == HEADS
 
 
 def test_the_mean_loss_makes_the_published_updates() -> None:

@@ -4,7 +4,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from plmctl import families, objectives, registry
+from plmctl import registry
+from plmctl.families.base import get_family
+from plmctl.objectives.base import get_objective
 
 # Parameters with all pretraining heads, tied weights once (transformers on the meta device).
 GPT2 = {
@@ -23,7 +25,7 @@ def build(
     family: str, vocab_size: int, parts: tuple[str, ...], **fields: object
 ) -> PreTrainedModel:
     config = registry.load("families", family).Config(family=family, **fields)
-    return families.get(family).build(config, vocab_size=vocab_size, pad_id=0, parts=parts)
+    return get_family(family).build(config, vocab_size=vocab_size, pad_id=0, parts=parts)
 
 
 @pytest.mark.parametrize(("size", "vocab_size"), GPT2)
@@ -67,6 +69,6 @@ def test_heads_follow_the_objective() -> None:
 
 @pytest.mark.parametrize("name", registry.names("families"))
 def test_every_family_names_an_objective_and_its_positions(name: str) -> None:
-    family = families.get(name)
-    assert set(objectives.get(family.OBJECTIVE).PARTS) <= set(family.HEADS)
+    family = get_family(name)
+    assert set(get_objective(family.OBJECTIVE).PARTS) <= set(family.HEADS)
     assert family.positions(registry.load("families", name).Config(family=name)) > 0

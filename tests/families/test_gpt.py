@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, OpenAIGPTLMHeadModel, PreTrainedModel
 
-from plmctl import families, registry
+from plmctl import registry
+from plmctl.families.base import get_family
 
 # Tied weights once. GPT-3's are the sums of its table's layers and widths at 50,257 ids and 2,048
 # positions, 16 heads in XL and width 5,120 in 13B.
@@ -32,7 +33,7 @@ NAMES = ("gpt1", "gpt2", "gpt3")
 
 def build(family: str, vocab_size: int = 120, **fields: object) -> PreTrainedModel:
     config = registry.load("families", family).Config(family=family, **fields)
-    return families.get(family).build(config, vocab_size=vocab_size, pad_id=5, parts=("lm",))
+    return get_family(family).build(config, vocab_size=vocab_size, pad_id=5, parts=("lm",))
 
 
 @pytest.mark.parametrize(("family", "size", "vocab_size"), COUNTS)
@@ -112,10 +113,10 @@ def test_a_saved_folder_is_transformers_own(family: str, tmp_path: Path) -> None
     assert type(theirs) is type(model)
     ids = torch.randint(0, 120, (3, 40))
     with torch.no_grad():
-        ours = families.get(family).forward(model, input_ids=ids)["lm"]
+        ours = get_family(family).forward(model, input_ids=ids)["lm"]
         assert torch.allclose(ours, theirs(ids).logits, atol=1e-6)
-        again = families.get(family).load(str(tmp_path), ("lm",)).eval()
-        assert torch.equal(families.get(family).forward(again, input_ids=ids)["lm"], ours)
+        again = get_family(family).load(str(tmp_path), ("lm",)).eval()
+        assert torch.equal(get_family(family).forward(again, input_ids=ids)["lm"], ours)
 
 
 @pytest.mark.parametrize("family", NAMES)
@@ -126,7 +127,7 @@ def test_gradients_are_transformers_own(family: str, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path).train()
     ids = torch.randint(0, 120, (2, 30))
-    families.get(family).forward(model, input_ids=ids)["lm"].square().sum().backward()
+    get_family(family).forward(model, input_ids=ids)["lm"].square().sum().backward()
     theirs(ids).logits.square().sum().backward()
     reference = dict(theirs.named_parameters())
     for name, parameter in model.named_parameters():
@@ -138,10 +139,10 @@ def test_gpt1_drops_attention_in_training_only() -> None:
     fields = SMALL | {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0.5}
     model = build("gpt1", **fields).train()
     ids = torch.randint(0, 120, (1, 20))
-    first, second = (families.get("gpt1").forward(model, input_ids=ids)["lm"] for _ in range(2))
+    first, second = (get_family("gpt1").forward(model, input_ids=ids)["lm"] for _ in range(2))
     assert not torch.allclose(first, second)
     model.eval()
-    first, second = (families.get("gpt1").forward(model, input_ids=ids)["lm"] for _ in range(2))
+    first, second = (get_family("gpt1").forward(model, input_ids=ids)["lm"] for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -167,7 +168,7 @@ def test_attention_within_documents_is_each_document_alone(family: str, attentio
     model = build(family, **SMALL).eval()
     if family != "gpt1":
         model.set_attn_implementation(attention)
-    forward = families.get(family).forward
+    forward = get_family(family).forward
     lengths = [[7, 1, 12, 20], [40], [1, 1, 38], [25, 15]]
     ids = torch.randint(0, 120, (4, 40))
     positions = torch.tensor([[p for n in row for p in range(n)] for row in lengths])

@@ -6,10 +6,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, BertForMaskedLM
 
-from plmctl import families, registry
+from plmctl import registry
 from plmctl.errors import ConfigError, DataError
-from plmctl.modeling.span_boundary import HEAD_FILE
-from plmctl.modeling.teacher import alternate, begin_as
+from plmctl.families.base import get_family
+from plmctl.models.spanbert import HEAD_FILE
+from plmctl.models.teacher import alternate, begin_as
 from tests.families.test_families import build, count
 
 # Parameters with all pretraining heads, tied weights once, as transformers counts them on the meta
@@ -65,14 +66,14 @@ def test_roberta_is_the_published_network() -> None:
     assert config.layer_norm_eps == 1e-5
     assert config.hidden_act == "gelu"
     roberta = registry.load("families", "roberta")
-    assert families.get("roberta").positions(roberta.Config()) == 512
+    assert get_family("roberta").positions(roberta.Config()) == 512
 
 
 def test_roberta_takes_512_tokens_and_no_more() -> None:
     torch.manual_seed(0)
     fields = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
     config = registry.load("families", "roberta").Config(**fields)
-    family = families.get("roberta")
+    family = get_family("roberta")
     model = family.build(config, vocab_size=50, pad_id=1, parts=("mlm",)).eval()
     ids = torch.randint(5, 50, (1, 512))
     ids[0, 100] = 1  # a random token may be the padding token: positions go on being counted
@@ -92,7 +93,7 @@ def test_roberta_takes_512_tokens_and_no_more() -> None:
 def test_roberta_needs_a_padding_token_near_zero() -> None:
     config = registry.load("families", "roberta").Config(size="tiny")
     with pytest.raises(ConfigError, match="padding token has id 40"):
-        families.get("roberta").build(config, vocab_size=50, pad_id=40, parts=("mlm",))
+        get_family("roberta").build(config, vocab_size=50, pad_id=40, parts=("mlm",))
 
 
 @pytest.mark.parametrize("family", HEADS)
@@ -106,7 +107,7 @@ def test_a_folder_loads_with_auto_and_gives_our_logits(family: str, tmp_path: Pa
     mask[1, 7:] = 0
     ids[1, 7:] = 0
     positions = torch.tensor([2, 15, 30])
-    ours = families.get(family).forward(
+    ours = get_family(family).forward(
         model,
         input_ids=ids,
         attention_mask=mask,
@@ -115,7 +116,7 @@ def test_a_folder_loads_with_auto_and_gives_our_logits(family: str, tmp_path: Pa
     )
     theirs = auto(ids, attention_mask=mask).logits.flatten(0, 1)[positions]
     assert torch.allclose(ours["mlm"], theirs, atol=1e-6)
-    again = families.get(family).load(str(tmp_path), HEADS[family])
+    again = get_family(family).load(str(tmp_path), HEADS[family])
     reloaded = dict(again.named_parameters())
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, reloaded[name]), name
@@ -131,7 +132,7 @@ def test_the_boundary_head_is_beside_the_model(tmp_path: Path) -> None:
     assert not info["missing_keys"]
     plain.save_pretrained(tmp_path / "without")
     torch.manual_seed(1)
-    family, without, told = families.get("spanbert"), str(tmp_path / "without"), []
+    family, without, told = get_family("spanbert"), str(tmp_path / "without"), []
     with pytest.raises(DataError, match=HEAD_FILE):
         family.load(without, ("mlm", "sbo"))
     again = family.load(without, ("mlm", "sbo"), new_heads=told.append)
@@ -186,7 +187,7 @@ def test_a_student_begins_as_its_teacher(tmp_path: Path) -> None:
     teacher.save_pretrained(tmp_path)
     teacher = BertForMaskedLM.from_pretrained(tmp_path).eval()
     student = build("distilbert", 80, ("mlm",), size="tiny", n_layers=2).eval()
-    family = families.get("distilbert")
+    family = get_family("distilbert")
     family.begin_as(student, str(tmp_path))
     ids = torch.randint(5, 80, (2, 9))
     assert torch.allclose(student(ids).logits, teacher(ids).logits, atol=1e-5)

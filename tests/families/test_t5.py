@@ -7,8 +7,8 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForSeq2SeqLM
 
-from plmctl import families
 from plmctl.families import t5
+from plmctl.families.base import get_family
 
 # Parameters, tied weights once; 1.1 has an output matrix of its own.
 COUNTS = {
@@ -120,7 +120,7 @@ def test_the_head_runs_where_there_is_a_target(version: str) -> None:
     padded = decoder.clone()
     padded[1, 3:] = 0
     with torch.inference_mode():
-        got = families.get("t5").forward(model, ids, mask, padded, at)["lm"]
+        got = get_family("t5").forward(model, ids, mask, padded, at)["lm"]
         whole = model(input_ids=ids, attention_mask=mask, decoder_input_ids=decoder).logits
     assert torch.allclose(got, whole.flatten(0, 1)[at], atol=1e-5)
 

@@ -907,7 +907,7 @@ def test_nothing_is_left_out(world: Path) -> None:
         "families": set(PROOFS),
         "objectives": {name.split(",")[0] for name in OBJECTIVES},
         "tasks": {task["name"] for _, _, task, _ in TASKS.values()},
-        "evaluation.measures": set(asked),
+        "measures": set(asked),
         "optimizers": set(optimizers),
     }
     assert {kind: set(names) for kind, names in members.items()} == recorded

@@ -6,7 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plmctl.errors import DataError
-from plmctl.metrics import classification as metrics
+from plmctl.metrics.classification import (
+    accuracy,
+    classification_metrics,
+    confusion,
+    f1,
+    majority,
+    matthews,
+    pearson,
+    perplexity,
+    precision,
+    recall,
+    spearman,
+)
 
 # Ten entries of three classes, counted by hand:
 #            predicted a b c
@@ -23,23 +35,21 @@ classes = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, 
 
 
 def test_confusion_has_the_truth_in_its_rows():
-    assert metrics.confusion(GUESS, TRUTH, 3).tolist() == [[3, 1, 0], [1, 2, 0], [2, 0, 1]]
+    assert confusion(GUESS, TRUTH, 3).tolist() == [[3, 1, 0], [1, 2, 0], [2, 0, 1]]
 
 
 def test_averages_by_hand():
-    assert metrics.accuracy(GUESS, TRUTH) == 6 / 10
-    assert metrics.f1(GUESS, TRUTH) == pytest.approx(sum(F1) / 3)
-    assert metrics.f1(GUESS, TRUTH, "weighted") == pytest.approx(
-        (4 * F1[0] + 3 * F1[1] + 3 * F1[2]) / 10
-    )
-    assert metrics.f1(GUESS, TRUTH, "micro") == pytest.approx(6 / 10)
-    assert metrics.precision(GUESS, TRUTH) == pytest.approx((1 / 2 + 2 / 3 + 1) / 3)
-    assert metrics.recall(GUESS, TRUTH) == pytest.approx((3 / 4 + 2 / 3 + 1 / 3) / 3)
-    assert metrics.majority(TRUTH) == 4 / 10
+    assert accuracy(GUESS, TRUTH) == 6 / 10
+    assert f1(GUESS, TRUTH) == pytest.approx(sum(F1) / 3)
+    assert f1(GUESS, TRUTH, "weighted") == pytest.approx((4 * F1[0] + 3 * F1[1] + 3 * F1[2]) / 10)
+    assert f1(GUESS, TRUTH, "micro") == pytest.approx(6 / 10)
+    assert precision(GUESS, TRUTH) == pytest.approx((1 / 2 + 2 / 3 + 1) / 3)
+    assert recall(GUESS, TRUTH) == pytest.approx((3 / 4 + 2 / 3 + 1 / 3) / 3)
+    assert majority(TRUTH) == 4 / 10
 
 
 def test_classification_by_hand():
-    results = metrics.classification(GUESS, TRUTH, LABELS)
+    results = classification_metrics(GUESS, TRUTH, LABELS)
     assert results["accuracy"] == 0.6
     assert results["majority"] == 0.4
     assert results["f1_macro"] == pytest.approx(sum(F1) / 3)
@@ -57,7 +67,7 @@ def test_matthews_of_two_classes_by_hand():
     truth = [1] * 6 + [0] * 4
     guess = [1, 1, 1, 1, 0, 0, 0, 0, 0, 1]  # 4 true and 1 false positive, 3 true and 2 false neg.
     expected = (4 * 3 - 1 * 2) / math.sqrt((4 + 1) * (4 + 2) * (3 + 1) * (3 + 2))
-    assert metrics.matthews(guess, truth) == pytest.approx(expected)
+    assert matthews(guess, truth) == pytest.approx(expected)
 
 
 def test_matthews_of_three_classes_by_hand():
@@ -65,36 +75,36 @@ def test_matthews_of_three_classes_by_hand():
     predicted, true = [6, 3, 1], [4, 3, 3]
     above = 6 * 10 - sum(p * t for p, t in zip(predicted, true, strict=True))
     below = math.sqrt((100 - 36 - 9 - 1) * (100 - 16 - 9 - 9))
-    assert metrics.matthews(GUESS, TRUTH) == pytest.approx(above / below)
+    assert matthews(GUESS, TRUTH) == pytest.approx(above / below)
 
 
 def test_correlations_by_hand():
     x, y = [1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0, 10.0]
     # deviations -1.5 -.5 .5 1.5 and -3 -1 -2 6: products sum to 13, squares to 5 and 50
-    assert metrics.pearson(x, y) == pytest.approx(13 / math.sqrt(5 * 50))
-    assert metrics.spearman(x, y) == pytest.approx(1 - 6 * (0 + 1 + 1 + 0) / (4 * 15))
+    assert pearson(x, y) == pytest.approx(13 / math.sqrt(5 * 50))
+    assert spearman(x, y) == pytest.approx(1 - 6 * (0 + 1 + 1 + 0) / (4 * 15))
 
 
 def test_spearman_gives_ties_their_mean_rank():
     # ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: deviations -1.5 0 0 1.5 and -1.5 -.5 .5 1.5
     expected = 4.5 / math.sqrt(4.5 * 5)
-    assert metrics.spearman([1.0, 5.0, 5.0, 9.0], [1.0, 2.0, 3.0, 4.0]) == pytest.approx(expected)
+    assert spearman([1.0, 5.0, 5.0, 9.0], [1.0, 2.0, 3.0, 4.0]) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("metric", [metrics.pearson, metrics.spearman])
+@pytest.mark.parametrize("metric", [pearson, spearman])
 @pytest.mark.parametrize("pair", [([2, 2, 2], [1, 2, 3]), ([1, 2, 3], [5, 5, 5]), ([1], [2])])
 def test_a_constant_side_correlates_with_nothing(metric, pair):
     assert metric(*pair) == 0.0
 
 
 def test_one_class_on_both_sides_is_all_right_and_correlates_with_nothing(recwarn):
-    results = metrics.classification([1, 1], [1, 1], ["x", "y"])
+    results = classification_metrics([1, 1], [1, 1], ["x", "y"])
     assert (results["accuracy"], results["f1_macro"], results["matthews"]) == (1.0, 1.0, 0.0)
     assert not recwarn.list
 
 
 def test_a_constant_prediction_is_scored_without_a_warning(recwarn):
-    results = metrics.classification([0] * 4, [0, 0, 1, 1], ["x", "y"])
+    results = classification_metrics([0] * 4, [0, 0, 1, 1], ["x", "y"])
     assert results["matthews"] == 0.0
     assert results["accuracy"] == results["majority"] == 0.5
     assert results["per_class"][1] == {
@@ -109,7 +119,7 @@ def test_a_constant_prediction_is_scored_without_a_warning(recwarn):
 
 
 def test_a_label_that_never_occurs_has_a_row_and_no_vote():
-    results = metrics.classification([0, 1], [0, 1], ["x", "y", "never"])
+    results = classification_metrics([0, 1], [0, 1], ["x", "y", "never"])
     assert results["f1_macro"] == 1.0
     assert results["per_class"][2]["support"] == 0
     assert results["confusion"]["matrix"][2] == [0, 0, 0]
@@ -117,20 +127,20 @@ def test_a_label_that_never_occurs_has_a_row_and_no_vote():
 
 def test_names_are_scored_as_numbers_are():
     names = [LABELS[k] for k in GUESS], [LABELS[k] for k in TRUTH]
-    assert metrics.accuracy(*names) == metrics.accuracy(GUESS, TRUTH)
-    assert metrics.f1(*names) == metrics.f1(GUESS, TRUTH)
+    assert accuracy(*names) == accuracy(GUESS, TRUTH)
+    assert f1(*names) == f1(GUESS, TRUTH)
 
 
 @pytest.mark.parametrize(
     "score",
     [
-        metrics.accuracy,
-        metrics.f1,
-        metrics.matthews,
-        metrics.pearson,
-        lambda predictions, references: metrics.majority(references),
-        lambda predictions, references: metrics.classification(predictions, references, LABELS),
-        lambda predictions, references: metrics.perplexity(0.0, 0),
+        accuracy,
+        f1,
+        matthews,
+        pearson,
+        lambda predictions, references: majority(references),
+        lambda predictions, references: classification_metrics(predictions, references, LABELS),
+        lambda predictions, references: perplexity(0.0, 0),
     ],
 )
 def test_nothing_to_score_is_an_error_of_the_data(score):
@@ -140,36 +150,36 @@ def test_nothing_to_score_is_an_error_of_the_data(score):
 
 def test_what_does_not_match_or_is_no_number_is_refused():
     with pytest.raises(DataError, match=r"predictions \(2,\) do not match references \(3,\)"):
-        metrics.accuracy([1, 2], [1, 2, 3])
+        accuracy([1, 2], [1, 2, 3])
     with pytest.raises(DataError, match="not a finite number"):
-        metrics.pearson([1.0, float("nan")], [1.0, 2.0])
+        pearson([1.0, float("nan")], [1.0, 2.0])
     with pytest.raises(DataError, match="class numbers 0 to 3 of 3 classes"):
-        metrics.confusion([0, 3], [0, 1], 3)
+        confusion([0, 3], [0, 1], 3)
 
 
 def test_perplexity_is_of_the_whole_set():
     # Two texts, of 1 and 3 tokens: the mean of their perplexities would be another number.
-    assert metrics.perplexity(math.log(2) + 3 * math.log(4), 4) == pytest.approx(2 ** (7 / 4))
-    assert metrics.perplexity(math.log(8192) * 100, 100) == pytest.approx(8192)
-    assert metrics.perplexity(1e6, 1) == math.inf
-    assert math.isnan(metrics.perplexity(math.nan, 5))
+    assert perplexity(math.log(2) + 3 * math.log(4), 4) == pytest.approx(2 ** (7 / 4))
+    assert perplexity(math.log(8192) * 100, 100) == pytest.approx(8192)
+    assert perplexity(1e6, 1) == math.inf
+    assert math.isnan(perplexity(math.nan, 5))
 
 
 @given(classes)
 def test_the_metrics_agree_with_the_confusion_matrix(pairs):
     guess, truth = np.array(pairs).T
-    matrix = metrics.confusion(guess, truth, 4)
+    matrix = confusion(guess, truth, 4)
     assert matrix.sum() == len(pairs)
-    assert metrics.accuracy(guess, truth) == pytest.approx(np.trace(matrix) / matrix.sum())
-    assert metrics.f1(guess, truth, "micro") == pytest.approx(metrics.accuracy(guess, truth))
-    assert metrics.majority(truth) == pytest.approx(matrix.sum(axis=1).max() / matrix.sum())
-    assert metrics.recall(guess, truth, "weighted") == pytest.approx(metrics.accuracy(guess, truth))
+    assert accuracy(guess, truth) == pytest.approx(np.trace(matrix) / matrix.sum())
+    assert f1(guess, truth, "micro") == pytest.approx(accuracy(guess, truth))
+    assert majority(truth) == pytest.approx(matrix.sum(axis=1).max() / matrix.sum())
+    assert recall(guess, truth, "weighted") == pytest.approx(accuracy(guess, truth))
 
 
 @given(classes)
 def test_the_order_of_the_entries_does_not_matter(pairs):
     guess, truth = np.array(pairs).T
     names = ["a", "b", "c", "d"]
-    assert metrics.classification(guess, truth, names) == metrics.classification(
+    assert classification_metrics(guess, truth, names) == classification_metrics(
         guess[::-1], truth[::-1], names
     )

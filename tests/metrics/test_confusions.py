@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from plmctl.errors import DataError
-from plmctl.metrics import classification, confusions, statistics
+from plmctl.metrics import statistics
+from plmctl.metrics.classification import (
+    accuracy,
+    accuracy_of_counts,
+    confusion,
+    f1,
+    f1_of_counts,
+    matthews,
+    matthews_of_counts,
+)
 
 DRAWS = np.random.default_rng(5)
 
@@ -14,13 +23,13 @@ DRAWS = np.random.default_rng(5)
 @pytest.mark.parametrize("classes", [2, 4])
 def test_figures_are_those_of_the_rows(classes: int) -> None:
     rows = [DRAWS.integers(classes, size=(2, 50)) for _ in range(6)]
-    matrices = np.stack([classification.confusion(said, true, classes) for said, true in rows])
+    matrices = np.stack([confusion(said, true, classes) for said, true in rows])
     for function, whole in (
-        (confusions.accuracy, classification.accuracy),
-        (confusions.matthews, classification.matthews),
+        (accuracy_of_counts, accuracy),
+        (matthews_of_counts, matthews),
         (
-            lambda found: confusions.f1(found, 1),
-            lambda said, true: classification.f1(said, true, "binary", 1),
+            lambda found: f1_of_counts(found, 1),
+            lambda said, true: f1(said, true, "binary", 1),
         ),
     ):
         assert function(matrices) == pytest.approx([whole(said, true) for said, true in rows])
@@ -28,23 +37,23 @@ def test_figures_are_those_of_the_rows(classes: int) -> None:
 
 def test_what_is_undefined_is_0() -> None:
     constant = np.array([[[7, 0], [3, 0]], [[0, 0], [0, 9]]])
-    assert confusions.matthews(constant).tolist() == [0, 0]
-    assert confusions.f1(constant, 1).tolist() == [0, 1]
-    assert confusions.f1(np.array([[[7, 0], [0, 0]]]), 1).tolist() == [0]
+    assert matthews_of_counts(constant).tolist() == [0, 0]
+    assert f1_of_counts(constant, 1).tolist() == [0, 1]
+    assert f1_of_counts(np.array([[[7, 0], [0, 0]]]), 1).tolist() == [0]
 
 
 def test_the_error_is_that_of_drawing_rows() -> None:
     true = np.arange(400) % 2
     said = np.where(np.arange(400) % 5 == 0, 1 - true, true)  # 80 % right
-    counts = classification.confusion(said, true, 2)
+    counts = confusion(said, true, 2)
     found = statistics.uncertainty_of_counts(
-        {"accuracy": confusions.accuracy, "matthews": confusions.matthews}, counts
+        {"accuracy": accuracy_of_counts, "matthews": matthews_of_counts}, counts
     )
     assert found["accuracy"]["se"] == pytest.approx(math.sqrt(0.8 * 0.2 / 400), rel=0.1)
     assert found["accuracy"]["low"] < 0.8 < found["accuracy"]["high"]
-    by_rows = statistics.uncertainty(classification.matthews, said, true)
+    by_rows = statistics.uncertainty(matthews, said, true)
     assert found["matthews"]["se"] == pytest.approx(by_rows["se"], rel=0.1)
-    again = statistics.uncertainty_of_counts({"accuracy": confusions.accuracy}, counts)
+    again = statistics.uncertainty_of_counts({"accuracy": accuracy_of_counts}, counts)
     assert again["accuracy"] == found["accuracy"]
 
 

@@ -1,21 +1,29 @@
 import pytest
 
 from plmctl.errors import ConfigError
-from plmctl.metrics import classification as metrics
 from plmctl.metrics import modules
+from plmctl.metrics.classification import (
+    accuracy,
+    f1,
+    matthews,
+    pearson,
+    precision,
+    recall,
+    spearman,
+)
 
 GUESS, TRUTH = [0, 0, 0, 1, 0, 1, 1, 0, 0, 2], [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def test_every_module_gives_what_its_function_gives():
     functions = {
-        "accuracy": metrics.accuracy,
-        "precision": metrics.precision,
-        "recall": metrics.recall,
-        "f1": metrics.f1,
-        "matthews_correlation": metrics.matthews,
-        "pearsonr": metrics.pearson,
-        "spearmanr": metrics.spearman,
+        "accuracy": accuracy,
+        "precision": precision,
+        "recall": recall,
+        "f1": f1,
+        "matthews_correlation": matthews,
+        "pearsonr": pearson,
+        "spearmanr": spearman,
     }
     assert set(functions) < set(modules.names())
     for name, function in functions.items():
@@ -29,7 +37,7 @@ def test_batches_add_up_and_options_pass_through():
         piece = slice(start, start + 4)
         module.add_batch(predictions=GUESS[piece], references=TRUTH[piece])
     result = module.compute(average="weighted")
-    assert result == {"f1": pytest.approx(metrics.f1(GUESS, TRUTH, "weighted"))}
+    assert result == {"f1": pytest.approx(f1(GUESS, TRUTH, "weighted"))}
 
 
 def test_modules_combine():
@@ -37,7 +45,7 @@ def test_modules_combine():
 
     both = evaluate.combine([modules.load("accuracy"), modules.load("f1")])
     result = both.compute(predictions=GUESS, references=TRUTH)
-    assert result == {"accuracy": 0.6, "f1": pytest.approx(metrics.f1(GUESS, TRUTH))}
+    assert result == {"accuracy": 0.6, "f1": pytest.approx(f1(GUESS, TRUTH))}
 
 
 def test_an_unknown_name_gets_the_nearest_one():

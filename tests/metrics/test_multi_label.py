@@ -4,7 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plmctl.errors import DataError
-from plmctl.metrics import classification, multi_label, regression
+from plmctl.metrics.classification import (
+    classification_metrics,
+    f1,
+    multi_label_f1_macro,
+    multi_label_f1_micro,
+    multi_label_metrics,
+    regression_metrics,
+    subset_accuracy,
+)
 
 ROWS = st.integers(1, 12).flatmap(
     lambda n: st.tuples(
@@ -21,16 +29,16 @@ def test_the_figures_are_scikit_learns(both: tuple[list, list]) -> None:
     from sklearn.metrics import accuracy_score, f1_score
 
     said, true = np.array(both[0]), np.array(both[1])
-    for average, function in (("micro", multi_label.f1_micro), ("macro", multi_label.f1_macro)):
+    for average, function in (("micro", multi_label_f1_micro), ("macro", multi_label_f1_macro)):
         expected = f1_score(true, said, average=average, zero_division=0)
         assert function(said, true) == pytest.approx(expected)
-    assert multi_label.subset_accuracy(said, true) == pytest.approx(accuracy_score(true, said))
+    assert subset_accuracy(said, true) == pytest.approx(accuracy_score(true, said))
 
 
 def test_by_hand() -> None:
     said = [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
     true = [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
-    figures = multi_label.multi_label(said, true, ("a", "b", "c"))
+    figures = multi_label_metrics(said, true, ("a", "b", "c"))
     assert figures["f1_micro"] == pytest.approx(2 * 2 / (3 + 2))
     assert figures["f1_macro"] == pytest.approx((1 + 2 / 3 + 0) / 3)
     assert figures["subset_accuracy"] == pytest.approx(2 / 3)
@@ -38,30 +46,30 @@ def test_by_hand() -> None:
         "label": "b", "precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1,
     }  # fmt: skip
     with pytest.raises(DataError, match="nothing to score"):
-        multi_label.f1_micro(np.zeros((0, 2)), np.zeros((0, 2)))
+        multi_label_f1_micro(np.zeros((0, 2)), np.zeros((0, 2)))
     with pytest.raises(DataError, match="do not match"):
-        multi_label.f1_micro([[1, 0]], [[1]])
+        multi_label_f1_micro([[1, 0]], [[1]])
 
 
 def test_binary_f1_is_that_of_the_positive_class() -> None:
     said, true = [1, 1, 0, 1, 0], [1, 0, 0, 1, 1]
-    assert classification.f1(said, true, "binary") == pytest.approx(2 / 3)
-    assert classification.f1(said, true, "binary", positive=0) == pytest.approx(0.5)
-    names = classification.f1(["y", "y", "n"], ["y", "n", "n"], "binary", positive="y")
+    assert f1(said, true, "binary") == pytest.approx(2 / 3)
+    assert f1(said, true, "binary", positive=0) == pytest.approx(0.5)
+    names = f1(["y", "y", "n"], ["y", "n", "n"], "binary", positive="y")
     assert names == pytest.approx(2 / 3)
-    figures = classification.classification(said, true, ("no", "yes"))
+    figures = classification_metrics(said, true, ("no", "yes"))
     assert figures["f1"] == pytest.approx(2 / 3)
-    figures = classification.classification(said, true, ("no", "yes"), positive=0)
+    figures = classification_metrics(said, true, ("no", "yes"), positive=0)
     assert figures["f1"] == pytest.approx(0.5)
-    assert "f1" not in classification.classification([0, 1, 2], [0, 1, 2], ("a", "b", "c"))
+    assert "f1" not in classification_metrics([0, 1, 2], [0, 1, 2], ("a", "b", "c"))
 
 
 def test_regression_by_hand() -> None:
-    figures = regression.regression([1.0, 2.0, 4.0], [1.0, 3.0, 2.0])
+    figures = regression_metrics([1.0, 2.0, 4.0], [1.0, 3.0, 2.0])
     assert figures["mean_squared_error"] == pytest.approx(5 / 3)
     assert figures["spearman"] == pytest.approx(0.5)
     assert figures["pearson"] == pytest.approx(1 / np.sqrt(14 / 3 * 2))
     assert figures["pearson_spearman"] == pytest.approx(
         (figures["pearson"] + figures["spearman"]) / 2
     )
-    assert regression.regression([3.0, 3.0], [1.0, 2.0])["pearson"] == 0.0
+    assert regression_metrics([3.0, 3.0], [1.0, 2.0])["pearson"] == 0.0

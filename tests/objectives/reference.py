@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from plmctl.corpus.store import TokenStore
-from plmctl.tokenization.vocab import Vocab
+from plmctl.tokenization.load import Vocab
 
 
 def reference_store(shared_data: Path) -> tuple[TokenStore, Vocab, np.ndarray]:

@@ -7,17 +7,17 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from plmctl import families, objectives
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
+from plmctl.families.base import get_family
 from plmctl.families.elmo import HEADS
 from plmctl.families.elmo import Config as ElmoFamily
-from plmctl.modeling.elmo.characters import boundary, encode_words
-from plmctl.modeling.network import Network
-from plmctl.modeling.sampled import sampled_logits
-from plmctl.objectives.bilm import BidirectionalLm
-from plmctl.shaping.candidates import log_uniform
-from plmctl.tokenization.vocab import Vocab
+from plmctl.models.elmo import boundary, encode_words
+from plmctl.models.losses import sampled_logits
+from plmctl.models.network import Network
+from plmctl.objectives.base import get_objective
+from plmctl.objectives.bilm import BidirectionalLm, log_uniform
+from plmctl.tokenization.load import Vocab
 
 BEGIN, END, UNKNOWN = 0, 1, 2
 WORDS = ("<S>", "</S>", "<UNK>", *(f"w{number}" for number in range(3, 60)))
@@ -35,7 +35,7 @@ def store() -> TokenStore:
 
 
 def made(store: TokenStore, seq_len: int = 10, **fields: object) -> BidirectionalLm:
-    member = objectives.get("bilm")
+    member = get_objective("bilm")
     return member.make(member.Config(name="bilm", **fields), store, VOCAB, seq_len, 3)
 
 
@@ -126,7 +126,7 @@ def test_rare_words_are_read_but_not_predicted(store: TokenStore) -> None:
 def network(dropout: float = 0.0, words: int = 60) -> Network:
     torch.manual_seed(0)
     config = ElmoFamily(size="tiny", projection_size=16, cell_size=24, dropout=dropout)
-    family = families.get("elmo")
+    family = get_family("elmo")
     return Network(family.build(config, vocab_size=words, pad_id=0, parts=HEADS), family.forward)
 
 
@@ -221,7 +221,7 @@ def test_the_objective_trains_on_samples_and_scores_in_full(store: TokenStore) -
 
 
 def test_a_tokenizer_that_does_not_fit(store: TokenStore) -> None:
-    member = objectives.get("bilm")
+    member = get_objective("bilm")
     with pytest.raises(ConfigError, match="tokenizer of words"):
         member.make(member.Config(), store, Vocab(size=60, unk=0, bos=1, eos=2), 10, 1)
     with pytest.raises(ConfigError, match="target_words: 61"):

@@ -8,13 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plmctl import families, registry
+from plmctl import registry
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError
-from plmctl.modeling.batch import IGNORE
-from plmctl.modeling.network import Network
+from plmctl.families.base import get_family
+from plmctl.models.batch import IGNORE
+from plmctl.models.network import Network
 from plmctl.objectives import clm
-from plmctl.tokenization.vocab import Vocab
+from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Step
 
 EOS = 9
@@ -40,7 +41,7 @@ def network(family: str, **fields: object) -> Network:
     torch.manual_seed(0)
     fields = {"size": "tiny", "n_embd": 32, "n_head": 2, "n_positions": 48} | fields
     fields |= {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
-    member = families.get(family)
+    member = get_family(family)
     config = registry.load("families", family).Config(family=family, **fields)
     model = member.build(config, vocab_size=120, pad_id=EOS, parts=("lm",))
     return Network(model, member.forward)

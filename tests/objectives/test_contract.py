@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from plmctl import families, objectives, registry
+from plmctl import registry
 from plmctl.corpus.store import TokenStore
-from plmctl.modeling.network import Network
-from plmctl.tokenization.vocab import Vocab
+from plmctl.families.base import get_family
+from plmctl.models.network import Network
+from plmctl.objectives.base import get_objective
+from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Step
 
 VOCAB = Vocab(
@@ -56,7 +58,7 @@ def store() -> TokenStore:
 
 
 def network_of(family: str, parts: tuple[str, ...]) -> Network:
-    member = families.get(family)
+    member = get_family(family)
     config = registry.load("families", family).Config(family=family, size="tiny", **TINY[family])
     torch.manual_seed(0)
     model = member.build(config, vocab_size=VOCAB.size, pad_id=0, parts=parts)
@@ -83,7 +85,7 @@ def sums(step: Step, network: Network, splits: list[np.ndarray]) -> Sums:
 def test_sums_do_not_depend_on_micro_batches(
     family: str, objective: str, fields: dict, store: TokenStore
 ) -> None:
-    member = objectives.get(objective)
+    member = get_objective(objective)
     config = member.Config(name=objective, **fields)
     step = member.make(config, store, VOCAB, 48, 7)
     network = network_of(family, member.PARTS)
@@ -103,7 +105,7 @@ def test_the_loss_starts_near_that_of_guessing(
     family: str, objective: str, fields: dict, store: TokenStore
 ) -> None:
     """ln(classes) a target: of the vocabulary for tokens, of two for pairs."""
-    member = objectives.get(objective)
+    member = get_objective(objective)
     step = member.make(member.Config(name=objective, **fields), store, VOCAB, 48, 7)
     losses, counts, _ = sums(step, network_of(family, member.PARTS), [np.arange(SAMPLES)])
     for part, loss in losses.items():

@@ -8,12 +8,13 @@ import torch
 from torch.nn.functional import cosine_similarity, kl_div
 from transformers import BertForMaskedLM, DistilBertForMaskedLM
 
-from plmctl import families, objectives
 from plmctl.corpus.store import TokenStore
-from plmctl.modeling.batch import IGNORE
-from plmctl.modeling.network import Network
-from plmctl.modeling.teacher import load_teacher
-from plmctl.tokenization.vocab import Vocab
+from plmctl.families.base import get_family
+from plmctl.models.batch import IGNORE
+from plmctl.models.network import Network
+from plmctl.models.teacher import load_teacher
+from plmctl.objectives.base import get_objective
+from plmctl.tokenization.load import Vocab
 from tests.families.test_families import build
 
 VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -51,11 +52,11 @@ def network() -> Network:
     torch.manual_seed(6)
     small = {"dim": 32, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
     model = build("distilbert", 120, ("mlm",), size="tiny", max_position_embeddings=64, **small)
-    return Network(model, families.get("distilbert").forward)
+    return Network(model, get_family("distilbert").forward)
 
 
 def made(store: TokenStore, teacher: str, **fields: object):
-    member = objectives.get("distillation")
+    member = get_objective("distillation")
     config = member.Config(name="distillation", teacher=teacher, **fields)
     return member.make(config, store, VOCAB, 32, 1)
 
@@ -178,7 +179,7 @@ def test_rare_tokens_are_masked_more_often(store: TokenStore, teacher: str) -> N
 
 
 def test_options_that_do_not_go_together() -> None:
-    member = objectives.get("distillation")
+    member = get_objective("distillation")
     with pytest.raises(ValueError, match="smoothing: 0"):
         member.Config(name="distillation", teacher="x", unit="word")
     assert member.Config(name="distillation", teacher="x", unit="word", smoothing=0).unit == "word"
@@ -215,8 +216,8 @@ def test_a_teacher_that_scoring_loads_can_be_trained_with(
 
 def test_own_loss_of_the_student_and_of_roberta(store: TokenStore) -> None:
     """Gathered positions give transformers' own loss over all of them."""
-    step = objectives.get("mlm").make(
-        objectives.get("mlm").Config(name="mlm", packing="full_sentences"), store, VOCAB, 32, 1
+    step = get_objective("mlm").make(
+        get_objective("mlm").Config(name="mlm", packing="full_sentences"), store, VOCAB, 32, 1
     )
     batch = batch_of(step)
     labels = torch.full_like(batch.inputs["input_ids"], IGNORE).flatten()
@@ -226,7 +227,7 @@ def test_own_loss_of_the_student_and_of_roberta(store: TokenStore) -> None:
     for family in ("distilbert", "roberta", "spanbert"):
         torch.manual_seed(0)
         model = build(family, 120, ("mlm",), size="tiny").eval()
-        network = Network(model, families.get(family).forward)
+        network = Network(model, get_family(family).forward)
         ours = step.loss(network, batch)["mlm"].item() / batch.counts()["mlm"]
         # The padding token among the input would move RoBERTa's positions in transformers.
         assert not ((inputs["input_ids"] == 0) & (inputs["attention_mask"] == 1)).any()

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plmctl import objectives
-from plmctl.corpus import kept as module
+from plmctl.corpus import store as module
 from plmctl.corpus.store import TokenStore
-from plmctl.tokenization.vocab import Vocab
+from plmctl.objectives.base import get_objective
+from plmctl.tokenization.load import Vocab
 from tests.corpus.test_store import write
 
 SENTINELS = tuple(range(119, 99, -1))
@@ -44,7 +44,7 @@ def documents() -> list[list[list[int]]]:
 
 def batches(name: str, options: dict[str, object], store: TokenStore) -> list[object]:
     """All that is in two epochs."""
-    member = objectives.get(name)
+    member = get_objective(name)
     step = member.make(member.Config(name=name, **options), store, VOCAB, 32, 7)
     made: list[object] = [len(step)]
     for epoch in (0, 1):
@@ -64,7 +64,7 @@ def test_rows_from_files_are_those_in_memory(
     expected = batches(name, options, in_memory)
     assert batches(name, options, TokenStore.open(tmp_path / "store")) == expected
     # The second time nothing is found anew.
-    monkeypatch.setattr(module, "_written", None)
-    monkeypatch.setattr(module, "_joined", None)
+    monkeypatch.setattr(module, "_file_bytes", None)
+    monkeypatch.setattr(module, "_join_parts", None)
     assert batches(name, options, TokenStore.open(tmp_path / "store")) == expected
     assert 1 <= len(list((tmp_path / "store" / "rows").iterdir())) <= 8

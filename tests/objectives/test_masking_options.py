@@ -7,12 +7,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from plmctl import objectives
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import DataError
-from plmctl.shaping.keys import fold
-from plmctl.shaping.pairing import Pairs, sentence_order_pairs
-from plmctl.tokenization.vocab import Vocab
+from plmctl.examples.keys import fold
+from plmctl.examples.pairing import Pairs, sentence_order_pairs
+from plmctl.objectives.base import get_objective
+from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Step
 
 VOCAB = Vocab(size=500, pad=0, unk=1, cls=2, sep=3, mask=4, bos=2, eos=3)
@@ -31,7 +31,7 @@ def store() -> TokenStore:
 
 
 def made(name: str, store: TokenStore, seq_len: int = 64, **fields: object) -> Step:
-    member = objectives.get(name)
+    member = get_objective(name)
     return member.make(member.Config(name=name, **fields), store, VOCAB, seq_len, 1)
 
 
@@ -92,12 +92,12 @@ def test_random_tokens_without_special_ones(store: TokenStore) -> None:
 
 
 def test_defaults_are_those_of_the_papers() -> None:
-    member = objectives.get("mlm+sop")
+    member = get_objective("mlm+sop")
     config = member.Config(name="mlm+sop")
     assert (config.unit, config.max_ngram, config.favor_shorter) == ("ngram", 3, True)
     assert config.single_sentence == "other_document"
     for name in ("mlm", "mlm+nsp"):
-        config = objectives.get(name).Config(name=name)
+        config = get_objective(name).Config(name=name)
         assert (config.unit, config.count, config.mask_specials) == ("token", "exact", False)
 
 
@@ -105,7 +105,7 @@ def test_defaults_are_those_of_the_papers() -> None:
 @pytest.mark.parametrize("name", ["mlm", "mlm+nsp", "mlm+sop"])
 def test_a_rate_is_between_none_and_all(name: str, rate: float) -> None:
     with pytest.raises(ValidationError, match="rate"):
-        objectives.get(name).Config(name=name, rate=rate)
+        get_objective(name).Config(name=name, rate=rate)
 
 
 def joined(made: Iterator[np.ndarray]) -> Pairs:

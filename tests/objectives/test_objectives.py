@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from plmctl import objectives, registry
+from plmctl import registry
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError
-from plmctl.tokenization.vocab import Vocab
+from plmctl.objectives.base import get_objective
+from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Step
 
 SENTINELS = tuple(range(499, 439, -1))
@@ -30,7 +31,7 @@ def store() -> TokenStore:
 
 
 def made(name: str, store: TokenStore, seq_len: int = 64, seed: int = 1, **fields: object) -> Step:
-    member = objectives.get(name)
+    member = get_objective(name)
     config = member.Config(name=name, **REQUIRED.get(name, {}), **fields)
     return member.make(config, store, VOCAB, seq_len, seed)
 
@@ -55,7 +56,7 @@ def test_examples_are_a_pure_function(name: str, store: TokenStore) -> None:
 def test_parts_have_targets_and_counts(name: str, store: TokenStore) -> None:
     step = made(name, store)
     batch = collate(step, 0, np.arange(8))
-    assert tuple(batch.targets) == tuple(step.parts) == objectives.get(name).PARTS
+    assert tuple(batch.targets) == tuple(step.parts) == get_objective(name).PARTS
     assert all(count > 0 for count in batch.counts().values())
     assert 0 < batch.tokens <= batch.cells
 
@@ -140,7 +141,7 @@ def test_causal_windows_predict_every_token_once(store: TokenStore) -> None:
 def test_a_tokenizer_without_what_is_needed(store: TokenStore) -> None:
     bare = Vocab(size=500)
     for name, word in (("mlm", r"\[MASK\]"), ("clm", "end-of-text")):
-        member = objectives.get(name)
+        member = get_objective(name)
         with pytest.raises(ConfigError, match=word):
             member.make(member.Config(name=name), store, bare, 64, 1)
 

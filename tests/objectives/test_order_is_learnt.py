@@ -3,11 +3,12 @@
 import numpy as np
 import torch
 
-from plmctl import families, objectives
 from plmctl.corpus.store import TokenStore
 from plmctl.families.albert import Config
-from plmctl.modeling.network import Network
-from plmctl.tokenization.vocab import Vocab
+from plmctl.families.base import get_family
+from plmctl.models.network import Network
+from plmctl.objectives.base import get_objective
+from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Step
 
 VOCAB = Vocab(size=60, pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -20,7 +21,7 @@ def step_of(documents: int, seed: int) -> Step:
         [(6 + 5 * s + rng.integers(0, 5, rng.integers(3, 7))).tolist() for s in range(10)]
         for _ in range(documents)
     ]
-    member = objectives.get("mlm+sop")
+    member = get_objective("mlm+sop")
     config = member.Config(name="mlm+sop", single_sentence="skip", short_seq_prob=0)
     return member.make(config, TokenStore.from_lists(text, 60), VOCAB, 32, seed)
 
@@ -28,7 +29,7 @@ def step_of(documents: int, seed: int) -> Step:
 def test_order_is_learnt() -> None:
     train, held_out = step_of(200, 1), step_of(60, 2)
     torch.manual_seed(0)
-    family = families.get("albert")
+    family = get_family("albert")
     config = Config(size="tiny", hidden_size=64, num_attention_heads=2, embedding_size=32)
     model = family.build(config, vocab_size=60, pad_id=0, parts=("mlm", "sop"))
     network = Network(model, family.forward)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from plmctl import objectives
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError
-from plmctl.modeling.batch import Batch
-from plmctl.runs.word_starts import check_spans
-from plmctl.tokenization.vocab import Vocab
+from plmctl.models.batch import Batch
+from plmctl.objectives.base import get_objective
+from plmctl.run.preflight import check_spans
+from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Step
 from tests.objectives.reference import reference_store
 
@@ -54,7 +54,7 @@ def mixed() -> TokenStore:
 
 
 def made(name: str, store: TokenStore, seq_len: int = 512, **fields: object) -> Step:
-    member = objectives.get(name)
+    member = get_objective(name)
     return member.make(member.Config(name=name, **fields), store, VOCAB, seq_len, 1)
 
 
@@ -177,7 +177,7 @@ def test_random_tokens_of_spans_come_from_the_corpus() -> None:
 def test_whole_spans_on_real_text(shared_data: Path) -> None:
     """Shares and lengths on Shakespeare's plays in WordPiece tokens."""
     store, vocab, _ = reference_store(shared_data)
-    member = objectives.get("mlm+sbo")
+    member = get_objective("mlm+sbo")
     step = member.make(member.Config(name="mlm+sbo"), store, vocab, 512, 3)
     samples = np.arange(len(step))
     tallies = step.tally(np.zeros_like(samples), samples)
@@ -199,7 +199,7 @@ def test_preview_reads_off_what_was_made(mixed: TokenStore) -> None:
 
 
 def test_a_tokenizer_without_what_is_needed(mixed: TokenStore) -> None:
-    member = objectives.get("mlm+sbo")
+    member = get_objective("mlm+sbo")
     bare = Vocab(size=2000, pad=1, eos=5)
     with pytest.raises(ConfigError, match=r"\[MASK\], \[CLS\], \[SEP\]"):
         member.make(member.Config(name="mlm+sbo"), mixed, bare, 64, 1)
@@ -215,4 +215,4 @@ def test_text_that_is_one_long_word_is_refused() -> None:
 
 def test_shares_over_one_are_refused() -> None:
     with pytest.raises(ValueError, match="more than 1 together"):
-        objectives.get("mlm+sbo").Config(name="mlm+sbo", mask_share=0.9, random_share=0.2)
+        get_objective("mlm+sbo").Config(name="mlm+sbo", mask_share=0.9, random_share=0.2)

@@ -7,16 +7,15 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from plmctl import objectives
-from plmctl.config.optim import OptimConfig
-from plmctl.config.run import ComputeConfig
+from plmctl.config.sections import ComputeConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.evaluation.scoring import score
+from plmctl.examples.inspection import means
 from plmctl.families import t5
-from plmctl.modeling.network import Network
-from plmctl.shaping.examples import means
-from plmctl.tokenization.vocab import Vocab
+from plmctl.models.network import Network
+from plmctl.objectives.base import get_objective
+from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Slicing, Step, StepBatches
 from plmctl.training.engine import Engine, make_accelerator, make_engine
 from plmctl.training.loop import take_step
@@ -35,7 +34,7 @@ def store() -> TokenStore:
 
 
 def made(name: str, store: TokenStore, seq_len: int = 64, **fields: object) -> Step:
-    member = objectives.get(name)
+    member = get_objective(name)
     return member.make(member.Config(name=name, **fields), store, VOCAB, seq_len, 5)
 
 
@@ -275,10 +274,10 @@ def test_a_tokenizer_without_what_is_needed(store: TokenStore) -> None:
     bare = Vocab(size=1100, unk=2)
     few = Vocab(size=1100, pad=0, eos=1, sentinels=SENTINELS[:10])
     for name in NAMES:
-        member = objectives.get(name)
+        member = get_objective(name)
         with pytest.raises(ConfigError, match="a padding token, an end token"):
             member.make(member.Config(name=name), store, bare, 64, 1)
-    member = objectives.get("span_corruption")
+    member = get_objective("span_corruption")
     with pytest.raises(ConfigError, match="sentinels"):
         member.make(member.Config(), store, Vocab(size=1100, pad=0, eos=1), 64, 1)
     with pytest.raises(ConfigError, match="needs 28 sentinels .* and the tokenizer has 10"):

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plmctl import objectives
 from plmctl.corpus.store import TokenStore
-from plmctl.shaping.keys import fold
-from plmctl.shaping.pairing import Pairs, sentence_order_pairs
-from plmctl.tokenization.vocab import Vocab
+from plmctl.examples.keys import fold
+from plmctl.examples.pairing import Pairs, sentence_order_pairs
+from plmctl.objectives.base import get_objective
+from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Step
 from tests.objectives.reference import reference_store
 
@@ -84,7 +84,7 @@ def run_lengths(rows: Masked) -> np.ndarray:
 
 def made(name: str, reference: Reference, seq_len: int, **fields: object) -> Step:
     store, vocab, _ = reference
-    member = objectives.get(name)
+    member = get_objective(name)
     return member.make(member.Config(name=name, **fields), store, vocab, seq_len, 11)
 
 

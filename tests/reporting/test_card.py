@@ -84,5 +84,5 @@ def test_a_cell_keeps_a_table_whole(tmp_path):
 def test_the_card_of_an_elmo_says_what_to_import(tmp_path):
     card = model_card(made.pretrain(tmp_path / "elmo", steps=400), "ElmoForPreTraining")
     assert "pipeline_tag" not in front_matter(card)
-    assert "import plmctl.modeling.elmo" in card
+    assert "import plmctl.models.elmo" in card
     assert "AutoModelForPreTraining.from_pretrained(folder)" in card

@@ -1,10 +1,11 @@
 """Intervals beside zero."""
 
-from plmctl.reporting.intervals import Interval, bars, draw
+from plmctl.reporting.drawing import draw_intervals, interval_bars
+from plmctl.reporting.plots import Interval
 
 
 def test_bars_have_one_scale_with_zero_on_it() -> None:
-    found = bars([Interval("a", 1.0, 0.5, 2.0), Interval("b", -0.5, -2.0, 0.5)])
+    found = interval_bars([Interval("a", 1.0, 0.5, 2.0), Interval("b", -0.5, -2.0, 0.5)])
     first, second = found
     assert (len(first), len(second)) == (21, 21)
     assert first.index("|") == second.index("|") == 10
@@ -15,5 +16,5 @@ def test_bars_have_one_scale_with_zero_on_it() -> None:
 
 
 def test_no_difference_is_in_the_middle() -> None:
-    assert bars([Interval("same", 0.0, 0.0, 0.0)]) == ["o".center(21)]
-    assert "same" in str(draw([Interval("same", 0.0, 0.0, 0.0)]))
+    assert interval_bars([Interval("same", 0.0, 0.0, 0.0)]) == ["o".center(21)]
+    assert "same" in str(draw_intervals([Interval("same", 0.0, 0.0, 0.0)]))

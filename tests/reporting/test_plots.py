@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plmctl.reporting.plots import plots_of, smooth, thin
-from plmctl.reporting.reader import read_runs
+from plmctl.reporting.run_files import read_runs
 from tests.reporting import made
 
 

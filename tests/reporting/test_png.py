@@ -1,8 +1,8 @@
 import struct
 
+from plmctl.reporting.drawing import write_png_files
 from plmctl.reporting.plots import plots_of
-from plmctl.reporting.png import write_plots
-from plmctl.reporting.reader import read_runs
+from plmctl.reporting.run_files import read_runs
 from tests.reporting import made
 
 
@@ -14,7 +14,7 @@ def size(path):
 
 def test_every_plot_of_the_report_is_a_file(tmp_path):
     folders = [made.pretrain(tmp_path / "bert", steps=400), made.finetune(tmp_path / "era")]
-    written = write_plots(folders, tmp_path / "plots", dpi=50)
+    written = write_png_files(folders, tmp_path / "plots", dpi=50)
     runs = read_runs(folders)
     keys = [f"{run.kind}-{plot.key}.png" for run in runs for plot in plots_of([run])]
     assert [path.name for path in written] == keys
@@ -25,7 +25,7 @@ def test_every_plot_of_the_report_is_a_file(tmp_path):
 def test_something_is_drawn(tmp_path):
     from matplotlib.image import imread
 
-    (path, *_) = write_plots([made.finetune(tmp_path / "era")], tmp_path, dpi=50)
+    (path, *_) = write_png_files([made.finetune(tmp_path / "era")], tmp_path, dpi=50)
     pixels = imread(path)[..., :3]
     blue = abs(pixels - [0, 114 / 255, 178 / 255]).max(axis=-1) < 0.05
     assert 100 < blue.sum() < 0.1 * blue.size

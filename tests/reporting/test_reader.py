@@ -4,13 +4,12 @@ import os
 import pytest
 
 from plmctl.errors import ConfigError
-from plmctl.reporting.figures import figures_of, total_steps
-from plmctl.reporting.reader import read_run, read_runs, short_names
+from plmctl.reporting.run_files import metrics_of, read_run, read_runs, short_names, total_steps
 from tests.reporting import made
 
 
 def figures(run):
-    return {figure.name: figure.value for figure in figures_of(run)}
+    return {figure.name: figure.value for figure in metrics_of(run)}
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path):
@@ -73,7 +72,7 @@ def test_a_run_that_has_only_begun(tmp_path):
         (tmp_path / "run" / name).unlink()
     run = read_run(tmp_path / "run", "run")
     assert (run.records, run.events, run.last, run.results) == ((), (), {}, {})
-    assert figures_of(run) == []
+    assert metrics_of(run) == []
 
 
 def test_what_cannot_be_read_is_told_and_left_out(tmp_path):

@@ -3,13 +3,13 @@ import json
 import pytest
 
 from plmctl.errors import PlmError
-from plmctl.reporting.report import write
+from plmctl.reporting.report import write_report
 from tests.reporting import made
 from tests.reporting.markup import read
 
 
 def report(tmp_path, *runs):
-    return read(write(list(runs), tmp_path / "out.html").read_text(encoding="utf-8"))
+    return read(write_report(list(runs), tmp_path / "out.html").read_text(encoding="utf-8"))
 
 
 def tiles(found):
@@ -178,17 +178,17 @@ def test_nothing_in_a_run_becomes_markup(tmp_path):
 
 def test_the_same_runs_give_the_same_page(tmp_path):
     folder = made.pretrain(tmp_path / "bert", steps=400)
-    pages = {write([folder], tmp_path / name).read_text() for name in ("a.html", "b.html")}
+    pages = {write_report([folder], tmp_path / name).read_text() for name in ("a.html", "b.html")}
     assert len(pages) == 1
 
 
 def test_the_page_is_small(tmp_path):
     folder = made.pretrain(tmp_path / "bert", steps=100_000)  # 10,000 records, 400 validations
-    assert write([folder], tmp_path / "out.html").stat().st_size < 150_000
+    assert write_report([folder], tmp_path / "out.html").stat().st_size < 150_000
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path):
     folder = made.pretrain(tmp_path / "bert", steps=400)
     (tmp_path / "file").write_text("")
     with pytest.raises(PlmError, match="cannot be written"):
-        write([folder], tmp_path / "file" / "report.html")
+        write_report([folder], tmp_path / "file" / "report.html")

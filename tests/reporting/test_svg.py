@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
+from plmctl.reporting.drawing import draw_svg, svg_path, text_width
 from plmctl.reporting.html import page
 from plmctl.reporting.plots import Line, Plot
-from plmctl.reporting.svg import draw, path, text_width
 from tests.reporting.markup import read
 
 
@@ -14,13 +14,13 @@ def line(name="", y=(1.0, 2.0, 3.0), style="solid", color=0):
 
 
 def drawn(*lines, **more):
-    return read(page("t", draw(Plot("key", "Title", "unit", lines, **more))))
+    return read(page("t", draw_svg(Plot("key", "Title", "unit", lines, **more))))
 
 
 def test_a_gap_where_there_is_no_value():
     x, y = np.arange(5.0), np.array([1.0, 2.0, math.nan, 4.0, 5.0])
-    assert path(x, y) == "M0.0 1.0L1.0 2.0M3.0 4.0L4.0 5.0"
-    assert path(x, np.full(5, math.nan)) == ""
+    assert svg_path(x, y) == "M0.0 1.0L1.0 2.0M3.0 4.0L4.0 5.0"
+    assert svg_path(x, np.full(5, math.nan)) == ""
 
 
 def test_points_are_where_the_axes_say():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from plmctl.corpus.split import share_of
+from plmctl.corpus.document import share_of
 from tests.runs.conftest import Cli, corpus_text, pretrain_config, run_main, write
 
 

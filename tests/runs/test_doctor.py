@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from plmctl.runs import doctor, use
+from plmctl.commands import doctor
+from plmctl.run import preflight
 from plmctl.training import engine
 from tests.runs.conftest import run_main
 
@@ -43,9 +44,9 @@ def test_what_a_run_would_use(world: Path, capfd: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_it_says_of_attention_is_what_a_run_has(compiled: bool, world: Path) -> None:
+    from plmctl.commands.prepare import prepare
     from plmctl.config.load import load
-    from plmctl.runs.prepare import prepare
-    from plmctl.runs.pretrain import make_network
+    from plmctl.run.network import make_network
 
     asked = ["compute.device=cpu", f"compute.compile={str(compiled).lower()}"]
     config = load("pretrain", "bert.yaml", asked)
@@ -54,7 +55,7 @@ def test_what_it_says_of_attention_is_what_a_run_has(compiled: bool, world: Path
     made = engine.make_engine(accelerator, network, config.optim, config.compute)
     used = made.trained().network.config._attn_implementation
     assert network.compiled == compiled
-    assert use.would_use(config)["attention"].split()[0] == used
+    assert preflight.resolve_compute(config)["attention"].split()[0] == used
 
 
 def test_what_the_machine_has_not_is_refused(

@@ -41,7 +41,7 @@ def records(folder: Path) -> list[dict]:
 def test_the_model_folder_loads_through_the_auto_classes(run: Path) -> None:
     from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
-    from plmctl.modeling.elmo import ElmoForPreTraining, encode_sentences
+    from plmctl.models.elmo import ElmoForPreTraining, encode_sentences
 
     model = AutoModelForPreTraining.from_pretrained(run / "model")
     assert type(model) is ElmoForPreTraining

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from plmctl.runs.launch import descendants
+from plmctl.run.launch import descendants
 from tests.processes import in_two_processes
 from tests.runs.conftest import Cli, corpus_text, pretrain_config, run_main, write
 from tests.runs.test_bad_input import finetune_config

@@ -7,11 +7,11 @@ from statistics import median, stdev
 
 import pytest
 
+from plmctl.commands.finetune import protocol_runs
 from plmctl.config.finetune import FinetuneConfig
 from plmctl.config.load import load
 from plmctl.errors import ConfigError
 from plmctl.metrics.statistics import spread
-from plmctl.runs.finetune_protocol import members
 from tests.runs.conftest import Cli, write
 from tests.runs.test_bad_input import finetune_config, refused
 
@@ -30,14 +30,14 @@ def loaded(made: dict) -> FinetuneConfig:
 
 def test_every_combination_and_seed_is_a_run(config: dict) -> None:
     config |= {"run": "p", "grid": {"optim.lr": [5e-5, 3e-5], "train.batch_size": [16, 32]}}
-    planned = members(loaded(config), 3, grid=True)
+    planned = protocol_runs(loaded(config), 3, grid=True)
     assert len(planned) == 12
     assert len({member.config.run for member in planned}) == 12
     first, last = planned[0].config, planned[-1].config
     assert first.run == "p/lr=5e-05,batch_size=16/seed=42"
     assert (last.optim.lr, last.train.batch_size, last.seed) == (3e-5, 32, 44)
     assert (first.grid, first.launch.processes) == ({}, 1)
-    assert [m.config.run for m in members(loaded(config), 2, grid=False)] == [
+    assert [m.config.run for m in protocol_runs(loaded(config), 2, grid=False)] == [
         "p/seeds/seed=42",
         "p/seeds/seed=43",
     ]
@@ -54,7 +54,7 @@ def test_every_combination_and_seed_is_a_run(config: dict) -> None:
 )
 def test_a_wrong_grid_is_refused_before_any_run(config: dict, grid: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        members(loaded(config | {"run": "p", "grid": grid}), 1, grid=True)
+        protocol_runs(loaded(config | {"run": "p", "grid": grid}), 1, grid=True)
 
 
 def test_spread_by_hand() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from plmctl.runs import pretrain
+from plmctl.commands import pretrain
 from tests.runs.conftest import Cli, pretrain_config, run_main, sentence, write
 
 EXACT = ("step", "epoch", "tokens", "loss", "lr", "grad_norm")

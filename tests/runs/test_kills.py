@@ -19,8 +19,7 @@ from typing import Any
 
 import pytest
 
-from plmctl.runs.child import start
-from plmctl.runs.exactness import records
+from plmctl.commands.verify_resume import records, start_child
 from tests.runs.conftest import run_main, write
 from tests.runs.test_bad_input import finetune_config
 
@@ -128,7 +127,7 @@ def run(
         kill: The number of a rename, from 1, and whether it is made before the kill.
         limit: Bytes that no file may grow over.
     """
-    child = start(partial(_body, command.arguments, place, kill, limit), place / "log")
+    child = start_child(partial(_body, command.arguments, place, kill, limit), place / "log")
     code = child.wait()
     renamed = place / "renamed"
     found = renamed.read_text().splitlines() if renamed.is_file() else []

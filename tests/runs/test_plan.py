@@ -7,18 +7,19 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from plmctl import families, objectives, registry
+from plmctl import registry
+from plmctl.commands.plan import Sizes, costs, flops_per_token, sizes_of, state_memory
 from plmctl.config.load import load
-from plmctl.runs.plan import costs
-from plmctl.training.cost import Sizes, flops_per_token, memory, sizes_of
+from plmctl.families.base import get_family
+from plmctl.objectives.base import get_objective
 from tests.runs.conftest import run_main
 
 
 def outline(family: str, objective: str, vocab_size: int, **fields: object) -> object:
     config = registry.load("families", family).Config(family=family, **fields)
-    parts = objectives.get(objective).PARTS
+    parts = get_objective(objective).PARTS
     with torch.device("meta"):
-        return families.get(family).build(config, vocab_size=vocab_size, pad_id=0, parts=parts)
+        return get_family(family).build(config, vocab_size=vocab_size, pad_id=0, parts=parts)
 
 
 def test_gpt2_small_is_as_published() -> None:
@@ -47,8 +48,8 @@ def test_arithmetic_is_what_pytorch_counts(
 ) -> None:
     """Of a whole forward and backward, every head at every position."""
     config = registry.load("families", family).Config(family=family, **fields)
-    parts = objectives.get(objective).PARTS
-    model = families.get(family).build(config, vocab_size=1000, pad_id=0, parts=parts)
+    parts = get_objective(objective).PARTS
+    model = get_family(family).build(config, vocab_size=1000, pad_id=0, parts=parts)
     model.set_attn_implementation("eager")
     ids = torch.randint(1, 1000, (2, 64))
     with FlopCounterMode(display=False) as counter:
@@ -69,7 +70,7 @@ def test_memory_of_adamw_is_exact() -> None:
     optimizer.step()
     held = [t for s in optimizer.state.values() for t in s.values() if t.ndim]
     sizes = Sizes(40, 40, 0, 5, 0, 5, two_stacks=False)
-    assert memory(sizes, "adamw", mixed=False)["optimizer"] == sum(t.nbytes for t in held)
+    assert state_memory(sizes, "adamw", mixed=False)["optimizer"] == sum(t.nbytes for t in held)
 
 
 def test_what_a_run_then_has(world: Path, capfd: pytest.CaptureFixture[str]) -> None:

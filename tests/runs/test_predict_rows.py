@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from plmctl.runs import predict_rows
+from plmctl.commands import predict as predict_rows
 from tests.runs.conftest import Cli, run_main, sentence, write
 from tests.runs.test_bad_input import finetune_config, refused
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plmctl.tokenization.load import load_tokenizer
-from plmctl.tokenization.pieces import token_texts
+from plmctl.tokenization.load import load_tokenizer, token_texts
 from tests.runs.conftest import Cli, write
 from tests.runs.test_bad_input import finetune_config, refused
 

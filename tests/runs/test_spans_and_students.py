@@ -114,10 +114,10 @@ def test_a_run_cut_short_goes_on_bit_for_bit(name: str, cli: Cli, done: dict[str
 def test_spanbert_goes_on_from_its_folder_with_its_head(
     cli: Cli, done: dict[str, Path], configs: dict[str, dict]
 ) -> None:
-    from plmctl import families
+    from plmctl.families.base import get_family
 
     folder = done["spanbert"] / "model"
-    trained = families.get("spanbert").load(str(folder), ("mlm", "sbo"))
+    trained = get_family("spanbert").load(str(folder), ("mlm", "sbo"))
     assert trained.sbo.bias.abs().sum() > 0  # it was zero when it was fresh
     code, _, err = cli(
         "pretrain", "spanbert.yaml", "run=more-spanbert", f"model.init_from={folder}"

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from plmctl.tokenization.vocab import Vocab
+from plmctl.tokenization.load import Vocab
 from tests.runs.conftest import NAMES, PLACES, VERBS, Cli, run_main, write
 
 WORDS = ["at", "the", "on", "day", ".", *NAMES, *VERBS, *PLACES, *map(str, range(31))]

@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from plmctl.runs.exactness import compare_logs, compare_states, records
-from plmctl.runs.killing import Kill, missing, moments
+from plmctl.commands.verify_resume import (
+    Kill,
+    compare_logs,
+    compare_states,
+    missing,
+    moments,
+    records,
+)
 from tests.runs.conftest import pretrain_config, run_main, write
 from tests.runs.test_bad_input import finetune_config
 

@@ -5,28 +5,28 @@ from pathlib import Path
 
 import pytest
 
-from plmctl import registry, suites
+from plmctl import registry
+from plmctl.commands.evaluate_suite import settings_of, tasks_of
 from plmctl.config.load import load
 from plmctl.errors import ConfigError
-from plmctl.runs import suite_plan
-from plmctl.suites import Average
+from plmctl.suites.base import Average, get_suite
 
 ROOT = Path(__file__).parents[2]
 NAMES = registry.names("suites")
 
 
 def published(suite: str, model: str, split: str) -> dict[str, float]:
-    (row,) = [r for r in suites.get(suite).published if (r.model, r.split) == (model, split)]
+    (row,) = [r for r in get_suite(suite).published if (r.model, r.split) == (model, split)]
     return dict(row.figures)
 
 
 def average(name: str) -> Average:
-    return next(one for one in suites.get("glue").averages if one.name == name)
+    return next(one for one in get_suite("glue").averages if one.name == name)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_suite_names_is_there(name: str) -> None:
-    suite = suites.get(name)
+    suite = get_suite(name)
     tasks, columns = [t.name for t in suite.tasks], [c.name for c in suite.columns]
     assert len(set(tasks)) == len(tasks)
     assert len(set(columns)) == len(columns)
@@ -47,7 +47,7 @@ def test_what_a_suite_names_is_there(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_loads_with_its_family_s_changes(name: str) -> None:
     loaded = set()
-    for family, recipes in suites.get(name).recipes.items():
+    for family, recipes in get_suite(name).recipes.items():
         assert family in registry.names("families")
         for recipe in recipes.values():
             if recipe not in loaded:
@@ -78,17 +78,17 @@ def test_an_average_lacks_what_a_column_lacks() -> None:
 
 
 def test_the_nearest_published_models_come_first() -> None:
-    rows = suites.get("glue").nearest("bert", (4, 256), 3)
+    rows = get_suite("glue").nearest("bert", (4, 256), 3)
     assert rows[0].model == "BERT-mini"
     assert {row.split for row in rows[1:]} == {"dev"}
-    assert [row.model for row in suites.get("squad").nearest("roberta", None, 9)] == [
+    assert [row.model for row in get_suite("squad").nearest("roberta", None, 9)] == [
         "RoBERTa-large"
     ]
 
 
 def test_settings_of_all_tasks_and_of_one() -> None:
-    glue = suites.get("glue")
-    run, kept, of_task = suite_plan.settings_of(
+    glue = get_suite("glue")
+    run, kept, of_task = settings_of(
         glue, ["train.epochs=1", "run=here", "rte.train.epochs=2", "sst2.data.train=[x.tsv]"]
     )
     assert run == "here"
@@ -97,19 +97,19 @@ def test_settings_of_all_tasks_and_of_one() -> None:
     assert of_task["cola"] == ["train.epochs=1"]
     for wrong in ("model=x", "data.train=[x]", "rte.model=x", "rte.run=x"):
         with pytest.raises(ConfigError, match="a suite sets"):
-            suite_plan.settings_of(glue, [wrong])
+            settings_of(glue, [wrong])
     with pytest.raises(ConfigError, match="expected KEY=VALUE"):
-        suite_plan.settings_of(glue, ["epochs"])
+        settings_of(glue, ["epochs"])
 
 
 def test_tasks_are_asked_for_by_name() -> None:
-    glue = suites.get("glue")
-    assert len(suite_plan.tasks_of(glue, "glue", "bert", None)) == 8
-    found = suite_plan.tasks_of(glue, "glue", "bert", ["wnli", "cola"])
+    glue = get_suite("glue")
+    assert len(tasks_of(glue, "glue", "bert", None)) == 8
+    found = tasks_of(glue, "glue", "bert", ["wnli", "cola"])
     assert [task.name for task in found] == ["cola", "wnli"]
     with pytest.raises(ConfigError, match="did you mean 'sst2'"):
-        suite_plan.tasks_of(glue, "glue", "bert", ["sst"])
+        tasks_of(glue, "glue", "bert", ["sst"])
     with pytest.raises(ConfigError, match="no recipe of wnli for t5"):
-        suite_plan.tasks_of(glue, "glue", "t5", ["wnli"])
+        tasks_of(glue, "glue", "t5", ["wnli"])
     with pytest.raises(ConfigError, match="no recipe for elmo"):
-        suite_plan.tasks_of(suites.get("squad"), "squad", "elmo", None)
+        tasks_of(get_suite("squad"), "squad", "elmo", None)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from plmctl import families, registry
-from plmctl.corpus.tables import Row
+from plmctl import registry
+from plmctl.corpus.labelled import Row
+from plmctl.families.base import get_family
 
 SIZE = {
     "bert": {"hidden_size": 32, "num_attention_heads": 2, "max_position_embeddings": 64},
@@ -63,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
         place: Path = root / f"{family}-{dropout}-{tokenizer}"
         if place in made:
             return str(place)
-        member = families.get(family)
+        member = get_family(family)
         config = registry.load("families", family).Config(
             family=family, size=size_of(family), **SIZE[family]
         )

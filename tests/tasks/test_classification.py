@@ -10,16 +10,16 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from plmctl import tasks
 from plmctl.errors import ConfigError, DataError
-from plmctl.evaluation.predict import answers
-from plmctl.modeling.heads import classifier
-from plmctl.modeling.network import Network
-from plmctl.tasks import _labels
+from plmctl.evaluation.scoring import answers
+from plmctl.models.heads import classification as classifier
+from plmctl.models.network import Network
+from plmctl.tasks.base import Finetuned, get_task, read_finetuned
+from plmctl.tasks.classification import label_targets
 from tests.tasks.conftest import Folder, rows_of
 
-TASK = tasks.get("classification")
-CHOICE = tasks.get("multiple_choice")
+TASK = get_task("classification")
+CHOICE = get_task("multiple_choice")
 ROWS = rows_of({"text": "a b", "label": "x"}, {"text": "c", "label": "y"})
 
 
@@ -36,7 +36,7 @@ def finetuned(folder: str, labels: tuple[str, ...], place: Path, **fields) -> No
     model = TASK.load(config, folder, labels, pretrained=True, changes={}, new_heads=print)
     model.save_pretrained(place)
     TASK.tokenizer(config, folder).save_pretrained(place)
-    tasks.Finetuned(config, labels, 32).write(place)
+    Finetuned(config, labels, 32).write(place)
 
 
 def test_labels_are_sorted_and_numbers_by_value() -> None:
@@ -46,7 +46,7 @@ def test_labels_are_sorted_and_numbers_by_value() -> None:
     rows = rows_of({"label": "b, a,"}, {"label": ["c", "a"]}, {"label": ""}, {"label": []})
     several = TASK.Config(problem="multi_label")
     assert TASK.labels_of(several, rows) == ("a", "b", "c")
-    targets = _labels.targets(several, rows, ("a", "b", "c"))
+    targets = label_targets(several, rows, ("a", "b", "c"))
     assert targets.tolist() == [[1, 1, 0], [1, 0, 1], [0, 0, 0], [0, 0, 0]]
 
 
@@ -133,7 +133,7 @@ def test_a_pipeline_gives_the_same_answers(family: str, folder: Folder, tmp_path
 
     labels = ("no", "perhaps", "yes")
     finetuned(folder(family), labels, tmp_path)
-    made = tasks.finetuned(str(tmp_path))
+    made = read_finetuned(str(tmp_path))
     assert made.labels == labels
     rows = rows_of({"text": "a b c"}, {"text": "d"}, {"text": "x y z a b"})
     ours = TASK.make(
@@ -157,14 +157,14 @@ def test_folders_of_others_are_known_by_their_config(folder: Folder, tmp_path: P
         place = tmp_path / problem
         finetuned(folder("bert"), labels, place, **fields)
         (place / "task.json").unlink()
-        made = tasks.finetuned(str(place))
+        made = read_finetuned(str(place))
         assert (made.config.problem, made.labels) == (problem, labels)
     config = json.loads((tmp_path / "regression" / "config.json").read_text())
     assert config["id2label"] == {"0": "score"}
     CHOICE.load(
         CHOICE.Config(), folder("bert"), (), pretrained=True, changes={}, new_heads=print
     ).save_pretrained(tmp_path / "choice")
-    assert tasks.finetuned(str(tmp_path / "choice")).config.name == "multiple_choice"
+    assert read_finetuned(str(tmp_path / "choice")).config.name == "multiple_choice"
 
 
 def test_answers_and_figures_of_each_kind(folder: Folder) -> None:

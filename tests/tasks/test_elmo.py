@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from plmctl.corpus.tables import Row
-from plmctl.modeling.elmo import ElmoConfig, ElmoForPreTraining, ElmoModel, encode_sentences
-from plmctl.modeling.heads.elmo import ElmoForSequenceClassification, ElmoForTokenClassification
-from plmctl.modeling.network import Network
+from plmctl.corpus.labelled import Row
+from plmctl.models.elmo import (
+    ElmoConfig,
+    ElmoForPreTraining,
+    ElmoForSequenceClassification,
+    ElmoForTokenClassification,
+    ElmoModel,
+    encode_sentences,
+)
+from plmctl.models.network import Network
 from plmctl.tasks import _elmo, tagging
 
 LABELS = ("O", "B-PER")
@@ -128,7 +134,7 @@ def test_texts_and_pairs_become_words(bilm: str) -> None:
 
 @pytest.mark.parametrize("text", ["text", ("text", "other")])
 def test_classification(bilm: str, tmp_path: Path, text: Any) -> None:
-    from plmctl.evaluation.predict import answers
+    from plmctl.evaluation.scoring import answers
     from plmctl.tasks import classification
 
     config = classification.Config(text=text)

@@ -5,18 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from plmctl import tasks
-from plmctl.tasks import _formats
+from plmctl.tasks._sequences import gpt1_ids, text_sequences, truncated_lengths
+from plmctl.tasks.base import get_task
 from tests.tasks.conftest import Folder
 
-TASK = tasks.get("classification")
+TASK = get_task("classification")
 PAIR = TASK.Config(text=("a", "b"))
 
 
 def pieces(folder: str, *texts: str, length: int = 64) -> tuple[list[str], tuple[int, ...] | None]:
     config = PAIR if len(texts) == 2 else TASK.Config()
     tokenizer = TASK.tokenizer(config, folder)
-    made = _formats.sequences(tokenizer, [[text] for text in texts], length)
+    made = text_sequences(tokenizer, [[text] for text in texts], length)
     return tokenizer.convert_ids_to_tokens(made.ids[0]), made.segments and made.segments[0]
 
 
@@ -32,7 +32,7 @@ def bert_cuts(first: int, second: int, room: int) -> tuple[int, int]:
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 60))
 def test_a_pair_is_cut_as_bert_cuts_it(first: int, second: int, room: int) -> None:
-    assert _formats.kept(first, second, room) == bert_cuts(first, second, room)
+    assert truncated_lengths(first, second, room) == bert_cuts(first, second, room)
 
 
 @pytest.mark.parametrize("family", ["bert", "spanbert", "albert"])
@@ -59,7 +59,7 @@ def test_gpt1_has_three_new_tokens_and_cuts_each_text(folder: Folder) -> None:
     source = folder("gpt1")
     tokenizer = TASK.tokenizer(PAIR, source)
     size = len(AutoTokenizer.from_pretrained(source))
-    assert _formats.gpt1_ids(tokenizer) == [size, size + 1, size + 2]
+    assert gpt1_ids(tokenizer) == [size, size + 1, size + 2]
     assert pieces(source, "a b", "c")[0] == [
         "_start_", "a</w>", "b</w>", "_delimiter_", "c</w>", "_classify_",
     ]  # fmt: skip
@@ -89,5 +89,5 @@ def test_a_saved_tokenizer_formats_texts_itself(family: str, folder: Folder, tmp
     tokenizer.save_pretrained(tmp_path)
     saved = AutoTokenizer.from_pretrained(tmp_path)
     for texts in (["a b c"], ["a b c", "d e"]):
-        made = _formats.sequences(tokenizer, [[text] for text in texts], 64)
+        made = text_sequences(tokenizer, [[text] for text in texts], 64)
         assert tuple(saved(*texts)["input_ids"]) == made.ids[0]

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from plmctl import tasks
 from plmctl.errors import ConfigError
-from plmctl.modeling.auto import config_of, longest_input, refuse_longer
+from plmctl.models.load import config_of, longest_input, refuse_longer
+from plmctl.tasks.base import get_task
 from tests.tasks.conftest import FAMILIES, Folder, rows_of
 
 TEXT = "a b " * 100
@@ -24,7 +24,7 @@ def test_the_longest_input_runs_and_a_longer_one_does_not(family: str, folder: F
 
 
 def runs(model: str, length: int) -> bool:
-    task = tasks.get("classification")
+    task = get_task("classification")
     config = task.Config(name="classification")
     rows = rows_of({"text": TEXT, "label": "x"})
     examples = task.make(config, rows, task.tokenizer(config, model), ("x", "y"), length, "score")
@@ -41,13 +41,13 @@ def runs(model: str, length: int) -> bool:
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_networks_around_an_encoder_are_as_long(family: str, folder: Folder) -> None:
-    task = tasks.get("classification")
+    task = get_task("classification")
     config = task.Config(name="classification", pooling="mean")
     made = task.load(
         config, folder(family), ("x", "y"), pretrained=True, changes={}, new_heads=print
     )
     assert longest_input(made.config) == 64
-    task = tasks.get("tagging")
+    task = get_task("tagging")
     mixed = task.load(
         task.Config(layers="mix"),
         folder(family),
@@ -62,7 +62,7 @@ def test_networks_around_an_encoder_are_as_long(family: str, folder: Folder) -> 
 def test_relative_positions_have_no_end() -> None:
     from transformers import T5Config
 
-    from plmctl.modeling.elmo.config import ElmoConfig
+    from plmctl.models.elmo import ElmoConfig
 
     assert longest_input(T5Config()) is None
     assert longest_input(ElmoConfig()) is None

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
 
-from plmctl import tasks
-from plmctl.modeling.network import Network
+from plmctl.models.network import Network
+from plmctl.tasks.base import get_task
 from plmctl.training.data import Slicing, StepBatches, weight
 from plmctl.training.loop import take_step
 from tests.tasks.conftest import ENCODERS, FAMILIES, Folder, rows_of
@@ -51,7 +51,7 @@ CASES = {
 
 
 def made(name: str, fields: dict, folder: str, use: str = "train"):  # noqa: ANN201
-    task = tasks.get(name)
+    task = get_task(name)
     config = task.Config(name=name, **fields)
     labels = task.labels_of(config, ROWS)
     examples = task.make(config, ROWS, task.tokenizer(config, folder), labels, 40, use)

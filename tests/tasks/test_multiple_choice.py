@@ -5,12 +5,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from plmctl import tasks
 from plmctl.errors import DataError
-from plmctl.tasks._items import target_of
+from plmctl.tasks.base import get_task
+from plmctl.tasks.multiple_choice import right_option
 from tests.tasks.conftest import Folder, rows_of
 
-TASK = tasks.get("multiple_choice")
+TASK = get_task("multiple_choice")
 ROW = {"passage": "p q r", "question": "a", "options": ["x", "y z"], "label": "B"}
 
 
@@ -61,7 +61,7 @@ def test_gpt1_reads_passage_and_question_before_the_option(folder: Folder) -> No
 )
 def test_the_right_option(label: object, fields: dict, number: int) -> None:
     [row] = rows_of(ROW | {"label": label})
-    assert target_of(TASK.Config(**fields), row) == number
+    assert right_option(TASK.Config(**fields), row) == number
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_answers_count_as_the_rows_do(folder: Folder) -> None:
 
 def test_a_choice_is_learnt(folder: Folder) -> None:
     """The option that repeats the passage's letter: a few updates are enough."""
-    from plmctl.modeling.network import Network
+    from plmctl.models.network import Network
     from plmctl.training.data import Slicing, StepBatches
     from plmctl.training.loop import take_step
     from tests.training.conftest import tiny_engine

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from plmctl import tasks
 from plmctl.errors import ConfigError
-from plmctl.modeling.network import Network
+from plmctl.models.network import Network
+from plmctl.tasks.base import Finetuned, get_task, read_finetuned
 from tests.tasks.conftest import ENCODERS, Folder, rows_of
 
-TASK = tasks.get("classification")
+TASK = get_task("classification")
 LABELS = ("x", "y", "z")
 ROWS = rows_of({"text": "a b c", "label": "x"}, {"text": "d", "label": "z"})
 
@@ -48,8 +48,8 @@ def test_by_hand_and_loaded_again(
         assert torch.allclose(found, head.weight @ vector + head.bias, atol=1e-5)
     network.model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    tasks.Finetuned(config, LABELS, 20).write(tmp_path)
-    again = tasks.finetuned(str(tmp_path))
+    Finetuned(config, LABELS, 20).write(tmp_path)
+    again = read_finetuned(str(tmp_path))
     assert again.config.pooling == pooling
     assert torch.equal(logits(again.config, str(tmp_path))[0], got)
     theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path)

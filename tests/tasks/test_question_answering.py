@@ -19,13 +19,13 @@ from transformers import (
 )
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from plmctl import tasks
-from plmctl.corpus.tables import Row
+from plmctl.corpus.labelled import Row
 from plmctl.errors import ConfigError, DataError
-from plmctl.evaluation.predict import answers
-from plmctl.modeling.network import Network
+from plmctl.evaluation.scoring import answers
+from plmctl.models.network import Network
 from plmctl.tasks import question_answering as task
-from plmctl.tasks._spotting import Spotting
+from plmctl.tasks.base import read_finetuned
+from plmctl.tasks.question_answering import QuestionAnswering
 
 CPU = torch.device("cpu")
 LETTERS = string.ascii_lowercase + string.digits + string.punctuation
@@ -67,14 +67,16 @@ def row(answer: str | None, question: str = "who?", at: int | None = None) -> Ro
     return Row(values, "a.jsonl:1")
 
 
-def made(rows: list[Row], use: str = "train", family: str = "bert", **options: Any) -> Spotting:
+def made(
+    rows: list[Row], use: str = "train", family: str = "bert", **options: Any
+) -> QuestionAnswering:
     options = {"doc_stride": 20, "max_answer_length": 60, **options}
     length = options.pop("max_length", 80)
     tokenizer = TOKENIZERS[family]()
     return task.make(task.Config(**options), rows, tokenizer, (), length, use)
 
 
-def perfect(examples: Spotting) -> dict[str, list[Any]]:
+def perfect(examples: QuestionAnswering) -> dict[str, list[Any]]:
     logits: dict[str, list[Any]] = {"start": [], "end": []}
     for number, label in enumerate(examples.windows.labels):
         for part, cell in zip(("start", "end"), label, strict=True):
@@ -277,7 +279,7 @@ def test_a_network_learns_the_answers_of_two_questions(network: Network) -> None
 
 def test_a_published_folder_says_what_it_is_for(network: Network, tmp_path: Path) -> None:
     network.model.save_pretrained(tmp_path)
-    found = tasks.finetuned(str(tmp_path))
+    found = read_finetuned(str(tmp_path))
     assert (found.config.name, found.max_length) == ("question_answering", 128)
     model = task.load(found.config, str(tmp_path), found.labels, pretrained=True, changes={})
     assert torch.equal(model.qa_outputs.weight, network.model.qa_outputs.weight)

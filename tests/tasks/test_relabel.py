@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from plmctl import tasks
-from plmctl.modeling.heads.relabel import new_head
+from plmctl.models.load import new_head_message
+from plmctl.tasks.base import get_task
 from tests.tasks.conftest import Folder
 
 NLI = ("contradiction", "entailment", "neutral")
 SEEDS = count()
-CLASSIFICATION, TAGGING = tasks.get("classification"), tasks.get("tagging")
+CLASSIFICATION, TAGGING = get_task("classification"), get_task("tagging")
 
 
 def loaded(model: str, labels: tuple[str, ...], task: Any = CLASSIFICATION, **fields: Any) -> Any:
@@ -43,10 +43,10 @@ def test_a_head_of_other_labels_begins_anew(
     source = folder(family)
     first = loaded(source, NLI, **fields)
     model = saved(first, source, tmp_path)
-    assert new_head(source, NLI) is None  # a pretrained folder has none
+    assert new_head_message(source, NLI) is None  # a pretrained folder has none
     same = loaded(model, NLI, **fields)
     assert torch.equal(head(same), head(first))
-    assert new_head(model, NLI) is None
+    assert new_head_message(model, NLI) is None
     for labels in (("entailment", "not_entailment"), ("a", "b", "c"), ("a", "b", "c", "d")):
         other = loaded(model, labels, **fields)
         assert head(other).shape[0] == len(labels)
@@ -54,13 +54,13 @@ def test_a_head_of_other_labels_begins_anew(
         assert 0.001 < float(head(other).std()) < 0.1
         assert list(other.config.id2label.values()) == list(labels)
         assert f"head for contradiction, entailment, neutral: a new one begins for {labels[0]}" in (
-            new_head(model, labels) or ""
+            new_head_message(model, labels) or ""
         )
         below = dict(first.base_model.named_parameters())
         assert all(torch.equal(p, below[n]) for n, p in other.base_model.named_parameters())
     number = loaded(model, (), problem="regression", **fields)
     assert head(number).shape[0] == 1
-    assert "begins for a number" in (new_head(model, ()) or "")
+    assert "begins for a number" in (new_head_message(model, ()) or "")
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])
@@ -72,7 +72,7 @@ def test_the_same_labels_in_another_order_keep_their_rows(
     model = saved(first, folder(family), tmp_path)
     again = loaded(model, NLI)
     assert torch.equal(head(again), head(first)[[2, 0, 1]])
-    assert new_head(model, NLI) is None
+    assert new_head_message(model, NLI) is None
 
 
 def test_tags(folder: Folder, tmp_path: Path) -> None:

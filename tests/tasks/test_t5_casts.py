@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from plmctl.corpus.tables import Row
+from plmctl.corpus.labelled import Row
 from plmctl.errors import DataError
 from plmctl.tasks import text_to_text
-from plmctl.tasks._t5_casts import CASTS, f1_with_invalid, label_figures, label_of, spaced
+from plmctl.tasks._t5_casts import CASTS, cast_metrics, f1_with_invalid, label_of, spaced
 
 CASES = [
     ("cola", {"sentence": "They sang.", "label": 1}, "cola sentence: They sang.", "acceptable"),
@@ -104,7 +104,7 @@ def test_what_is_no_label_is_refused(cast: str, value: object) -> None:
 def test_outputs_that_are_no_label_are_wrong() -> None:
     truth = ["duplicate", "duplicate", "not_duplicate", "not_duplicate", "duplicate"]
     said = ["duplicate", "dup", "not_duplicate", "", "not_duplicate"]
-    found = label_figures("qqp", said, truth)
+    found = cast_metrics("qqp", said, truth)
     assert found["accuracy"] == 2 / 5
     # "dup" counts as not_duplicate, "" as duplicate: 1 right of 2 that were said, of 3 that are
     assert found["f1"] == pytest.approx(2 * 1 / (2 + 3))
@@ -115,11 +115,11 @@ def test_outputs_that_are_no_label_are_wrong() -> None:
 
 def test_similarities_are_read_as_numbers() -> None:
     truth = ["0.0", "2.0", "4.0"]
-    found = label_figures("stsb", ["1", "2.2", "4.6"], truth)
+    found = cast_metrics("stsb", ["1", "2.2", "4.6"], truth)
     assert found["spearman"] == pytest.approx(1)
     assert found["no_label"] == 0
     # "good" is read as -1: the order is turned round
-    found = label_figures("stsb", ["2", "1.0", "good"], truth)
+    found = cast_metrics("stsb", ["2", "1.0", "good"], truth)
     assert found["spearman"] == pytest.approx(-1)
     assert found["no_label"] == 1 / 3
-    assert label_figures("stsb", ["nan"] * 3, truth)["pearson"] == 0
+    assert cast_metrics("stsb", ["nan"] * 3, truth)["pearson"] == 0

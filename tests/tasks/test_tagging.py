@@ -9,14 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plmctl import tasks
-from plmctl.corpus.tables import Row
+from plmctl.corpus.labelled import Row
 from plmctl.errors import ConfigError, DataError
-from plmctl.evaluation.predict import answers
-from plmctl.modeling.batch import IGNORE
-from plmctl.modeling.network import Network
+from plmctl.evaluation.scoring import answers
+from plmctl.models.batch import IGNORE
+from plmctl.models.network import Network
 from plmctl.tasks import tagging
-from plmctl.tasks._words import Pieces, sentence_examples, windows
+from plmctl.tasks.base import read_finetuned
+from plmctl.tasks.tagging import Pieces, sentence_examples, sentence_windows
 
 LABELS = ("O", "B-LOC", "B-PER", "I-PER")
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "an", "##na", "##x", "sees", "rome", "."]
@@ -122,7 +122,7 @@ def test_byte_level_words_have_the_space_before_them() -> None:
 
 @given(st.lists(st.integers(1, 7), max_size=60), st.integers(7, 20))
 def test_windows_label_every_word_once(sizes: list[int], room: int) -> None:
-    found = list(windows(sizes, room))
+    found = list(sentence_windows(sizes, room))
     labelled = [word for window in found for word in range(window.first, window.last)]
     assert labelled == list(range(len(sizes)))
     for window in found:
@@ -132,7 +132,7 @@ def test_windows_label_every_word_once(sizes: list[int], room: int) -> None:
 
 
 def test_words_in_two_windows_are_labelled_where_they_have_more_around_them() -> None:
-    assert [(w.start, w.stop, w.first, w.last) for w in windows([1] * 16, 8)] == [
+    assert [(w.start, w.stop, w.first, w.last) for w in sentence_windows([1] * 16, 8)] == [
         (0, 8, 0, 6),
         (4, 12, 6, 10),
         (8, 16, 10, 16),
@@ -320,5 +320,5 @@ def test_published_taggers_are_known_by_their_class(bert: str, tmp_path: Path) -
         tagging.Config(), bert, LABELS, pretrained=True, changes={}, new_heads=print
     )
     network.save_pretrained(tmp_path)
-    known = tasks.finetuned(str(tmp_path))
+    known = read_finetuned(str(tmp_path))
     assert (known.config.name, known.labels) == ("tagging", LABELS)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from plmctl import tasks
-from plmctl.evaluation.predict import answers
-from plmctl.modeling.network import Network
+from plmctl.evaluation.scoring import answers
+from plmctl.models.network import Network
+from plmctl.tasks.base import get_task, positions_of
 from tests.tasks.conftest import Folder, rows_of
 
-TASK = tasks.get("text_to_text")
+TASK = get_task("text_to_text")
 FAMILIES = ("gpt1", "gpt2", "gpt3")
 ROWS = rows_of(
     {"source": "a b c", "target": "x y"},
@@ -116,5 +116,5 @@ def test_random_weights_are_of_the_same_network(folder: Folder) -> None:
 
 
 def test_both_texts_have_to_fit_the_positions() -> None:
-    assert tasks.positions(TASK.Config(max_target_length=30), 40) == 70
-    assert tasks.positions(tasks.get("classification").Config(), 40) == 40
+    assert positions_of(TASK.Config(max_target_length=30), 40) == 70
+    assert positions_of(get_task("classification").Config(), 40) == 40

@@ -7,11 +7,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, T5ForConditionalGeneration
 
 from plmctl import registry
-from plmctl.corpus.tables import Row
+from plmctl.corpus.labelled import Row
 from plmctl.errors import ConfigError, DataError
-from plmctl.evaluation.predict import answers
+from plmctl.evaluation.scoring import answers
 from plmctl.families import t5
-from plmctl.modeling.network import Network
+from plmctl.models.network import Network
 from plmctl.tasks import text_to_text
 from plmctl.tasks.text_to_text import Config, TextToText
 

@@ -2,18 +2,18 @@
 
 import pytest
 
-from plmctl import tasks
 from plmctl.errors import DataError
+from plmctl.tasks.base import get_task, is_labelled_row
 from tests.tasks.conftest import rows_of
 
-CLASSIFICATION = tasks.get("classification")
+CLASSIFICATION = get_task("classification")
 NLI = ("entailment", "neutral", "contradiction")
 
 
 def kept(task: str, labels: list, **fields: object) -> list:
-    config = tasks.get(task).Config(unlabelled="drop", **fields)
+    config = get_task(task).Config(unlabelled="drop", **fields)
     rows = rows_of(*({"label": label} for label in labels))
-    return [row.values["label"] for row in rows if tasks.is_labelled(config, row)]
+    return [row.values["label"] for row in rows if is_labelled_row(config, row)]
 
 
 def test_what_is_left_out() -> None:
@@ -24,9 +24,9 @@ def test_what_is_left_out() -> None:
     several = [["x"], [], "", None]
     assert kept("classification", several, problem="multi_label") == [["x"], [], ""]
     missing = rows_of({"text": "a"})[0]  # a column that is not there is told of when it is read
-    assert tasks.is_labelled(CLASSIFICATION.Config(unlabelled="drop"), missing)
+    assert is_labelled_row(CLASSIFICATION.Config(unlabelled="drop"), missing)
     unlabelled = rows_of({"label": None})[0]
-    assert tasks.is_labelled(CLASSIFICATION.Config(), unlabelled)
+    assert is_labelled_row(CLASSIFICATION.Config(), unlabelled)
 
 
 @pytest.mark.parametrize("labels", [(*NLI, "-"), (*NLI, "-1"), (0, 1, 2, -1), (0, 1, -1)])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from transformers import BertTokenizer
 
-from plmctl.corpus.tables import read_rows
+from plmctl.corpus.labelled import read_rows
 from plmctl.tasks import question_answering as task
-from plmctl.tasks._spotting import Spotting
+from plmctl.tasks.question_answering import QuestionAnswering
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def expected(shared_data: Path) -> list[dict]:
     return json.loads((shared_data / "parity" / "qa_windows" / "squad_windows.json").read_text())
 
 
-def made(shared_data: Path, vocabulary: BertTokenizer, **options: object) -> Spotting:
+def made(shared_data: Path, vocabulary: BertTokenizer, **options: object) -> QuestionAnswering:
     rows = read_rows([str(shared_data / "parity" / "qa_windows" / "squad_synth.json")])
     return task.make(task.Config(**options), rows, vocabulary, (), 384, "train")
 

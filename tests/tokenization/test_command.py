@@ -9,12 +9,11 @@ import pytest
 import yaml
 
 from plmctl.__main__ import main
+from plmctl.commands import train_tokenizer
 from plmctl.errors import ConfigError
-from plmctl.runs import train_tokenizer
 from plmctl.tokenization.encode import Encoder
-from plmctl.tokenization.load import load_tokenizer
+from plmctl.tokenization.load import Vocab, load_tokenizer
 from plmctl.tokenization.units import pattern
-from plmctl.tokenization.vocab import Vocab
 from tests.tokenization.conftest import TEXTS
 
 Command = Callable[..., tuple[int, str, str]]
@@ -179,7 +178,7 @@ def test_bad_input(command: Command, overrides: list[str], code: int, words: str
 def test_more_memory_than_the_machine_has(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plmctl.runs.train_tokenizer._memory", lambda: 400_000_000)
+    monkeypatch.setattr("plmctl.commands.train_tokenizer._memory", lambda: 400_000_000)
     code, _, err = command()
     assert code == 2
     assert "max_memory: learning may take 0.5 GB, and this machine has 0.4 GB" in err

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from plmctl.tokenization.counting import LONGEST, count
+from plmctl.tokenization.train import LONGEST_UNIT, count_units
 from plmctl.tokenization.units import Kind, pattern
 from tests.tokenization.conftest import TEXTS
 
@@ -15,7 +15,7 @@ from tests.tokenization.conftest import TEXTS
 @pytest.mark.parametrize("kind", ["bert", "bytes", "spaces"])
 def test_counts_are_exact_while_they_fit(kind: Kind) -> None:
     expected = Counter(unit for text in TEXTS for unit in pattern(kind).findall(text))
-    counts = count(TEXTS, kind, budget=10_000, seed=1)
+    counts = count_units(TEXTS, kind, budget=10_000, seed=1)
     assert dict(zip(counts.units, counts.numbers.tolist(), strict=True)) == expected
     assert counts.units == sorted(expected)
     assert counts.threshold == 1
@@ -30,8 +30,8 @@ def test_units_have_all_of_a_text(kind: Kind) -> None:
 
 
 def test_long_units_are_cut() -> None:
-    counts = count(["x" * 1000, "中" * 1000], "bytes", budget=10**6, seed=1)
-    assert max(map(len, counts.units)) == LONGEST
+    counts = count_units(["x" * 1000, "中" * 1000], "bytes", budget=10**6, seed=1)
+    assert max(map(len, counts.units)) == LONGEST_UNIT
     assert sum(np.array(list(map(len, counts.units))) * counts.numbers) == 2000
 
 
@@ -46,13 +46,13 @@ def noise(lines: int) -> list[str]:
 
 @pytest.fixture
 def small_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plmctl.tokenization.counting._LOOK", 1000)
+    monkeypatch.setattr("plmctl.tokenization.train._CHECK_EVERY", 1000)
 
 
 @pytest.mark.usefixtures("small_looks")
 def test_a_full_table_is_thinned_without_bias() -> None:
     lines = noise(4000)
-    counts = count(lines, "spaces", budget=20_000, seed=1)
+    counts = count_units(lines, "spaces", budget=20_000, seed=1)
     table = dict(zip(counts.units, counts.numbers.tolist(), strict=True))
     assert counts.threshold > 1
     assert sum(map(len, table)) <= 20_000
@@ -67,9 +67,9 @@ def test_a_full_table_is_thinned_without_bias() -> None:
 @pytest.mark.usefixtures("small_looks")
 def test_thinning_depends_on_the_seed_alone() -> None:
     lines = noise(2000)
-    first = count(lines, "spaces", budget=20_000, seed=1)
-    again = count(lines, "spaces", budget=20_000, seed=1)
-    other = count(lines, "spaces", budget=20_000, seed=2)
+    first = count_units(lines, "spaces", budget=20_000, seed=1)
+    again = count_units(lines, "spaces", budget=20_000, seed=1)
+    other = count_units(lines, "spaces", budget=20_000, seed=2)
     assert first.units == again.units
     assert first.numbers.tolist() == again.numbers.tolist()
     assert first.units != other.units

@@ -14,7 +14,7 @@ from tokenizers.processors import ByteLevel
 
 from plmctl.errors import ConfigError
 from plmctl.tokenization.encode import Encoder
-from plmctl.tokenization.vocab import Vocab
+from plmctl.tokenization.load import Vocab
 from tests.tokenization.conftest import TEXTS
 
 Saved = Callable[[str, str], str]

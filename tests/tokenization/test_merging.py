@@ -10,8 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from plmctl.tokenization.merging import learn
-from plmctl.tokenization.symbols import CONTINUES, frequent_characters, words_of
+from plmctl.tokenization.algorithms.base import (
+    CONTINUES,
+    frequent_characters,
+    learn_merges,
+    words_as_symbols,
+)
 from tests.tokenization.conftest import TEXTS
 
 Rows = list[tuple[list[str], int]]
@@ -59,8 +63,8 @@ def test_merges_are_those_of_the_definition(
     counts: dict[str, int], size: int, min_frequency: int
 ) -> None:
     seen: list[int] = []
-    result = learn(
-        words_of(counts, None, None),
+    result = learn_merges(
+        words_as_symbols(counts, None, None),
         size,
         min_frequency=min_frequency,
         join=add,
@@ -89,8 +93,8 @@ def test_byte_level_merges_are_those_of_the_library(min_frequency: int) -> None:
     library.train_from_iterator(texts, trainer)
     expected = json.loads(library.to_str())["model"]
     codes = np.array(sorted(map(ord, alphabet)), dtype=np.uint32)
-    result = learn(
-        words_of(byte_words(texts), None, codes),
+    result = learn_merges(
+        words_as_symbols(byte_words(texts), None, codes),
         500,
         min_frequency=min_frequency,
         join=add,
@@ -103,19 +107,19 @@ def test_byte_level_merges_are_those_of_the_library(min_frequency: int) -> None:
 
 
 def test_symbols_of_words() -> None:
-    words = words_of({"aba": 3, "cb": 2}, "continues", None)
+    words = words_as_symbols({"aba": 3, "cb": 2}, "continues", None)
     assert words.tokens == ["a", "b", "c", "##a", "##b"]
     assert words.symbols.tolist() == [0, 4, 3, 2, 4]
     assert words.starts.tolist() == [True, False, False, True, False]
     assert words.weights.tolist() == [3, 3, 3, 2, 2]
-    words = words_of({"aba": 3, "cb": 2}, "ends", None)
+    words = words_as_symbols({"aba": 3, "cb": 2}, "ends", None)
     assert words.tokens == ["a", "b", "c", "a</w>", "b</w>", "c</w>"]
     assert words.symbols.tolist() == [0, 1, 3, 2, 4]
 
 
 def test_a_character_out_of_the_alphabet_ends_a_piece() -> None:
     alphabet = np.array([ord("a"), ord("b")], dtype=np.uint32)
-    words = words_of({"abxab": 1, "x": 5, "xa": 2}, "continues", alphabet)
+    words = words_as_symbols({"abxab": 1, "x": 5, "xa": 2}, "continues", alphabet)
     assert [words.tokens[s] for s in words.symbols] == ["a", "##b", "##a", "##b", "##a"]
     assert words.starts.tolist() == [True, False, True, False, True]
 
@@ -130,8 +134,8 @@ def test_frequent_characters() -> None:
 
 
 def test_joining_drops_the_mark_of_the_right_piece() -> None:
-    result = learn(
-        words_of({"abc": 5}, "continues", None),
+    result = learn_merges(
+        words_as_symbols({"abc": 5}, "continues", None),
         9,
         min_frequency=2,
         join=lambda left, right: left + right.removeprefix(CONTINUES),

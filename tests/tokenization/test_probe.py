@@ -10,11 +10,9 @@ import tokenizers
 import transformers
 
 from plmctl.errors import DataError
-from plmctl.tokenization.check import check_tokenizer
+from plmctl.tokenization.check import PROBE, check_tokenizer, write_probe
 from plmctl.tokenization.encode import Encoder
-from plmctl.tokenization.load import load_tokenizer
-from plmctl.tokenization.probe import NAME, write_probe
-from plmctl.tokenization.vocab import Vocab
+from plmctl.tokenization.load import Vocab, load_tokenizer
 
 Saved = Callable[[str, str], str]
 
@@ -28,11 +26,11 @@ def test_other_ids_are_refused(algorithm: str, family: str, saved: Saved, tmp_pa
     check_tokenizer(str(folder))  # a published one, without probes
     write_probe(folder)
     check_tokenizer(str(folder))
-    probe = json.loads((folder / NAME).read_text(encoding="utf-8"))
+    probe = json.loads((folder / PROBE).read_text(encoding="utf-8"))
     row = next(row for row in probe["texts"] if len(row["plain"]) > 3)
     row["plain"][2] += 1
     probe |= {"transformers": "4.0.1", "tokenizers": "0.9.9"}
-    (folder / NAME).write_text(json.dumps(probe), encoding="utf-8")
+    (folder / PROBE).write_text(json.dumps(probe), encoding="utf-8")
     for opener in (load_tokenizer, Vocab.from_folder, Encoder):
         with pytest.raises(DataError) as refused:
             opener(str(folder))
@@ -48,7 +46,7 @@ def test_both_ways_of_encoding_are_probed(saved: Saved, tmp_path: Path) -> None:
     """Inputs have special tokens and know those of the text; token stores do neither."""
     folder = shutil.copytree(saved("wordpiece", "bert"), tmp_path / "tok")
     write_probe(folder)
-    rows = json.loads((folder / NAME).read_text(encoding="utf-8"))["texts"]
+    rows = json.loads((folder / PROBE).read_text(encoding="utf-8"))["texts"]
     assert all(row["ids"] != row["plain"] for row in rows)
     tokenizer = load_tokenizer(str(folder))
     named = next(row for row in rows if "[MASK]" in row["text"])
@@ -65,6 +63,6 @@ def test_both_ways_of_encoding_are_probed(saved: Saved, tmp_path: Path) -> None:
 def test_a_broken_file_of_probes(saved: Saved, tmp_path: Path) -> None:
     folder = shutil.copytree(saved("wordpiece", "bert"), tmp_path / "tok")
     for number, text in enumerate(("{", "[]", '{"texts": 3}')):
-        (folder / NAME).write_text(text + " " * number)
+        (folder / PROBE).write_text(text + " " * number)
         with pytest.raises(DataError, match="not a file of probes"):
             check_tokenizer(str(folder))

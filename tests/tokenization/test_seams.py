@@ -8,8 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from plmctl.tokenization.encode import Encoder
-from plmctl.tokenization.ids import encode_texts
+from plmctl.tokenization.encode import Encoder, encode_texts
 from plmctl.tokenization.seams import Seams, seams_of
 from plmctl.tokenization.units import CUT, INNER
 from tests.tokenization.conftest import config_of, quiet

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from plmctl.tokenization import templates
+from plmctl.tokenization.templates import make_tokenizer
 from tests.tokenization.conftest import config_of
 
 Saved = Callable[[str, str], str]
@@ -57,7 +57,7 @@ def test_every_family_takes_every_text(saved: Saved, family: str, kind: str) -> 
 
 def normal(family: str, text: str, **rules: object) -> str:
     config = config_of(ALGORITHM[family], family, **rules)
-    normalizer = templates.make(config, {}).backend_tokenizer.normalizer
+    normalizer = make_tokenizer(config, {}).backend_tokenizer.normalizer
     return normalizer.normalize_str(text) if normalizer else text
 
 

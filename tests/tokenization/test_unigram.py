@@ -13,9 +13,14 @@ from tokenizers import Tokenizer, models, trainers
 from transformers import AutoTokenizer
 
 from plmctl.errors import ConfigError
-from plmctl.tokenization import templates
-from plmctl.tokenization.charsmap import nmt_nfkc, replacements
-from plmctl.tokenization.lattice import Lattice
+from plmctl.tokenization.algorithms.unigram import Lattice
+from plmctl.tokenization.templates import (
+    TEMPLATES,
+    make_tokenizer,
+    nmt_nfkc,
+    nmt_nfkc_replacements,
+    special_tokens,
+)
 from plmctl.tokenization.train import train
 from tests.tokenization.conftest import TEXTS, config_of, made_up, quiet
 
@@ -94,7 +99,7 @@ def test_characters_stay_whatever_the_limit() -> None:
 def test_a_vocabulary_of_valid_probabilities(family: str) -> None:
     lines = made_up(300)
     trained = train(config_of("unigram", family, vocab_size=300), lines, quiet)
-    special = {*templates.TEMPLATES[family].first, *(f"<extra_id_{n}>" for n in range(100))}
+    special = {*TEMPLATES[family].first, *(f"<extra_id_{n}>" for n in range(100))}
     vocab = trained.tokenizer._vocab_scores  # type: ignore[attr-defined]  # as the class holds it
     pieces = {piece: score for piece, score in vocab if piece not in special}
     assert len(vocab) == len(trained.tokenizer) == trained.size == 300
@@ -178,7 +183,7 @@ def test_the_table_of_characters() -> None:
     from tokenizers.normalizers import Precompiled
 
     table = Precompiled(nmt_nfkc())
-    changed = replacements()
+    changed = nmt_nfkc_replacements()
     for code in [*range(1, 0xD800), *range(0xE000, 0x110000, 7)]:
         character = chr(code)
         assert table.normalize_str(character) == changed.get(character, character)
@@ -190,10 +195,10 @@ def test_no_worse_than_the_library() -> None:
     lines = made_up(600)
     config = config_of("unigram", "albert", vocab_size=250)
     ours = train(config, lines, quiet).tokenizer
-    rules = templates.make(config, {}).backend_tokenizer
+    rules = make_tokenizer(config, {}).backend_tokenizer
     library = Tokenizer(models.Unigram())
     library.normalizer, library.pre_tokenizer = rules.normalizer, rules.pre_tokenizer
-    first, _ = templates.special_tokens(config)
+    first, _ = special_tokens(config)
     library.train_from_iterator(
         lines,
         trainers.UnigramTrainer(
@@ -212,10 +217,10 @@ def test_a_vocabulary_that_is_too_small() -> None:
 
 
 def test_the_rarest_words_are_left_out_of_a_full_lattice() -> None:
-    from plmctl.tokenization.algorithms.unigram import fitted, room
+    from plmctl.tokenization.algorithms.unigram import fit_pieces, max_characters
 
     words = {"aaaa": 9, "bbbb": 5, "cccc": 2}
-    pieces = fitted(words, set("abc"), 3, 8, quiet("").__enter__())
+    pieces = fit_pieces(words, set("abc"), 3, 8, quiet("").__enter__())
     assert set("".join(pieces)) == {"a", "b"}
-    assert room(10**12) == 4_000_000
-    assert room(700_000_000) * 350 < 700_000_000 / 3
+    assert max_characters(10**12) == 4_000_000
+    assert max_characters(700_000_000) * 350 < 700_000_000 / 3

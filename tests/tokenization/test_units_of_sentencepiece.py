@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plmctl.tokenization.encode import Encoder
-from plmctl.tokenization.ids import encode_texts, encode_units
+from plmctl.tokenization.encode import Encoder, encode_texts, encode_units
 from plmctl.tokenization.units import kind_of, plain
 from tests.tokenization.conftest import TEXTS
 from tests.tokenization.test_encode import ODD, TEXT, raw

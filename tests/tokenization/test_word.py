@@ -7,8 +7,8 @@ from transformers import AutoTokenizer
 
 from plmctl.tokenization.check import check_saved
 from plmctl.tokenization.encode import Encoder
+from plmctl.tokenization.load import Vocab
 from plmctl.tokenization.train import train
-from plmctl.tokenization.vocab import Vocab
 from tests.tokenization.conftest import config_of, quiet
 
 TEXT = ["The cat saw the dog .", "the cat , the cat", "U.S. dogs 我们 saw cats"]

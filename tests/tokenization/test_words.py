@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from plmctl.config.masking import MaskingConfig
+from plmctl.config.sections import MaskingConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
-from plmctl.runs.word_starts import check_words
+from plmctl.run.preflight import check_words
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.words import albert_starts
 from tests.tokenization.conftest import TEXTS, config_of, quiet

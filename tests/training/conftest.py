@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from plmctl import families, objectives
-from plmctl.config.optim import OptimConfig
-from plmctl.config.run import ComputeConfig
+from plmctl.config.sections import ComputeConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
-from plmctl.modeling.network import Network
-from plmctl.tokenization.vocab import Vocab
+from plmctl.families.base import get_family
+from plmctl.models.network import Network
+from plmctl.objectives.base import get_objective
+from plmctl.tokenization.load import Vocab
 from plmctl.training.checkpoint import Checkpoints, Trained
 from plmctl.training.data import Phase, Slicing
 from plmctl.training.engine import Engine, make_accelerator, make_engine
@@ -40,7 +40,7 @@ def store() -> TokenStore:
 
 
 def tiny_network(objective: str, seed: int = 0, dropout: float = 0.0) -> Network:
-    family = families.get(FAMILY_OF[objective])
+    family = get_family(FAMILY_OF[objective])
     torch.manual_seed(seed)
     module = __import__(f"plmctl.families.{FAMILY_OF[objective]}", fromlist=["Config"])
     if FAMILY_OF[objective] in ("albert", "bert"):
@@ -53,7 +53,7 @@ def tiny_network(objective: str, seed: int = 0, dropout: float = 0.0) -> Network
             size="tiny", n_embd=32, n_head=2, n_positions=64,
             resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
         )  # fmt: skip
-    parts = objectives.get(objective).PARTS
+    parts = get_objective(objective).PARTS
     model = family.build(config, vocab_size=VOCAB.size, pad_id=0, parts=parts)
     return Network(model, family.forward)
 
@@ -73,7 +73,7 @@ def tiny_plan(
     lr: float = 1e-2,
     save_every: int = 1000,
 ) -> Plan:
-    member = objectives.get(objective)
+    member = get_objective(objective)
     phases = []
     for number, count in enumerate(steps):
         step = member.make(member.Config(name=objective), store, VOCAB, 32 + 16 * number, 7)

@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import nn
 
+from plmctl.commands.verify_resume import start_child
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import PlmError, Preempted
-from plmctl.modeling.carried import Carried
-from plmctl.runs.child import start
+from plmctl.models.network import RecurrentState
 from plmctl.training.checkpoint import (
     Checkpoints,
     Retention,
@@ -154,7 +154,7 @@ def step_on(state: Trained) -> None:
 
 
 def test_a_copy_is_the_state_of_its_step_whatever_comes_after(tmp_path: Path) -> None:
-    state = replace(trained(), carried=Carried(torch.arange(6.0).view(3, 2)))
+    state = replace(trained(), carried=RecurrentState(torch.arange(6.0).view(3, 2)))
     telemetry = {"tokens": 3, "best": None}
     at_once = Checkpoints(tmp_path / "a", 3).save(4, state, telemetry)
     copied = snapshot(state, 4, telemetry, copy=True)
@@ -388,7 +388,7 @@ def test_a_kill_during_a_background_save_leaves_the_one_before_it(tmp_path: Path
     matter how fast either process is.
     """
     folder = tmp_path / "checkpoints"
-    child = start(partial(_save_on_and_on, tmp_path), tmp_path / "log")
+    child = start_child(partial(_save_on_and_on, tmp_path), tmp_path / "log")
     number = 0
     while number < 3:
         assert not child.ended(), (tmp_path / "log").read_text()

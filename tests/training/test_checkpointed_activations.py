@@ -6,14 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from plmctl import families, objectives, registry
-from plmctl.config.optim import OptimConfig
-from plmctl.config.run import ComputeConfig
+from plmctl import registry
+from plmctl.commands.plan import KeptActivations, Sizes, activation_memory
+from plmctl.config.sections import ComputeConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
-from plmctl.modeling.network import Network
-from plmctl.tokenization.vocab import Vocab
-from plmctl.training import cost
+from plmctl.families.base import get_family
+from plmctl.models.network import Network
+from plmctl.objectives.base import get_objective
+from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Slicing, Step, StepBatches
 from plmctl.training.engine import make_accelerator, make_engine
 from plmctl.training.loop import take_step
@@ -55,14 +56,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
 def network_of(family: str, objective: str, fields: dict[str, Any]) -> Network:
     torch.manual_seed(0)
     config = registry.load("families", family).Config(size="tiny", **fields)
-    parts = objectives.get(objective).PARTS
-    member = families.get(family)
+    parts = get_objective(objective).PARTS
+    member = get_family(family)
     model = member.build(config, vocab_size=VOCAB.size, pad_id=0, parts=parts)
     return Network(model, member.forward)
 
 
 def step_of(objective: str, fields: dict[str, Any], store: TokenStore) -> Step:
-    member = objectives.get(objective)
+    member = get_objective(objective)
     step: Step = member.make(member.Config(name=objective, **fields), store, VOCAB, 48, 7)
     return step
 
@@ -115,7 +116,7 @@ def test_another_draw_would_show(store: TokenStore, monkeypatch: pytest.MonkeyPa
 
     from torch.utils.checkpoint import checkpoint
 
-    from plmctl.modeling import recompute as module
+    from plmctl.models.fast import layers as module
 
     careless = partial(checkpoint, preserve_rng_state=False)
     monkeypatch.setattr(module, "checkpoint", careless)
@@ -133,19 +134,19 @@ def test_elmo_is_refused() -> None:
 
 def test_evaluation_runs_layers_once(store: TokenStore) -> None:
     """Nothing is computed twice where nothing is trained."""
-    from plmctl.modeling.recompute import recompute
+    from plmctl.models.fast.layers import checkpoint_activations
 
     network = network_of("albert", "mlm", ENCODER).eval()
     (batch,) = StepBatches(step_of("mlm", {}, store), Slicing(4, 4), 7)[0]
     expected = network(**batch.inputs)["mlm"]
-    recompute(network.model)
+    checkpoint_activations(network.model)
     torch.testing.assert_close(network(**batch.inputs)["mlm"], expected, rtol=0, atol=0)
 
 
 def test_what_it_saves_is_in_the_estimate() -> None:
-    base = cost.Sizes(110_000_000, 110_000_000, 12, 768, 12, 30_522, two_stacks=False)
-    whole = cost.activations(base, 32, 512, targets=0.15, kept=cost.Kept(True, False))
-    less = cost.activations(base, 32, 512, targets=0.15, kept=cost.Kept(True, False, True))
+    base = Sizes(110_000_000, 110_000_000, 12, 768, 12, 30_522, two_stacks=False)
+    whole = activation_memory(base, 32, 512, targets=0.15, kept=KeptActivations(True, False))
+    less = activation_memory(base, 32, 512, targets=0.15, kept=KeptActivations(True, False, True))
     layer = 34 * 768 * 32 * 512
     assert whole - less == 12 * layer - (12 * 2 * 768 * 32 * 512 + layer)
     assert less < 0.4 * whole

@@ -15,13 +15,12 @@ import torch._dynamo
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
-from plmctl.config.optim import OptimConfig
-from plmctl.config.run import ComputeConfig
+from plmctl.config.sections import ComputeConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.evaluation.scoring import score
-from plmctl.modeling import projection
-from plmctl.modeling.recompute import recompute
+from plmctl.models import losses as projection
+from plmctl.models.fast.layers import checkpoint_activations
 from plmctl.training.data import Phase, Slicing, StepBatches, scoring_batches
 from plmctl.training.engine import Engine, compiles, for_finetuning, make_accelerator, make_engine
 from plmctl.training.loop import Plan, take_step
@@ -115,7 +114,7 @@ def test_a_compiler_keeps_no_more(
     for backend in (None, "aot_eager"):
         network = network_of("gpt2", "clm", CASES["gpt2"][2]).train()
         if twice:
-            recompute(network.model)
+            checkpoint_activations(network.model)
         if backend is not None:
             network.compile(backend=backend, dynamic=False)
         sizes: dict[int, int] = {}

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plmctl import objectives
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
+from plmctl.objectives.base import get_objective
 from plmctl.objectives.clm import CausalLm
 from plmctl.training.data import (
     Mixture,
@@ -163,7 +163,7 @@ def some_store(first: int, documents: int) -> TokenStore:
 
 
 def mixed(objective: str = "clm", weights: tuple[float, ...] = (0.6, 0.3, 0.1)) -> Mixture:
-    member = objectives.get(objective)
+    member = get_objective(objective)
     stores = [some_store(10, 20), some_store(45, 4), some_store(80, 9)]
     config = member.Config(name=objective)
     steps = [member.make(config, store, VOCAB, 32, 7) for store in stores]

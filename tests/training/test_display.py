@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plmctl.formatting import duration
-from plmctl.training.display import Display, Pace
+from plmctl.formatting import format_duration
+from plmctl.run.display import Display, Pace
 
 RUN = """
 import time
-import plmctl.training.display
-plmctl.training.display._PLAIN = 600.0  # a busy machine may take longer than the usual seconds
-from plmctl.training.display import Display, work_progress
+import plmctl.run.display
+plmctl.run.display._PLAIN = 600.0  # a busy machine may take longer than the usual seconds
+from plmctl.run.display import Display
+from plmctl.run.display import work_progress
 with work_progress("preparing") as progress:
     for done in range(0, 101, 20):
         progress(done * 10**6, 100 * 10**6)
@@ -67,7 +68,7 @@ def test_pace_of_any_steady_work(seconds, done):
 def test_before_the_first_step_nobody_knows_how_long_it_takes():
     pace = Pace(10)
     pace.mark(0.0, 0)
-    assert duration(pace.remaining()) == "-"
+    assert format_duration(pace.remaining()) == "-"
 
 
 def plain(**environment: str) -> str:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from plmctl import families, registry
-from plmctl.config.run import ComputeConfig, LaunchConfig
+from plmctl import registry
+from plmctl.config.sections import ComputeConfig, LaunchConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
-from plmctl.modeling.network import Network
+from plmctl.families.base import get_family
+from plmctl.models.network import Network
 from plmctl.training.checkpoint import Checkpoints, restore, snapshot
 from plmctl.training.data import StepBatches
 from plmctl.training.distributed import gathered, is_sharded, whole
@@ -27,7 +28,7 @@ def network_of(objective: str, dropout: float = 0.0) -> Network:
     """Tiny; the causal one has matrices that Adafactor factors."""
     if objective != "clm" or dropout:
         return tiny_network(objective, dropout=dropout)
-    family, module = families.get("gpt2"), registry.load("families", "gpt2")
+    family, module = get_family("gpt2"), registry.load("families", "gpt2")
     config = module.Config(
         size="tiny", n_layer=2, n_embd=128, n_head=2, n_positions=64,
         resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from plmctl.config.run import ComputeConfig
+from plmctl.config.sections import ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.training import engine
@@ -111,7 +111,7 @@ def test_a_twentieth_of_the_time_is_much(
 # --- Processes that were started together find each other ---
 
 ASK = """
-from plmctl.config.run import ComputeConfig
+from plmctl.config.sections import ComputeConfig
 from plmctl.training.engine import make_accelerator
 made = make_accelerator(ComputeConfig())
 open(f"{made.process_index}.txt", "w").write(str(made.num_processes))

@@ -20,8 +20,8 @@ from torch.utils.data._utils import signal_handling
 
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import DataError, PlmError
-from plmctl.modeling.batch import Batch
-from plmctl.runs.launch import descendants
+from plmctl.models.batch import Batch
+from plmctl.run.launch import descendants
 from plmctl.training.checkpoint import Checkpoints, Retention, restore
 from plmctl.training.data import Slicing, reporting_dead_workers, training_batches
 from tests.training.conftest import (

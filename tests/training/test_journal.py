@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plmctl.errors import DataError, PlmError
-from plmctl.training.display import work_progress
+from plmctl.run.display import work_progress
 from plmctl.training.journal import Journal, Mark
 
 

@@ -17,14 +17,17 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from plmctl import families, objectives, registry
-from plmctl.config.run import ComputeConfig
+from plmctl import registry
+from plmctl.config.sections import ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import PlmError, Preempted
-from plmctl.modeling.batch import Batch
-from plmctl.modeling.network import Network
+from plmctl.examples.keys import fold
+from plmctl.families.base import get_family
+from plmctl.models.batch import Batch
+from plmctl.models.network import Network
+from plmctl.objectives.base import get_objective
 from plmctl.optimizers._updates import decay_groups
-from plmctl.shaping.keys import fold
+from plmctl.run.stop import StopAsked, StopRequest
 from plmctl.training import loop
 from plmctl.training.checkpoint import Checkpoints, Trained, restore
 from plmctl.training.data import Slicing, Step, StepBatches, weight
@@ -32,7 +35,6 @@ from plmctl.training.distributed import summed_facts
 from plmctl.training.engine import Engine, enable_late_reading, make_accelerator
 from plmctl.training.journal import Journal, Progress, Update
 from plmctl.training.loop import Guard, Plan, apply_if_finite, compute_gradient, take_step, train
-from plmctl.training.stop import StopAsked, StopRequest
 from tests.processes import in_two_processes
 from tests.training.conftest import (
     VOCAB,
@@ -218,7 +220,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
     torch.manual_seed(1)
     folder = tmp_path_factory.mktemp("teacher")
     config = registry.load("families", "bert").Config(size="tiny", **SMALL)
-    model = families.get("bert").build(config, vocab_size=VOCAB.size, pad_id=0, parts=("mlm",))
+    model = get_family("bert").build(config, vocab_size=VOCAB.size, pad_id=0, parts=("mlm",))
     with torch.no_grad():  # a teacher with opinions
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -234,14 +236,14 @@ def network_of(family: str, objective: str) -> Network:
         else {**SMALL, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     )
     config = registry.load("families", family).Config(size="tiny", **fields)
-    parts = objectives.get(objective).PARTS
-    assert set(parts) <= set(families.get(family).HEADS)
-    model = families.get(family).build(config, vocab_size=VOCAB.size, pad_id=0, parts=parts)
-    return Network(model, families.get(family).forward)
+    parts = get_objective(objective).PARTS
+    assert set(parts) <= set(get_family(family).HEADS)
+    model = get_family(family).build(config, vocab_size=VOCAB.size, pad_id=0, parts=parts)
+    return Network(model, get_family(family).forward)
 
 
 def step_of(objective: str, fields: dict, store: TokenStore, teacher: str) -> Step:
-    member = objectives.get(objective)
+    member = get_objective(objective)
     if objective == "distillation":
         fields = {**fields, "teacher": teacher}
     return member.make(member.Config(name=objective, **fields), store, VOCAB, 48, 7)

@@ -15,10 +15,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plmctl.commands.verify_resume import Child, start_child
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import PlmError
-from plmctl.runs.child import Child, start
-from plmctl.shaping.keys import fold
+from plmctl.examples.keys import fold
 from plmctl.training.checkpoint import Checkpoints
 from plmctl.training.data import Slicing
 from plmctl.training.journal import Journal
@@ -244,7 +244,7 @@ def test_several_processes_stop_and_name_the_size(store: TokenStore, tmp_path: P
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     children: list[Child] = [
-        start(partial(_one_of_two, tmp_path, rank, port, store), tmp_path / f"log-{rank}")
+        start_child(partial(_one_of_two, tmp_path, rank, port, store), tmp_path / f"log-{rank}")
         for rank in range(2)
     ]
     assert children[1].wait() != 0

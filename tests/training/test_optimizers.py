@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from plmctl import registry
-from plmctl.config.optim import OptimizerConfig
-from plmctl.config.run import ComputeConfig
+from plmctl.config.base import OptimizerConfig
+from plmctl.config.sections import ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.optimizers._updates import decay_groups, hidden_matrices

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from plmctl import objectives
 from plmctl.corpus.store import TokenStore
-from plmctl.modeling.batch import IGNORE, Batch
-from plmctl.modeling.encoder import narrow
-from plmctl.tokenization.vocab import Vocab
+from plmctl.models.batch import IGNORE, Batch
+from plmctl.models.fast.encoder import skip_unused_positions
+from plmctl.objectives.base import get_objective
+from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Slicing, Step, StepBatches
 from plmctl.training.shapes import capacity, fixed
 from tests.training.test_checkpointed_activations import VOCAB, network_of, step_of
@@ -75,7 +75,7 @@ def test_padding_changes_neither_losses_nor_gradients(
         asked = {**asked, "teacher": teacher}
     step, network = step_of(objective, asked, store), network_of(family, objective, fields)
     if narrowed:  # it asks for its cells in order
-        narrow(network.model)
+        skip_unused_positions(network.model)
     network.train()
     plain, padded = both(step)
     assert padded.counts() == plain.counts()
@@ -114,7 +114,7 @@ def shapes(batches: list[Batch]) -> set[tuple[object, ...]]:
 
 def test_nearly_always_one_shape(tmp_path: Path) -> None:
     """Micro-batches as a GPU has them: 512 rows of sentence pairs."""
-    from plmctl import objectives
+    from plmctl.objectives.base import get_objective
 
     rng = np.random.default_rng(1)
     documents = [
@@ -122,7 +122,7 @@ def test_nearly_always_one_shape(tmp_path: Path) -> None:
         for _ in range(400)
     ]
     store = TokenStore.from_lists(documents, vocab_size=120)
-    member = objectives.get("mlm+nsp")
+    member = get_objective("mlm+nsp")
     step = member.make(member.Config(name="mlm+nsp"), store, VOCAB, 128, 7)
     plain, padded = (
         [StepBatches(step, Slicing(512, 512, width=width), 7)[n][0] for n in range(12)]
@@ -152,7 +152,7 @@ def texts() -> TokenStore:
 
 
 def batches(name: str, texts: TokenStore, rows: int, width: int | None) -> list[Batch]:
-    member: Any = objectives.get(name)
+    member: Any = get_objective(name)
     step = member.make(member.Config(name=name), texts, T5_VOCAB, 512, 7)
     source = StepBatches(step, Slicing(rows, rows, width=width), 7)
     return [source[n][0] for n in range(40)]

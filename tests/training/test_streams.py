@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from plmctl import families, objectives
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.evaluation.scoring import score
+from plmctl.families.base import get_family
 from plmctl.families.elmo import HEADS, Config
-from plmctl.modeling.batch import Rows
-from plmctl.modeling.carried import Carried
-from plmctl.modeling.network import Network
-from plmctl.tokenization.vocab import Vocab
+from plmctl.models.batch import Rows
+from plmctl.models.network import Network, RecurrentState
+from plmctl.objectives.base import get_objective
+from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Phase, Slicing, StepBatches, scoring_batches, windows_of
 from plmctl.training.loop import Plan, take_step
 from tests.training.conftest import Train, tiny_engine, weights
@@ -29,7 +29,7 @@ VOCAB = Vocab(size=120, unk=2, bos=0, eos=1, words=WORDS)
 
 def network(seed: int = 0, dropout: float = 0.0) -> Network:
     torch.manual_seed(seed)
-    family = families.get("elmo")
+    family = get_family("elmo")
     config = Config(size="tiny", projection_size=16, cell_size=24, dropout=dropout)
     return Network(family.build(config, vocab_size=120, pad_id=0, parts=HEADS), family.forward)
 
@@ -42,7 +42,7 @@ def plan_of(
     micro: int = 8,
     **fields: object,
 ) -> Plan:
-    member = objectives.get("bilm")
+    member = get_objective("bilm")
     phases = []
     for number, count in enumerate(steps):
         step = member.make(member.Config(name="bilm", **fields), store, VOCAB, 10 + 5 * number, 7)
@@ -106,7 +106,7 @@ def test_two_processes_give_the_losses_of_one(store: TokenStore) -> None:
         assert torch.allclose(net.carried.slots, alone.carried.slots, atol=1e-6)
 
 
-def given(carried: Carried) -> torch.Tensor:
+def given(carried: RecurrentState) -> torch.Tensor:
     """What a process gives to the sum over processes."""
     seen = []
     carried.share(lambda mine: seen.append(mine) or mine)
@@ -115,11 +115,11 @@ def given(carried: Carried) -> torch.Tensor:
 
 def test_after_a_resume_only_a_process_own_rows_count() -> None:
     """All rows were restored in every process; those of the others are old by now."""
-    carried = Carried(torch.full((4, 1), 9.0))
+    carried = RecurrentState(torch.full((4, 1), 9.0))
     carried.put(Rows(1, 2, 4, 0), torch.tensor([[1.0]]))
     carried.put(Rows(2, 3, 4, 0), torch.tensor([[2.0]]))
     assert given(carried).flatten().tolist() == [0, 1, 2, 0]
-    untouched = Carried(torch.ones(4, 1))
+    untouched = RecurrentState(torch.ones(4, 1))
     untouched.share(lambda mine: pytest.fail("nothing was put, so nothing is summed"))
 
 
@@ -179,7 +179,7 @@ def test_gradients_stop_at_the_window(store: TokenStore) -> None:
 
 def test_carried_windows_are_one_long_window(store: TokenStore) -> None:
     """Losses of four windows of 5 in a row = the loss of one of 20, in the order of the text."""
-    member = objectives.get("bilm")
+    member = get_objective("bilm")
     config = member.Config(name="bilm", shuffle=False)
     short = member.make(config, store, VOCAB, 5, 7)
     long = member.make(config, store, VOCAB, 20, 7)

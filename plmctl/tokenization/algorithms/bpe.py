@@ -7,16 +7,23 @@ the tokenizers that are trained here, clean and cut as BERT does.
 
 from operator import add
 
-from plmctl.tokenization.algorithms import Learned, Progress, Task
-from plmctl.tokenization.algorithms._merged import learn_vocabulary
-from plmctl.tokenization.symbols import frequent_characters, words_of
+from plmctl.tokenization.algorithms.base import (
+    Learned,
+    Progress,
+    VocabTask,
+    frequent_characters,
+    learn_merged_vocabulary,
+    words_as_symbols,
+)
 
 
-def learn(task: Task, progress: Progress) -> Learned:
+def learn(task: VocabTask, progress: Progress) -> Learned:
     """Merges by frequency; the last character of a word has the mark from the start.
 
     Raises:
         ConfigError: The vocabulary is too small for the alphabet.
     """
     alphabet = frequent_characters(task.words, task.config.limit_alphabet)
-    return learn_vocabulary(task, words_of(task.words, "ends", alphabet), add, progress)
+    return learn_merged_vocabulary(
+        task, words_as_symbols(task.words, "ends", alphabet), add, progress
+    )

@@ -11,12 +11,16 @@ from operator import add
 
 import numpy as np
 
-from plmctl.tokenization.algorithms import Learned, Progress, Task
-from plmctl.tokenization.algorithms._merged import learn_vocabulary
-from plmctl.tokenization.symbols import words_of
+from plmctl.tokenization.algorithms.base import (
+    Learned,
+    Progress,
+    VocabTask,
+    learn_merged_vocabulary,
+    words_as_symbols,
+)
 
 
-def learn(task: Task, progress: Progress) -> Learned:
+def learn(task: VocabTask, progress: Progress) -> Learned:
     """Merges by frequency over all bytes, seen or not.
 
     Raises:
@@ -25,4 +29,6 @@ def learn(task: Task, progress: Progress) -> Learned:
     from tokenizers.pre_tokenizers import ByteLevel
 
     alphabet = np.array(sorted(map(ord, ByteLevel.alphabet())), dtype=np.uint32)
-    return learn_vocabulary(task, words_of(task.words, None, alphabet), add, progress)
+    return learn_merged_vocabulary(
+        task, words_as_symbols(task.words, None, alphabet), add, progress
+    )

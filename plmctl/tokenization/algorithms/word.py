@@ -4,10 +4,10 @@ Ids are in the order of frequency after the special tokens, which its sampled so
 Source: Peters et al. 2018; allenai/bilm-tf, README.
 """
 
-from plmctl.tokenization.algorithms import Learned, Progress, Task
+from plmctl.tokenization.algorithms.base import Learned, Progress, VocabTask
 
 
-def learn(task: Task, progress: Progress) -> Learned:
+def learn(task: VocabTask, progress: Progress) -> Learned:
     """The most frequent words that were seen ``min_frequency`` times; ties by code points."""
     special = {*task.first, *task.last}
     seen = [

@@ -7,20 +7,26 @@ are, which is what the tokenizers library does too.
 Source: Devlin et al. 2019; google-research/bert, tokenization.py.
 """
 
-from plmctl.tokenization.algorithms import Learned, Progress, Task
-from plmctl.tokenization.algorithms._merged import learn_vocabulary
-from plmctl.tokenization.symbols import CONTINUES, frequent_characters, words_of
+from plmctl.tokenization.algorithms.base import (
+    CONTINUES,
+    Learned,
+    Progress,
+    VocabTask,
+    frequent_characters,
+    learn_merged_vocabulary,
+    words_as_symbols,
+)
 
 
-def learn(task: Task, progress: Progress) -> Learned:
+def learn(task: VocabTask, progress: Progress) -> Learned:
     """Pieces by frequency; a piece for each character of the alphabet, so that few are unknown.
 
     Raises:
         ConfigError: The vocabulary is too small for the alphabet.
     """
     alphabet = frequent_characters(task.words, task.config.limit_alphabet)
-    words = words_of(task.words, "continues", alphabet)
-    learned = learn_vocabulary(task, words, _join, progress)
+    words = words_as_symbols(task.words, "continues", alphabet)
+    learned = learn_merged_vocabulary(task, words, _join, progress)
     return Learned({"vocab": learned.model["vocab"]}, learned.size)
 
 

@@ -16,9 +16,10 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from plmctl import families, registry
-from plmctl.config.run import ComputeConfig
-from plmctl.evaluation.prompting.model import Generative, load
+from plmctl import registry
+from plmctl.config.sections import ComputeConfig
+from plmctl.evaluation.model import LoadedGenerator, load_generator
+from plmctl.families.base import get_family
 from plmctl.training.engine import make_accelerator
 
 TEXT = [
@@ -94,9 +95,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         tokenizer = tokenizer_of()
         config = registry.load("families", kind).Config(family=kind, **fields)
         torch.manual_seed(3)
-        network = families.get(kind).build(
-            config, vocab_size=len(tokenizer), pad_id=0, parts=("lm",)
-        )
+        network = get_family(kind).build(config, vocab_size=len(tokenizer), pad_id=0, parts=("lm",))
         with torch.no_grad():  # far from a model that repeats its last token wherever it stands
             for name, parameter in network.named_parameters():
                 if "positions_embed" in name or "wpe" in name:
@@ -114,8 +113,8 @@ def accelerator() -> Accelerator:
 
 
 @pytest.fixture(scope="session")
-def subjects(folders: dict[str, str], accelerator: Accelerator) -> dict[str, Generative]:
-    return {kind: load(folder, accelerator) for kind, folder in folders.items()}
+def subjects(folders: dict[str, str], accelerator: Accelerator) -> dict[str, LoadedGenerator]:
+    return {kind: load_generator(folder, accelerator) for kind, folder in folders.items()}
 
 
 @pytest.fixture

@@ -7,10 +7,17 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from plmctl.errors import ConfigError, DataError
-from plmctl.evaluation.prompting.continuations import Continuation, score, score_ids
-from plmctl.evaluation.prompting.encoding import Encoded, encode, joined
-from plmctl.evaluation.prompting.model import Generative, load
-from plmctl.evaluation.prompting.sharing import batches, rows_of
+from plmctl.evaluation.completions import (
+    CompletionScore,
+    EncodedCompletion,
+    completion_batches,
+    encode_completions,
+    join_pair,
+    members_of,
+    score_completions,
+    score_encoded,
+)
+from plmctl.evaluation.model import LoadedGenerator, load_generator
 from tests.evaluation.prompting.conftest import KINDS, SENTINELS
 
 LONG = "Question: who paints the tower and likes the garden?\nAnswer:"
@@ -27,7 +34,7 @@ PAIRS = [
 ]
 
 
-def close(one: Continuation, other: Continuation) -> bool:
+def close(one: CompletionScore, other: CompletionScore) -> bool:
     same = (one.tokens, one.greedy, one.cut) == (other.tokens, other.greedy, other.cut)
     # Sums of hundreds of nats in float32: their rounding goes with their size.
     return same and one.log_prob == pytest.approx(other.log_prob, rel=1e-6, abs=1e-4)
@@ -38,7 +45,9 @@ def test_a_causal_completion_is_transformers_loss(kind: str, folders: dict, subj
     """The loss with the context's labels left out is the mean over the completion."""
     tokenizer = AutoTokenizer.from_pretrained(folders[kind])
     model = AutoModelForCausalLM.from_pretrained(folders[kind]).eval()
-    for (context, completion), found in zip(PAIRS, score(subjects[kind], PAIRS, 4), strict=True):
+    for (context, completion), found in zip(
+        PAIRS, score_completions(subjects[kind], PAIRS, 4), strict=True
+    ):
         ids = tokenizer(context + completion, return_tensors="pt").input_ids
         before = len(tokenizer(context).input_ids)
         labels = ids.clone()
@@ -59,7 +68,7 @@ def test_a_completion_of_t5_is_transformers_loss(
     tokenizer = AutoTokenizer.from_pretrained(folders["t5"])
     model = AutoModelForSeq2SeqLM.from_pretrained(folders["t5"]).eval()
     mark = SENTINELS[0] if sentinel else ""
-    found = score(subjects["t5"], PAIRS, 4, sentinel=sentinel)
+    found = score_completions(subjects["t5"], PAIRS, 4, sentinel=sentinel)
     for (context, completion), one in zip(PAIRS, found, strict=True):
         source = tokenizer(context, add_special_tokens=False).input_ids
         ids = tokenizer(completion, add_special_tokens=False).input_ids
@@ -84,8 +93,10 @@ def test_greedy_is_what_greedy_decoding_writes(folders: dict, subjects: dict) ->
             ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=1)
     row = tuple(ids[0].tolist())
     other = (*row[:-1], (row[-1] + 1) % 50)
-    found = score_ids(
-        subjects["gpt1"], [Encoded(row, len(row) - 3), Encoded(other, len(row) - 3)], 2
+    found = score_encoded(
+        subjects["gpt1"],
+        [EncodedCompletion(row, len(row) - 3), EncodedCompletion(other, len(row) - 3)],
+        2,
     )
     assert [one.greedy for one in found] == [True, False]
 
@@ -96,23 +107,25 @@ def test_greedy_is_what_greedy_decoding_writes(folders: dict, subjects: dict) ->
 def test_order_and_batch_size_change_nothing(
     kind: str, order: list[int], size: int, subjects: dict
 ) -> None:
-    alone = [score(subjects[kind], [pair], 1)[0] for pair in PAIRS]
-    found = score(subjects[kind], [PAIRS[number] for number in order], size)
+    alone = [score_completions(subjects[kind], [pair], 1)[0] for pair in PAIRS]
+    found = score_completions(subjects[kind], [PAIRS[number] for number in order], size)
     assert all(close(one, alone[n]) for n, one in zip(order, found, strict=True))
 
 
 def test_a_shared_context_is_read_once(subjects: dict) -> None:
     """The four options of one question are one group; every text is in one batch."""
-    texts = encode(subjects["gpt2"], PAIRS)
-    groups = [group for batch in batches(texts, 8, caches=True) for group in batch]
+    texts = encode_completions(subjects["gpt2"], PAIRS)
+    groups = [group for batch in completion_batches(texts, 8, caches=True) for group in batch]
     shared = [group for group in groups if group.shared]
     assert sorted(sorted(group.members) for group in shared) == [[0, 1, 3, 5], [6, 7]]
     assert {group.shared for group in shared} == {texts[0].first - 1, texts[6].first - 1}
-    assert any(len(batch) == 2 and batch[1].shared for batch in batches(texts, 8, caches=True))
-    assert sorted(rows_of(groups)) == list(range(len(PAIRS)))
-    assert all(not g.shared for batch in batches(texts, 8, caches=False) for g in batch)
-    for batch in batches(texts, 2, caches=True):
-        assert len(rows_of(batch)) <= 2
+    assert any(
+        len(batch) == 2 and batch[1].shared for batch in completion_batches(texts, 8, caches=True)
+    )
+    assert sorted(members_of(groups)) == list(range(len(PAIRS)))
+    assert all(not g.shared for batch in completion_batches(texts, 8, caches=False) for g in batch)
+    for batch in completion_batches(texts, 2, caches=True):
+        assert len(members_of(batch)) <= 2
 
 
 @pytest.mark.parametrize(
@@ -128,30 +141,30 @@ def test_a_shared_context_is_read_once(subjects: dict) -> None:
 def test_the_space_goes_with_the_completion(
     context: str, completion: str, expected: tuple[str, str]
 ) -> None:
-    assert joined(context, completion) == expected
+    assert join_pair(context, completion) == expected
 
 
 def test_a_token_over_the_boundary_is_the_completions(subjects: dict) -> None:
     """Joint tokens: where one spans both sides, it is scored, so that nothing is left out."""
-    model: Generative = subjects["gpt2"]
+    model: LoadedGenerator = subjects["gpt2"]
     spanning = [text for text in model.plain.get_vocab() if text.isalpha() and len(text) > 2]
     word = min(spanning)
     whole = model.plain.encode("x " + word, add_special_tokens=False)
-    (found,) = encode(model, [("x " + word[:1], word[1:])])
+    (found,) = encode_completions(model, [("x " + word[:1], word[1:])])
     crossing = next(n for n, (_, end) in enumerate(whole.offsets) if end > 3)
     assert found.ids == tuple(whole.ids)
     assert found.first == crossing
 
 
 def test_text_that_looks_like_a_special_token_is_text(subjects: dict) -> None:
-    (found,) = encode(subjects["gpt2"], [("a <|endoftext|> b", " c")])
+    (found,) = encode_completions(subjects["gpt2"], [("a <|endoftext|> b", " c")])
     assert subjects["gpt2"].tokenizer.eos_token_id not in found.ids
 
 
 def test_long_items_are_cut_from_the_left(subjects: dict) -> None:
-    model: Generative = subjects["gpt2"]
+    model: LoadedGenerator = subjects["gpt2"]
     context, completion = "the king and " * 60, " the city"
-    (found,) = score(model, [(context, completion)], 1)
+    (found,) = score_completions(model, [(context, completion)], 1)
     assert found.cut
     ids = model.plain.encode(context.rstrip() + completion).ids[-(model.window + 1) :]
     with torch.no_grad():
@@ -159,40 +172,40 @@ def test_long_items_are_cut_from_the_left(subjects: dict) -> None:
     last = range(model.window - found.tokens, model.window)
     expected = sum(log_probs[at, ids[at + 1]].item() for at in last)
     assert found.log_prob == pytest.approx(expected, rel=1e-4)
-    (whole,) = score(model, [("the king", completion)], 1)
+    (whole,) = score_completions(model, [("the king", completion)], 1)
     assert not whole.cut
 
 
 def test_without_a_context_a_text_follows_the_end_of_one(subjects: dict) -> None:
-    model: Generative = subjects["gpt2"]
-    (found,) = encode(model, [("", "the king")])
+    model: LoadedGenerator = subjects["gpt2"]
+    (found,) = encode_completions(model, [("", "the king")])
     assert found.ids[0] == model.tokenizer.eos_token_id
     assert found.first == 1
     with pytest.raises(DataError, match="no context"):
-        encode(subjects["gpt1"], [("", "the king")])
+        encode_completions(subjects["gpt1"], [("", "the king")])
 
 
 def test_what_cannot_be_scored_is_told(subjects: dict) -> None:
     with pytest.raises(DataError, match="longer than"):
-        encode(subjects["gpt2"], [("a", " the king" * 90)])
+        encode_completions(subjects["gpt2"], [("a", " the king" * 90)])
     with pytest.raises(DataError, match="without a token"):
-        encode(subjects["gpt2"], [("a", "")])
+        encode_completions(subjects["gpt2"], [("a", "")])
     with pytest.raises(ConfigError, match="no sentinel"):
-        score(subjects["gpt2"], [("a", " b")], 1, sentinel=True)
+        score_completions(subjects["gpt2"], [("a", " b")], 1, sentinel=True)
 
 
 def test_a_smaller_window_may_be_asked_for_but_no_larger_one(folders: dict, accelerator) -> None:
-    assert load(folders["gpt2"], accelerator, 16).window == 16
+    assert load_generator(folders["gpt2"], accelerator, 16).window == 16
     with pytest.raises(ConfigError, match="64 positions"):
-        load(folders["gpt2"], accelerator, 65)
+        load_generator(folders["gpt2"], accelerator, 65)
 
 
 def test_a_uniform_model_gives_the_same_to_every_token(folders: dict, accelerator) -> None:
-    model = load(folders["gpt2"], accelerator)
+    model = load_generator(folders["gpt2"], accelerator)
     with torch.no_grad():
         for parameter in model.network.parameters():
             parameter.zero_()
-    found = score(model, PAIRS, 4)
+    found = score_completions(model, PAIRS, 4)
     size = torch.tensor(float(model.network.config.vocab_size)).log().item()
     for one in found:
         assert one.log_prob == pytest.approx(-one.tokens * size, rel=1e-6)

@@ -11,9 +11,14 @@ from transformers import (
 )
 
 from plmctl.errors import ConfigError, DataError
-from plmctl.evaluation.prompting.generation import Decoding, Prompted, prompted, write
-from plmctl.evaluation.prompting.model import Generative, check_writes
-from plmctl.evaluation.prompting.sampling import processors
+from plmctl.evaluation.generation import (
+    Decoding,
+    EncodedPrompt,
+    encode_prompt,
+    generate_texts,
+    sampling_processors,
+)
+from plmctl.evaluation.model import LoadedGenerator, check_generates
 from tests.evaluation.prompting.conftest import KINDS
 
 TEXTS = ["Anna sees", "the king went to the city and", "Carl", "who paints the old tower"]
@@ -25,9 +30,10 @@ WAYS = {
 }
 
 
-def inputs(model: Generative, decoding: Decoding) -> list[Prompted]:
+def inputs(model: LoadedGenerator, decoding: Decoding) -> list[EncodedPrompt]:
     return [
-        prompted(model, model.plain.encode(text, add_special_tokens=False).ids, 8) for text in TEXTS
+        encode_prompt(model, model.plain.encode(text, add_special_tokens=False).ids, 8)
+        for text in TEXTS
     ]
 
 
@@ -40,7 +46,7 @@ def test_it_is_what_transformers_writes_to_each_alone(
     model = auto.from_pretrained(folders[kind]).eval()
     tokenizer = AutoTokenizer.from_pretrained(folders[kind])
     decoding = WAYS[way]
-    found = write(subjects[kind], inputs(subjects[kind], decoding), decoding, batch_size=4)
+    found = generate_texts(subjects[kind], inputs(subjects[kind], decoding), decoding, batch_size=4)
     for text, one in zip(TEXTS, found, strict=True):
         ids = tokenizer(text, return_tensors="pt").input_ids
         asked = {"num_beams": 3, "length_penalty": 0.6} if way == "beams" else {}
@@ -62,16 +68,16 @@ def test_it_is_what_transformers_writes_to_each_alone(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_changes_nothing(kind: str, way: str, subjects: dict) -> None:
     asked = inputs(subjects[kind], WAYS[way])
-    together = write(subjects[kind], asked, WAYS[way], batch_size=4)
-    assert together == write(subjects[kind], asked, WAYS[way], batch_size=1)
-    assert together == write(subjects[kind], asked, WAYS[way], batch_size=3)
+    together = generate_texts(subjects[kind], asked, WAYS[way], batch_size=4)
+    assert together == generate_texts(subjects[kind], asked, WAYS[way], batch_size=1)
+    assert together == generate_texts(subjects[kind], asked, WAYS[way], batch_size=3)
 
 
 def test_draws_depend_on_the_seed_and_the_prompts_number(subjects: dict) -> None:
     asked = inputs(subjects["gpt2"], WAYS["draws"])[:1] * 3
-    found = write(subjects["gpt2"], asked, Decoding(8, temperature=1.0))
+    found = generate_texts(subjects["gpt2"], asked, Decoding(8, temperature=1.0))
     assert len({one.text for one in found}) > 1
-    other = write(subjects["gpt2"], asked, Decoding(8, temperature=1.0, seed=1))
+    other = generate_texts(subjects["gpt2"], asked, Decoding(8, temperature=1.0, seed=1))
     assert [one.text for one in found] != [one.text for one in other]
 
 
@@ -80,7 +86,7 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
     logits = torch.tensor([1.0, 0.5, 0.0, -1.0])
     rows = 4000
     scores = logits.expand(rows, 4)
-    for processor in processors(Decoding(temperature=0.5, top_k=3), tuple(range(rows)), 2):
+    for processor in sampling_processors(Decoding(temperature=0.5, top_k=3), tuple(range(rows)), 2):
         scores = processor(torch.zeros(rows, 2, dtype=torch.long), scores)
     counts = np.bincount(scores.argmax(-1).numpy(), minlength=4)
     expected = rows * (logits[:3] / 0.5).softmax(-1).numpy()
@@ -89,37 +95,40 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
 
 
 def test_the_first_tokens_are_cut_and_room_is_left(subjects: dict) -> None:
-    model: Generative = subjects["gpt2"]
+    model: LoadedGenerator = subjects["gpt2"]
     ids = list(range(5, 105))
-    found = prompted(model, ids, 14)
+    found = encode_prompt(model, ids, 14)
     assert (list(found.ids), found.cut) == (ids[-50:], True)
-    assert len(write(model, [found], Decoding(14))) == 1
+    assert len(generate_texts(model, [found], Decoding(14))) == 1
     with pytest.raises(ConfigError, match="64 positions"):
-        prompted(model, ids, 64)
+        encode_prompt(model, ids, 64)
 
 
 def test_an_empty_prompt_begins_a_text(subjects: dict) -> None:
-    model: Generative = subjects["gpt2"]
-    assert prompted(model, [], 8).ids == (model.tokenizer.eos_token_id,)
+    model: LoadedGenerator = subjects["gpt2"]
+    assert encode_prompt(model, [], 8).ids == (model.tokenizer.eos_token_id,)
     with pytest.raises(DataError, match="empty prompt"):
-        prompted(subjects["gpt1"], [], 8)
+        encode_prompt(subjects["gpt1"], [], 8)
 
 
 def test_a_text_ends_before_what_ends_it(subjects: dict) -> None:
     """The third token of the greedy text as an end: two are left."""
-    model: Generative = subjects["gpt2"]
+    model: LoadedGenerator = subjects["gpt2"]
     asked = inputs(model, WAYS["greedy"])[:1]
     ids = model.network.generate(
         torch.tensor([asked[0].ids]), max_new_tokens=8, do_sample=False, pad_token_id=0
     )[0, len(asked[0].ids) :].tolist()
     at = next(n for n in range(1, 8) if ids[n] not in ids[:n])
-    (found,) = write(model, asked, Decoding(8, ends=(ids[at],)))
+    (found,) = generate_texts(model, asked, Decoding(8, ends=(ids[at],)))
     assert (found.tokens, found.ended) == (at, True)
-    assert not write(model, asked, Decoding(8))[0].ended or model.tokenizer.eos_token_id in ids
+    assert (
+        not generate_texts(model, asked, Decoding(8))[0].ended
+        or model.tokenizer.eos_token_id in ids
+    )
 
 
 def test_tokens_with_a_line_end_are_known(subjects: dict) -> None:
-    model: Generative = subjects["gpt2"]
+    model: LoadedGenerator = subjects["gpt2"]
     found = model.ids_with("\n")
     assert model.plain.encode("\n", add_special_tokens=False).ids[0] in found
     assert model.plain.encode("a", add_special_tokens=False).ids[0] not in found
@@ -138,8 +147,8 @@ def test_models_that_write_no_text_are_refused(tmp_path) -> None:
     small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20}
     BertForMaskedLM(BertConfig(**small)).save_pretrained(tmp_path / "bert")
     with pytest.raises(ConfigError, match="writes no text"):
-        check_writes(str(tmp_path / "bert"))
+        check_generates(str(tmp_path / "bert"))
     classifier = GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=20)
     GPT2ForSequenceClassification(classifier).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(ConfigError, match="no language-model head"):
-        check_writes(str(tmp_path / "gpt2"))
+        check_generates(str(tmp_path / "gpt2"))

@@ -9,11 +9,11 @@ from accelerate import Accelerator
 from pydantic import ValidationError
 
 from plmctl.errors import ConfigError, DataError
-from plmctl.evaluation import measures
-from plmctl.evaluation.measures import Subject, closed_book_qa
-from plmctl.evaluation.prompting.continuations import score
-from plmctl.evaluation.prompting.generation import Decoding, prompted, write
-from plmctl.evaluation.prompting.model import Generative
+from plmctl.evaluation.completions import score_completions
+from plmctl.evaluation.generation import Decoding, encode_prompt, generate_texts
+from plmctl.evaluation.model import EvaluatedModel, LoadedGenerator
+from plmctl.measures import closed_book_qa
+from plmctl.measures.base import get_measure
 
 QUESTIONS = [
     {"question": "who paints?", "options": ["Carl", "the tower"], "answer": 0},
@@ -34,9 +34,9 @@ def rows(path: Path, values: list[dict]) -> str:
 
 
 def measured(name: str, folder: str, accelerator: Accelerator, size: int = 4, **fields) -> dict:
-    member = measures.get(name)
+    member = get_measure(name)
     config = member.Config(name=name, **fields)
-    return member.measure(config, Subject(folder, 42, size, accelerator))
+    return member.measure(config, EvaluatedModel(folder, 42, size, accelerator))
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
@@ -50,8 +50,10 @@ def test_multiple_choice(
     for row, answer in zip(QUESTIONS, (0, 0, 1, 2), strict=True):
         options = [f" {option}" for option in row["options"]]
         prompt = f"Question: {row['question']}\nAnswer:"
-        given = [score(subjects[kind], [(prompt, option)], 1)[0] for option in options]
-        alone = [score(subjects[kind], [("Answer:", option)], 1)[0] for option in options]
+        given = [score_completions(subjects[kind], [(prompt, option)], 1)[0] for option in options]
+        alone = [
+            score_completions(subjects[kind], [("Answer:", option)], 1)[0] for option in options
+        ]
         sizes = [len(option) - 1 for option in options]
         each = {
             "sum": [g.log_prob for g in given],
@@ -105,7 +107,7 @@ def test_lambada(
         values = [{"text": context, "last": word} for context, word in halves]
         fields = {"data": [rows(tmp_path / "p.jsonl", values)], "word": "last"}
     found = measured("lambada", folders["gpt2"], accelerator, **fields)
-    single = [score(subjects["gpt2"], [(a, f" {b}")], 1)[0] for a, b in halves]
+    single = [score_completions(subjects["gpt2"], [(a, f" {b}")], 1)[0] for a, b in halves]
     assert found["accuracy"] == sum(one.greedy for one in single) / 3
     mean = -sum(one.log_prob for one in single) / 3
     assert found["perplexity"] == pytest.approx(math.exp(mean), rel=1e-4)
@@ -126,13 +128,13 @@ def test_closed_book_qa(
     kind: str, folders: dict, subjects: dict, accelerator: Accelerator, tmp_path: Path
 ) -> None:
     """What the model says is the answer to two of three questions, as an alias."""
-    model: Generative = subjects[kind]
+    model: LoadedGenerator = subjects[kind]
     texts = ["who paints?", "who sees the king?", "what is old?"]
     ends = model.ids_with("\n")
     said = []
     for text in texts:
         ids = model.plain.encode(f"Q: {text}\nA:", add_special_tokens=False).ids
-        (one,) = write(model, [prompted(model, ids, 6)], Decoding(6, ends=ends))
+        (one,) = generate_texts(model, [encode_prompt(model, ids, 6)], Decoding(6, ends=ends))
         said.append(one.text.split("\n")[0])
     values = [
         {"question": texts[0], "answers": ["no", said[0].upper()]},

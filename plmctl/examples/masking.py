@@ -1,0 +1,210 @@
+"""Which positions are masked, and what stands there: exact counts, vectorised, keyed.
+
+Sources: google-research/bert, create_pretraining_data.py (``create_masked_lm_predictions``), the
+function of that name in google-research/albert for runs of words, and fairseq's
+mask_tokens_dataset.py for the probabilistic count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from plmctl.arrays import Bools, Floats, Ints
+from plmctl.examples.keys import Keys, below, fold, stream, uniform
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What stands at a chosen position: the mask, a random token, or the token itself."""
+
+    mask_id: int
+    vocab_size: int
+    mask: float = 0.8
+    random: float = 0.1
+    never: tuple[int, ...] = ()
+    """Random tokens are uniform over all ids but these; BERT's include special tokens."""
+
+
+def count_exact(lengths: Ints, rate: float, maximum: int | None) -> Ints:
+    """BERT's number of predictions: round(rate * length), at least 1, at most ``maximum``.
+
+    Args:
+        lengths: [B] lengths with special tokens.
+        rate: Share of the length.
+        maximum: ``max_predictions_per_seq``, or None.
+
+    Returns:
+        [B] counts; halves round to even, as Python's ``round``.
+    """
+    counts: Ints = np.maximum(np.rint(rate * lengths).astype(np.int64), 1)
+    return counts if maximum is None else np.minimum(counts, maximum)
+
+
+def count_probabilistic(lengths: Ints, rate: float, keys: Keys) -> Ints:
+    """RoBERTa's number of predictions, floor(rate * length + U): its mean is exact. [B] -> [B]."""
+    draws = uniform(fold(keys, stream("count")))
+    return np.asarray(np.floor(rate * lengths + draws), dtype=np.int64)
+
+
+def choose(candidates: Bools, counts: Ints, keys: Keys) -> Bools:
+    """Choose exactly ``counts`` of the candidates in each row, all subsets equally likely.
+
+    Args:
+        candidates: [B, L] positions that may be chosen.
+        counts: [B] how many; a row with fewer candidates gives them all.
+        keys: [B] one key a row.
+
+    Returns:
+        [B, L] chosen positions.
+    """
+    draws = fold(keys[:, None], stream("choose"), np.arange(candidates.shape[1]))
+    # One bit is given up to put non-candidates last; a tie of 63 bits is never seen.
+    draws = np.where(candidates, draws >> np.uint64(1), np.uint64(2**64 - 1))
+    wanted = np.minimum(counts, candidates.sum(axis=1))
+    ordered = np.sort(draws, axis=1)
+    limit = np.take_along_axis(ordered, np.maximum(wanted - 1, 0)[:, None], axis=1)
+    chosen: Bools = candidates & (draws <= limit) & (wanted > 0)[:, None]
+    return chosen
+
+
+def ngram_shares(longest: int, *, favor_shorter: bool = True) -> Floats:
+    """ALBERT's probability of runs of 1 to ``longest`` words, in proportion to 1 / n. -> [longest].
+
+    ``favor_shorter=False`` turns them round, as the flag of the published code does.
+    """
+    weights = 1 / np.arange(1, longest + 1)
+    shares: Floats = weights / weights.sum()
+    return shares if favor_shorter else shares[::-1]
+
+
+def choose_words(
+    candidates: Bools, starts: Bools, counts: Ints, keys: Keys, shares: Floats
+) -> Bools:
+    """Choose runs of whole words, in random order, until ``counts`` tokens are covered.
+
+    From each word in turn, a run of n words begins, n drawn with probability ``shares``. A run that
+    is longer than what is left to choose is tried with fewer words, and left out if even one is too
+    long; so is a run that meets one already chosen. At a row's end runs are as short as they must
+    be. With ``shares`` [1.0] this is BERT's whole-word masking.
+
+    The words of a row are those of its candidates in a row: a token at the start of the second
+    segment that starts no word (truncation may cut words) belongs to the last word of the first,
+    and runs may reach over the boundary, both as in the published code.
+
+    Args:
+        candidates: [B, L] positions that may be chosen.
+        starts: [B, L] whether a word starts here.
+        counts: [B] most positions to choose.
+        keys: [B] one key a row.
+        shares: [N] probability of each number of words.
+
+    Returns:
+        [B, L] chosen positions.
+    """
+    number, sizes = _words(candidates, starts)
+    words, most = (sizes > 0).sum(axis=1), len(shares)
+    which = np.arange(sizes.shape[1])
+    draws = fold(keys[:, None], stream("choose"), which) >> np.uint64(1)
+    order = np.argsort(np.where(sizes > 0, draws, np.uint64(2**64 - 1)), axis=1)
+    chances = uniform(fold(keys[:, None], stream("ngram"), which))
+    drawn = 1 + np.searchsorted(np.cumsum(shares)[:-1], chances, side="right")
+    # Tokens before each word; beyond the last word the total, so that runs end there.
+    before = np.cumsum(np.pad(sizes, ((0, 0), (1, most - 1))), axis=1)
+    covered = np.zeros((len(keys), sizes.shape[1] + most), dtype=bool)
+    left, step = counts.copy(), np.arange(most)
+    for rank in range(sizes.shape[1]):  # each choice depends on those before; all rows at once
+        rows = np.flatnonzero((left > 0) & (rank < words))
+        if not len(rows):
+            break
+        word = order[rows, rank]
+        run = word[:, None] + step
+        tokens = before[rows[:, None], run + 1] - before[rows, word][:, None]
+        inside = (tokens <= left[rows, None]) & (step < drawn[rows, word][:, None])
+        fits = inside[:, 0] & ~(covered[rows[:, None], run] & inside).any(axis=1)
+        rows, run, inside, tokens = rows[fits], run[fits], inside[fits], tokens[fits]
+        covered[rows[:, None], run] |= inside
+        left[rows] -= np.max(tokens, axis=1, initial=0, where=inside)
+    chosen: Bools = candidates & np.take_along_axis(covered, number, axis=1)
+    return chosen
+
+
+def _words(candidates: Bools, starts: Bools) -> tuple[Ints, Ints]:
+    """The number of the word at each position [B, L], and the tokens of each word [B, words]."""
+    place = np.cumsum(candidates, axis=1)
+    begins = candidates & (starts | (place == 1))  # a row's first candidate starts a word
+    number: Ints = np.maximum(np.cumsum(begins, axis=1) - 1, 0)
+    width = int(number.max()) + 1
+    flat = (number + width * np.arange(len(number))[:, None])[candidates]
+    sizes = np.bincount(flat, minlength=width * len(number)).reshape(-1, width)
+    return number, sizes
+
+
+def replace(ids: Ints, chosen: Bools, keys: Keys, treatment: Treatment) -> Ints:
+    """The input ids: each chosen position independently masked, random, or kept.
+
+    Args:
+        ids: [B, L] original ids.
+        chosen: [B, L] positions to predict.
+        keys: [B] one key a row.
+        treatment: Shares and ids.
+
+    Returns:
+        [B, L] a new array.
+    """
+    row, column = np.nonzero(chosen)
+    draws = fold(keys[row], stream("replace"), column)
+    kind = uniform(fold(draws, 0))
+    never = sorted(set(treatment.never))
+    random = below(fold(draws, 1), treatment.vocab_size - len(never))
+    for id_ in never:  # a handful: each moves the ids from its own on up by one
+        random = random + (random >= id_)
+    masked = ids.copy()
+    masked[row, column] = np.select(
+        [kind < treatment.mask, kind < treatment.mask + treatment.random],
+        [np.int64(treatment.mask_id), random],
+        ids[row, column],
+    )
+    return masked
+
+
+# --- Choosing rare tokens more often than frequent ones (XLM, DistilBERT) ---
+#
+# Source: huggingface/transformers-research-projects, distillation/distiller.py, which chooses over
+# a batch as a whole; here each row has its own share, so that a row does not depend on its
+# neighbours.
+
+
+def rarity(counts: Ints, smoothing: float) -> Floats:
+    """Weights count ** -smoothing of tokens, those that were never seen like those seen once.
+
+    Args:
+        counts: [V] how often each token was seen.
+        smoothing: 0: all alike; published: 0.7.
+    """
+    weights: Floats = np.maximum(counts, 1) ** -smoothing
+    return weights
+
+
+def choose_weighted(weights: Floats, counts: Ints, keys: Keys) -> Bools:
+    """Choose ``counts`` positions in each row, one after the other in proportion to ``weights``.
+
+    The method is that of exponential clocks (Efraimidis and Spirakis, 2006): draws divided by the
+    weights, the smallest are chosen.
+
+    Args:
+        weights: [B, L], 0 where nothing may be chosen.
+        counts: [B] how many; a row with fewer candidates gives them all.
+        keys: [B] one key a row.
+
+    Returns:
+        [B, L] chosen positions.
+    """
+    draws = uniform(fold(keys[:, None], stream("choose"), np.arange(weights.shape[1])))
+    candidates = weights > 0
+    clocks = np.full(weights.shape, np.inf)
+    np.divide(-np.log1p(-draws), weights, out=clocks, where=candidates)
+    rank = np.argsort(np.argsort(clocks, axis=1), axis=1)
+    chosen: Bools = candidates & (rank < counts[:, None])
+    return chosen

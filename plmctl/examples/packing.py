@@ -1,0 +1,333 @@
+"""From sentences and documents to rows: where each row starts and ends, and its layout.
+
+Everything here is index arrays over the token store. Edges say which tokens are in a row (whole
+sentences, lines, streams of documents, segments of one length); a layout says what stands at each
+place of a padded batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plmctl.arrays import Ints
+
+# --- Rows of whole sentences, lines, and streams of documents ---
+
+
+_TOGETHER = 1 << 18
+"""Sentences that are looked at together: 30 MB."""
+
+
+def block_edges(
+    sentences: Ints, documents: Ints, block: int, *, cut: bool = True
+) -> Iterator[Ints]:
+    """Greedy runs of whole sentences of at most ``block`` tokens that never cross a document.
+
+    Args:
+        sentences: [S+1] token position where each sentence starts.
+        documents: [D+1] sentence index where each document starts.
+        block: Tokens a row, special tokens not counted.
+        cut: A sentence longer than ``block`` is cut into pieces of ``block``, so that no text is
+            lost; else it is a row of its own.
+
+    Yields:
+        In parts [rows + 1] the token position where each row starts, which is where the one before
+        it ends; the last is where the last row ends.
+    """
+    first, position, count = 0, int(sentences[0]), len(sentences) - 1
+    while first < count:
+        last = min(first + max(_TOGETHER, block + 1), count)  # no row is longer than this
+        starts = sentences[first : last + 1].copy()
+        starts[0] = position  # the row before may have ended within the sentence
+        bounds = _within(documents, first, last)
+        ends = np.repeat(bounds[1:], np.diff(bounds)) - first
+        if cut:
+            starts, ends = _cut_long(starts, ends, block)
+        rows = _greedy(starts, ends, block)
+        if last < count:
+            position = int(starts[rows.pop()])  # which may go on in the next stretch
+            first += int(np.searchsorted(sentences[first:last], position, side="right")) - 1
+        else:
+            first = count
+        yield starts[rows]
+    yield sentences[-1:]
+
+
+def _greedy(starts: Ints, ends: Ints, block: int) -> list[int]:
+    """The pieces that begin a row: each takes what fits up to the end of its document.
+
+    Args:
+        starts: [N+1] token position where each piece starts.
+        ends: [N] the piece with which the next document starts, for each piece.
+        block: Tokens a row.
+    """
+    reach = np.searchsorted(starts, starts[:-1] + block, side="right") - 1
+    following = np.minimum(np.maximum(reach, np.arange(len(reach)) + 1), ends).tolist()
+    rows, at = [], 0
+    while at < len(following):
+        rows.append(at)
+        at = following[at]
+    return rows
+
+
+def _cut_long(sentences: Ints, ends: Ints, block: int) -> tuple[Ints, Ints]:
+    """Sentences [N+1] and where their documents end [N], with the longer ones in pieces."""
+    pieces = np.maximum(1, -(-np.diff(sentences) // block))
+    first = np.concatenate([[0], np.cumsum(pieces)])  # piece index where each sentence starts
+    within = np.arange(first[-1]) - np.repeat(first[:-1], pieces)
+    starts = np.repeat(sentences[:-1], pieces) + block * within
+    return np.append(starts, sentences[-1]), np.repeat(first[ends], pieces)
+
+
+def _within(documents: Ints, first: int, last: int) -> Ints:
+    """The bounds of the documents of sentences [first, last), as far as they lie there."""
+    start = np.searchsorted(documents, first, side="right") - 1
+    end = np.searchsorted(documents, last, side="left")
+    return np.clip(documents[start : end + 1], first, last)
+
+
+def line_edges(sentences: Ints, documents: Ints, *, part: bool) -> Iterator[Ints]:
+    """A corpus as fairseq reads it for RoBERTa: a separator ends every sentence.
+
+    Documents are parted by one more separator, which is a line of its own (fairseq's empty line).
+
+    Args:
+        sentences: [S+1] token position where each sentence starts.
+        documents: [D+1] sentence index where each document starts.
+        part: Whether there are separators between documents.
+
+    Yields:
+        In parts [N+1] the stream position where each line starts; the last is where all end.
+    """
+    yield np.zeros(1, dtype=np.int64)
+    count = len(sentences) - 1
+    for first in range(0, count, _TOGETHER):
+        last = min(first + _TOGETHER, count)
+        ends = sentences[first + 1 : last + 1] + np.arange(first + 1, last + 1)
+        if part:  # document d starts d separators later
+            bounds = _within(documents, first, last)
+            before = int(np.searchsorted(documents, first, side="right")) - 1
+            ends += before + np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+            inner = documents[1:-1]
+            inner = inner[slice(*np.searchsorted(inner, [first, last], side="right"))] - first
+            ends = np.insert(ends, inner, ends[inner - 1] + 1)
+        yield ends
+
+
+class LineStream:
+    """The lines of ``line_edges``, whose tokens are never copied.
+
+    Args:
+        lines: [N+1] stream position where each line starts.
+        documents: [D+1] sentence index where each document starts; None if lines part them.
+    """
+
+    def __init__(self, lines: Ints, documents: Ints | None) -> None:
+        self.lines = lines
+        self._documents = np.array([0, len(lines) - 1]) if documents is None else documents
+
+    def edges(self, block: int) -> Iterator[Ints]:
+        """Rows of at most ``block`` cells, separators counted: greedy runs of whole lines.
+
+        With separators between documents rows run on into the next document (FULL-SENTENCES,
+        fairseq's ``complete``), without they end with it (DOC-SENTENCES, ``complete_doc``).
+
+        Yields:
+            As ``block_edges``, of stream positions.
+        """
+        return block_edges(self.lines, self._documents, block)
+
+    def layout(self, starts: Ints, ends: Ints, multiple: int = 8) -> Layout:
+        """Rows ``[CLS] block``, where a block has separators of its own; one segment.
+
+        Args:
+            starts: [B] stream positions.
+            ends: [B] exclusive ends.
+            multiple: The width is the longest row rounded up to this.
+        """
+        lengths = 1 + ends - starts
+        width = -(-int(lengths.max()) // multiple) * multiple
+        positions = starts[:, None] + np.arange(-1, width - 1)
+        line = np.searchsorted(self.lines, np.minimum(positions, self.lines[-1] - 1), "right") - 1
+        # Each line before has one separator, so that many cells of the stream are no tokens.
+        source = np.where(positions == self.lines[line + 1] - 1, SEP, positions - line)
+        source[:, 0] = CLS
+        source[positions >= ends[:, None]] = PAD
+        return Layout(source, np.zeros_like(source), lengths)
+
+
+def document_edges(sentences: Ints, documents: Ints, *, separated: bool) -> Iterator[Ints]:
+    """A corpus as one endless row of tokens.
+
+    Args:
+        sentences: [S+1] token position where each sentence starts.
+        documents: [D+1] sentence index where each document starts.
+        separated: Whether a separator stands after every document, and counts as its last token.
+
+    Yields:
+        In parts [D+1] the stream position where each document starts; the last is where all end.
+    """
+    for first in range(0, len(documents), _TOGETHER):
+        starts = sentences[documents[first : first + _TOGETHER]]
+        # Document d starts d separators later in the stream than in the store.
+        yield starts + np.arange(first, first + len(starts)) if separated else starts
+
+
+class DocumentStream:
+    """The stream of ``document_edges``, whose tokens are never copied.
+
+    Args:
+        starts: [D+1] stream position where each document starts.
+        separated: Whether the last token of every document is a separator.
+    """
+
+    def __init__(self, starts: Ints, *, separated: bool = True) -> None:
+        self._starts, self._separated = starts, separated
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def locate(self, positions: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+        """Where stream positions lie in the store.
+
+        Args:
+            positions: Stream positions, any shape.
+
+        Returns:
+            Token positions in the store (any valid one at a separator), and whether each position
+            is a separator.
+        """
+        if not self._separated:
+            return positions, np.zeros(positions.shape, dtype=bool)
+        document = self._document(positions)
+        separator = positions + 1 == self._starts[document + 1]
+        return positions - document - separator, separator
+
+    def offsets(self, positions: Ints) -> Ints:
+        """How far each stream position is from the start of its document, any shape."""
+        return positions - self._starts[self._document(positions)]
+
+    def _document(self, positions: Ints) -> Ints:
+        return np.searchsorted(self._starts, positions, side="right") - 1
+
+
+# --- Segments of one length, the last of each text shorter (T5) ---
+#
+# Source: google-research/text-to-text-transfer-transformer, t5/data/preprocessors.py
+# (``reduce_concat_tokens``, ``split_tokens``).
+
+
+CONCATENATED = 128
+"""Documents that T5 puts one after the other, with nothing between them, before it cuts."""
+
+_DOCUMENTS_TOGETHER = 1 << 18
+"""Documents that are cut together."""
+
+
+def segment_edges(
+    sentences: Ints, documents: Ints, size: int, shortest: int, group: int = 1
+) -> Iterator[Ints]:
+    """Consecutive segments of each text: a document, or some that follow each other as one.
+
+    The original first takes one random chunk of 65,536 tokens of each longer document, to bound its
+    memory. Here all of the text is used.
+
+    Args:
+        sentences: [S+1] token position where each sentence starts.
+        documents: [D+1] sentence index where each document starts.
+        size: Tokens a segment; the last of a text is shorter.
+        shortest: Segments of fewer tokens are left out.
+        group: Documents of a text.
+
+    Yields:
+        In parts [2 * segments] the token positions where each starts and ends, in turn.
+    """
+    count, together = len(documents) - 1, max(1, _DOCUMENTS_TOGETHER // group) * group
+    for first in range(0, count, together):
+        last = min(first + together, count)
+        bounds = np.append(documents[first:last:group], documents[last])
+        yield _cut_evenly(sentences[bounds], size, shortest)
+
+
+def _cut_evenly(bounds: Ints, size: int, shortest: int) -> Ints:
+    pieces = -(-np.diff(bounds) // size)
+    first = np.concatenate([[0], np.cumsum(pieces)])
+    within = np.arange(first[-1]) - np.repeat(first[:-1], pieces)
+    starts = np.repeat(bounds[:-1], pieces) + size * within
+    ends = np.minimum(starts + size, np.repeat(bounds[1:], pieces))
+    fit = ends - starts >= shortest
+    return np.stack([starts[fit], ends[fit]], axis=1).reshape(-1)
+
+
+# --- Padded rows with special tokens, as index arrays ---
+#
+# A layout says where in the token store each position of a batch comes from: a token position, or
+# one of the negative codes below. Filling it in is one gather.
+
+
+PAD, CLS, SEP = -1, -2, -3
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A batch before its tokens are read.
+
+    Shapes: source and segments [B, L], lengths [B].
+    """
+
+    source: Ints
+    """A token position of the store, or PAD, CLS, SEP."""
+    segments: Ints
+    """0 for [CLS] A [SEP], 1 for B [SEP], 0 for padding."""
+    lengths: Ints
+    """Cells that are no padding."""
+
+
+def layout(starts: list[Ints], ends: list[Ints], multiple: int = 8) -> Layout:
+    """Rows ``[CLS] span [SEP]`` with one span, ``[CLS] A [SEP] B [SEP]`` with two.
+
+    Args:
+        starts: One array [B] of token positions for each span.
+        ends: Their exclusive ends.
+        multiple: The width is the longest row rounded up to this, which suits vector units.
+
+    Returns:
+        The layout, padded on the right.
+    """
+    sizes = [end - start for start, end in zip(starts, ends, strict=True)]
+    lengths = np.sum(sizes, axis=0) + 1 + len(sizes)
+    width = -(-int(lengths.max()) // multiple) * multiple
+    column = np.arange(width)[None, :]
+    source = np.full((len(lengths), width), PAD, dtype=np.int64)
+    segments = np.zeros_like(source)
+    source[:, 0] = CLS
+    at = np.ones((len(lengths), 1), dtype=np.int64)
+    for which, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        past = at + size[:, None]
+        inside = (column >= at) & (column < past)
+        source = np.where(inside, start[:, None] + column - at, source)
+        source = np.where(column == past, SEP, source)
+        segments = np.where((column >= at) & (column <= past), which, segments)
+        at = past + 1
+    return Layout(source, segments, lengths)
+
+
+def fill(source: Ints, tokens: NDArray[np.int32], specials: dict[int, int]) -> Ints:
+    """Ids of a layout.
+
+    Args:
+        source: [B, L] of a layout.
+        tokens: [B, L] ids at ``maximum(source, 0)``.
+        specials: The id for each negative code.
+
+    Returns:
+        [B, L] ids.
+    """
+    ids = tokens.astype(np.int64)
+    for code, special in specials.items():
+        ids[source == code] = special
+    return ids

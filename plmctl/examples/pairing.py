@@ -1,0 +1,277 @@
+"""Sentence pairs of BERT and ALBERT: one pass of ``create_instances_from_document`` over a corpus.
+
+The procedure (google-research/bert and google-research/albert, create_pretraining_data.py) walks
+through each document on its own: collect sentences up to a target length and split them into A and
+B. Half of the time BERT replaces B by sentences of another document, putting the unused ones back,
+and ALBERT swaps A and B. Only the steps within a document depend on each other, so many documents
+advance together here, one instance a round, in NumPy. Every draw is keyed by document and round:
+how many documents advance together bounds the memory and changes nothing else.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plmctl.arrays import Bools, Ints
+from plmctl.examples.keys import Keys, below, fold, stream, uniform
+
+Records = NDArray[np.void]
+"""[instances] pairs of ``record_type``, as they are kept."""
+Decide = Callable[[Bools, Bools], tuple[Bools, Bools]]
+"""Of single-sentence chunks and the outcome of a fair coin: where B is random, and where A and B
+are swapped."""
+
+_DOCUMENT_TRIES = 10  # draws of another document before the same one is accepted, as in the source
+_TOGETHER = (1 << 18, 1 << 21)
+"""Most documents and sentences that advance together: about 100 MB. Fewer would be slower where
+documents are long, since each stretch has as many rounds as its longest document."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Where the two segments of each instance lie in the token store.
+
+    Every field has shape [instances]; starts and ends are token positions, ends exclusive.
+    """
+
+    a_start: Ints
+    a_end: Ints
+    b_start: Ints
+    b_end: Ints
+    label: Ints
+    """0: B follows A; 1: B is random, or A follows B (the convention of BERT, of ALBERT and of
+    transformers)."""
+    forced: Bools
+    """The chunk had one sentence, so that B had to be random."""
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @classmethod
+    def of(cls, records: Records) -> Self:
+        """The pairs of records."""
+        a, b = (records[name].astype(np.int64) for name in ("a_start", "b_start"))
+        return cls(
+            a,
+            a + records["a_size"],
+            b,
+            b + records["b_size"],
+            records["label"].astype(np.int64),
+            records["forced"].astype(bool),
+        )
+
+    def records(self, dtype: np.dtype[Any]) -> Records:
+        """The pairs in a few bytes each."""
+        made = np.empty(len(self), dtype)
+        made["a_start"], made["a_size"] = self.a_start, self.a_end - self.a_start
+        made["b_start"], made["b_size"] = self.b_start, self.b_end - self.b_start
+        made["label"], made["forced"] = self.label, self.forced
+        return made
+
+
+def record_type(tokens: int, seq_len: int) -> np.dtype[Any]:
+    """What a pair is kept as: 14 bytes, where the corpus has fewer than 2**32 tokens."""
+    start, size = ("<u4" if tokens < 1 << 32 else "<i8"), ("<u2" if seq_len < 1 << 16 else "<u4")
+    fields = [("a_start", start), ("b_start", start), ("a_size", size), ("b_size", size)]
+    return np.dtype([*fields, ("label", "u1"), ("forced", "?")])
+
+
+def next_sentence_pairs(
+    sentences: Ints, documents: Ints, seq_len: int, key: Keys, *, short_seq_prob: float = 0.1
+) -> Iterator[Records]:
+    """All pairs of one pass over the corpus, in corpus order, a stretch of documents at a time.
+
+    Args:
+        sentences: [S+1] token position where each sentence starts.
+        documents: [D+1] sentence index where each document starts.
+        seq_len: Length of a finished input, [CLS] and two [SEP] included.
+        key: Key of this pass; another key gives other lengths, splits and random partners.
+        short_seq_prob: Share of documents cut to a random shorter target length.
+
+    Yields:
+        Pairs, truncated so that len(A) + len(B) <= seq_len - 3, neither empty.
+    """
+    return _all(
+        (sentences, documents),
+        seq_len - 3,
+        key,
+        short_seq_prob,
+        lambda single, coin: (single | coin, np.zeros_like(coin)),
+    )
+
+
+def sentence_order_pairs(
+    sentences: Ints,
+    documents: Ints,
+    seq_len: int,
+    key: Keys,
+    *,
+    short_seq_prob: float = 0.1,
+    single: Literal["other_document", "skip"] = "other_document",
+) -> Iterator[Records]:
+    """All pairs of one pass over the corpus, as ``next_sentence_pairs``; half of them swapped.
+
+    Args:
+        sentences: [S+1] token position where each sentence starts.
+        documents: [D+1] sentence index where each document starts.
+        seq_len: Length of a finished input, [CLS] and two [SEP] included.
+        key: Key of this pass.
+        short_seq_prob: Share of documents cut to a random shorter target length.
+        single: What becomes of a chunk of one sentence. other_document: B is from another document
+            and the label is 1, as in ALBERT's code; skip: it gives no pair, so that the label is
+            about order alone, as in ALBERT's paper.
+
+    Yields:
+        Pairs, truncated so that len(A) + len(B) <= seq_len - 3, neither empty.
+    """
+    made = _all(
+        (sentences, documents),
+        seq_len - 3,
+        key,
+        short_seq_prob,
+        lambda single, coin: (single, coin & ~single),
+    )
+    return (found[~found["forced"]] if single == "skip" else found for found in made)
+
+
+def _all(
+    corpus: tuple[Ints, Ints], room: int, key: Keys, short_seq_prob: float, decide: Decide
+) -> Iterator[Records]:
+    """The pairs of one pass: A and B have at most ``room`` tokens together."""
+    kept_as = record_type(int(corpus[0][-1]), room + 3)
+    yield np.empty(0, kept_as)  # of a corpus without documents
+    for documents in _stretches(corpus[1]):
+        target = _targets(documents, room, key, short_seq_prob)
+        rounds, whose = [], []
+        for document, made in _rounds(corpus, documents, target, key, decide):
+            rounds.append(_truncate(*made, room).records(kept_as))
+            whose.append(document)
+        order = np.argsort(np.concatenate(whose), kind="stable")
+        yield np.concatenate(rounds)[order]
+
+
+def _stretches(documents: Ints) -> Iterator[Ints]:
+    """The documents, as many at a time as may advance together."""
+    count, (most, sentences) = len(documents) - 1, _TOGETHER
+    first = 0
+    while first < count:
+        last = int(np.searchsorted(documents, documents[first] + sentences, side="right")) - 1
+        last = max(first + 1, min(last, first + most, count))
+        yield np.arange(first, last)
+        first = last
+
+
+def _rounds(
+    corpus: tuple[Ints, Ints], document: Ints, target: Ints, key: Keys, decide: Decide
+) -> Iterator[tuple[Ints, tuple[Pairs, Keys]]]:
+    """Round by round, documents that are not at their end and their next pairs, not truncated.
+
+    Args:
+        corpus: Where sentences and documents start.
+        document: [N] those that advance together, in order.
+        target: [N] tokens of A and B together.
+        key: Of the pass.
+        decide: Which pairs are random or swapped.
+
+    Yields:
+        [n] documents; pairs, and the keys of their other draws.
+    """
+    sentences, documents = corpus
+    at, end, round_ = documents[document], documents[document + 1], 0
+    while len(document):  # a round takes at least one sentence of each document
+        draws = fold(key, stream("pairs"), document, round_)
+        chunk_end = _reach(sentences, at, target, end)
+        size = chunk_end - at
+        split = at + np.where(size == 1, 1, 1 + below(fold(draws, 0), np.maximum(size - 1, 1)))
+        random, swapped = decide(size == 1, uniform(fold(draws, 1)) < 0.5)
+        b_start, b_end = split.copy(), chunk_end.copy()
+        wanted = target - (sentences[split] - sentences[at])
+        b_start[random], b_end[random] = _elsewhere(
+            sentences, documents, document[random], wanted[random], draws[random]
+        )
+        pairs = Pairs(
+            sentences[np.where(swapped, b_start, at)],
+            sentences[np.where(swapped, b_end, split)],
+            sentences[np.where(swapped, at, b_start)],
+            sentences[np.where(swapped, split, b_end)],
+            (random | swapped).astype(np.int64),
+            size == 1,
+        )
+        yield document, (pairs, draws)
+        at = np.where(random, split, chunk_end)  # sentences that a random B displaced come again
+        going_on = at < end
+        at, end, document, target = (x[going_on] for x in (at, end, document, target))
+        round_ += 1
+
+
+def _targets(documents: Ints, room: int, key: Keys, short_seq_prob: float) -> Ints:
+    """The target length of each document: drawn once a document and pass, not once an instance."""
+    draws = fold(key, stream("target"), documents)
+    short = uniform(fold(draws, 0)) < short_seq_prob
+    return np.where(short, 2 + below(fold(draws, 1), room - 1), room)
+
+
+def _reach(sentences: Ints, start: Ints, tokens: Ints, limit: Ints) -> Ints:
+    """The end of the shortest run of whole sentences from ``start`` with at least ``tokens``.
+
+    Bisection from ``start`` on: a search through all sentences misses the cache at every step.
+    """
+    wanted = sentences[start] + tokens
+    low, high = start + 1, np.minimum(limit, start + np.maximum(tokens, 1))  # no sentence is empty
+    while (low < high).any():
+        middle = (low + high) >> 1
+        short = sentences[middle] < wanted
+        low = np.where(short, np.minimum(middle + 1, high), low)
+        high = np.where(short, high, middle)
+    return low
+
+
+def _elsewhere(
+    sentences: Ints, documents: Ints, document: Ints, wanted: Ints, draws: Keys
+) -> tuple[Ints, Ints]:
+    """Sentences [start, end) of a random other document, at least ``wanted`` tokens of them."""
+    other = document.copy()
+    for attempt in range(_DOCUMENT_TRIES):
+        again = np.flatnonzero(other == document)
+        other[again] = below(fold(draws[again], 2, attempt), len(documents) - 1)
+    start = documents[other] + below(fold(draws, 3), documents[other + 1] - documents[other])
+    return start, _reach(sentences, start, wanted, documents[other + 1])
+
+
+def _truncate(pairs: Pairs, draws: Keys, room: int) -> Pairs:
+    """Take single tokens off the longer segment (B on ties) until the pair fits.
+
+    How many each side loses follows from the lengths; each lost token comes from the front or the
+    back with probability one half, so the number lost in front is binomial.
+    """
+    a, b = pairs.a_end - pairs.a_start, pairs.b_end - pairs.b_start
+    excess = np.maximum(a + b - room, 0)
+    until_equal = np.minimum(excess, np.abs(a - b))
+    rest = excess - until_equal  # from here on they take turns, B first
+    cut_a = np.where(a > b, until_equal, 0) + rest // 2
+    cut_b = np.where(a > b, 0, until_equal) + (rest + 1) // 2
+    front_a, front_b = _heads(cut_a, fold(draws, 4)), _heads(cut_b, fold(draws, 5))
+    return Pairs(
+        pairs.a_start + front_a,
+        pairs.a_end - (cut_a - front_a),
+        pairs.b_start + front_b,
+        pairs.b_end - (cut_b - front_b),
+        pairs.label,
+        pairs.forced,
+    )
+
+
+def _heads(tosses: Ints, draws: Keys) -> Ints:
+    """How many of so many tosses of a fair coin are heads: a bit of a random word is a toss."""
+    heads = np.zeros_like(tosses)
+    left, word = np.flatnonzero(tosses), 0
+    while len(left):
+        wanted = np.minimum(tosses[left] - 64 * word, 64)
+        bits = fold(draws[left], word) >> (64 - wanted).astype(np.uint64)
+        heads[left] += np.bitwise_count(bits)
+        word += 1
+        left = left[tosses[left] > 64 * word]
+    return heads

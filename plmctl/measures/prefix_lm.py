@@ -1,0 +1,19 @@
+"""Prefix language modeling: loss, perplexity and accuracy of what follows a fixed beginning."""
+
+from typing import Any, Literal
+
+from plmctl.evaluation.model import EvaluatedModel
+from plmctl.measures.base import TextMeasureConfig, score_text
+from plmctl.objectives.base import get_objective
+
+
+class Config(TextMeasureConfig):
+    """Loss, perplexity and accuracy of the rest of a text, given a beginning of random length."""
+
+    name: Literal["prefix_lm"] = "prefix_lm"
+
+
+def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
+    """See ``base.score_text``; without the z-loss."""
+    objective = get_objective("prefix_lm").Config(name="prefix_lm", z_loss=0.0)
+    return score_text(config, objective, subject)

@@ -1,0 +1,411 @@
+"""Opening a model folder: its config, its weights, and what becomes of a head for other labels.
+
+transformers draws at random what a file of weights lacks, leaves out what has no place in the
+network, and only logs both. Here each is an error, but for heads: those of another task may be in
+the file, and those that a command creates may be missing from it. ``load_network`` is the one
+function of plmctl that reads weights.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils.hub import cached_file
+
+from plmctl.errors import ConfigError, DataError
+
+# --- The config of a folder, plmctl's own networks among them ---
+
+
+_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")
+
+
+def config_of(source: str) -> PreTrainedConfig:
+    """The config of a model folder or Hub id.
+
+    Raises:
+        DataError: It cannot be read, or is of no known kind of model.
+    """
+    _register_own_networks()
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(source)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"{source}: its config.json cannot be used: {said}", "copy or export the folder again"
+        ) from error
+    return config
+
+
+def longest_input(config: PreTrainedConfig) -> int | None:
+    """Tokens that a network has positions for; None: any number (T5, ELMo).
+
+    RoBERTa counts its positions from after its padding id.
+    """
+    from plmctl.models.heads.classification import PooledConfig
+
+    whole: Any = config
+    inner = getattr(whole, "encoder", None)
+    if isinstance(whole, PooledConfig):
+        return longest_input(whole.of_encoder())
+    if isinstance(inner, PreTrainedConfig):  # a tagger on a mix of layers
+        return longest_input(inner)
+    rows = getattr(whole, "max_position_embeddings", None)
+    if rows is None:
+        return None
+    unused = int(whole.pad_token_id or 0) + 1 if whole.model_type in _AFTER_PADDING else 0
+    return int(rows) - unused
+
+
+def refuse_longer(model: str, asked: int, key: str) -> None:
+    """Refuse inputs that are longer than a network has positions for.
+
+    Args:
+        model: A model folder or Hub id.
+        asked: Tokens, special ones included.
+        key: The key of the config that asks for them.
+
+    Raises:
+        ConfigError: They are too many.
+    """
+    longest = longest_input(config_of(model))
+    if longest is not None and asked > longest:
+        raise ConfigError(
+            f"{key}: {asked:,} tokens, but {model} has positions for {longest:,}",
+            f"{longest} at most; what is longer is cut, or read in windows",
+        )
+
+
+def _register_own_networks() -> None:
+    """Import them, which makes transformers' Auto classes know them."""
+    from plmctl.models.elmo import (
+        ElmoForTokenClassification,  # noqa: F401
+        ElmoModel,  # noqa: F401
+    )
+    from plmctl.models.heads.classification import PooledConfig  # noqa: F401
+    from plmctl.models.heads.tagging import MixedConfig  # noqa: F401
+
+
+# --- The weights of a folder, all of them ---
+
+
+NewHeads = Callable[[str], None]
+"""Is given one line about the heads that a command creates."""
+
+_LISTED = 8
+
+
+# Masks that earlier versions of transformers saved as if they were weights.
+_BUFFERS = (".masked_bias", ".attn.bias", "position_ids", "token_type_ids")
+
+
+_POOLER = "pooler."
+
+_UNREADABLE = (
+    OSError, ValueError, KeyError, RuntimeError, SafetensorError, pickle.UnpicklingError, EOFError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A network from a folder.
+
+    Attributes:
+        network: In float32, in evaluation mode.
+        fresh: Parameters of heads with random weights: the folder lacks them, or has them in
+            another shape.
+    """
+
+    network: Any
+    fresh: tuple[str, ...]
+
+
+def load_network(
+    cls: Any,
+    source: str,
+    *,
+    new_heads: NewHeads | None = None,
+    pooler_used: bool = True,
+    **options: Any,
+) -> Loaded:
+    """A network with the weights of a folder, in float32.
+
+    Args:
+        cls: A class of transformers or of plmctl, or an Auto class.
+        source: A model folder or Hub id.
+        new_heads: Called with the heads that the folder lacks, which get random weights: parameters
+            outside the encoder, and its pooler. None: the folder has to have them all.
+        pooler_used: False: it does not matter whether the folder has a pooler.
+        **options: Of ``from_pretrained``: a config, or changes to the folder's.
+
+    Raises:
+        DataError: The weights cannot be read; tensors are missing, have no place in the network, or
+            have another shape than config.json says; or the folder's tokenizer has ids without an
+            embedding. The message names the tensors.
+    """
+    try:
+        network, info = cls.from_pretrained(
+            source,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **options,
+        )
+    except _UNREADABLE as error:
+        raise DataError(
+            f"{source}: the model cannot be loaded: {_first_line(error)}",
+            "the folder is damaged or incomplete: copy or export it again",
+        ) from error
+    wrong_shape = {name: sizes for name, *sizes in info["mismatched_keys"]}
+    missing = set(info["missing_keys"])
+    if not pooler_used:
+        missing = {name for name in missing if not _inside(network, name).startswith(_POOLER)}
+    creates = new_heads is not None
+    heads = {name for name in missing | set(wrong_shape) if creates and _is_head(network, name)}
+    declared = _declared(network, source) if missing & heads else frozenset()
+    lacking = (missing - heads) | (missing & declared)
+    extra = [name for name in info["unexpected_keys"] if not _may_be_left_out(network, name)]
+    misshapen = {name: sizes for name, sizes in wrong_shape.items() if name not in heads}
+    _refuse(source, type(network).__name__, lacking, extra, misshapen)
+    _check_vocabulary(network, source)
+    if heads:
+        tell_or_refuse(source, network, _modules(network, heads), new_heads)
+    return Loaded(network, tuple(sorted(heads)))
+
+
+def tell_or_refuse(
+    source: str, network: PreTrainedModel, names: Sequence[str], new_heads: NewHeads | None
+) -> None:
+    """Tell of heads that a folder lacks, or refuse the folder.
+
+    Args:
+        source: The folder or Hub id.
+        network: Whose heads they are.
+        names: Of their modules or tensors.
+        new_heads: Called with them; None: the folder has to have them.
+
+    Raises:
+        DataError: It has not.
+    """
+    if new_heads is None:
+        _refuse(source, type(network).__name__, set(names), [], {})
+    else:
+        new_heads(f"{source}: new, with random weights: {', '.join(names)}")
+
+
+def _refuse(
+    source: str,
+    network: str,
+    lacking: set[str],
+    extra: Sequence[str],
+    misshapen: dict[str, list[Any]],
+) -> None:
+    problems = []
+    if lacking:
+        problems.append(f"{_tensors(lacking)} of {network} missing: {_listed(lacking)}")
+    if extra:
+        problems.append(
+            f"{_tensors(extra)} with no place in the network that config.json describes: "
+            f"{_listed(extra)}"
+        )
+    if misshapen:
+        shapes = [
+            f"{name} (file {_shape(there)}, config.json {_shape(asked)})"
+            for name, (there, asked) in misshapen.items()
+        ]
+        problems.append(f"{_tensors(shapes)} of the wrong shape: {_listed(shapes)}")
+    if problems:
+        raise DataError(
+            f"{source}: the weights do not fit the model: {'; '.join(problems)}",
+            "the folder is incomplete, or its config.json belongs to another model: copy or export "
+            "it again, or train the model again",
+        )
+
+
+def _inside(network: PreTrainedModel, name: str) -> str:
+    """The name of a parameter within the base model; empty for one of a head."""
+    prefix = f"{network.base_model_prefix}."
+    if network.base_model is network:  # the base model itself, or T5, whose head is inside
+        return name.removeprefix(prefix)
+    return name.removeprefix(prefix) if name.startswith(prefix) else ""
+
+
+def _is_head(network: PreTrainedModel, name: str) -> bool:
+    """Whether a parameter belongs to a head; a pooler does, though it is in the base model."""
+    inside = _inside(network, name)
+    return not inside or inside.startswith(_POOLER)
+
+
+def _may_be_left_out(network: PreTrainedModel, name: str) -> bool:
+    """Whether a tensor of the file that the network has no place for is none of the encoder's."""
+    prefix = f"{network.base_model_prefix}."
+    inside = name.removeprefix(prefix)
+    first = inside.partition(".")[0]
+    of_encoder = name.startswith(prefix) or first in dict(network.base_model.named_children())
+    return not of_encoder or inside.startswith(_POOLER) or name.endswith(_BUFFERS)
+
+
+def _declared(network: PreTrainedModel, source: str) -> frozenset[str]:
+    """Parameters of the class that the folder says its weights are of, where that is known here."""
+    config = config_of(source)
+    name = (config.architectures or [""])[0]
+    for base in type(network).__mro__:
+        declared: Any = vars(sys.modules[base.__module__]).get(name)
+        if isinstance(declared, type) and issubclass(declared, PreTrainedModel):
+            with torch.device("meta"):
+                return frozenset(declared(config).state_dict())
+    return frozenset()
+
+
+def _modules(network: PreTrainedModel, names: set[str]) -> list[str]:
+    """The outermost modules of which all parameters are among ``names``."""
+    found: list[str] = []
+    parameters = [name for name, _ in network.named_parameters()]  # tied ones once
+    for prefix, _ in network.named_modules():
+        inside = {name for name in parameters if name.startswith(f"{prefix}.")}
+        covered = any(f"{prefix}.".startswith(f"{one}.") for one in found)
+        if inside and inside <= names and not covered:
+            found.append(prefix)
+    loose = {n for n in names if not any(n.startswith(f"{one}.") for one in found)}
+    return [*found, *sorted(loose)]
+
+
+def _check_vocabulary(network: PreTrainedModel, source: str) -> None:
+    """Refuse a tokenizer with more ids than embeddings; fewer are fine (T5's rows are padded)."""
+    if network.config.model_type == "elmo":  # reads characters
+        return
+    path = cached_file(source, "tokenizer.json", _raise_exceptions_for_missing_entries=False)
+    if path is None:
+        return
+    try:
+        saved = json.loads(Path(path).read_text(encoding="utf-8"))
+        vocab, added = saved["model"]["vocab"], saved["added_tokens"]
+        ids = vocab.values() if isinstance(vocab, dict) else range(len(vocab))
+        largest = max(-1, *ids, *(token["id"] for token in added))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: not a tokenizer: {_first_line(error)}", "copy or train it again"
+        ) from error
+    table: Any = network.get_input_embeddings()
+    if largest >= table.num_embeddings:
+        raise DataError(
+            f"{source}: the tokenizer has ids up to {largest:,}, and the model has embeddings for "
+            f"{table.num_embeddings:,}",
+            "put the tokenizer into the folder that the model was trained with",
+        )
+
+
+def _tensors(names: Sequence[str] | set[str]) -> str:
+    return f"{len(names)} tensor{'' if len(names) == 1 else 's'}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    several = sorted(names)
+    more = len(several) - _LISTED
+    return ", ".join(several[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _shape(size: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, size))}]"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+# --- Continuing from a finetuned folder: what becomes of a head that was made for other labels ---
+#
+# A head is kept where it was made for the same labels, its rows in their new order. For other
+# labels its last layer starts from random weights, as where MNLI's network is finetuned for RTE.
+
+
+_DEVIATION = 0.02
+
+_WITH_LABELS = ("ForSequenceClassification", "ForTokenClassification")
+
+
+def load_with_labels(
+    cls: Any, model: str, config: Any, new_heads: NewHeads | None
+) -> tuple[Any, list[str]]:
+    """A pretrained network with a head for the labels of ``config``, in float32.
+
+    Args:
+        cls: Of transformers, with a head.
+        model: A model folder or Hub id.
+        config: The network's, with ``id2label`` as it is to be.
+        new_heads: Called with new heads; None: the folder's own head is used.
+
+    Returns:
+        The network, and the modules whose weights the folder does not have, by name.
+
+    Raises:
+        DataError: As ``load_network``.
+    """
+    loaded = load_network(cls, model, config=config, new_heads=new_heads)
+    made, below = loaded.network, f"{loaded.network.base_model_prefix}."
+    # In an order: they are drawn one after the other, and a set's differs from process to process.
+    fresh = sorted({name.rpartition(".")[0] for name in loaded.fresh})
+    before: Any = config_of(model)
+    had = list((before.id2label or {}).values())
+    names = list(config.id2label.values())
+    last = _last_layer(made, below)
+    same = made_for(before) in ("", type(made).__name__)
+    if last is None or last[0] in fresh or config.num_labels == 1 or (same and had == names):
+        return made, fresh
+    name, layer = last
+    if same and set(had) == set(names):
+        _reorder(layer, [had.index(label) for label in names])
+        return made, fresh
+    # Not by the network's own function, which passes over what was loaded.
+    nn.init.normal_(layer.weight, std=getattr(config, "initializer_range", _DEVIATION))
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return made, [*fresh, name]
+
+
+def made_for(config: Any) -> str:
+    """The class that a folder's weights were saved from; empty where it does not say."""
+    return str((config.architectures or [""])[0])
+
+
+def new_head_message(model: str, labels: tuple[str, ...]) -> str | None:
+    """What to tell of a finetuned folder whose head does not go on; None: nothing."""
+    before: Any = config_of(model)
+    if not made_for(before).endswith(_WITH_LABELS):
+        return None
+    had = list((before.id2label or {}).values())
+    if set(had) == set(labels or ("score",)):
+        return None
+    return f"{model} has a head for {_label_list(had)}: a new one begins for {_label_list(labels)}"
+
+
+def _last_layer(made: Any, below: str) -> tuple[str, Any] | None:
+    """The linear layer that gives the labels."""
+    found = [
+        (name, module)
+        for name, module in made.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith(below)
+    ]
+    return found[-1] if found else None
+
+
+@torch.no_grad()
+def _reorder(layer: nn.Linear, order: list[int]) -> None:
+    layer.weight.copy_(layer.weight[order].clone())
+    if layer.bias is not None:
+        layer.bias.copy_(layer.bias[order].clone())
+
+
+def _label_list(labels: Any) -> str:
+    shown = list(labels) or ["a number"]
+    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")

@@ -1,0 +1,355 @@
+"""Losses, summed over their targets: the caller divides by the global count of targets.
+
+A micro-batch's own count never divides anything. Sums are in nats and in float32. The first
+section has what the objectives and ``Network`` call; then come the loss without stored logits
+(``Projection``), T5's z-loss, ELMo's sampled softmax, and the losses of labelled texts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, linear
+
+from plmctl.models.batch import IGNORE
+
+# --- Cross-entropy of the terms of a loss ---
+
+
+def cross_entropy_sums(
+    logits: Mapping[str, Tensor | Projection], targets: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Cross-entropy summed over the targets of each part, in nats and in float32.
+
+    Args:
+        logits: A part's logits, [..., classes], or what they would be made of.
+        targets: A part's classes, [...], IGNORE where nothing is asked.
+
+    Returns:
+        One scalar a part.
+    """
+    return {part: _cross_entropy_sum(logits[part], target) for part, target in targets.items()}
+
+
+def sums_with_penalty(
+    logits: Tensor | Projection, targets: Tensor, z_loss: float
+) -> tuple[Tensor, Tensor]:
+    """As ``cross_entropy_and_z``, also of logits that are not computed as a whole."""
+    if isinstance(logits, Projection):
+        if logits.is_large:
+            return logits.losses(targets, z_loss)
+        logits = logits.logits()
+    return cross_entropy_and_z(logits, targets, z_loss)
+
+
+def _cross_entropy_sum(logits: Tensor | Projection, targets: Tensor) -> Tensor:
+    if isinstance(logits, Projection):
+        if logits.is_large:
+            return logits.losses(targets)[0]
+        logits = logits.logits()
+    return cross_entropy(
+        logits.flatten(0, -2).float(), targets.flatten(), ignore_index=IGNORE, reduction="sum"
+    )
+
+
+def score_sums(logits: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``cross_entropy_sums``, and ``<part>/correct``: how many targets the largest logit names."""
+    sums = cross_entropy_sums(logits, targets)
+    for part, target in targets.items():
+        hits = (logits[part].argmax(-1) == target) & (target != IGNORE)
+        sums[f"{part}/correct"] = hits.sum().to(torch.float32)
+    return sums
+
+
+# --- Cross-entropy of an output layer, some rows at a time: the logits need not exist ---
+#
+# The logits of a batch, [N, V], are the largest tensor of a small model's step, and PyTorch keeps
+# three of their size: the logits, their log-softmax and its gradient. Here a few hundred rows at a
+# time have their logits, their loss and at once the gradient of it, in one buffer. The sums are the
+# same; only the order of their additions differs.
+
+
+# Fewer logits than this fit where they are, and PyTorch's own loss is as fast.
+_WORTH_IT = 1 << 24
+
+
+# Rows at a time: the weight's gradient is added to once a chunk, which costs as much as H rows.
+_FEWEST_ROWS = 256
+
+
+_FEWEST_ON_A_GPU = 4096  # logits of 1 GB at most; fewer kernels, and less to compile
+
+
+@dataclass(frozen=True)
+class Projection:
+    """An output layer and what it is given: logits that have not been computed.
+
+    Attributes:
+        hidden: [..., H].
+        layer: From H to V, with or without a bias.
+    """
+
+    hidden: Tensor
+    layer: nn.Linear
+
+    def logits(self) -> Tensor:
+        """[..., V]."""
+        return cast(Tensor, self.layer(self.hidden))
+
+    def losses(self, targets: Tensor, z_loss: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Sums over the targets, in float32: -log p(target), and ``z_loss`` * log(Z)^2.
+
+        Z is the sum of the exponentiated logits. The second sum carries no gradient of its own: the
+        first one has that of both, so that the two are to be added with equal weight, as they are.
+
+        Args:
+            targets: [...] classes, IGNORE where nothing is asked.
+            z_loss: Weight of the penalty.
+        """
+        hidden_NH, layer = self.hidden.flatten(0, -2), self.layer
+        apply: Any = _ProjectedLosses.apply
+        losses: tuple[Tensor, Tensor] = apply(
+            hidden_NH, layer.weight, layer.bias, targets.flatten(), z_loss
+        )
+        return losses
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the loss in pieces is better than logits; PyTorch's is as fast for few."""
+        if type(self.layer) is not nn.Linear:  # an adapter's computes something else
+            return False
+        return self.hidden[..., 0].numel() * self.layer.out_features >= _WORTH_IT
+
+
+class _ProjectedLosses(torch.autograd.Function):
+    """The gradient is computed with the loss, for a factor of 1, while the logits are there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_NH: Tensor,
+        weight_VH: Tensor,
+        bias_V: Tensor | None,
+        targets_N: Tensor,
+        z_loss: float,
+    ) -> tuple[Tensor, Tensor]:
+        kind = hidden_NH.device.type
+        lowered = torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if lowered else weight_VH.dtype
+        with torch.autocast(kind, enabled=False):
+            losses, *gradients = _losses_and_gradients(
+                hidden_NH, weight_VH, bias_V, targets_N, (z_loss, dtype)
+            )
+        ctx.save_for_backward(*gradients)
+        entropy, penalty = losses.unbind()
+        ctx.mark_non_differentiable(penalty)
+        return entropy, penalty
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, factor: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        # In place: PyTorch refuses a second backward through the same graph, as it should.
+        made = (None if g is None else g.mul_(factor) for g in ctx.saved_tensors)
+        return *made, None, None
+
+
+def _losses_and_gradients(
+    hidden_NH: Tensor,
+    weight_VH: Tensor,
+    bias_V: Tensor | None,
+    targets_N: Tensor,
+    how: tuple[float, torch.dtype],
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Both sums [2], and the gradients of their sum: [N, H], [V, H] and [V].
+
+    Args:
+        hidden_NH: What the layer is given.
+        weight_VH: Of the layer.
+        bias_V: Of the layer.
+        targets_N: Classes, or IGNORE.
+        how: Weight of the penalty, and what products are computed in.
+    """
+    z_loss, dtype = how
+    d_hidden_NH = torch.empty_like(hidden_NH)
+    d_weight_VH = torch.zeros_like(weight_VH)
+    d_bias_V = None if bias_V is None else torch.zeros_like(bias_V)
+    wide = torch.promote_types(dtype, torch.float32)
+    losses = hidden_NH.new_zeros(2, dtype=wide)
+    low_VH, low_V = weight_VH.to(dtype), None if bias_V is None else bias_V.to(dtype)
+    asked_N = targets_N != IGNORE
+    targets_N = targets_N.clamp_min(0)[:, None]
+    fewest = _FEWEST_ROWS if hidden_NH.device.type == "cpu" else _FEWEST_ON_A_GPU
+    rows = max(fewest, hidden_NH.shape[1])
+    for first in range(0, len(hidden_NH), rows):
+        some = slice(first, first + rows)
+        low_RH = hidden_NH[some].to(dtype)
+        logits_RV = linear(low_RH, low_VH, low_V).to(wide)
+        asked_R1 = asked_N[some, None].to(wide)
+        sums, d_logits_RV = _loss_in_place(logits_RV, targets_N[some], asked_R1, z_loss)
+        losses += sums
+        if d_bias_V is not None:
+            d_bias_V += d_logits_RV.sum(0)
+        d_low_RV = d_logits_RV.to(dtype)
+        d_hidden_NH[some] = d_low_RV @ low_VH
+        if dtype == d_weight_VH.dtype:
+            d_weight_VH.addmm_(d_low_RV.t(), low_RH)
+        else:
+            d_weight_VH += d_low_RV.t() @ low_RH
+    return losses, d_hidden_NH, d_weight_VH, d_bias_V
+
+
+def _loss_in_place(
+    logits_RV: Tensor, targets_R1: Tensor, asked_R1: Tensor, z_loss: float
+) -> tuple[Tensor, Tensor]:
+    """Both sums [2] of some rows, and the gradient of their sum in the place of the logits.
+
+    Args:
+        logits_RV: Overwritten.
+        targets_R1: Classes.
+        asked_R1: 1 where there is a target, else 0.
+        z_loss: Weight of the penalty.
+    """
+    target_R1, largest_R1 = logits_RV.gather(-1, targets_R1), logits_RV.amax(-1, keepdim=True)
+    d_logits_RV = logits_RV.sub_(largest_R1).exp_()  # once: it is the dearest of these
+    total_R1 = d_logits_RV.sum(-1, keepdim=True)
+    log_z_R1 = largest_R1 + total_R1.log()
+    entropy = ((log_z_R1 - target_R1) * asked_R1).sum()
+    penalty = z_loss * (log_z_R1.square() * asked_R1).sum()
+    # The softmax, with the penalty's factor, less 1 at the target.
+    factor_R1 = asked_R1 / total_R1
+    d_logits_RV.mul_(factor_R1 * (1 + 2 * z_loss * log_z_R1) if z_loss else factor_R1)
+    d_logits_RV.scatter_add_(-1, targets_R1, -asked_R1)
+    return torch.stack([entropy, penalty]), d_logits_RV
+
+
+# --- T5's penalty on the softmax's normalizer ---
+
+
+def cross_entropy_and_z(
+    logits: Tensor, targets: Tensor, coefficient: float
+) -> tuple[Tensor, Tensor]:
+    """Sums over all targets, in float32: -log p(target), and coefficient * log(Z)^2.
+
+    Z is the sum of the exponentiated logits; the penalty keeps its logarithm near zero, which holds
+    logits in bf16's exact range. Source: mesh_tensorflow, layers.py
+    (``softmax_cross_entropy_with_logits``, z_loss = 1e-4).
+
+    Args:
+        logits: [K, V].
+        targets: [K], IGNORE where nothing is asked.
+        coefficient: Of the penalty.
+    """
+    wide = logits.float()
+    log_z = wide.logsumexp(-1)
+    asked = targets != IGNORE
+    right = wide.gather(-1, targets.clamp_min(0)[:, None]).squeeze(-1)
+    nats = (log_z - right).where(asked, 0)
+    return nats.sum(), coefficient * log_z.where(asked, 0).square().sum()
+
+
+# --- Sampled softmax: the true word and a sample of others (Jean et al., 2015; ELMo) ---
+
+
+def sampled_logits(
+    hidden_NH: Tensor, head: nn.Linear, targets_N: Tensor, candidates_S: Tensor, tries: Tensor
+) -> Tensor:
+    """Logits whose class 0 is the true word, the others the candidates.
+
+    As TensorFlow's ``sampled_softmax_loss``: from every logit the log of the count that the sampler
+    is expected to give is taken away, and a candidate that is the true word is left out.
+
+    Args:
+        hidden_NH: What the head takes.
+        head: [V, H]; ids sorted by frequency.
+        targets_N: True words.
+        candidates_S: Distinct words of ``objectives.bilm.log_uniform``.
+        tries: How many draws it took, a scalar.
+
+    Returns:
+        [N, 1 + S] in float32.
+    """
+    log_count_N, log_count_S = (
+        _log_expected(ids, tries, head.out_features) for ids in (targets_N, candidates_S)
+    )
+    true_N = (hidden_NH * head.weight[targets_N]).sum(-1) + head.bias[targets_N]
+    other_NS = nn.functional.linear(hidden_NH, head.weight[candidates_S], head.bias[candidates_S])
+    hit_NS = candidates_S == targets_N[:, None]
+    other_NS = (other_NS.float() - log_count_S).masked_fill(hit_NS, -math.inf)
+    return torch.cat([(true_N.float() - log_count_N)[:, None], other_NS], dim=-1)
+
+
+def _log_expected(ids: Tensor, tries: Tensor, size: int) -> Tensor:
+    """Log of the chance that a word is among the candidates after so many draws."""
+    ids = ids.double()
+    chance = ((ids + 2) / (ids + 1)).log() / math.log(size + 1)
+    return (-torch.expm1(tries.double() * torch.log1p(-chance))).log().float()
+
+
+# --- Losses of labelled texts ---
+
+
+def single_label_sum(
+    logits: Tensor, targets: Tensor, weights: Tensor | None = None, smoothing: float = 0.0
+) -> Tensor:
+    """Cross-entropy of one class a row, in nats.
+
+    Args:
+        logits: [B, C].
+        targets: [B] classes.
+        weights: [C] what a target of each class counts for. They multiply losses and leave the
+            count of targets alone.
+        smoothing: Share of the target that is spread evenly over all classes.
+    """
+    losses = cross_entropy(logits.float(), targets, reduction="none", label_smoothing=smoothing)
+    return (losses if weights is None else losses * weights[targets]).sum()
+
+
+def multi_label_sum(
+    logits: Tensor, targets: Tensor, weights: Tensor | None = None, smoothing: float = 0.0
+) -> Tensor:
+    """Binary cross-entropy of every label, in nats; each label of each row is a target.
+
+    Args:
+        logits: [B, C].
+        targets: [B, C], 1.0 where a row has the label.
+        weights: [C, 2] what a target counts for: the label is absent, it is there.
+        smoothing: As in ``single_label_sum``, of two classes.
+    """
+    soft = targets * (1 - smoothing) + smoothing / 2
+    losses = binary_cross_entropy_with_logits(logits.float(), soft, reduction="none")
+    if weights is not None:
+        losses = losses * torch.where(targets > 0.5, weights[:, 1], weights[:, 0])
+    return losses.sum()
+
+
+def squared_error_sum(logits: Tensor, targets: Tensor) -> Tensor:
+    """Squared differences of logits [B, 1] to targets [B]."""
+    return (logits.float().squeeze(-1) - targets).square().sum()
+
+
+def next_token_sums(
+    logits: Tensor, ids: Tensor, cells: Tensor, counts: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The language model of texts: a text's mean over its own tokens, summed over texts.
+
+    So GPT-1's loss is averaged: a long text counts for as much as a short one.
+
+    Args:
+        logits: [K, V] at every token that has a next one.
+        ids: [S, L].
+        cells: [K] where these tokens stand in the flattened ids.
+        counts: [S] how many of them a text has.
+
+    Returns:
+        The cross-entropies in nats, and the shares of right first guesses.
+    """
+    targets, text = ids.flatten()[cells + 1], cells // ids.shape[1]
+    losses = cross_entropy(logits.float(), targets, reduction="none")
+    hits = (logits.argmax(-1) == targets).float()
+    return (losses / counts[text]).sum(), (hits / counts[text]).sum()

@@ -1,0 +1,172 @@
+"""A transformers model behind one forward: the module that is wrapped for several devices.
+
+``Network`` calls a family's forward, so that heads run where there is a target and nowhere else.
+``RecurrentState`` is what a network with a state (ELMo) keeps from one step to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from plmctl.models.batch import Rows
+from plmctl.models.losses import Projection, cross_entropy_sums, sums_with_penalty
+
+Forward = Callable[..., dict[str, Tensor]]
+"""``forward(model, **inputs)``: the logits of each part of the loss.
+
+A language model's takes ``project``, a function of hidden states and output layer that gives what
+stands for the logits.
+"""
+
+
+class Network(nn.Module):
+    """Calls a family's forward, so that heads run where there is a target and nowhere else.
+
+    The model keeps its own class and weights: what is saved is an ordinary transformers model.
+
+    Attributes:
+        carried: The state of a recurrent network's rows between steps; empty for others.
+    """
+
+    def __init__(self, model: PreTrainedModel, forward: Forward) -> None:
+        super().__init__()
+        self.model = model
+        self._forward = forward
+        self._compiled: Callable[..., dict[str, Tensor]] | None = None
+        self.carried = RecurrentState()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether it is compiled, or will be at the next forward that trains."""
+        return self._compiled is not None
+
+    def compile(self, **options: Any) -> None:
+        """Let ``torch.compile`` have what is between inputs and losses, while training.
+
+        Wrappers, autocast, the state of rows and the seeds of draws stay outside, so that nothing
+        in it changes from step to step but tensors. Module names stay as they are.
+
+        Args:
+            **options: Of ``torch.compile``.
+        """
+        self._compiled = torch.compile(self._run, **options)
+
+    def forward(
+        self,
+        *,
+        rows: Rows | None = None,
+        loss_on: Mapping[str, Tensor] | None = None,
+        z_loss: float = 0.0,
+        **inputs: Tensor,
+    ) -> dict[str, Tensor]:
+        """Logits of each part of the loss, or with ``loss_on`` the summed losses themselves.
+
+        The loss is computed in here because a wrapper for several devices may have the output layer
+        whole only meanwhile, and because all logits at once would be the largest tensor of a step.
+
+        Args:
+            rows: Whose state to go on from, and to keep; None: every row begins anew.
+            loss_on: The targets of each part, of a language model without a state; see
+                ``cross_entropy_sums``.
+            z_loss: With them: weight of the penalty that is the part "z_loss".
+            **inputs: As the family's forward takes them. A recurrent one takes ``state`` and gives
+                it back among its logits.
+        """
+        run = self._compiled if self._compiled is not None and self.training else self._run
+        if loss_on is not None:
+            return run(inputs, loss_on, z_loss)
+        if rows is not None and (state := self.carried.take(rows)) is not None:
+            inputs["state"] = state
+        logits = run(inputs)
+        after = logits.pop("state", None)
+        if rows is not None and after is not None:
+            self.carried.put(rows, after)
+        return logits
+
+    def _run(
+        self,
+        inputs: Mapping[str, Tensor],
+        targets: Mapping[str, Tensor] | None = None,
+        z_loss: float = 0.0,
+    ) -> dict[str, Tensor]:
+        """Logits, or losses where there are targets."""
+        if targets is None:
+            return self._forward(self.model, **inputs)
+        made = self._forward(self.model, project=Projection, **inputs)
+        if not z_loss:
+            return cross_entropy_sums(made, targets)
+        entropy, penalty = sums_with_penalty(made["lm"], targets["lm"], z_loss)
+        return {"lm": entropy, "z_loss": penalty}
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Run another text meanwhile (validation), without touching the state of this one.
+
+        A compiled network runs as it was before: other shapes would be compiled for one text.
+        """
+        kept, compiled = self.carried, self._compiled
+        self.carried, self._compiled = RecurrentState(), None
+        try:
+            yield
+        finally:
+            self.carried, self._compiled = kept, compiled
+
+
+# --- Recurrent state from one step's window to the next, one slot per row of the step ---
+
+
+class RecurrentState:
+    """The state of every row of a step.
+
+    A process writes the rows that it computes; ``share`` brings all of them together. It is no
+    buffer of the network, since those are copied from the first process to the others.
+
+    Attributes:
+        slots: [rows, ...], or None before the first window.
+    """
+
+    def __init__(self, slots: Tensor | None = None) -> None:
+        self.slots = slots
+        self._mine: tuple[int, int] | None = None
+
+    def take(self, rows: Rows) -> Tensor | None:
+        """A copy of the rows' state; None where nothing was put yet: the network begins anew."""
+        if self.slots is None or len(self.slots) != rows.of:
+            return None
+        return self.slots[rows.first : rows.stop].clone()
+
+    def put(self, rows: Rows, state: Tensor) -> None:
+        """Keep a state [rows, ...]; gradients stop here (truncated backpropagation)."""
+        if self.slots is None or len(self.slots) != rows.of:
+            shape = (rows.of, *state.shape[1:])
+            self.slots = torch.zeros(shape, dtype=torch.float32, device=state.device)
+            self._mine = None
+        self.slots[rows.first : rows.stop] = state.detach()
+        first, stop = self._mine or (rows.first, rows.stop)
+        self._mine = min(first, rows.first), max(stop, rows.stop)
+
+    def marked(self) -> Tensor | None:
+        """A copy of all that is here, for ``rewind``."""
+        return None if self.slots is None else self.slots.clone()
+
+    def rewind(self, mark: Tensor | None) -> None:
+        """Go back to a ``marked`` state: a step that was not applied leaves nothing behind."""
+        self.slots = mark
+
+    def share(self, reduce: Callable[[Tensor], Tensor]) -> None:
+        """Give every process all rows.
+
+        Args:
+            reduce: The sum over processes; called by all of them.
+        """
+        if self.slots is None or self._mine is None:
+            return
+        mine = torch.zeros_like(self.slots)
+        mine[slice(*self._mine)] = self.slots[slice(*self._mine)]
+        self.slots = reduce(mine)

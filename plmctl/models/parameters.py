@@ -1,0 +1,315 @@
+"""The parameters of a network, before it is trained: initial values, layers, new tokens, LoRA.
+
+Layers: how deep each parameter lies, which to freeze, which to draw from scratch. A stack is the
+list of a network's blocks (BERT's ``encoder.layer``, GPT-2's ``h``, T5's two ``block``; ALBERT's
+one group of shared weights is a stack of one). What the network registers before its first stack
+are its embeddings; what stands outside its base model is the head.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from plmctl.errors import ConfigError, PlmError
+
+if TYPE_CHECKING:
+    from plmctl.config.finetune import LoraConfig
+
+
+# --- Initial weights as published, where the library's differ ---
+
+
+@torch.no_grad()
+def truncated_normal_(model: nn.Module, std: float) -> None:
+    """Every weight matrix and embedding ~ N(0, std), cut at two standard deviations (BERT).
+
+    Biases and LayerNorm parameters are left as they are (zero and one). Source:
+    google-research/bert, modeling.py (``create_initializer``).
+    """
+    for parameter in model.parameters():
+        if parameter.ndim >= 2:
+            nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
+
+
+# --- Layers: depths, learning rates by depth, freezing, new weights for the top ---
+
+
+@dataclass(frozen=True)
+class Depths:
+    """How deep the parameters of a network lie.
+
+    Attributes:
+        layers: In the deepest stack.
+        of: By parameter name: 0 embeddings, 1 the lowest layer, ``layers + 1`` what stands above.
+    """
+
+    layers: int
+    of: dict[str, int]
+
+
+def depths(model: PreTrainedModel) -> Depths:
+    """Of every parameter, by its place in the network.
+
+    Raises:
+        ConfigError: The network has no layers that could be told apart.
+    """
+    stacks = layer_stacks(model)
+    if not stacks:
+        raise ConfigError(f"{type(model).__name__} has no stack of layers")
+    layers = max(map(len, stacks.values()))
+    base = model.base_model
+    prefix = "" if base is model else f"{model.base_model_prefix}."
+    found, seen = {}, False
+    for name, _ in model.named_parameters():
+        stack = next((path for path in stacks if name.startswith(f"{path}.")), None)
+        if stack is not None:
+            seen = True
+            within = int(name[len(stack) + 1 :].partition(".")[0])
+            found[name] = within + 1 + layers - len(stacks[stack])
+        else:
+            found[name] = 0 if name.startswith(prefix) and not seen else layers + 1
+    return Depths(layers, found)
+
+
+def layer_rates(depth: Depths, decay: float) -> dict[str, float]:
+    """By parameter name, its share of the learning rate: decay ** (layers + 1 - depth).
+
+    The head learns at the full rate, the top layer at ``decay`` times it. Discriminative learning
+    rates: Howard and Ruder, 2018 (arXiv:1801.06146).
+    """
+    return {name: decay ** (depth.layers + 1 - at) for name, at in depth.of.items()}
+
+
+def freeze(model: PreTrainedModel, what: Literal["embeddings", "all"] | int) -> None:
+    """Keep the embeddings, or them and the lowest layers, as they are.
+
+    Raises:
+        ConfigError: More layers than there are.
+    """
+    depth = depths(model)
+    up_to = {"embeddings": 0, "all": depth.layers}.get(str(what), what)
+    _refuse_more_layers(f"train.freeze: {what}", int(up_to), depth.layers)
+    for name, parameter in model.named_parameters():
+        if depth.of[name] <= int(up_to):
+            parameter.requires_grad_(False)
+
+
+def reinit(model: PreTrainedModel, count: int) -> None:
+    """Draw the top layers anew, and the pooler or norm above them (Zhang et al., 2021).
+
+    Source: Revisiting Few-sample BERT Fine-tuning, arXiv:2006.05987. Seed the generator before.
+
+    Raises:
+        ConfigError: More layers than there are.
+    """
+    stacks = layer_stacks(model)
+    _refuse_more_layers(f"train.reinit_layers: {count}", count, depths(model).layers)
+    anew = [layer for stack in stacks.values() for layer in list(stack)[-count:]]
+    anew += _modules_above(model, list(stacks))
+    for module in anew:
+        for parameter in module.parameters():
+            # transformers marks what it has loaded, so that its own start leaves it alone.
+            parameter._is_hf_initialized = False  # type: ignore[attr-defined]
+        for inner in module.modules():
+            if isinstance(inner, Conv1D):  # GPT-1's draws its weights when it is made, only then
+                nn.init.normal_(inner.weight, std=model.config.initializer_range)
+                nn.init.zeros_(inner.bias)
+            inner._is_hf_initialized = False  # type: ignore[assignment]
+            model._init_weights(inner)  # type: ignore[no-untyped-call]  # theirs
+
+
+def _modules_above(model: PreTrainedModel, stacks: list[str]) -> list[nn.Module]:
+    """The children of the base model, and of the stacks' owners, that come after a stack."""
+    names = dict(model.named_modules())
+    owners = {path.rpartition(".")[0] for path in stacks} | {
+        "" if model.base_model is model else model.base_model_prefix
+    }
+    found: list[nn.Module] = []
+    for owner in sorted(owners):
+        seen = False
+        for name, child in names[owner].named_children():
+            path = f"{owner}.{name}" if owner else name
+            holds = any(f"{stack}.".startswith(f"{path}.") for stack in stacks)
+            if seen and not holds:
+                found.append(child)
+            seen = seen or holds
+    heads: Any = model  # of T5 it is tied to the embeddings
+    output = heads.get_output_embeddings()
+    return [child for child in found if child is not output]
+
+
+def layer_stacks(model: Any) -> dict[str, nn.ModuleList]:
+    """Module lists of blocks in the base model, the outermost ones, by their paths."""
+    base = model.base_model
+    prefix = "" if base is model else f"{model.base_model_prefix}."
+    found: dict[str, nn.ModuleList] = {}
+    for name, module in base.named_modules():
+        path = prefix + name
+        inside = any(path.startswith(f"{other}.") for other in found)
+        # A block holds modules of its own: convolutions of a character encoder are no blocks.
+        if isinstance(module, nn.ModuleList) and len(module) and not inside and _blocks(module):
+            found[path] = module
+    return found
+
+
+def _blocks(modules: nn.ModuleList) -> bool:
+    if type(modules[0]).__name__ in ("Highway", "Conv1d"):
+        return False
+    return len(set(map(type, modules))) == 1
+
+
+def _refuse_more_layers(asked: str, count: int, layers: int) -> None:
+    if count > layers:
+        shared = " (ALBERT's layers share one set of weights)" if layers == 1 else ""
+        raise ConfigError(f"{asked} of a model with {layers} layers{shared}")
+
+
+# --- New tokens: rows for their ids, the old rows untouched ---
+
+
+@torch.no_grad()
+def extend_vocabulary(model: PreTrainedModel, new: Mapping[int, Sequence[int]]) -> None:
+    """Give new ids their rows: in the embeddings, in an output matrix of its own, in its bias.
+
+    A new row is the mean of the rows it is made from, so that nothing is drawn at random. That
+    makes every logit of a new token the mean of the logits of those, where the output has no more
+    than a matrix and a bias over the last hidden state.
+
+    Args:
+        model: Of any family that reads tokens.
+        new: For each new id the old ids that its row is the mean of; none: of all old rows.
+
+    Raises:
+        ConfigError: The network has no embeddings of tokens (ELMo).
+    """
+    if not new:
+        return
+    try:
+        embeddings: Any = model.get_input_embeddings()
+        old = int(embeddings.num_embeddings)
+    except (AttributeError, NotImplementedError):  # as transformers says that there are none
+        raise ConfigError(
+            "model.extend_vocab: this network reads characters and has no embeddings of tokens",
+            "leave it out",
+        ) from None
+    size = max(*new, old - 1) + 1
+    if size > old:  # transformers draws the new rows at random; they are set below
+        with torch.random.fork_rng(devices=[]):
+            model.resize_token_embeddings(size, mean_resizing=False)
+    known = min(min(new), old)
+    for table in _vocabulary_tables(model):
+        overall = table[:known].mean(0)
+        rows = {id_: table[list(ids)].mean(0) if ids else overall for id_, ids in new.items()}
+        for id_, row in rows.items():
+            table[id_] = row
+
+
+def _vocabulary_tables(model: PreTrainedModel) -> list[Tensor]:
+    """What has a row a token: [V, H] matrices and the output's bias [V], each once."""
+    whole: Any = model  # whose accessors have no types
+    output = whole.get_output_embeddings()
+    found = [whole.get_input_embeddings().weight]
+    if output is not None:
+        found += [output.weight] if output.weight is not found[0] else []
+        found += [output.bias] if getattr(output, "bias", None) is not None else []
+    return found
+
+
+@torch.no_grad()
+def add_token_embeddings(model: Any, ids: list[int], deviation: float = 0.02) -> None:
+    """Give new tokens their embeddings, drawn from N(0, ``deviation``) by the global generator.
+
+    Args:
+        model: With token embeddings, tied ones if it has an output matrix.
+        ids: Of the new tokens, which may be rows that the matrix already has room for.
+        deviation: Of GPT-1's embeddings.
+    """
+    if (size := max(ids) + 1) > model.get_input_embeddings().num_embeddings:
+        with torch.random.fork_rng(devices=[]):  # transformers' own draws, which are replaced
+            model.resize_token_embeddings(size, mean_resizing=False)
+    table = model.get_input_embeddings().weight
+    table[ids] = nn.init.normal_(torch.empty(len(ids), table.shape[1]), std=deviation)
+
+
+# --- Low-rank adapters (LoRA) of the peft library, put in and merged again ---
+
+
+# What holds the attention's query and value, by the network's model_type.
+_LORA_TARGETS = {
+    "albert": ("query", "value"),
+    "bert": ("query", "value"),
+    "distilbert": ("q_lin", "v_lin"),
+    "gpt2": ("c_attn",),
+    "openai-gpt": ("c_attn",),
+    "roberta": ("query", "value"),
+    "t5": ("q", "v"),
+}
+
+
+def add_lora(config: LoraConfig, model: PreTrainedModel) -> None:
+    """Put adapters into the layers, in place; they and what stands above the layers are trained.
+
+    The network keeps its class. An adapter's first update is zero, so it begins as it was.
+
+    Raises:
+        PlmError: peft is not installed.
+        ConfigError: No such linear layers.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise PlmError("lora: the library peft is not installed", "pip install 'plmctl[peft]'")
+    import peft
+
+    targets = config.targets or _LORA_TARGETS.get(model.config.model_type)
+    if targets is None:
+        raise ConfigError(
+            f"lora: which layers of {type(model).__name__} get an adapter?", "set lora.targets"
+        )
+    depth = depths(model)
+    above = {name for name, at in depth.of.items() if at > depth.layers}
+    linear = _linear_layers(model)
+    for target in targets:
+        if not any(name == target or name.endswith(f".{target}") for name in linear):
+            known = sorted({name.rpartition(".")[2] for name in linear})
+            raise ConfigError(
+                f"lora.targets: {type(model).__name__} has no linear layer {target!r}",
+                f"there are: {', '.join(known)}",
+            )
+    asked = peft.LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=list(targets),
+        fan_in_fan_out=model.config.model_type in ("gpt2", "openai-gpt"),
+    )
+    peft.inject_adapter_in_model(asked, model)
+    for name, parameter in model.named_parameters():
+        if name in above:
+            parameter.requires_grad_(True)
+
+
+def merge_lora(model: nn.Module) -> None:
+    """Add the adapters to the weights that they stand beside, and take them out, in place."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, module in list(model.named_modules()):
+        if isinstance(module, BaseTunerLayer):
+            adapted: Any = module
+            adapted.merge()
+            owner, _, last = name.rpartition(".")
+            setattr(model.get_submodule(owner), last, adapted.get_base_layer())
+
+
+def _linear_layers(model: nn.Module) -> list[str]:
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+    ]

@@ -1,0 +1,117 @@
+"""BERT with SpanBERT's span-boundary head (Joshi et al., 2020, arXiv:1907.10529).
+
+What it saves is an ordinary BERT folder: the head, which only pretraining has a use for, is a file
+beside the model's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import BertConfig, BertForMaskedLM
+from transformers.activations import ACT2FN
+from transformers.utils.hub import cached_file
+
+from plmctl.errors import DataError
+from plmctl.models.load import NewHeads, load_network, tell_or_refuse
+
+HEAD_FILE = "span_boundary.safetensors"
+
+POSITION_WIDTH = 200
+"""Of the position embeddings, as published."""
+
+
+class SpanBoundaryHead(nn.Module):
+    """Tells a token from the two tokens around its span and its place in the span.
+
+    A two-layer network over [left; right; place], activation and LayerNorm after each layer, then
+    the input embeddings and a bias of its own. Source: facebookresearch/SpanBERT,
+    ``BertPairTargetPredictionHead``.
+
+    Args:
+        config: The encoder's.
+        places: Tokens of a span that it can tell apart.
+    """
+
+    def __init__(self, config: BertConfig, places: int) -> None:
+        super().__init__()
+        hidden, eps = config.hidden_size, config.layer_norm_eps
+        self.position_embeddings = nn.Embedding(places, POSITION_WIDTH)
+        self.linear1 = nn.Linear(2 * hidden + POSITION_WIDTH, hidden)
+        self.norm1 = nn.LayerNorm(hidden, eps=eps)
+        self.linear2 = nn.Linear(hidden, hidden)
+        self.norm2 = nn.LayerNorm(hidden, eps=eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.act = ACT2FN[config.hidden_act]
+
+    def forward(self, left_TH: Tensor, right_TH: Tensor, place: Tensor, words_VH: Tensor) -> Tensor:
+        """Logits [T, V].
+
+        Args:
+            left_TH: What the encoder says of the token before the span.
+            right_TH: And of the token after it.
+            place: [T] the target's place in its span, from 0.
+            words_VH: The input embeddings.
+        """
+        both = torch.cat([left_TH, right_TH, self.position_embeddings(place)], dim=-1)
+        hidden_TH = self.norm1(self.act(self.linear1(both)))
+        hidden_TH = self.norm2(self.act(self.linear2(hidden_TH)))
+        return linear(hidden_TH, words_VH, self.bias)
+
+
+class SpanBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # theirs
+    """BertForMaskedLM and the span-boundary head."""
+
+    _keys_to_ignore_on_load_missing = [r"^sbo\."]
+
+    def __init__(self, config: BertConfig, places: int) -> None:
+        super().__init__(config)
+        self.sbo = SpanBoundaryHead(config, places)
+        self.post_init()  # type: ignore[no-untyped-call]  # theirs
+
+    def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:  # type: ignore[override]  # one way to save
+        """Write a BERT folder, and the head beside it."""
+        weights = self.state_dict()
+        plain = {name: w for name, w in weights.items() if not name.startswith("sbo.")}
+        super().save_pretrained(save_directory, state_dict=plain, **options)
+        self.config.architectures = ["BertForMaskedLM"]  # which is what is in the folder
+        self.config.save_pretrained(save_directory)
+        head = {name: weight.contiguous() for name, weight in self.sbo.state_dict().items()}
+        save_file(head, Path(save_directory) / HEAD_FILE)
+
+    @classmethod
+    def from_folder(
+        cls, folder: str, places: int, *, new_heads: NewHeads | None = None, **changes: Any
+    ) -> SpanBert:
+        """A BERT folder or Hub id, in float32, with its head.
+
+        Args:
+            folder: With the head's file, or without.
+            places: Tokens of a span that the head can tell apart.
+            new_heads: Called with a head that the folder lacks; None: it has to have one.
+            **changes: To the config.
+
+        Raises:
+            DataError: As ``load_network``; or the head does not fit.
+        """
+        model: SpanBert = load_network(
+            cls, folder, new_heads=new_heads, places=places, **changes
+        ).network
+        head = cached_file(folder, HEAD_FILE, _raise_exceptions_for_missing_entries=False)
+        if head is None:
+            tell_or_refuse(folder, model, [f"sbo ({HEAD_FILE})"], new_heads)
+            return model
+        try:
+            model.sbo.load_state_dict(load_file(head))
+        except (RuntimeError, SafetensorError) as error:
+            raise DataError(
+                f"{head}: not the span-boundary head of this model: {error}",
+                "copy or export the folder again",
+            ) from error
+        return model

@@ -1,0 +1,87 @@
+"""A frozen teacher, and students that begin as alternate layers of it (DistilBERT)."""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from accelerate.state import AcceleratorState, is_initialized
+from torch import Tensor, nn
+from transformers import AutoModelForMaskedLM, PreTrainedModel
+
+from plmctl.models.load import load_network
+
+_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_LAYER = re.compile(r"(?<=\.layer\.)\d+(?=\.)")
+
+
+@cache
+def load_teacher(folder: str, device: torch.device) -> PreTrainedModel:
+    """The masked language model of a folder or Hub id, without dropout or gradients.
+
+    It is loaded once a process, when it is first asked, and is no part of any checkpoint.
+    """
+    with torch.inference_mode(mode=False):  # scoring may ask first: training comes after
+        teacher: PreTrainedModel = load_network(AutoModelForMaskedLM, folder).network
+        teacher.requires_grad_(False)
+        teacher.train(mode=False)
+        nn.Module.to(teacher, device)
+    return teacher
+
+
+@torch.no_grad()
+def teach(
+    folder: str, input_ids: Tensor, attention_mask: Tensor, cells: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What a teacher says of some cells.
+
+    Args:
+        folder: The teacher.
+        input_ids: [B, L], one segment.
+        attention_mask: [B, L], 0 at padding.
+        cells: [N] cells of the flattened batch.
+
+    Returns:
+        Logits [N, V] and last hidden states [N, H], in float32.
+    """
+    teacher: Any = load_teacher(folder, input_ids.device)
+    # The student computes in this precision too, inside Accelerate's wrapper.
+    dtype = _PRECISION.get(AcceleratorState().mixed_precision) if is_initialized() else None
+    with torch.autocast(input_ids.device.type, dtype=dtype, enabled=dtype is not None):
+        said = teacher(input_ids, attention_mask=attention_mask, output_hidden_states=True)
+    logits, hidden = said.logits, said.hidden_states[-1]
+    return logits.flatten(0, 1)[cells].float(), hidden.flatten(0, 1)[cells].float()
+
+
+def alternate(teacher: int, student: int) -> list[int]:
+    """Which layers a student of fewer layers begins as: spread evenly, first and last included.
+
+    12 to 6 gives 0, 2, 4, 7, 9, 11, as published.
+    """
+    if student == 1:
+        return [0]
+    return [round(i * (teacher - 1) / (student - 1)) for i in range(student)]
+
+
+@torch.no_grad()
+def begin_as(student: PreTrainedModel, teacher: PreTrainedModel, names: Mapping[str, str]) -> None:
+    """Give a student the weights of alternate layers of a teacher, its embeddings and its head.
+
+    Args:
+        student: All its parameters are overwritten.
+        teacher: Of the same width.
+        names: Parts of the student's parameter names, and what stands there in the teacher's;
+            replaced in this order.
+    """
+    taught = teacher.state_dict()
+    layers = alternate(_layers(taught), _layers(student.state_dict()))
+    for name, parameter in student.named_parameters():
+        theirs = _LAYER.sub(lambda found: str(layers[int(found[0])]), name)
+        for part, replacement in names.items():
+            theirs = theirs.replace(part, replacement)
+        parameter.copy_(taught[theirs])
+
+
+def _layers(names: Iterable[str]) -> int:
+    return 1 + max(int(found[0]) for name in names if (found := _LAYER.search(name)))

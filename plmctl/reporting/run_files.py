@@ -1,0 +1,375 @@
+"""A run folder as data: its files, and the metrics that the run comes down to.
+
+A report is often wanted for a run that is not finished or has failed. So a missing file is read as
+empty, and a line that cannot be read is counted and does not stop the report.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from plmctl.arrays import Floats
+from plmctl.config.document import read_document as read_config
+from plmctl.config.load import kind_of
+from plmctl.errors import ConfigError
+from plmctl.files import is_model
+from plmctl.formatting import format_duration
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the ``status.json`` of a run folder says.
+
+    Attributes:
+        name: "running", "stopped" (the same command continues), "failed" or "finished"; empty if
+            the file cannot be read. A process that was killed leaves "running".
+        time: Since when, ISO 8601.
+        message: Why it stopped or failed.
+        files: What a finished run has, relative to its folder; known before all of it is there.
+    """
+
+    name: str = ""
+    time: str = ""
+    message: str = ""
+    files: tuple[str, ...] = ()
+
+    def missing(self, folder: Path) -> list[str]:
+        """Those of the files that are not there; "model" is a model folder."""
+        return [
+            name
+            for name in self.files
+            if not (is_model(folder / name) if name == "model" else (folder / name).is_file())
+        ]
+
+
+def read_status(folder: Path) -> Status | None:
+    """The status of a run; None if it has no ``status.json``, as runs of older versions."""
+    path = folder / "status.json"
+    if not path.is_file():
+        return None
+    found = _read_json(path, [])
+    text = {key: str(found.get(key, "")) for key in ("time", "message")}
+    files = found.get("files")
+    listed = tuple(map(str, files)) if isinstance(files, list) else ()
+    return Status(str(found.get("status", "")), **text, files=listed)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder holds.
+
+    Attributes:
+        path: The folder.
+        name: Short, and unlike that of any other run of the report.
+        kind: "pretrain", "finetune", "eval" or "tokenizer".
+        config: The resolved config.
+        environment: Versions, hardware, command.
+        records: The lines of metrics.jsonl.
+        events: The lines of events.
+        evaluations: The documents of eval/, by file name.
+        unreadable: Lines and files that could not be read.
+        status: What its ``status.json`` says; None: it has none.
+        members: Of a folder of several runs (``--seeds``, ``--grid``): these.
+    """
+
+    path: Path
+    name: str
+    kind: str
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    records: tuple[Mapping[str, Any], ...]
+    events: tuple[Mapping[str, Any], ...]
+    evaluations: Mapping[str, Mapping[str, Any]]
+    unreadable: tuple[str, ...] = ()
+    status: Status | None = None
+    members: tuple[Run, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end."""
+        if self.status is not None:  # a report is the last that a run makes, and of a finished one
+            left = set(self.status.missing(self.path)) - {"report.html"}
+            at_end = self.status.name in ("running", "finished") and self.status.files
+            return bool(at_end and not left)
+        if self.members:  # of an older version, as what follows
+            return bool(self.protocol) and all(member.finished for member in self.members)
+        return is_model(self.path / "model") or any(
+            event.get("event") == "finished" for event in self.events
+        )
+
+    @property
+    def is_protocol(self) -> bool:
+        """Whether it is a folder of several runs of one config (``--seeds``, ``--grid``)."""
+        return bool(self.members or self.protocol)
+
+    @property
+    def protocol(self) -> Mapping[str, Any]:
+        """The document of eval/protocol.json: its runs compared; empty without one."""
+        return self.evaluations.get("protocol", {})
+
+    @property
+    def last(self) -> Mapping[str, Any]:
+        """The last training record; empty before there is one."""
+        return next((r for r in reversed(self.records) if "loss" in r), {})
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        """The figures of the last validation: eval/valid.json, else the last validation record."""
+        found = self.evaluations.get("valid", {}).get("results")
+        if isinstance(found, Mapping):
+            return found
+        return next((r for r in reversed(self.records) if "valid/loss" in r), {})
+
+    @property
+    def samples(self) -> Mapping[str, Any]:
+        """The document of eval/samples.json; empty without one."""
+        return self.evaluations.get("samples", {})
+
+    def keys(self, prefix: str) -> list[str]:
+        """The keys of all records that begin so, in the order of their first appearance."""
+        found = (key for record in self.records for key in record if key.startswith(prefix))
+        return list(dict.fromkeys(found))
+
+    def series(self, key: str) -> tuple[Floats, Floats]:
+        """Steps and values of the records that have a key; nan where it is no finite number."""
+        found = [r for r in self.records if key in r]
+        steps = np.array([as_number(r.get("step")) for r in found])
+        values = np.array([as_number(r[key]) for r in found])
+        return steps, np.where(np.isfinite(values), values, math.nan)
+
+    def setting(self, *path: str | int) -> Any:
+        """A value of the config; None where there is none."""
+        at: Any = self.config
+        for part in path:
+            inside = (isinstance(at, Mapping) and part in at) or (
+                isinstance(at, Sequence) and isinstance(part, int) and part < len(at)
+            )
+            if not inside:
+                return None
+            at = at[part]
+        return at
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs in these folders, each with a name of its own.
+
+    Raises:
+        ConfigError: A folder that is no run folder, or a config.yaml that is no config.
+    """
+    return [read_run(f, n) for f, n in zip(folders, short_names(folders), strict=True)]
+
+
+def read_run(folder: Path, name: str) -> Run:
+    """One run; errors as ``read_runs``."""
+    if not (folder / "config.yaml").is_file():
+        raise ConfigError(f"{folder}: no run here (no config.yaml)", "name a run folder")
+    config = read_config(folder / "config.yaml").data
+    unreadable: list[str] = []
+    evaluations = {
+        path.stem: document
+        for path in sorted((folder / "eval").glob("*.json"))
+        if (document := _read_json(path, unreadable))
+    }
+    return Run(
+        path=folder,
+        name=name,
+        kind="eval" if "suite" in config else kind_of(folder / "config.yaml"),
+        config=config,
+        environment=_read_json(folder / "environment.json", unreadable),
+        records=_read_json_lines(folder / "metrics.jsonl", "step", unreadable),
+        events=_read_json_lines(folder / "events", "event", unreadable),
+        evaluations=evaluations,
+        unreadable=tuple(unreadable),
+        status=read_status(folder),
+        members=tuple(
+            read_run(path.parent, f"{path.parent.parent.name}/{path.parent.name}")
+            for path in sorted(folder.glob("*/seed=*/config.yaml"), key=_in_order)
+        ),
+    )
+
+
+def _in_order(path: Path) -> tuple[str, int, str]:
+    """By setting, then by seed as a number: that of 10 comes after that of 9."""
+    _, _, seed = path.parent.name.partition("=")
+    return path.parent.parent.name, int(seed) if seed.isdecimal() else 0, seed
+
+
+def short_names(folders: Sequence[Path]) -> list[str]:
+    """The last parts of each path, as many as tell it from the others."""
+    parts = [folder.resolve().parts for folder in folders]
+    for count in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(p[-count:]) for p in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{'/'.join(p[-1:])} ({number})" for number, p in enumerate(parts, 1)]  # given twice
+
+
+def as_number(value: object) -> float:
+    """A figure as a float; nan for null and for what is no number."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return math.nan
+
+
+def _read_json(path: Path, unreadable: list[str]) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        unreadable.append(path.name)
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _read_json_lines(
+    path: Path, needed: str, unreadable: list[str]
+) -> tuple[Mapping[str, Any], ...]:
+    """The JSON objects of a file that have a key, a line each."""
+    if not path.is_file():
+        return ()
+    found = []
+    for line_number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if isinstance(record, dict) and record.get(needed) is not None:
+            found.append(record)
+        elif line.strip():
+            unreadable.append(f"{path.name}:{line_number}")
+    return tuple(found)
+
+
+# --- The metrics of a run, for tiles, comparisons, cards and the terminal ---
+
+
+Better = Literal["low", "high"]
+
+_METRIC_NAMES = {"f1_macro": "macro F1", "f1_weighted": "weighted F1", "majority": "majority class"}
+
+_BETTER_END: dict[str, Better] = {
+    "loss": "low",
+    "perplexity": "low",
+    "accuracy": "high",
+    "f1": "high",
+    "f1_macro": "high",
+    "f1_weighted": "high",
+    "matthews": "high",
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A named figure.
+
+    Attributes:
+        name: What it is, with its unit.
+        value: Number or text.
+        better: Which end is the good one, where there is one.
+    """
+
+    name: str
+    value: float | int | str
+    better: Better | None = None
+
+
+def metrics_of(run: Run) -> list[Metric]:
+    """The key figures of a run, the most telling first; what is not known is left out."""
+    if run.kind in ("eval", "tokenizer"):
+        several = len(run.evaluations) > 1
+        return [
+            replace(figure, name=f"{stem}: {figure.name}") if several else figure
+            for stem, document in run.evaluations.items()
+            for figure in result_metrics(document)
+        ]
+    quality = _classifier_metrics(run) if run.kind == "finetune" else _language_model_metrics(run)
+    return [figure for figure in (*quality, *_cost_metrics(run)) if not _is_unknown(figure.value)]
+
+
+def total_steps(run: Run) -> int | None:
+    """The steps that the config asks for; None where it does not say."""
+    phases = run.setting("train", "phases")
+    if not isinstance(phases, list):
+        return None
+    return sum(int(phase.get("steps", 0)) for phase in phases)
+
+
+def result_metrics(document: Mapping[str, Any]) -> list[Metric]:
+    """The numbers and short texts among the results of an evaluation."""
+    results = document.get("results")
+    return [
+        Metric(_METRIC_NAMES.get(key, key.replace("_", " ")), value, _BETTER_END.get(key))
+        for key, value in (results.items() if isinstance(results, Mapping) else ())
+        if isinstance(value, int | float | str) and not isinstance(value, bool)
+    ]
+
+
+def _language_model_metrics(run: Run) -> Iterator[Metric]:
+    results = run.results
+    parts = [key.removeprefix("valid/loss/") for key in results if key.startswith("valid/loss/")]
+    yield Metric("validation loss", as_number(results.get("valid/loss")), "low")
+    both = [part for part in parts if part in ("forward", "backward")]
+    for part in both or parts[:1]:  # the others are classifications of a row
+        loss = as_number(results[f"valid/loss/{part}"])
+        perplexity = math.exp(loss) if loss < 700 else math.nan
+        yield Metric(f"perplexity ({part})", perplexity, "low")
+    for part in parts:
+        accuracy = as_number(results.get(f"valid/accuracy/{part}"))
+        yield Metric(f"accuracy ({part})", accuracy, "high")
+    yield Metric("training loss", _recent_loss(run))
+
+
+def _classifier_metrics(run: Run) -> Iterator[Metric]:
+    results = run.results
+    yield Metric("accuracy", as_number(results.get("accuracy")), "high")
+    yield Metric("F1", as_number(results.get("f1")), "high")
+    yield Metric("majority class", as_number(results.get("majority")))
+    yield Metric("macro F1", as_number(results.get("f1_macro")), "high")
+    yield Metric("Matthews", as_number(results.get("matthews")), "high")
+    for name in ("pearson", "spearman"):
+        yield Metric(name.capitalize(), as_number(results.get(name)), "high")
+    yield Metric("training loss", _recent_loss(run))
+    yield Metric("training rows", _whole_number(results.get("rows")))
+
+
+def _cost_metrics(run: Run) -> Iterator[Metric]:
+    last = run.last
+    yield Metric("steps", _whole_number(last.get("step")))
+    yield Metric("tokens", _whole_number(last.get("tokens")))
+    yield Metric("training time", _duration(as_number(last.get("time"))))
+    yield Metric("tokens/s", _median(run, "tokens_per_second"))
+    yield Metric("peak memory (GB)", as_number(last.get("memory_gb")))
+
+
+def _recent_loss(run: Run) -> float:
+    """The mean of the last twentieth of the records: one batch alone says little."""
+    _, values = run.series("loss")
+    recent = values[-max(1, len(values) // 20) :]
+    return float(recent.mean()) if recent.size else math.nan
+
+
+def _median(run: Run, key: str) -> float:
+    _, values = run.series(key)
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if finite.size else math.nan
+
+
+def _whole_number(value: object) -> float | int:
+    known = as_number(value)
+    return int(known) if math.isfinite(known) else math.nan
+
+
+def _duration(seconds: float) -> str:
+    return format_duration(seconds) if math.isfinite(seconds) else ""
+
+
+def _is_unknown(value: float | int | str) -> bool:
+    return value == "" if isinstance(value, str) else not math.isfinite(value)

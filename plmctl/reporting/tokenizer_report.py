@@ -1,0 +1,158 @@
+"""Tokenizers side by side: tables for the terminal, and a page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from plmctl.formatting import format_value
+from plmctl.reporting.drawing import draw_svg
+from plmctl.reporting.html import Html, element, join, page, swatch
+from plmctl.reporting.plots import Line, Plot
+from plmctl.reporting.tables import rows_table
+
+_SHADES = ("on #b9dcf2", "on #fbd3b9", "on #bfe6d5")  # black on these is read on any terminal
+_LISTS = {"longest": "longest tokens", "unused": "tokens not used here, the last ids of them"}
+_FEW_WORDS = 20  # words of a script, below which it is left out
+
+Document = Mapping[str, Any]
+"""What ``runs/tokenizers.py`` finds: ``tokenizers`` by name, ``overlap`` and ``samples``."""
+
+
+def tokenizer_tables(document: Document) -> list[Table]:
+    """Figures, words by script, overlap and samples."""
+    names = list(document["tokenizers"])
+    found = [rows_table("tokenizers", ["", *names], _figures(document))]
+    if rows := _scripts(document):
+        found.append(rows_table("tokens per word (words that are one token)", ["", *names], rows))
+    if len(names) > 1:
+        rows = _overlap(document)
+        found.append(rows_table("% of the smaller vocabulary in both", ["", *names], rows))
+    for key, title in _LISTS.items():
+        listed = [(n, Text(", ".join(f[key]))) for n, f in document["tokenizers"].items()]
+        found.append(_wrapped(title, listed))
+    for sample in document["samples"]:
+        found.append(_wrapped("sample", [(n, _coloured(sample[n])) for n in names]))
+    return found
+
+
+def tokenizer_page(document: Document) -> str:
+    """The page as HTML."""
+    names = list(document["tokenizers"])
+    scripts = _table(names, _scripts(document))
+    samples = [_sample(names, sample) for sample in document["samples"]]
+    body = join(
+        element("p", "Tokenizers", class_="eyebrow"),
+        element("h1", ", ".join(names)),
+        element("p", f"On {document['text']}.", class_="soft"),
+        element("h2", "Figures"),
+        _table(names, _figures(document)),
+        element("div", draw_svg(_plot(document)), class_="panel", style="margin-top:14px"),
+        element("h2", "Tokens per word, by script (words that are one token)"),
+        scripts,
+        join(
+            element("h2", "Vocabulary in both, % of the smaller"), _table(names, _overlap(document))
+        )
+        if len(names) > 1
+        else "",
+        *(_list(document, key, title) for key, title in _LISTS.items()),
+        element("h2", "Samples"),
+        *samples,
+    )
+    return page("Tokenizers · plmctl report", element("main", body))
+
+
+def _figures(document: Document) -> list[list[object]]:
+    every = [found["figures"] for found in document["tokenizers"].values()]
+    return [[name, *(figures[name] for figures in every)] for name in every[0]]
+
+
+def _scripts(document: Document) -> list[list[object]]:
+    every = [found["scripts"] for found in document["tokenizers"].values()]
+    names = [name for name, found in every[0].items() if found["words"] >= _FEW_WORDS]
+    return [[name, *(_fertility(scripts[name]) for scripts in every)] for name in names]
+
+
+def _fertility(found: Mapping[str, int]) -> str:
+    words = max(1, found["words"])
+    return f"{format_value(found['tokens'] / words)} ({100 * found['whole'] / words:.0f} %)"
+
+
+def _overlap(document: Document) -> list[list[object]]:
+    names = list(document["tokenizers"])
+    return [
+        [name, *(round(100 * share, 1) for share in row)]
+        for name, row in zip(names, document["overlap"], strict=True)
+    ]
+
+
+def _plot(document: Document) -> Plot:
+    lines = []
+    for color, (name, found) in enumerate(document["tokenizers"].items()):
+        sizes, values = (np.array(column, dtype=np.float64) for column in found["by_size"])
+        lines.append(Line(name, sizes, values, color, "dashed"))
+    title = "Compression against vocabulary size"
+    return Plot("size", title, "bytes per token", tuple(lines), wide=True, along="ids")
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
+    head = [element("th", ""), *(element("th", n, class_="figure") for n in names)]
+    if len(names) > 1:
+        head[1:] = [element("th", swatch(k), n, class_="figure") for k, n in enumerate(names)]
+    body = [
+        element(
+            "tr",
+            element("th", row[0], scope="row"),
+            *(element("td", format_value(cell), class_="figure") for cell in row[1:]),
+        )
+        for row in rows
+    ]
+    table = element("table", element("thead", element("tr", *head)), element("tbody", *body))
+    return element("div", table, class_="panel scroll")
+
+
+def _list(document: Document, key: str, title: str) -> Html:
+    rows = [
+        element("tr", element("th", name, scope="row"), element("td", ", ".join(found[key])))
+        for name, found in document["tokenizers"].items()
+    ]
+    panel = element("div", element("table", *rows), class_="panel scroll")
+    return join(element("h2", title.capitalize()), panel)
+
+
+def _sample(names: Sequence[str], sample: Mapping[str, Sequence[str]]) -> Html:
+    rows = [
+        element(
+            "tr",
+            element("th", name, element("div", f"{len(sample[name])} parts", class_="soft small")),
+            element(
+                "td",
+                *(
+                    element("span", part, class_=f"token t{place % len(_SHADES)}")
+                    for place, part in enumerate(sample[name])
+                ),
+                class_="text",
+            ),
+        )
+        for name in names
+    ]
+    return element("div", element("table", *rows), class_="panel scroll", style="margin-top:14px")
+
+
+def _coloured(parts: Sequence[str]) -> Text:
+    text = Text()
+    for place, part in enumerate(parts):
+        text.append("|" if place else "", style="dim")  # where there are no colors, too
+        text.append(part, style=f"black {_SHADES[place % len(_SHADES)]}")
+    return text
+
+
+def _wrapped(title: str, rows: Sequence[tuple[str, Text]]) -> Table:
+    table = rows_table(title, ["", ""], [])
+    table.show_header = False
+    table.columns[1].justify = "left"
+    for name, cell in rows:
+        table.add_row(Text(name, no_wrap=True), cell)
+    return table

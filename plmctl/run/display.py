@@ -1,0 +1,307 @@
+"""What a user sees: messages and progress on stderr, results on stdout.
+
+Progress is a live bar on a terminal and plain lines elsewhere. Only the main process of a run
+writes. The training loop, the journal and all commands use this file; it imports nothing of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, cast
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+from plmctl.formatting import format_duration
+from plmctl.run import launch
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+# --- Messages and results ---
+
+
+COMPILE_NOTE = (
+    "the first steps compile the network, which takes a minute or more; "
+    "compute.compile=false does without"
+)
+"""Said before a compiled network trains."""
+
+_UNLIMITED = 100_000  # characters of a line
+
+
+def say(message: str) -> None:
+    """A note on stderr, once however many processes there are."""
+    if launch.is_main():
+        print(message, file=sys.stderr, flush=True)
+
+
+def show_result(
+    document: Mapping[str, object], tables: list[Table], *, as_json: bool, whole: bool = False
+) -> None:
+    """A command's result: one JSON document, or tables for reading.
+
+    Args:
+        document: The result.
+        tables: The same for reading.
+        as_json: Which of the two.
+        whole: In a pipe or a file, lines are as long as they need to be.
+    """
+    if not launch.is_main():
+        return
+    if as_json:
+        print(json.dumps(document, ensure_ascii=False))
+        return
+    console = Console()
+    if whole and not console.is_terminal:
+        unlimited = console.options.update(max_width=_UNLIMITED)
+        widths = [Measurement.get(console, unlimited, table).maximum for table in tables]
+        console = Console(width=max(console.width, *widths))
+    for table in tables:
+        console.print(table, "")  # and a blank line
+
+
+# --- The progress of a training ---
+
+
+Value = float | int | str
+
+_REFRESH = 0.1  # seconds between redraws; between them a tick costs one look at the clock
+
+_PLAIN = 5.0  # seconds between plain lines: a log file needs no more, metrics.jsonl has them all
+
+
+class Display:
+    """The progress of a run.
+
+    Args:
+        title: What is going on.
+        total: Steps of the whole run.
+        quiet: Show nothing.
+    """
+
+    def __init__(self, title: str, total: int, *, quiet: bool) -> None:
+        self._title, self._total, self._quiet = title, total, quiet
+        self._console = _console()
+        self._bar = _bar(self._console, titled=False) if _is_live() and not quiet else None
+        self._task = cast("TaskID", 0)
+        self._pace, self._speed, self._began = Pace(total), "", time.monotonic()
+        self._next_refresh = self._next_line = 0.0
+
+    def __enter__(self) -> Display:
+        if self._bar:
+            self._task = self._bar.add_task("", total=self._total, figures="starting")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def begin(self, step: int) -> None:
+        """The run starts or goes on after ``step``."""
+        self._began = time.monotonic()
+        self._pace = Pace(self._total)
+        self._pace.mark(self._began, step)
+        if not self._quiet:
+            after = f", going on after step {step:,}" if step else ""
+            self._print(f"{self._title}: {self._total:,} steps{after}")
+        if self._bar:
+            self._bar.update(self._task, completed=step)
+            self._bar.start()
+
+    def tick(self, step: int, loss: float | None) -> None:
+        """A step is done; the loss is the last one that is known."""
+        if self._quiet:
+            return
+        now = time.monotonic()
+        if now < self._next_refresh and step < self._total:
+            return
+        self._next_refresh = now + _REFRESH
+        self._pace.mark(now, step)
+        if self._bar:
+            known = "" if loss is None else f"  loss {loss:.3f}"
+            figures = f"{step:,}/{self._total:,}{known}{self._speed}  {self._clock(step)}"
+            self._bar.update(self._task, completed=step, figures=figures)
+
+    def log(self, record: Mapping[str, Value]) -> None:
+        """A record: the speed in the bar, or a line where there is none, or validation."""
+        if self._quiet:
+            return
+        if "tokens_per_second" in record:
+            self._speed = f"  {record['tokens_per_second']:,.0f} tok/s"
+        valid = _validation(record)
+        if valid:
+            self._print(f"step {record['step']:,}  validation  {valid}")
+        elif not self._bar and "loss" in record:
+            self._plain(record)
+
+    def say(self, line: str) -> None:
+        """A line of its own, whether or not there is a bar."""
+        if not self._quiet:
+            self._print(line)
+
+    def _plain(self, record: Mapping[str, Value]) -> None:
+        step, now = int(record["step"]), time.monotonic()
+        if now < self._next_line and step < self._total:
+            return
+        self._next_line = now + _PLAIN
+        self._print(
+            f"step {step:,}/{self._total:,}  loss {float(record['loss']):.4f}"
+            f"  lr {float(record['lr']):.2e}{self._speed}  {self._clock(step)}"
+        )
+
+    def _clock(self, step: int) -> str:
+        if step >= self._total:
+            return f"in {format_duration(time.monotonic() - self._began)}"
+        return f"eta {format_duration(self._pace.remaining())}"
+
+    def _print(self, line: str) -> None:
+        _print(self._console, line)
+
+
+class Pace:
+    """How fast work has gone of late, and so how long the rest will take.
+
+    Args:
+        total: Units of the whole work.
+        window: Seconds that count as late.
+    """
+
+    def __init__(self, total: int, window: float = 60.0) -> None:
+        self._total, self._window = total, window
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def mark(self, now: float, done: int) -> None:
+        """At the time ``now``, in seconds of any clock, ``done`` units are done."""
+        self._marks.append((now, done))
+        # The oldest mark kept is the last one from before the window: slow work has a speed too.
+        while len(self._marks) > 2 and now - self._marks[1][0] >= self._window:
+            self._marks.popleft()
+
+    def remaining(self) -> float:
+        """Seconds that the rest takes at the late speed; nan before there is a speed."""
+        if len(self._marks) < 2:
+            return math.nan
+        (then, before), (now, done) = self._marks[0], self._marks[-1]
+        return (self._total - done) * (now - then) / (done - before) if done > before else math.nan
+
+
+def _validation(record: Mapping[str, Value]) -> str:
+    """``loss 5.312  accuracy/mlm 0.214``; the parts of the loss only when there are several."""
+    figures = {
+        name.removeprefix("valid/"): value
+        for name, value in record.items()
+        if name.startswith("valid/")
+    }
+    parts = [name for name in figures if name.startswith("loss/")]
+    hidden = parts if len(parts) == 1 else []
+    return "  ".join(f"{name} {v:.3f}" for name, v in figures.items() if name not in hidden)
+
+
+# --- The progress of other long work ---
+
+
+@contextmanager
+def work_progress(
+    title: str, unit: Literal["bytes", "items"] = "bytes"
+) -> Iterator[Callable[[int, int], None]]:
+    """The progress of other long work.
+
+    Args:
+        title: What is going on.
+        unit: What is counted.
+
+    Yields:
+        ``progress(done, total)``, to be called as often as one likes.
+    """
+    console = _console()
+    if _is_live():
+        with _bar(console, titled=True) as bar:
+            yield _LiveWork(title, unit, bar)
+    else:
+        yield _PlainWork(title, unit, console)
+
+
+class _LiveWork:
+    def __init__(self, title: str, unit: str, bar: Progress) -> None:
+        self._unit, self._bar, self._pace = unit, bar, Pace(0)
+        self._task = bar.add_task(title, total=None, figures="starting")
+        self._total, self._next, self._began = -1, 0.0, time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if total != self._total:
+            self._total, self._pace = total, Pace(total)
+        elif now < self._next and done < total:
+            return
+        self._next = now + _REFRESH
+        self._pace.mark(now, done)
+        left = f"eta {format_duration(self._pace.remaining())}"
+        clock = left if done < total else f"in {format_duration(now - self._began)}"
+        figures = f"{_amount(done, total, self._unit)}  {clock}"
+        self._bar.update(self._task, completed=done, total=total, figures=figures)
+
+
+class _PlainWork:
+    def __init__(self, title: str, unit: str, console: Console) -> None:
+        self._title, self._unit, self._console = title, unit, console
+        self._next = time.monotonic() + _PLAIN  # short work needs no line
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _PLAIN
+            line = f"{self._title}  {_amount(done, total, self._unit)}  {done / max(total, 1):.0%}"
+            _print(self._console, line)
+
+
+def _amount(done: int, total: int, unit: str) -> str:
+    if unit == "bytes":
+        return f"{done / 1e6:,.1f}/{total / 1e6:,.1f} MB"
+    return f"{done:,}/{total:,}"
+
+
+# --- The terminal ---
+
+
+def _console() -> Console:
+    return Console(stderr=True)
+
+
+def _print(console: Console, line: str) -> None:
+    """A line, above the bar where there is one; only a terminal has a width to wrap at."""
+    console.print(line, highlight=False, markup=False, soft_wrap=not _is_live())
+
+
+def _is_live() -> bool:
+    # Not rich's is_terminal: FORCE_COLOR makes that true of a log file.
+    return sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def _bar(console: Console, *, titled: bool) -> Progress:
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    title = [TextColumn("{task.description}", style="bold")] if titled else []
+    return Progress(
+        *title,
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[figures]}", markup=False),
+        console=console,
+        expand=True,
+        refresh_per_second=round(1 / _REFRESH),
+    )

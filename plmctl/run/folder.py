@@ -1,0 +1,439 @@
+"""The run folder: made once, continued by the same command, never overwritten by another.
+
+``status.json`` reports how the run stands: running, stopped, failed or finished. A run is finished
+when all that it promises is there; what a kill or a full disk left undone, the same command does.
+Here are also the files that every run writes: its status, its environment, its results, and the
+``model/`` folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Literal
+
+from plmctl.config.base import Model
+from plmctl.config.load import difference, dump, parse
+from plmctl.errors import ConfigError, DataError, PlmError, Preempted
+from plmctl.files import is_model, new_folder, write_atomically, writing
+from plmctl.reporting.run_files import Status, read_status
+from plmctl.run import launch
+from plmctl.tokenization.check import write_probe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from plmctl.tasks.base import Finetuned
+
+
+# --- Opening a run folder ---
+
+
+# What a run computes does not depend on these, so they may change between two starts of a run.
+FREE_KEYS = (
+    "launch.",
+    "log.",
+    "checkpoint.",
+    "compute.device",
+    "compute.threads",
+    "compute.workers",
+    "compute.attention",
+    "train.micro_batch_size",
+    "divergence.",  # decides only where the run would stop: how it goes on may be chosen then
+)
+
+
+_LOCK = ".lock"
+
+_STATUS = "status.json"
+
+_AFTER_MODEL = ("eval/samples.json", "report.html")  # can be made without the training
+
+
+# What a run that was killed in its very first writes leaves.
+_STARTED = {_LOCK, _STATUS, f".{_STATUS}.writing", ".config.yaml.writing"}
+
+
+_PACKAGES = ("plmctl", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
+
+
+def check_run(config: Model, run: str, *, fresh: bool) -> None:
+    """Refuse a run folder that is not this config's, before any work is done for it.
+
+    Raises:
+        ConfigError: The folder is another config's, or something else's; nothing was touched.
+        PlmError: A process is at work in it.
+    """
+    folder = Path(run)
+    if (folder / _LOCK).exists() and launch.is_main():
+        with (folder / _LOCK).open(encoding="utf-8") as file:
+            _lock(file, fcntl.LOCK_SH)  # refused while somebody writes here; gone with the file
+    if fresh or not folder.exists():
+        return
+    kept = folder / "config.yaml"
+    if kept.is_file():
+        _refuse_other_config(config, kept)
+    elif not folder.is_dir() or {path.name for path in folder.iterdir()} - _STARTED:
+        raise ConfigError(
+            f"{folder}: this is there already, and it is no run folder",
+            "name another folder with `run=...`",
+        )
+
+
+def open_run(config: Model, run: str, *, fresh: bool) -> Path:
+    """The folder of a run, new or continued, with the config in ``config.yaml``.
+
+    Call it once the input is known to be good: a folder that is there fixes the config.
+
+    Args:
+        config: The resolved config.
+        run: The folder.
+        fresh: Move a folder that is there aside, to ``<run>.old-<time>``, and begin anew.
+
+    Raises:
+        ConfigError: As ``check_run``.
+        PlmError: The folder cannot be written.
+    """
+    check_run(config, run, fresh=fresh)
+    folder = Path(run)
+    with writing(folder):
+        if fresh and folder.exists():
+            folder.rename(free_name(f"{folder}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "config.yaml", dump(config))
+    return folder
+
+
+def _refuse_other_config(config: Model, kept: Path) -> None:
+    try:
+        before = parse(type(config), kept)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{kept.parent}: made by another command, or another version of plmctl",
+            "name another folder with `run=...`, or add --fresh to move this one aside",
+        ) from error
+    changed = [
+        line
+        for line in difference(before, config)
+        if not line.startswith(FREE_KEYS) and not line.startswith("run:")
+    ]
+    if changed:
+        shown = "\n  ".join(changed)
+        raise ConfigError(
+            f"{kept.parent}: made from another config:\n  {shown}",
+            "name another folder with `run=...`, or add --fresh to move this one aside",
+        )
+
+
+def free_name(name: str) -> Path:
+    """A name that is not taken, whatever the clock says: it may have been set back."""
+    number, path = 1, Path(name)
+    while path.exists():
+        number += 1
+        path = Path(f"{name}-{number}")
+    return path
+
+
+def check_inputs(folder: Path, hashes: Mapping[str, str]) -> None:
+    """Refuse to go on with other data, or another tokenizer, than a run began with.
+
+    Args:
+        folder: The run folder.
+        hashes: Of what is there now, as ``write_environment`` takes them.
+
+    Raises:
+        DataError: They are not those of the run's checkpoints.
+    """
+    path = folder / "environment.json"
+    if not path.is_file() or not any(folder.glob("checkpoints/step-*")):
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))["hashes"]
+    for name, now in hashes.items():
+        if before.get(name, now) != now:
+            raise DataError(
+                f"{folder}: the {name} changed since this run began (hash {before[name]}, "
+                f"now {now})",
+                "bring back what it was, or begin anew with --fresh, which moves this run aside",
+            )
+
+
+# --- Working in it: the lock, and how the run stands ---
+
+
+class AtWork:
+    """Work in a run folder alone, and record in ``status.json`` how it ends.
+
+    As a context: it is "running" inside; then "stopped", where a checkpoint or finished pieces are
+    kept and the same command continues, or "failed". ``finish`` makes it "finished". A process that
+    is killed leaves "running", without the lock.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        PlmError: As ``locked``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> AtWork:
+        with ExitStack() as stack:
+            stack.enter_context(locked(self._folder))
+            write_status(self._folder, "running", files=self.status.files)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if value is not None:
+            stopped = isinstance(value, Preempted | KeyboardInterrupt)
+            message = value.message if isinstance(value, PlmError) else repr(value)
+            with suppress(PlmError):  # a disk that is full keeps "running"; the error is `value`
+                name: StatusName = "stopped" if stopped else "failed"
+                write_status(self._folder, name, message, self.status.files)
+        self._stack.close()
+
+    @property
+    def status(self) -> Status:
+        """As it is recorded."""
+        return read_status(self._folder) or Status()
+
+    def promise(self, files: Sequence[str]) -> None:
+        """Say what the run will have when it is finished: before the last of it is written."""
+        write_status(self._folder, "running", files=files)
+
+    def finish(self) -> None:
+        """The run is finished.
+
+        Raises:
+            PlmError: Something that it promises is not there.
+        """
+        left = self.status.missing(self._folder)
+        if left:
+            raise PlmError(
+                f"{self._folder / left[0]}: it was written and is not there",
+                "run the same command again: it continues with what is missing",
+            )
+        write_status(self._folder, "finished", files=self.status.files)
+
+
+StatusName = Literal["running", "stopped", "failed", "finished"]
+
+
+def write_status(
+    folder: Path, name: StatusName, message: str = "", files: Sequence[str] = ()
+) -> None:
+    """``status.json`` of a run, as ``reporting.reader.read_status`` reads it.
+
+    Raises:
+        PlmError: The folder cannot be written.
+    """
+    document: dict[str, object] = {"status": name, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    if message:
+        document["message"] = message
+    if files:
+        document["files"] = list(files)
+    with writing(folder / _STATUS) as path:
+        write_atomically(path, json.dumps(document, indent=1, ensure_ascii=False))
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a training is finished: all that it promises is there, of older versions a model."""
+    status = read_status(folder)
+    if status is None:
+        return is_model(folder / "model")
+    return status.name == "finished" and not status.missing(folder)
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether the model and its results are there, so that at most samples and a report are not.
+
+    Raises:
+        PlmError: There is a model without its results, and no checkpoint to take them from again.
+    """
+    status = read_status(folder)
+    if not is_model(folder / "model"):
+        return False
+    promised = status if status and status.files else Status(files=("eval/valid.json",))
+    left = set(promised.missing(folder)) - set(_AFTER_MODEL)
+    if promised is status and not left:
+        return True
+    if not any(folder.glob("checkpoints/step-*")):
+        lost = min(left) if left else "a readable status.json"
+        raise PlmError(
+            f"{folder}: the model is there, {lost} is not, and no checkpoint is left",
+            "measure the model with `plmctl eval`; or start from scratch with --fresh, which moves "
+            "this run aside",
+        )
+    return False
+
+
+def start_processes(command: str, folder: Path, processes: int, options: Sequence[str]) -> int:
+    """Run a command in several processes, as ``launch.start``, and record one that was lost."""
+    code = launch.start(command, folder / "config.yaml", processes, options)
+    status = read_status(folder)
+    if code not in (0, Preempted.exit_code) and (status is None or status.name == "running"):
+        with suppress(PlmError):
+            files = status.files if status else ()
+            write_status(folder, "failed", f"a process ended with exit code {code}", files)
+    return code
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Work in a run folder alone.
+
+    The lock is the kernel's and this process's own: it goes with the process, however that ends,
+    and processes that it has forked to make batches do not hold it on.
+
+    Raises:
+        PlmError: Another process has it, or the folder cannot be written.
+    """
+    with writing(folder):
+        file = (folder / _LOCK).open("a+", encoding="utf-8")
+    with file:
+        _lock(file, fcntl.LOCK_EX)
+        with suppress(OSError):  # on a full disk: the lock is what counts, not what it says
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}")
+            file.flush()
+        yield
+
+
+def _lock(file: IO[str], kind: int) -> None:
+    try:
+        fcntl.lockf(file, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            return  # a file system without locks: better a run without one than none
+        file.seek(0)
+        raise PlmError(
+            f"{Path(file.name).parent}: another process is at work here ({file.read().strip()})",
+            "wait for its end, or stop it; or name another folder with `run=...`",
+        ) from error
+
+
+# --- The environment and the results ---
+
+
+def write_environment(folder: Path, hashes: Mapping[str, str]) -> None:
+    """``environment.json``: what is needed to know where a figure came from.
+
+    Args:
+        folder: The run folder.
+        hashes: Of the data and the tokenizer.
+    """
+    import torch
+
+    cuda = torch.cuda.is_available()
+    facts = {
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "versions": versions(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if cuda else platform.processor() or "cpu",
+        "devices": torch.cuda.device_count() if cuda else 0,
+        "git_commit": _git_commit(),
+        "hashes": dict(hashes),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    with writing(folder / "environment.json") as path:
+        write_atomically(path, json.dumps(facts, indent=1))
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that decide what a figure comes to."""
+    return {name: version(name) for name in _PACKAGES}
+
+
+def _git_commit() -> str | None:
+    """The commit of the working directory, where the user's configs are; None outside of git."""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=5
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
+
+
+def write_results(folder: Path, name: str, document: Mapping[str, object]) -> Path:
+    """``eval/<name>.json`` of a run, whole or not at all."""
+    with writing(folder / "eval" / f"{name}.json") as path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(document, indent=1, ensure_ascii=False))
+    return path
+
+
+# --- ``model/``: an ordinary Hugging Face model folder, complete or absent ---
+
+
+def save_model(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    card: str,
+    made: Finetuned | None = None,
+) -> Path:
+    """Write weights (safetensors), config, tokenizer and model card to ``<folder>/model``.
+
+    Args:
+        folder: The run folder.
+        model: The unwrapped model.
+        tokenizer: Its tokenizer.
+        card: The text of README.md.
+        made: The task that it is finetuned for.
+
+    Raises:
+        PlmError: The disk refused.
+    """
+    target = folder / "model"
+    with writing(target), new_folder(target) as beside:
+        write_model(beside, model, tokenizer)
+        (beside / "README.md").write_text(card, encoding="utf-8")
+        if made is not None:
+            made.write(beside)
+        if target.is_dir() and not any(target.iterdir()):
+            target.rmdir()
+        elif target.exists():  # not all of a model; somebody may look into it
+            number = 1
+            while (aside := folder / f"model.incomplete-{number}").exists():
+                number += 1
+            target.rename(aside)
+    return target
+
+
+def write_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write weights, config and tokenizer, with the tokenizer's probes, into a new folder.
+
+    Args:
+        folder: Where to.
+        model: The unwrapped model. Of a T5 the config gets to say what the weights are: whether
+            embeddings and output are one matrix. transformers' class sets it to yes at each load.
+        tokenizer: Its tokenizer.
+    """
+    from transformers import T5ForConditionalGeneration
+
+    if isinstance(model, T5ForConditionalGeneration):
+        model.config.tie_word_embeddings = model.lm_head.weight is model.shared.weight
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_probe(folder)

@@ -1,0 +1,132 @@
+"""The network of a pretraining run: with fresh weights, its teacher's, or those of a folder.
+
+``make_network`` is what ``pretrain``, ``plan`` and ``export`` call. On PyTorch's meta device
+``fresh_model`` gives the network's config without any weights, for the checks of ``preflight.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plmctl.config.base import ModelConfig
+from plmctl.config.pretrain import PretrainConfig
+from plmctl.examples.keys import fold, stream
+from plmctl.families.base import get_family
+from plmctl.objectives.base import get_objective
+from plmctl.run.display import say
+from plmctl.tokenization.load import Vocab
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from plmctl.models.network import Network
+
+
+def make_network(
+    config: PretrainConfig, vocab: Vocab, new_heads: Callable[[str], None] = say
+) -> Network:
+    """The family's network with fresh weights, or the pretrained one that ``init_from`` names.
+
+    Args:
+        config: The run's.
+        vocab: Of its tokenizer.
+        new_heads: Called with heads that the folder of ``init_from`` lacks.
+    """
+    import torch
+
+    from plmctl.models.network import Network
+    from plmctl.models.parameters import extend_vocabulary
+
+    family = get_family(config.model.family)
+    parts = get_objective(config.objective.name).PARTS
+    torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)
+    if config.model.init_from is not None:
+        model = family.load(
+            config.model.init_from, parts, new_heads=new_heads, **dropout_changes(config)
+        )
+        if config.model.extend_vocab is not None:
+            extend_vocabulary(model, pieces_of_new_ids(config, model.config.vocab_size))
+        return Network(model, family.forward)
+    model = fresh_model(config, vocab)
+    start_from_teacher(config, model)
+    return Network(model, family.forward)
+
+
+def fresh_model(config: PretrainConfig, vocab: Vocab) -> PreTrainedModel:
+    """The family's model with fresh weights from the global generator, or its teacher's."""
+    family = get_family(config.model.family)
+    parts = get_objective(config.objective.name).PARTS
+    filler = vocab.pad if vocab.pad is not None else vocab.eos
+    model = family.build(
+        config.model, vocab_size=output_size(config, vocab), pad_id=filler or 0, parts=parts
+    )
+    if getattr(model.config, "is_encoder_decoder", False):
+        # Where generating stops; T5's own config says 1, whatever the tokenizer.
+        model.config.eos_token_id = model.generation_config.eos_token_id = vocab.eos
+    return model
+
+
+def output_size(config: PretrainConfig, vocab: Vocab) -> int:
+    """Ids that the network predicts: the tokenizer's, or fewer if the objective says so (bilm)."""
+    fewer: int | None = getattr(config.objective, "target_words", None)
+    return fewer or vocab.size
+
+
+def start_from_teacher(config: PretrainConfig, model: PreTrainedModel) -> None:
+    """Give a student the weights that its teacher starts it with, if the objective has one."""
+    if getattr(config.objective, "init", None) == "alternate":
+        family = get_family(config.model.family)
+        family.begin_as(model, config.objective.teacher)  # type: ignore[attr-defined]  # checked
+
+
+# --- Continued pretraining: what differs from the folder that it starts from ---
+
+
+NOT_OF_NETWORK = set(ModelConfig.model_fields)
+
+
+def dropout_changes(config: PretrainConfig) -> dict[str, Any]:
+    """The dropout that the config sets for a loaded network, where it is not the family's."""
+    names = get_family(config.model.family).DROPOUT
+    return {name: getattr(config.model, name) for name in fields_set(config) if name in names}
+
+
+def fields_set(config: PretrainConfig) -> set[str]:
+    """Fields that are not as they are by default: a resolved config names all of them."""
+    fields = type(config.model).model_fields.items()
+    return {n for n, f in fields if getattr(config.model, n) != f.default} - NOT_OF_NETWORK
+
+
+def pieces_of_new_ids(config: PretrainConfig, rows: int) -> dict[int, list[int]]:
+    """For each id that the folder's tokenizer does not have, the old ids that stand for it.
+
+    Args:
+        config: With ``model.init_from`` and ``model.extend_vocab``.
+        rows: Of the folder's embeddings, where the folder has no tokenizer.
+    """
+    from plmctl.tokenization.load import load_tokenizer
+
+    tokenizer, before = load_tokenizer(config.tokenizer), folder_tokenizer(config)
+    known = max(before.get_vocab().values()) + 1 if before is not None else rows
+    found: dict[int, list[int]] = {}
+    for token, id_ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
+        if id_ < known:
+            continue
+        found[id_] = []
+        if config.model.extend_vocab == "subtokens" and before is not None:
+            text = tokenizer.convert_tokens_to_string([token]).removeprefix("##").strip()
+            pieces = before(text, add_special_tokens=False)["input_ids"]
+            found[id_] = [piece for piece in pieces if piece != before.unk_token_id]
+    return found
+
+
+def folder_tokenizer(config: PretrainConfig) -> PreTrainedTokenizerBase | None:
+    """The tokenizer that lies beside the weights, if one does."""
+    from plmctl.tokenization.load import load_tokenizer
+
+    source = str(config.model.init_from)
+    if Path(source).is_dir() and not (Path(source) / "tokenizer.json").is_file():
+        return None
+    return load_tokenizer(source)

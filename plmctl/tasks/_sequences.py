@@ -1,0 +1,405 @@
+"""Texts as token sequences: from a text, a pair or several options to one padded batch.
+
+The special tokens around texts are the tokenizer's own template, so that a finetuned folder reads
+texts the same way wherever it is loaded. If a family's template is not in its tokenizer, it is
+added:
+
+- GPT-1: ``_start_ A _classify_`` and ``_start_ A _delimiter_ B _classify_``, three new tokens.
+- GPT-2, GPT-3: a line break between the texts of a pair; nothing is published.
+- RoBERTa with another family's tokenizer: two separators, no segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plmctl.arrays import padded
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+    from plmctl.models.batch import Batch
+
+
+# --- The family's template ---
+
+
+Ids = tuple[int, ...]
+
+START, DELIMITER, CLASSIFY = GPT1_TOKENS = ("_start_", "_delimiter_", "_classify_")
+"""In the order of their ids, which follow the vocabulary's."""
+
+
+def with_format(tokenizer: PreTrainedTokenizerBase, model_type: str) -> PreTrainedTokenizerBase:
+    """The tokenizer with its family's template for finetuning.
+
+    Args:
+        tokenizer: Is changed.
+        model_type: The network's, in transformers.
+    """
+    if model_type == "openai-gpt":
+        return _gpt1_template(tokenizer)
+    if model_type == "gpt2":
+        return _gpt2_template(tokenizer)
+    if model_type == "roberta" and len(layout_of(tokenizer, pair=True).between) == 1:
+        return _roberta_template(tokenizer)
+    return tokenizer
+
+
+def gpt1_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Ids of GPT-1's three tokens; empty: the tokenizer has none."""
+    known = tokenizer.get_vocab()
+    return [known[token] for token in GPT1_TOKENS if token in known]
+
+
+def _gpt1_template(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    if not gpt1_ids(tokenizer):
+        tokenizer.add_tokens(list(GPT1_TOKENS), special_tokens=True)
+    if tokenizer.pad_token is None:  # not the last token, by which a text's end is found
+        tokenizer.pad_token = tokenizer.unk_token or START
+    ids = gpt1_ids(tokenizer)
+    single, pair = f"{START} $A {CLASSIFY}", f"{START} $A {DELIMITER} $B {CLASSIFY}"
+    return _with_template(tokenizer, single, pair, dict(zip(GPT1_TOKENS, ids, strict=True)))
+
+
+def _gpt2_template(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    ids = encode_texts(tokenizer, ["\n"])[0]
+    known = {tokenizer.convert_ids_to_tokens(id_): id_ for id_ in ids}
+    if len(ids) != 1:  # no token for a line break
+        known = {str(tokenizer.eos_token): int(tokenizer.eos_token_id)}
+    return _with_template(tokenizer, "$A", f"$A {next(iter(known))} $B", known)
+
+
+def _roberta_template(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    first, last = str(tokenizer.cls_token), str(tokenizer.sep_token)
+    ids = {first: int(tokenizer.cls_token_id), last: int(tokenizer.sep_token_id)}
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    pair = f"{first} $A:0 {last} {last} $B:0 {last}"
+    return _with_template(tokenizer, f"{first} $A {last}", pair, ids)
+
+
+def _with_template(
+    tokenizer: PreTrainedTokenizerBase, single: str, pair: str, ids: dict[Any, int]
+) -> PreTrainedTokenizerBase:
+    from tokenizers.processors import TemplateProcessing
+
+    whole: Any = tokenizer
+    whole.backend_tokenizer.post_processor = TemplateProcessing(
+        single=single, pair=pair, special_tokens=list(ids.items())
+    )
+    return tokenizer
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Special tokens around the texts of one sequence, and segments.
+
+    Attributes:
+        before: Ids before the first text.
+        between: Ids between the texts of a pair.
+        after: Ids after the last text.
+        second: Segment of the second text and of what follows it.
+    """
+
+    before: Ids
+    between: Ids
+    after: Ids
+    second: int = 0
+
+    @property
+    def special(self) -> int:
+        """Special tokens of a sequence."""
+        return len(self.before) + len(self.between) + len(self.after)
+
+    def join(self, texts: Sequence[Sequence[int]]) -> tuple[Ids, Ids]:
+        """The sequence of one text or of a pair, and its segments."""
+        first = (*self.before, *texts[0], *self.between)
+        second = (*(texts[1] if len(texts) == 2 else ()), *self.after)
+        if len(texts) == 1:
+            return first + second, (0,) * (len(first) + len(second))
+        return first + second, (0,) * len(first) + (self.second,) * len(second)
+
+
+def layout_of(tokenizer: PreTrainedTokenizerBase, *, pair: bool) -> Layout:
+    """The template of a tokenizer, found by what it does to a text."""
+    whole: Any = tokenizer
+    backend = whole.backend_tokenizer
+    made = backend.encode("a", "a") if pair else backend.encode("a")
+    texts: list[int | None] = made.sequence_ids
+    ids: list[int] = made.ids
+    first = texts.index(0)
+    end = len(texts) - texts[::-1].index(1 if pair else 0)
+    if not pair:
+        return Layout(tuple(ids[:first]), (), tuple(ids[end:]))
+    inner = zip(ids[first:end], texts[first:end], strict=True)
+    between = tuple(id_ for id_, text in inner if text is None)
+    return Layout(tuple(ids[:first]), between, tuple(ids[end:]), made.type_ids[texts.index(1)])
+
+
+# --- From texts to ids ---
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Rows of ids.
+
+    Attributes:
+        ids: [N] sequences.
+        segments: As ids; None where the network has none.
+        cut: Of each, whether text was lost to the maximal length.
+    """
+
+    ids: tuple[Ids, ...]
+    segments: tuple[Ids, ...] | None
+    cut: tuple[bool, ...]
+
+
+def text_sequences(
+    tokenizer: PreTrainedTokenizerBase, columns: Sequence[Sequence[str]], max_length: int
+) -> Sequences:
+    """One sequence a row, of at most ``max_length`` tokens.
+
+    Args:
+        tokenizer: With its family's template.
+        columns: The texts, or the firsts and the seconds of pairs.
+        max_length: In tokens, special ones included.
+    """
+    encoded = [encode_texts(tokenizer, texts) for texts in columns]
+    if len(columns) == 2:
+        return pair_sequences(tokenizer, encoded[0], encoded[1], max_length)
+    layout = layout_of(tokenizer, pair=False)
+    room = max(0, max_length - layout.special)
+    return _joined_sequences(
+        tokenizer, layout, [([ids], [min(len(ids), room)]) for ids in encoded[0]]
+    )
+
+
+def pair_sequences(
+    tokenizer: PreTrainedTokenizerBase,
+    first: Sequence[Sequence[int]],
+    second: Sequence[Sequence[int]],
+    max_length: int,
+    *,
+    whole_second: bool = False,
+) -> Sequences:
+    """One sequence a pair, of at most ``max_length`` tokens.
+
+    Args:
+        tokenizer: With its family's template.
+        first: Ids of the first texts.
+        second: Ids of the second texts.
+        max_length: In tokens, special ones included.
+        whole_second: Cut the first text alone, as long as there is any of it.
+    """
+    layout = layout_of(tokenizer, pair=True)
+    room = max(0, max_length - layout.special)
+    each = max(1, max_length // 2 - 2)  # GPT-1's; finetune-transformer-lm, train.py, max_len
+    rows, gpt1 = [], bool(gpt1_ids(tokenizer))
+    for one, two in zip(first, second, strict=True):
+        if gpt1:
+            keep = (min(len(one), each), min(len(two), each))
+        elif whole_second:
+            behind = min(len(two), room)
+            keep = (min(len(one), room - behind), behind)
+        else:
+            keep = truncated_lengths(len(one), len(two), room)
+        rows.append(([one, two], list(keep)))
+    return _joined_sequences(tokenizer, layout, rows)
+
+
+def truncated_lengths(first: int, second: int, room: int) -> tuple[int, int]:
+    """Lengths that BERT leaves a pair of: the longer is cut at its end, the second on ties.
+
+    In closed form. Tokenizers' own ``longest_first`` cuts the first on ties.
+    Source: google-research/bert, run_classifier.py, ``_truncate_seq_pair``.
+    """
+    if first + second <= room:
+        return first, second
+    if first > second:
+        first = max(second, room - second)
+    else:
+        second = max(first, room - first)
+    if first + second <= room:
+        return first, second
+    return room - room // 2, room // 2
+
+
+def encode_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of texts without special tokens; text that looks like one is only text."""
+    if not texts:
+        return []
+    made = tokenizer(
+        list(texts),
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+    )
+    ids: list[list[int]] = made["input_ids"]
+    return ids
+
+
+def _joined_sequences(
+    tokenizer: PreTrainedTokenizerBase,
+    layout: Layout,
+    rows: Sequence[tuple[list[Sequence[int]], list[int]]],
+) -> Sequences:
+    """The sequences of texts, and how many tokens are kept of each."""
+    empty = tokenizer.eos_token_id  # a text without a token, between no special ones
+    joined = [
+        layout.join([ids[:length] for ids, length in zip(texts, keep, strict=True)])
+        for texts, keep in rows
+    ]
+    ids = tuple(row or (int(empty or 0),) for row, _ in joined)
+    segments = None
+    if "token_type_ids" in tokenizer.model_input_names:
+        segments = tuple(row or (0,) for _, row in joined)
+    cut = tuple(list(map(len, texts)) != keep for texts, keep in rows)
+    return Sequences(ids, segments, cut)
+
+
+# --- From ids to a batch ---
+
+
+_IGNORE = -100  # models.batch.IGNORE, whose module imports torch
+
+
+@dataclass(frozen=True)
+class SequenceExamples:
+    """Examples of one sequence (a text), or of several (options; a pair in both orders).
+
+    Attributes:
+        examples: [N] the numbers of each one's sequences.
+        ids: Of every sequence.
+        segments: As ids; None where the network has none.
+        pad_id: What padding is.
+        cut: Examples that lost text.
+        language: Whether next tokens are predicted too.
+        several: Whether an example has a dimension of its sequences, be it one long.
+    """
+
+    examples: tuple[Ids, ...]
+    ids: tuple[Ids, ...]
+    segments: tuple[Ids, ...] | None
+    pad_id: int
+    cut: int
+    language: bool
+    several: bool
+
+    @classmethod
+    def of_views(
+        cls, views: Sequence[Sequences], tokenizer: PreTrainedTokenizerBase, *, language: bool
+    ) -> SequenceExamples:
+        """Rows that are read once, or in several ways: each view has one sequence of every row."""
+        rows = len(views[0].ids)
+        return cls(
+            tuple(tuple(range(row, row + rows * len(views), rows)) for row in range(rows)),
+            tuple(ids for view in views for ids in view.ids),
+            _all_segments([view.segments for view in views]),
+            pad_id_of(tokenizer),
+            sum(map(any, zip(*(view.cut for view in views), strict=True))),
+            language,
+            len(views) > 1,
+        )
+
+    @classmethod
+    def of_groups(
+        cls,
+        sizes: Sequence[int],
+        made: Sequences,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        language: bool,
+    ) -> SequenceExamples:
+        """Rows of one sequence an option; ``sizes`` are their numbers, in order."""
+        ends = np.cumsum(sizes).tolist()
+        examples = tuple(
+            tuple(range(end - size, end)) for end, size in zip(ends, sizes, strict=True)
+        )
+        cut = sum(any(made.cut[number] for number in example) for example in examples)
+        return cls(
+            examples, made.ids, made.segments, pad_id_of(tokenizer), cut, language, several=True
+        )
+
+    def __len__(self) -> int:
+        """Examples."""
+        return len(self.examples)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """[N] tokens of each one's longest sequence."""
+        return np.array([max(len(self.ids[k]) for k in example) for example in self.examples])
+
+    def batch(self, samples: NDArray[np.int64], targets: Mapping[str, NDArray[Any]]) -> Batch:
+        """The examples ``samples`` padded to the longest sequence of them.
+
+        Args:
+            samples: [B] their numbers.
+            targets: Of the parts of the loss but the language model's.
+
+        Returns:
+            inputs: input_ids, attention_mask, and token_type_ids where there are segments, [B, L],
+            or [B, S, L] of S sequences an example, where fewer are filled up with the first and
+            ``options`` [B, S] is false; lm_cells [K], the cells whose next token is predicted.
+            targets: as given, and lm [B] or [B, S], the number of tokens that each predicts.
+        """
+        import torch
+
+        from plmctl.models.batch import Batch
+
+        chosen = [self.examples[sample] for sample in samples]
+        width = max(map(len, chosen))
+        which = [k for example in chosen for k in (*example, *example[:1] * (width - len(example)))]
+        there = np.arange(width) < np.array([len(example) for example in chosen])[:, None]
+        ids, real = padded([self.ids[k] for k in which], self.pad_id)
+        inputs: dict[str, NDArray[Any]] = {
+            "input_ids": ids,
+            "attention_mask": real.astype(np.int64),
+        }
+        if self.segments is not None:
+            inputs["token_type_ids"], _ = padded([self.segments[k] for k in which], 0)
+        shape = there.shape if self.several else (len(chosen),)
+        inputs = {name: array.reshape(*shape, -1) for name, array in inputs.items()}
+        if self.several:
+            inputs["options"] = there
+        asked = dict(targets)
+        if self.language:
+            has_next = np.zeros_like(real)
+            has_next[:, :-1] = real[:, 1:] & there.reshape(-1, 1)
+            inputs["lm_cells"] = np.flatnonzero(has_next)
+            predicted = np.where(there.ravel(), has_next.sum(1), _IGNORE)
+            asked["lm"] = predicted.reshape(shape)
+        return Batch(
+            {name: torch.from_numpy(array) for name, array in inputs.items()},
+            {name: torch.from_numpy(array) for name, array in asked.items()},
+            int(real.sum()),
+            real.size,
+        )
+
+
+def _all_segments(parts: Sequence[tuple[Ids, ...] | None]) -> tuple[Ids, ...] | None:
+    found = [part for part in parts if part is not None]
+    return tuple(row for part in found for row in part) if found else None
+
+
+def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id that fills rows up."""
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    return int(pad or 0)
+
+
+# --- GPT-1's second loss: the next tokens of the texts ---
+
+
+def language_sums(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy, and share of right guesses, of the next tokens of a text, summed."""
+    from plmctl.models.losses import next_token_sums
+
+    ids, counts = batch.inputs["input_ids"].flatten(0, -2), batch.targets["lm"].flatten()
+    return next_token_sums(logits, ids, batch.inputs["lm_cells"], counts)

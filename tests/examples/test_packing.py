@@ -1,0 +1,160 @@
+"""RoBERTa's rows: held to fairseq's cuts, and to a plain loop over lists."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plmctl.examples import packing
+from plmctl.examples.packing import CLS, PAD, SEP, LineStream, block_edges, line_edges
+
+# fairseq's TokenBlockDataset on lines of these sizes, the separator at their ends counted; lines of
+# one are the empty ones between documents.
+LINES = [100, 200, 150, 1, 60, 400, 1, 700, 30, 1, 5]
+COMPLETE = [(0, 511), (511, 912), (912, 1612), (1612, 1648)]
+COMPLETE_DOC = [(0, 450), (451, 911), (912, 1612), (1612, 1642), (1643, 1648)]
+
+Documents = list[list[int]]
+DOCUMENTS = st.lists(st.lists(st.integers(1, 25), min_size=1, max_size=8), min_size=1, max_size=6)
+
+
+def offsets(sizes: list[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def stream_of(documents: Documents, *, part: bool) -> LineStream:
+    sentences = offsets([size for document in documents for size in document])
+    bounds = offsets([len(document) for document in documents])
+    lines = np.concatenate(list(line_edges(sentences, bounds, part=part)))
+    return LineStream(lines, None if part else bounds)
+
+
+def bounds_of(made: Iterator[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    edges = np.concatenate(list(made))
+    return edges[:-1], edges[1:]
+
+
+def as_documents(lines: list[int]) -> Documents:
+    """The sentences of fairseq's lines, their separators taken off."""
+    documents: Documents = [[]]
+    for size in lines:
+        if size == 1:
+            documents.append([])
+        else:
+            documents[-1].append(size - 1)
+    return documents
+
+
+def rows(stream: LineStream, bounds: tuple[np.ndarray, np.ndarray]) -> list[list[int]]:
+    found = stream.layout(*bounds)
+    return [row[row != PAD].tolist() for row in found.source]
+
+
+def plain_rows(documents: Documents, block: int, *, part: bool) -> list[list[int]]:
+    """The same over lists: lines with their separators, packed greedily, long ones cut."""
+    groups, at = [], 0
+    for number, document in enumerate(documents):
+        lines = []
+        for size in document:
+            lines.append([*range(at, at + size), SEP])
+            at += size
+        if part and number < len(documents) - 1:
+            lines.append([SEP])
+        groups.append([line[i : i + block] for line in lines for i in range(0, len(line), block)])
+    if part:
+        groups = [[line for group in groups for line in group]]
+    made = []
+    for group in groups:
+        row: list[int] = []
+        for line in group:
+            if row and len(row) + len(line) > block:
+                made.append(row)
+                row = []
+            row = row + line
+        made.append(row)
+    return [[CLS, *row] for row in made]
+
+
+def test_lines_are_fairseq_s() -> None:
+    stream = stream_of(as_documents(LINES), part=True)
+    assert np.diff(stream.lines).tolist() == LINES
+
+
+def test_full_sentences_are_cut_where_fairseq_cuts() -> None:
+    lines = offsets(LINES)
+    starts, ends = bounds_of(block_edges(lines, np.array([0, len(LINES)]), 511, cut=False))
+    assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == COMPLETE
+
+
+def test_doc_sentences_are_cut_where_fairseq_cuts() -> None:
+    """fairseq's positions count the separators between documents, which these rows leave out."""
+    documents = as_documents(LINES)
+    lines = stream_of(documents, part=False).lines
+    bounds = offsets([len(document) for document in documents])
+    starts, ends = bounds_of(block_edges(lines, bounds, 511, cut=False))
+    between = offsets([sum(document) + len(document) for document in documents])[1:-1]
+    shift = np.searchsorted(between, starts, side="right")
+    shifted = zip((starts + shift).tolist(), (ends + shift).tolist(), strict=True)
+    assert list(shifted) == COMPLETE_DOC
+
+
+def test_a_long_sentence_is_cut_and_nothing_is_lost() -> None:
+    stream = stream_of(as_documents(LINES), part=True)
+    starts, ends = bounds_of(stream.edges(511))
+    assert (ends - starts).max() == 511
+    assert starts[1:].tolist() == ends[:-1].tolist()
+    assert (starts[0], ends[-1]) == (0, sum(LINES))
+
+
+@given(DOCUMENTS, st.integers(2, 30), st.booleans())
+def test_rows_are_those_of_a_plain_loop(documents: Documents, block: int, part: bool) -> None:
+    stream = stream_of(documents, part=part)
+    assert rows(stream, bounds_of(stream.edges(block))) == plain_rows(documents, block, part=part)
+
+
+@given(DOCUMENTS, st.integers(2, 30))
+def test_every_token_is_in_one_row(documents: Documents, block: int) -> None:
+    total = sum(map(sum, documents))
+    for part in (True, False):
+        stream = stream_of(documents, part=part)
+        found = stream.layout(*bounds_of(stream.edges(block)))
+        assert found.source[found.source >= 0].tolist() == list(range(total))
+        assert found.lengths.max() <= block + 1
+        assert (found.segments == 0).all()
+        separators = sum(map(len, documents)) + part * (len(documents) - 1)
+        assert (found.source == SEP).sum() == separators
+
+
+@pytest.mark.parametrize("block", [3, 10])
+def test_documents_never_share_a_row(block: int) -> None:
+    documents = [[4, 5], [1], [12, 2]]
+    sentences = offsets([size for document in documents for size in document])
+    starts, ends = bounds_of(block_edges(sentences, offsets([2, 1, 2]), block))
+    edges = {0, 9, 10, 24}
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        assert not any(start < edge < end for edge in edges)
+        assert end - start <= block
+
+
+@given(DOCUMENTS, st.integers(1, 30), st.booleans(), st.integers(1, 5))
+def test_rows_do_not_depend_on_how_many_sentences_are_looked_at_together(
+    documents: Documents, block: int, cut: bool, together: int
+) -> None:
+    sentences = offsets([size for document in documents for size in document])
+    bounds = offsets([len(document) for document in documents])
+
+    def made() -> list[list[int]]:
+        ways = [
+            block_edges(sentences, bounds, block, cut=cut),
+            block_edges(sentences, np.array([0, len(sentences) - 1]), block, cut=cut),
+            line_edges(sentences, bounds, part=True),
+            line_edges(sentences, bounds, part=False),
+        ]
+        return [np.concatenate(list(way)).tolist() for way in ways]
+
+    whole = made()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "_TOGETHER", together)
+        assert made() == whole

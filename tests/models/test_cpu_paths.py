@@ -1,0 +1,265 @@
+"""Faster on a CPU, and the same: dropout, its attention, the top layer, no padding."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    AlbertForPreTraining,
+    BertConfig,
+    BertForPreTraining,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from plmctl.families.base import get_family
+from plmctl.models.fast.attention import CPU_ATTENTION, RealPositions, attend, use_cpu_attention
+from plmctl.models.fast.encoder import skip_unused_positions
+from plmctl.models.fast.layers import Dropout, drop, use_fast_dropout
+
+SMALL = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+ENCODER = {**SMALL, "intermediate_size": 64, "hidden_dropout_prob": 0.0}
+# Rounds to no dropped element at all, yet is not 0: the path with dropout, without its noise.
+NEXT_TO_NONE = 1e-9
+IDS = torch.arange(36).reshape(3, 12) % 90 + 5
+MASK = torch.ones_like(IDS)
+HOLE = range(8, 12)
+MASK[0, HOLE] = 0
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.25, 0.5, 0.9])
+def test_dropout_drops_its_share_and_keeps_the_expectation(probability: float) -> None:
+    torch.manual_seed(1)
+    x = torch.ones(1000, 1000, requires_grad=True)
+    out = drop(x, probability)
+    # Four standard errors of a million draws.
+    slack = 4 * (probability * (1 - probability) / 1e6) ** 0.5
+    assert abs(float((out == 0).float().mean()) - probability) < slack + 2**-17
+    kept = out[out != 0]
+    assert kept.unique().numel() == 1
+    assert kept[0].item() == pytest.approx(1 / (1 - probability), rel=1e-4)
+    out.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, out.detach())  # the same elements, the same scale
+
+
+def test_dropout_draws_are_independent_between_neighbours_rows_and_calls() -> None:
+    torch.manual_seed(2)
+    first, second = (drop(torch.ones(512, 512), 0.5) == 0 for _ in range(2))
+    for a, b in ((first[:, 1:], first[:, :-1]), (first[1:], first[:-1]), (first, second)):
+        both = torch.stack([a.flatten().float(), b.flatten().float()])
+        assert abs(float(torch.corrcoef(both)[0, 1])) < 4 / a.numel() ** 0.5
+
+
+def test_dropout_is_decided_by_the_seed_alone() -> None:
+    def draws() -> Tensor:
+        torch.manual_seed(3)
+        return torch.stack([drop(torch.ones(7, 11), 0.3) for _ in range(3)])
+
+    first = draws()
+    drop(torch.ones(100), 0.5)
+    assert torch.equal(draws(), first)
+    assert not torch.equal(first[0], first[1])
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 1023])
+def test_dropout_of_any_size(size: int) -> None:
+    x = torch.rand(size) + 1
+    assert torch.equal(drop(x, 0.0), x)
+
+
+def test_dropout_modules_are_replaced_and_quiet_when_not_training() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.1)))
+    names = list(model.state_dict())
+    use_fast_dropout(model)
+    assert [type(m) for m in model.modules() if isinstance(m, nn.Dropout)] == [Dropout, Dropout]
+    assert list(model.state_dict()) == names
+    x = torch.rand(3, 4)
+    model.eval()
+    assert torch.equal(model(x), model[0](x))
+
+
+MODELS: list[tuple[type[PreTrainedModel], Any, dict[str, Tensor]]] = [
+    (
+        BertForPreTraining,
+        BertConfig(**ENCODER, attention_probs_dropout_prob=NEXT_TO_NONE),
+        {"attention_mask": MASK},
+    ),
+    (
+        AlbertForMaskedLM,
+        AlbertConfig(**ENCODER, embedding_size=16, attention_probs_dropout_prob=NEXT_TO_NONE),
+        {"attention_mask": MASK},
+    ),
+    (
+        DistilBertForMaskedLM,
+        DistilBertConfig(
+            vocab_size=100, dim=32, n_layers=2, n_heads=2, hidden_dim=64, dropout=0.0,
+            attention_dropout=NEXT_TO_NONE,
+        ),
+        {"attention_mask": MASK},
+    ),
+    (
+        GPT2LMHeadModel,
+        GPT2Config(
+            vocab_size=100, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0,
+            attn_pdrop=NEXT_TO_NONE, use_cache=False, bos_token_id=1, eos_token_id=1,
+        ),
+        {},
+    ),
+    (
+        GPT2LMHeadModel,
+        GPT2Config(
+            vocab_size=100, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0,
+            attn_pdrop=NEXT_TO_NONE, use_cache=False, bos_token_id=1, eos_token_id=1,
+        ),
+        {"position_ids": torch.arange(12).remainder(5).expand(3, -1)},
+    ),
+    (
+        T5ForConditionalGeneration,
+        T5Config(
+            vocab_size=100, d_model=32, num_layers=2, num_heads=2, d_kv=16, d_ff=64,
+            dropout_rate=NEXT_TO_NONE, decoder_start_token_id=0,
+        ),
+        {"attention_mask": MASK, "labels": IDS},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cls", "config", "inputs"), MODELS, ids=lambda v: getattr(v, "__name__", None)
+)
+def test_attention_is_transformers_own(cls: Any, config: Any, inputs: dict[str, Tensor]) -> None:
+    torch.manual_seed(0)
+    model = cls(config).train()
+    for weight in model.parameters():
+        weight.data.mul_(6)  # sharp attention: a wrong mask shows
+    model.set_attn_implementation("eager")
+    expected = next(iter(model(input_ids=IDS, **inputs).values()))
+    model.set_attn_implementation("sdpa")
+    use_cpu_attention(model)
+    assert model.config._attn_implementation == CPU_ATTENTION
+    found = next(iter(model(input_ids=IDS, **inputs).values()))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_attention_drops_weights() -> None:
+    torch.manual_seed(0)
+    query = torch.rand(2, 2, 5, 8)
+    value = torch.eye(5, 8).expand(2, 2, 5, 8)
+    out = attend(query, query, value, None, dropout=0.5, scale=1.0)
+    dropped = out[..., :5] == 0
+    assert 0.3 < float(dropped.float().mean()) < 0.7
+
+
+def made(name: str) -> PreTrainedModel:
+    """A network with sharp attention, so that a wrong mask shows."""
+    torch.manual_seed(0)
+    config = {**ENCODER, "attention_probs_dropout_prob": NEXT_TO_NONE}
+    distilled: Any = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64, "dropout": 0.0}
+    distilled |= {"attention_dropout": NEXT_TO_NONE, "vocab_size": 100}
+    networks: dict[str, Any] = {
+        "bert": lambda: BertForPreTraining(BertConfig(**config)),
+        "roberta": lambda: RobertaForMaskedLM(RobertaConfig(**config)),
+        "albert": lambda: AlbertForPreTraining(AlbertConfig(**config, embedding_size=16)),
+        "distilbert": lambda: DistilBertForMaskedLM(DistilBertConfig(**distilled)),
+    }
+    model: PreTrainedModel = networks[name]()
+    for weight in model.parameters():
+        weight.data.mul_(4)
+    return model
+
+
+def outcome(
+    name: str, model: PreTrainedModel, cells: list[int]
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """Logits, and the gradients of all weights."""
+    model.zero_grad()
+    family, kinds = get_family(name), torch.zeros_like(IDS)
+    logits = family.forward(model, IDS, MASK, kinds, torch.tensor(cells))
+    torch.stack([part.square().sum() for part in logits.values()]).sum().backward()
+    return logits, [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def assert_alike(
+    found: tuple[dict[str, Tensor], list[Tensor]], expected: tuple[dict[str, Tensor], list[Tensor]]
+) -> None:
+    for part, value in expected[0].items():
+        torch.testing.assert_close(found[0][part], value, rtol=1e-4, atol=1e-5)
+    largest = max(float(gradient.abs().max()) for gradient in expected[1])
+    for gradient, right in zip(found[1], expected[1], strict=True):
+        torch.testing.assert_close(gradient, right, rtol=1e-3, atol=1e-5 * largest)
+
+
+def reads(model: PreTrainedModel, layer: int) -> list[tuple[int, ...]]:
+    """Filled with the shapes that a layer's feed-forward is given."""
+    encoder: Any = getattr(model.base_model, "encoder", None) or model.base_model.transformer
+    if isinstance(model, AlbertForPreTraining):
+        inner = encoder.albert_layer_groups[0].albert_layers[0].ffn
+    elif isinstance(model, DistilBertForMaskedLM):
+        inner = encoder.layer[layer].ffn.lin1
+    else:
+        inner = encoder.layer[layer].intermediate
+    shapes: list[tuple[int, ...]] = []
+    inner.register_forward_hook(lambda m, given, out: shapes.append(tuple(out.shape[:2])))
+    return shapes
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert"])
+@pytest.mark.parametrize("cells", [[1, 5, 13, 14, 20, 30], [3], list(range(36))])
+def test_the_top_layer_where_it_is_asked_for(name: str, cells: list[int]) -> None:
+    model = made(name)
+    expected = outcome(name, model, cells)
+    skip_unused_positions(model)
+    shapes = reads(model, -1)
+    assert_alike(outcome(name, model, cells), expected)
+    most = max((sum(c // 12 == row for c in cells) for row in range(3)), default=0)
+    # Not every cell was computed, where it is worth while.
+    assert shapes[-1] == (3, 12 if 1 + most > 0.7 * 12 else 1 + most)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("cells", [[1, 5, 13, 14, 20, 30], [c for c in range(36) if c not in HOLE]])
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "distilbert"])
+def test_padding_is_left_out_of_the_layers(name: str, cells: list[int], training: bool) -> None:
+    model = made(name).train(training)
+    model.set_attn_implementation("eager")
+    expected = outcome(name, model, cells)
+    model.set_attn_implementation("sdpa")
+    use_cpu_attention(model)
+    skip_unused_positions(model)
+    shapes = reads(model, 0)
+    assert_alike(outcome(name, model, cells), expected)
+    assert shapes[0] == (1, 32)  # in one row, the four cells of padding left out
+
+
+def test_a_batch_with_hardly_any_padding_stays_as_it_is() -> None:
+    mask = torch.ones(10, 10)
+    mask[3, 8:] = 0
+    assert RealPositions.of(mask) is None
+    mask[4, 5:] = 0
+    assert RealPositions.of(mask) is not None
+
+
+@given(st.lists(st.booleans(), min_size=24, max_size=24).filter(lambda real: sum(real) < 20))
+def test_there_and_back(real: list[bool]) -> None:
+    mask = torch.tensor(real).view(4, 6)
+    cells = RealPositions.of(mask)
+    assert cells is not None
+    x = torch.rand(4, 6, 3, dtype=torch.float64, requires_grad=True)
+    back = cells.padded(cells.flat(x))
+    assert torch.equal(back, x * mask[..., None])
+    back.backward(weights := torch.rand_like(back))
+    assert x.grad is not None
+    assert torch.equal(x.grad, weights * mask[..., None])

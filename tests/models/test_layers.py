@@ -1,0 +1,139 @@
+"""Every family's layers are found: how deep each parameter lies, what is frozen or drawn anew."""
+
+import pytest
+import torch
+import transformers as hf
+from torch import nn
+
+from plmctl.errors import ConfigError
+from plmctl.models.parameters import depths, freeze, layer_rates, reinit
+
+TINY = {"vocab_size": 40, "num_labels": 2}
+MADE = {
+    "bert": lambda: hf.BertForSequenceClassification(
+        hf.BertConfig(
+            **TINY, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=8
+        )
+    ),
+    "roberta": lambda: hf.RobertaForTokenClassification(
+        hf.RobertaConfig(
+            **TINY, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=8
+        )
+    ),
+    "distilbert": lambda: hf.DistilBertForSequenceClassification(
+        hf.DistilBertConfig(**TINY, dim=8, n_layers=3, n_heads=2, hidden_dim=8)
+    ),
+    "gpt2": lambda: hf.GPT2ForSequenceClassification(
+        hf.GPT2Config(**TINY, n_embd=8, n_layer=3, n_head=2)
+    ),
+    "gpt1": lambda: hf.OpenAIGPTForSequenceClassification(
+        hf.OpenAIGPTConfig(**TINY, n_embd=8, n_layer=3, n_head=2)
+    ),
+    "t5": lambda: hf.T5ForConditionalGeneration(
+        hf.T5Config(
+            vocab_size=40, d_model=8, d_ff=8, d_kv=4, num_layers=3, num_heads=2,
+            decoder_start_token_id=0,
+        )
+    ),
+}  # fmt: skip
+LOWEST = {
+    "bert": "bert.encoder.layer.0.",
+    "roberta": "roberta.encoder.layer.0.",
+    "distilbert": "distilbert.transformer.layer.0.",
+    "gpt2": "transformer.h.0.",
+    "gpt1": "transformer.h.0.",
+    "t5": "encoder.block.0.",
+}
+
+
+def albert() -> hf.PreTrainedModel:
+    return hf.AlbertForSequenceClassification(
+        hf.AlbertConfig(
+            **TINY, embedding_size=4, hidden_size=8, num_hidden_layers=3, num_attention_heads=2,
+            intermediate_size=8,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("family", MADE)
+def test_layers_embeddings_and_head_are_told_apart(family: str) -> None:
+    model = MADE[family]()
+    found = depths(model)
+    assert found.layers == 3
+    assert found.of.keys() == {name for name, _ in model.named_parameters()}
+    lowest = {name for name, at in found.of.items() if at == 1 and not name.startswith("decoder")}
+    assert lowest == {name for name in found.of if name.startswith(LOWEST[family])}
+    table = model.get_input_embeddings().weight
+    assert {found.of[n] for n, p in model.named_parameters() if p is table} == {0}
+    for name in found.of:
+        if name.startswith(("classifier", "pre_classifier", "score", "bert.pooler")):
+            assert found.of[name] == 4
+        if ".ln_f." in name or "final_layer_norm" in name:
+            assert found.of[name] == 4
+    if family == "t5":
+        assert all(
+            found.of[n] == int(n.split(".")[2]) + 1 for n in found.of if n.startswith("decoder.bl")
+        )
+
+
+def test_albert_has_one_layer_of_weights() -> None:
+    model = albert()
+    found = depths(model)
+    assert found.layers == 1
+    assert found.of["albert.encoder.embedding_hidden_mapping_in.weight"] == 0
+    with pytest.raises(ConfigError, match="share one set"):
+        freeze(model, 2)
+
+
+def test_elmo() -> None:
+    from plmctl.models.elmo import ElmoConfig, ElmoForPreTraining
+
+    found = depths(ElmoForPreTraining(ElmoConfig()))
+    assert found.layers == 2
+    assert {at for name, at in found.of.items() if ".layers.1." in name} == {2}
+    assert {at for name, at in found.of.items() if "convolutions" in name} == {0}
+
+
+def test_rates_fall_from_the_head_down() -> None:
+    shares = layer_rates(depths(MADE["bert"]()), 0.5)
+    assert shares["classifier.weight"] == shares["bert.pooler.dense.weight"] == 1
+    assert [shares[f"bert.encoder.layer.{n}.output.dense.bias"] for n in (2, 1, 0)] == [
+        0.5, 0.25, 0.125,
+    ]  # fmt: skip
+    assert shares["bert.embeddings.word_embeddings.weight"] == 0.0625
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"), [("embeddings", {0}), (1, {0, 1}), ("all", {0, 1, 2, 3})]
+)
+def test_freeze(what: str | int, expected: set[int]) -> None:
+    model = MADE["gpt2"]()
+    found = depths(model)
+    freeze(model, what)
+    frozen = {found.of[n] for n, p in model.named_parameters() if not p.requires_grad}
+    trained = {found.of[n] for n, p in model.named_parameters() if p.requires_grad}
+    assert frozen == expected
+    assert trained == set(range(5)) - expected
+
+
+@pytest.mark.parametrize("family", MADE)
+def test_reinit_draws_the_top_layers_as_the_library_does(family: str, tmp_path) -> None:
+    MADE[family]().save_pretrained(tmp_path)
+    model = type(MADE[family]()).from_pretrained(tmp_path)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(3.0)
+    found = depths(model)
+    torch.manual_seed(1)
+    reinit(model, 2)
+    for name, parameter in model.named_parameters():
+        anew = found.of[name] in (2, 3) or (found.of[name] == 4 and _in_base(model, name))
+        assert bool((parameter != 3.0).any()) == anew, name
+        if anew and parameter.ndim == 1:
+            assert set(parameter.tolist()) <= {0.0, 1.0}, name
+        elif anew:
+            assert 0 < parameter.std() < 2, name
+
+
+def _in_base(model: nn.Module, name: str) -> bool:
+    return any(f".{part}." in f".{name}" for part in ("pooler", "ln_f", "final_layer_norm"))
