@@ -19,7 +19,9 @@ from plmctl.training.journal import Journal
 def main(folder: Path) -> None:
     """Two saves of each kind; the second is shown, since the first finds cold memory."""
     config = registry.load("families", "bert").Config(size="base")
-    network = get_family("bert").build(config, vocab_size=30_522, pad_id=0, parts=("mlm", "nsp"))
+    network = get_family("bert").build(
+        config, vocab_size=30_522, pad_id=0, loss_terms=("mlm", "nsp")
+    )
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4)
     for parameter in network.parameters():
         parameter.grad = torch.full_like(parameter, 1e-3)

@@ -188,14 +188,14 @@ def _measured(config: PretrainConfig) -> dict[str, Any]:
     processes, seconds = process_count(config.launch, config.compute.device), []
     for phase in plan.phases:
         last = max(0, phase.steps - 1)  # of a batch that grows, the full one
-        batches = StepBatches(phase.step, phase.slicing, plan.seed)[last]
+        batches = StepBatches(phase.examples, phase.slicing, plan.seed)[last]
         say(f"trying {_TRIALS} micro-batches")
         times = []
         # A compiled network meets every shape once before its time counts.
         for number in range(-_TRIALS if network.compiled else 0, _TRIALS):
             began = time.perf_counter()
             one = [batches[number % len(batches)]]
-            done = take_step(engine, phase.step, one, plan.clip, abs(number))
+            done = take_step(engine, phase.examples, one, plan.clip, abs(number))
             if done.loss != done.loss:  # reading it waits for the device
                 raise PlmError("a trial step gave a loss that is no number", "lower optim.lr")
             times.append(time.perf_counter() - began)

@@ -62,10 +62,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from plmctl.corpus.store import TokenStore
+    from plmctl.models.base import Examples
     from plmctl.models.network import Network
     from plmctl.run.stop import StopRequest
     from plmctl.training.checkpoint import Checkpoints
-    from plmctl.training.data import Step
     from plmctl.training.engine import Engine
     from plmctl.training.loop import Plan
 
@@ -156,16 +156,15 @@ def check_prepared(config: PretrainConfig, prepared: Prepared) -> None:
         _check_rows(config, step)
 
 
-def _check_rows(config: PretrainConfig, step: Step) -> None:
-    from plmctl.training.data import streamed
+def _check_rows(config: PretrainConfig, step: Examples) -> None:
 
-    if streamed(step) and config.train.batch_ramp is not None:
+    if step.streamed and config.train.batch_ramp is not None:
         raise ConfigError(
             f"train.batch_ramp: the rows of {config.objective.name} are streams that go on from "
             "step to step, so that their number stays the same",
             "leave it out",
         )
-    if streamed(step) and len(step) < config.train.batch_size:
+    if step.streamed and len(step) < config.train.batch_size:
         raise DataError(
             f"train.batch_size: {config.train.batch_size:,} streams, but the corpus has "
             f"{len(step):,} windows",
@@ -173,7 +172,7 @@ def _check_rows(config: PretrainConfig, step: Step) -> None:
         )
 
 
-def validation_step(config: PretrainConfig, prepared: Prepared) -> Step | None:
+def validation_step(config: PretrainConfig, prepared: Prepared) -> Examples | None:
     """The objective over the validation text, or None without one: made before the first step.
 
     Every validation is of rows as long as the last phase's.
@@ -212,7 +211,7 @@ def _validating(what: str, *, held_out: bool) -> Iterator[None]:
 # --- Examples, and the plan of the steps ---
 
 
-def make_step(config: PretrainConfig, store: Corpus, prepared: Prepared, seq_len: int) -> Step:
+def make_step(config: PretrainConfig, store: Corpus, prepared: Prepared, seq_len: int) -> Examples:
     """The objective over a store, or over the stores of a mixture, at one sequence length.
 
     Raises:
@@ -224,7 +223,7 @@ def make_step(config: PretrainConfig, store: Corpus, prepared: Prepared, seq_len
         steps = [make_step(config, one, prepared, seq_len) for one in store.stores]
         return mixture(store.names, steps, store.weights, config.seed)
     objective = get_objective(config.objective.name)
-    step: Step = objective.make(config.objective, store, prepared.vocab, seq_len, config.seed)
+    step: Examples = objective.make(config.objective, store, prepared.vocab, seq_len, config.seed)
     if not len(step):
         raise DataError(
             f"the corpus has {store.num_tokens:,} tokens: not one sequence of {seq_len}",
@@ -284,7 +283,7 @@ def shapes_vary(config: PretrainConfig) -> bool:
 def _train(
     config: PretrainConfig,
     prepared: Prepared,
-    valid: Step | None,
+    valid: Examples | None,
     *,
     until: int | None,
     accept_gap: bool,
@@ -336,7 +335,7 @@ def _train(
 def _validate(
     engine: Engine,
     config: PretrainConfig,
-    valid: Step | None,
+    valid: Examples | None,
     plan: Plan,
     *,
     stop: StopRequest | None = None,

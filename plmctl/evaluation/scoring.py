@@ -44,8 +44,8 @@ def score(
         stop: Looked at after every batch; the processes agree on it at the end.
 
     Returns:
-        ``loss`` (the sum of the parts, by their weights), and for each part ``loss/<part>`` and
-        ``accuracy/<part>``; nan for a part without a target, no accuracy where ``<part>/correct``
+        ``loss`` (the weighted sum of the loss terms), and for each term ``loss/<term>`` and
+        ``accuracy/<term>``; nan for a part without a target, no accuracy where ``<part>/correct``
         is scored as nan.
 
     Raises:
@@ -54,7 +54,6 @@ def score(
     import torch
 
     from plmctl.run.stop import StopAsked
-    from plmctl.training.data import weight
 
     network.eval()
     with torch.inference_mode(), accelerator.autocast(), network.apart():
@@ -65,14 +64,14 @@ def score(
     if totals["stopped"]:
         raise StopAsked
     result: dict[str, float] = {}
-    for part in step.parts:
+    for part in step.loss_terms:
         targets = totals[f"{part}/count"]
         result[f"loss/{part}"] = totals[part] / targets if targets else math.nan
         correct = totals[f"{part}/correct"]
         if not math.isnan(correct):  # nan: a part in which nothing is right or wrong
             result[f"accuracy/{part}"] = correct / targets if targets else math.nan
     return {
-        "loss": math.fsum(weight(step, part) * result[f"loss/{part}"] for part in step.parts),
+        "loss": math.fsum(step.weights[part] * result[f"loss/{part}"] for part in step.loss_terms),
         **result,
     }
 
@@ -86,7 +85,7 @@ def _sums_of_process(
 ) -> dict[str, float]:
     """This process's sums, and whether it was asked to stop before it had all of them."""
     totals: dict[str, float] = {"stopped": 0.0}
-    for part in step.parts:
+    for part in step.loss_terms:
         totals |= {part: 0.0, f"{part}/correct": 0.0, f"{part}/count": 0.0}
     for batch in batches:
         if stop is not None and stop.received is not None:

@@ -81,7 +81,7 @@ def build(
 
 
 def load(
-    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+    folder: str, loss_terms: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
 ) -> PreTrainedModel:
     """A pretrained model with its language-model head, in float32, its config changed."""
     from transformers import GPT2LMHeadModel

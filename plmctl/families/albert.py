@@ -77,7 +77,7 @@ class Config(ModelConfig):
 
 
 def build(
-    config: Config, *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+    config: Config, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
 ) -> PreTrainedModel:
     """A network with fresh weights from the global generator.
 
@@ -85,7 +85,7 @@ def build(
         config: Size and dropout.
         vocab_size: Rows of the embedding table.
         pad_id: Id of the padding token.
-        parts: Parts of the loss, which decide the heads: without "sop" there is no pooler.
+        loss_terms: Loss terms, which decide the heads: without "sop" there is no pooler.
     """
     from transformers import AlbertConfig
 
@@ -115,26 +115,26 @@ def build(
         bos_token_id=None,
         eos_token_id=None,
     )
-    model = _class(parts)(network)
+    model = _class(loss_terms)(network)
     truncated_normal_(model, config.initializer_range)
     return model
 
 
 def load(
-    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+    folder: str, loss_terms: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
 ) -> PreTrainedModel:
-    """A pretrained model with the heads that ``parts`` ask for, in float32, its config changed."""
+    """A pretrained model in float32 with the heads for ``loss_terms``, its config changed."""
     from plmctl.models.load import load_network
 
-    loaded = load_network(_class(parts), folder, new_heads=new_heads, **changes)
+    loaded = load_network(_class(loss_terms), folder, new_heads=new_heads, **changes)
     model: PreTrainedModel = loaded.network
     return model
 
 
-def _class(parts: tuple[str, ...]) -> type[AlbertForPreTraining] | type[AlbertForMaskedLM]:
+def _class(loss_terms: tuple[str, ...]) -> type[AlbertForPreTraining] | type[AlbertForMaskedLM]:
     from transformers import AlbertForMaskedLM, AlbertForPreTraining
 
-    return AlbertForPreTraining if "sop" in parts else AlbertForMaskedLM
+    return AlbertForPreTraining if "sop" in loss_terms else AlbertForMaskedLM
 
 
 def positions(config: Config) -> int:

@@ -37,23 +37,23 @@ class Family(Protocol):
     """Names of the dropout probabilities in transformers' config."""
 
     def build(
-        self, config: ModelConfig, *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+        self, config: ModelConfig, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
     ) -> PreTrainedModel:
-        """A network with fresh weights and the heads for ``parts``."""
+        """A network with fresh weights and the heads for ``loss_terms``."""
 
     def load(
         self,
         folder: str,
-        parts: tuple[str, ...],
+        loss_terms: tuple[str, ...],
         *,
         new_heads: NewHeads | None = None,
         **changes: Any,
     ) -> PreTrainedModel:
-        """A pretrained network with the heads for ``parts``.
+        """A pretrained network with the heads for ``loss_terms``.
 
         Args:
             folder: A model folder or Hub id.
-            parts: Of the loss, which decide the heads.
+            loss_terms: Of the loss, which decide the heads.
             new_heads: Called with heads that the folder lacks; None: it has to have them all.
             **changes: To its config.
 
@@ -84,7 +84,7 @@ def family_fits(family: str, objective: str) -> bool:
     """Whether a family's networks can learn from an objective, or be measured by it."""
     network, asked = registry.load("families", family), registry.load("objectives", objective)
     both = {getattr(member, "ENCODER_DECODER", False) for member in (network, asked)}
-    return set(asked.PARTS) <= set(network.HEADS) and len(both) == 1
+    return set(asked.LOSS_TERMS) <= set(network.HEADS) and len(both) == 1
 
 
 # --- The output layer: a hook in place of logits ---

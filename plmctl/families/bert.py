@@ -38,7 +38,7 @@ class Config(EncoderConfig):
 
 
 def build(
-    config: Config, *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+    config: Config, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
 ) -> PreTrainedModel:
     """A network with fresh weights from the global generator.
 
@@ -46,7 +46,7 @@ def build(
         config: Size and dropout.
         vocab_size: Rows of the embedding table.
         pad_id: Id of the padding token.
-        parts: Parts of the loss, which decide the heads: without "nsp" there is no pooler.
+        loss_terms: Loss terms, which decide the heads: without "nsp" there is no pooler.
     """
     from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
@@ -58,20 +58,20 @@ def build(
         type_vocab_size=2,
         layer_norm_eps=1e-12,
     )
-    model = (BertForPreTraining if "nsp" in parts else BertForMaskedLM)(network)
+    model = (BertForPreTraining if "nsp" in loss_terms else BertForMaskedLM)(network)
     truncated_normal_(model, config.initializer_range)
     return model
 
 
 def load(
-    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+    folder: str, loss_terms: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
 ) -> PreTrainedModel:
-    """A pretrained model with the heads that ``parts`` ask for, in float32, its config changed."""
+    """A pretrained model in float32 with the heads for ``loss_terms``, its config changed."""
     from transformers import BertForMaskedLM, BertForPreTraining
 
     from plmctl.models.load import load_network
 
-    cls = BertForPreTraining if "nsp" in parts else BertForMaskedLM
+    cls = BertForPreTraining if "nsp" in loss_terms else BertForMaskedLM
     model: PreTrainedModel = load_network(cls, folder, new_heads=new_heads, **changes).network
     return model
 

@@ -75,7 +75,7 @@ class Config(ModelConfig):
 
 
 def build(
-    config: Config, *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+    config: Config, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
 ) -> PreTrainedModel:
     """A network with fresh weights from the global generator.
 
@@ -83,7 +83,7 @@ def build(
         config: Size and dropout.
         vocab_size: Rows of the embedding table.
         pad_id: Id of the padding token.
-        parts: Parts of the loss; DistilBERT has the one head.
+        loss_terms: Loss terms; DistilBERT has the one head.
     """
     from transformers import DistilBertConfig, DistilBertForMaskedLM
 
@@ -117,7 +117,7 @@ def begin_as(model: PreTrainedModel, teacher: str) -> None:
 
 
 def load(
-    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+    folder: str, loss_terms: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
 ) -> PreTrainedModel:
     """A pretrained model with its masked-token head, in float32, its config changed."""
     from transformers import DistilBertForMaskedLM

@@ -55,7 +55,7 @@ class Config(ModelConfig):
 
 
 def build(
-    config: Config, *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+    config: Config, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
 ) -> PreTrainedModel:
     """A network with fresh weights from the global generator.
 
@@ -63,7 +63,7 @@ def build(
         config: Size and dropout.
         vocab_size: Words that are predicted.
         pad_id: Not used: rows have no padding.
-        parts: Parts of the loss; both directions share the one head.
+        loss_terms: Loss terms; both directions share the one head.
     """
     from plmctl.models.elmo import ElmoConfig, ElmoForPreTraining
 
@@ -85,7 +85,7 @@ def build(
 
 
 def load(
-    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+    folder: str, loss_terms: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
 ) -> PreTrainedModel:
     """A pretrained model with its language-model head, in float32, its config changed."""
     from plmctl.models.elmo import ElmoForPreTraining

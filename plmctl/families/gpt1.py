@@ -55,7 +55,7 @@ class Config(ModelConfig):
 
 
 def build(
-    config: Config, *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+    config: Config, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
 ) -> PreTrainedModel:
     """A network with fresh weights from the global generator.
 
@@ -64,7 +64,7 @@ def build(
         vocab_size: Rows of the embedding table: 40,478 in the published model, with no special
             token but <unk>; finetuning adds its three.
         pad_id: Not used: GPT-1 has neither padding nor an end-of-text token.
-        parts: Parts of the loss; GPT-1 has the one head.
+        loss_terms: Loss terms; GPT-1 has the one head.
     """
     from torch import nn
     from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
@@ -96,7 +96,7 @@ def build(
 
 
 def load(
-    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+    folder: str, loss_terms: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
 ) -> PreTrainedModel:
     """A pretrained model with its language-model head, in float32, its config changed."""
     from transformers import OpenAIGPTLMHeadModel

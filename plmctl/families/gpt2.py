@@ -40,7 +40,7 @@ class Config(_gpt.DecoderConfig):
 
 
 def build(
-    config: Config, *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+    config: Config, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
 ) -> PreTrainedModel:
     """A network with fresh weights from the global generator.
 
@@ -48,7 +48,7 @@ def build(
         config: Size and dropout.
         vocab_size: Rows of the embedding table.
         pad_id: Id that ends a document; GPT-2 has no padding token of its own.
-        parts: Parts of the loss; GPT-2 has the one head.
+        loss_terms: Loss terms; GPT-2 has the one head.
     """
     layers, width = SIZES[config.size]
     width = config.n_embd or width

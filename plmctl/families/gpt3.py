@@ -64,7 +64,7 @@ class Config(_gpt.DecoderConfig):
 
 
 def build(
-    config: Config, *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+    config: Config, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
 ) -> PreTrainedModel:
     """A network with fresh weights from the global generator.
 
@@ -72,7 +72,7 @@ def build(
         config: Size and dropout.
         vocab_size: Rows of the embedding table.
         pad_id: Id that ends a document; GPT-3 has no padding token of its own.
-        parts: Parts of the loss; GPT-3 has the one head.
+        loss_terms: Loss terms; GPT-3 has the one head.
     """
     layers, width, heads = SIZES[config.size]
     if config.n_embd not in (None, width):

@@ -49,7 +49,7 @@ class Config(EncoderConfig):
 
 
 def build(
-    config: Config, *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+    config: Config, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
 ) -> PreTrainedModel:
     """A network with fresh weights from the global generator.
 
@@ -57,7 +57,7 @@ def build(
         config: Size and dropout.
         vocab_size: Rows of the embedding table.
         pad_id: Id of the padding token; positions are counted from the id after it.
-        parts: Parts of the loss; RoBERTa has the one head.
+        loss_terms: Loss terms; RoBERTa has the one head.
 
     Raises:
         ConfigError: The padding token's id leaves no room for positions.
@@ -80,7 +80,7 @@ def build(
 
 
 def load(
-    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+    folder: str, loss_terms: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
 ) -> PreTrainedModel:
     """A pretrained model with its masked-token head, in float32, its config changed."""
     from transformers import RobertaForMaskedLM

@@ -42,7 +42,7 @@ class Config(EncoderConfig):
 
 
 def build(
-    config: Config, *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+    config: Config, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
 ) -> PreTrainedModel:
     """A network with fresh weights from the global generator: N(0, 0.02), not cut off.
 
@@ -50,7 +50,7 @@ def build(
         config: Size and dropout.
         vocab_size: Rows of the embedding table.
         pad_id: Id of the padding token.
-        parts: Parts of the loss, which decide the heads.
+        loss_terms: Loss terms, which decide the heads.
     """
     from transformers import BertConfig, BertForMaskedLM
 
@@ -60,7 +60,7 @@ def build(
         type_vocab_size=2,
         layer_norm_eps=1e-12,
     )
-    if "sbo" not in parts:
+    if "sbo" not in loss_terms:
         return BertForMaskedLM(network)
     from plmctl.models.spanbert import SpanBert
 
@@ -68,14 +68,14 @@ def build(
 
 
 def load(
-    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+    folder: str, loss_terms: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
 ) -> PreTrainedModel:
-    """A pretrained model with the heads that ``parts`` ask for, in float32, its config changed."""
+    """A pretrained model in float32 with the heads for ``loss_terms``, its config changed."""
     from transformers import BertForMaskedLM
 
     from plmctl.models.load import load_network
 
-    if "sbo" not in parts:
+    if "sbo" not in loss_terms:
         loaded = load_network(BertForMaskedLM, folder, new_heads=new_heads, **changes)
         model: PreTrainedModel = loaded.network
         return model

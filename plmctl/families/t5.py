@@ -82,7 +82,7 @@ class Config(ModelConfig):
 
 
 def build(
-    config: Config, *, vocab_size: int, pad_id: int, parts: tuple[str, ...]
+    config: Config, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
 ) -> PreTrainedModel:
     """A network with fresh weights from the global generator.
 
@@ -90,7 +90,7 @@ def build(
         config: Version and size.
         vocab_size: Ids of the tokenizer.
         pad_id: Id of the padding token, which also begins every decoder input.
-        parts: Parts of the loss; T5 has the one head.
+        loss_terms: Loss terms; T5 has the one head.
     """
     from transformers import T5ForConditionalGeneration
 
@@ -101,7 +101,7 @@ def build(
 
 
 def load(
-    folder: str, parts: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
+    folder: str, loss_terms: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
 ) -> PreTrainedModel:
     """A pretrained model with its head, in float32, its config changed."""
     from transformers import T5ForConditionalGeneration

@@ -147,11 +147,11 @@ def score_text(
     step = member.make(objective, store, vocab, config.seq_len, subject.seed)
     if not len(step):
         raise DataError(f"{', '.join(config.data)}: not one sequence of {config.seq_len} tokens")
-    network = Network(family.load(subject.model, member.PARTS), family.forward)
+    network = Network(family.load(subject.model, member.LOSS_TERMS), family.forward)
     network.to(subject.accelerator.device)
     batches = scoring_batches(step, Slicing(1, subject.batch_size), config.max_samples)
     figures: dict[str, Any] = score(subject.accelerator, network, step, batches)
-    for part in member.PARTS:
+    for part in member.LOSS_TERMS:
         if part in ("mlm", "lm", "forward", "backward"):
             figures[f"perplexity/{part}"] = math.exp(min(figures[f"loss/{part}"], 700.0))
     figures["sequences"] = min(len(step), config.max_samples or len(step))

@@ -1,5 +1,7 @@
 """What a step hands to a network: inputs, and targets that carry their own counts."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import torch
@@ -25,10 +27,10 @@ class Batch:
 
     Attributes:
         inputs: Arguments of the network's forward.
-        targets: One tensor a part of the loss, IGNORE where nothing is asked.
+        targets: One tensor per loss term, IGNORE where nothing is asked.
         tokens: Input tokens that are no padding.
         cells: Input positions, padding included.
-        rows: Its rows in the step, where they go on from the step before (``step.streamed``).
+        rows: Its rows in the step, where they go on from the step before (``Examples.streamed``).
     """
 
     inputs: dict[str, Tensor]
@@ -38,10 +40,10 @@ class Batch:
     rows: Rows | None = None
 
     def counts(self) -> dict[str, int]:
-        """Number of targets of each part: what its summed loss is divided by."""
+        """Number of targets of each loss term: what its summed loss is divided by."""
         return {part: int((target != IGNORE).sum()) for part, target in self.targets.items()}
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device) -> Batch:
         """The same batch on a device; copies from pinned memory do not wait."""
         return Batch(
             {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()},

@@ -34,6 +34,7 @@ from plmctl.examples.masking import (
 )
 from plmctl.examples.packing import CLS, PAD, SEP, Layout, block_edges, fill, layout
 from plmctl.examples.pairing import Pairs, Records, record_type
+from plmctl.models.base import Examples
 from plmctl.tokenization.load import TOKEN_NAMES
 
 if TYPE_CHECKING:
@@ -193,15 +194,15 @@ NEXT_SENTENCE = Label(
 
 
 @dataclass(frozen=True)
-class MaskedPairs:
+class MaskedPairs(Examples):
     """The pairs of one store at one sequence length."""
 
     masker: Masker
     pairs: Callable[[int], Records]
     """The pairs of a pass over the corpus."""
-    parts: tuple[str, ...]
-    """The part of the masked tokens, and that of the pairs' labels if they are asked for."""
     label: Label
+    loss_terms: tuple[str, ...] = ("mlm",)
+    """That of the masked tokens, and that of the pairs' labels if they are predicted."""
 
     def __len__(self) -> int:
         """Pairs in an epoch.
@@ -227,7 +228,7 @@ class MaskedPairs:
         passes, pairs = self._chosen(epochs, samples)
         rows = layout([pairs.a_start, pairs.b_start], [pairs.a_end, pairs.b_end])
         batch = self.masker.batch(rows, passes, samples)
-        for part in self.parts[1:]:
+        for part in self.loss_terms[1:]:
             batch.targets[part] = torch.from_numpy(pairs.label)
         return batch
 

@@ -19,6 +19,7 @@ from plmctl.examples.inspection import Example, Kind, Piece, Tallies, tally
 from plmctl.examples.keys import Keys, fold, stream
 from plmctl.examples.noise import Ragged, closed, real, runs
 from plmctl.examples.packing import segment_edges
+from plmctl.models.base import Examples
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from plmctl.tokenization.load import Vocab
 
 
-PARTS = ("lm", "z_loss")
+LOSS_TERMS = ("lm", "z_loss")
 ENCODER_DECODER = True
 TOKENS = ("pad", "eos")
 
@@ -67,7 +68,7 @@ class Specials:
 
 
 @dataclass(frozen=True)
-class TextToText:
+class TextToText(Examples):
     """The segments of one store, and how each becomes an input and a target.
 
     The decoder reads the target shifted right by one, with the padding token first; the loss is
@@ -85,9 +86,9 @@ class TextToText:
     """What some of the statistics should come to."""
 
     @property
-    def parts(self) -> tuple[str, ...]:
+    def loss_terms(self) -> tuple[str, ...]:
         """The cross-entropy, and the penalty if there is one."""
-        return PARTS if self.z_loss else PARTS[:1]
+        return LOSS_TERMS if self.z_loss else LOSS_TERMS[:1]
 
     def __len__(self) -> int:
         """Segments in an epoch."""
@@ -123,7 +124,7 @@ class TextToText:
         targets = torch.from_numpy(labels.reshape(-1)[positions])
         return Batch(
             {name: torch.from_numpy(array) for name, array in inputs.items()},
-            dict.fromkeys(self.parts, targets),
+            dict.fromkeys(self.loss_terms, targets),
             int(there.sum()) + len(positions),
             there.size + asked.size,
         )
@@ -141,7 +142,7 @@ class TextToText:
         sums = self._losses(logits, batch)
         hits = logits.argmax(-1) == batch.targets["lm"]
         sums["lm/correct"] = hits.sum().to(torch.float32)
-        return sums | {f"{part}/correct": torch.tensor(math.nan) for part in self.parts[1:]}
+        return sums | {f"{part}/correct": torch.tensor(math.nan) for part in self.loss_terms[1:]}
 
     def tally(self, epochs: Ints, samples: Ints) -> Tallies:
         """Statistics of the segments ``samples``; lengths count the end token."""
@@ -188,7 +189,7 @@ class TextToText:
         if not self.z_loss:
             return cross_entropy_sums({"lm": logits}, batch.targets)
         sums = cross_entropy_and_z(logits, batch.targets["lm"], self.z_loss)
-        return dict(zip(PARTS, sums, strict=True))
+        return dict(zip(LOSS_TERMS, sums, strict=True))
 
 
 def key_of(seed: int) -> int:

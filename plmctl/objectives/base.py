@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Inspectable(Protocol):
-    """What an objective over a store does besides a ``training.data.Step``: ``plmctl preview``."""
+    """What ``plmctl preview`` needs of an objective over a store."""
 
     def __len__(self) -> int:
         """Samples in an epoch."""
@@ -37,8 +37,8 @@ class Objective(Protocol):
 
     Config: Any
     """Its config model, an ``ObjectiveConfig``."""
-    PARTS: tuple[str, ...]
-    """Names of the parts of its loss: the heads that it needs.
+    LOSS_TERMS: tuple[str, ...]
+    """Names of the terms of its loss: the heads that it needs.
 
     A module may also define ``check(config, tokenizer, outline, seq_len)``, called before any text
     is read, where ``outline`` is transformers' config of the network; it raises ConfigError.
@@ -50,7 +50,7 @@ class Objective(Protocol):
     """Whether it needs a network that reads one text and writes another; left out: no."""
 
     def make(self, config: Any, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> Any:
-        """The objective over a store: a ``training.data.Step`` and ``Inspectable``."""
+        """The objective over a store: a ``models.base.Examples`` and ``Inspectable``."""
 
 
 def get_objective(name: str) -> Objective:

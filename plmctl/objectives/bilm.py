@@ -27,6 +27,7 @@ from plmctl.config.units import Count
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError
 from plmctl.examples.keys import fold, permuted, stream, uniform
+from plmctl.models.base import Examples
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from plmctl.tokenization.load import Vocab
 
 
-PARTS = ("forward", "backward")
+LOSS_TERMS = ("forward", "backward")
 
 _TOGETHER = 1 << 18  # sentences that are looked at together
 
@@ -81,7 +82,7 @@ class Marks(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BidirectionalLm:
+class BidirectionalLm(Examples):
     """The streams of one store, cut into windows."""
 
     store: TokenStore
@@ -96,13 +97,13 @@ class BidirectionalLm:
     """[V, 50] of every word."""
     key: int
     """Of the candidates of the sampled softmax."""
-    parts: tuple[str, ...] = PARTS
+    loss_terms: tuple[str, ...] = LOSS_TERMS
     streamed: bool = True
 
     @property
     def weights(self) -> dict[str, float]:
         """The loss is the mean of both directions."""
-        return dict.fromkeys(PARTS, 0.5)
+        return dict.fromkeys(LOSS_TERMS, 0.5)
 
     def __len__(self) -> int:
         """Windows in an epoch."""
@@ -131,7 +132,7 @@ class BidirectionalLm:
                 "characters": torch.from_numpy(self.characters[distinct]),
                 "words": torch.from_numpy(words.reshape(2, len(samples), self.seq_len)),
             },
-            {part: torch.from_numpy(t) for part, (_, t) in zip(PARTS, pairs, strict=True)},
+            {part: torch.from_numpy(t) for part, (_, t) in zip(LOSS_TERMS, pairs, strict=True)},
             size,
             size,
         )
@@ -149,7 +150,7 @@ class BidirectionalLm:
             log_uniform(fold(self.key, window, d), self.outputs, self.config.samples)
             for d in (0, 1)
         ]
-        targets = torch.stack([batch.targets[part] for part in PARTS])
+        targets = torch.stack([batch.targets[part] for part in LOSS_TERMS])
         logits = network(
             rows=batch.rows,
             **batch.inputs,

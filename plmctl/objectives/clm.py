@@ -23,6 +23,7 @@ from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError, DataError
 from plmctl.examples.inspection import Example, Piece, Tallies, tally
 from plmctl.examples.packing import DocumentStream, document_edges
+from plmctl.models.base import Examples
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,12 +49,12 @@ class Config(ObjectiveConfig):
     and attention needs a mask of seq_len squared bytes a row, and kernels that take one."""
 
 
-PARTS = ("lm",)
+LOSS_TERMS = ("lm",)
 TOKENS = ()  # the separator, unless the config wants none: see ``check``
 
 
 @dataclass(frozen=True)
-class CausalLm:
+class CausalLm(Examples):
     """The windows of one store at one sequence length.
 
     Attributes:
@@ -69,7 +70,7 @@ class CausalLm:
     end_of_text: int | None
     within: bool
     stream: DocumentStream
-    parts: tuple[str, ...] = PARTS
+    loss_terms: tuple[str, ...] = LOSS_TERMS
 
     def __len__(self) -> int:
         """Windows in an epoch."""

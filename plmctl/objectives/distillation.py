@@ -25,6 +25,7 @@ from plmctl.examples.inspection import Example, Tallies
 from plmctl.examples.keys import Keys
 from plmctl.examples.masking import choose_weighted, count_exact, rarity
 from plmctl.examples.packing import Layout, layout
+from plmctl.models.base import Examples
 from plmctl.objectives._masked import (
     ROW_TOKENS,
     Masker,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from plmctl.tokenization.load import Vocab
 
 
-PARTS = ("mlm", "kl", "cosine")
+LOSS_TERMS = ("mlm", "kl", "cosine")
 
 TOKENS = ROW_TOKENS
 
@@ -115,14 +116,14 @@ class RareMasker(Masker):
 
 
 @dataclass(frozen=True)
-class Distillation:
+class Distillation(Examples):
     """The rows of one store at one sequence length, and the teacher's folder."""
 
     config: Config
     masker: Masker
     starts: Ints
     ends: Ints
-    parts: tuple[str, ...] = PARTS
+    loss_terms: tuple[str, ...] = LOSS_TERMS
 
     @property
     def weights(self) -> dict[str, float]:

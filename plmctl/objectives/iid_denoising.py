@@ -27,7 +27,7 @@ from plmctl.examples.noise import (
 from plmctl.examples.packing import CONCATENATED
 from plmctl.objectives._text_to_text import (
     ENCODER_DECODER,
-    PARTS,
+    LOSS_TERMS,
     TOKENS,
     Pair,
     Specials,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.load import Vocab
 
-__all__ = ["ENCODER_DECODER", "PARTS", "TOKENS", "Config", "make"]
+__all__ = ["ENCODER_DECODER", "LOSS_TERMS", "TOKENS", "Config", "make"]
 
 _RANDOM_SHARE = {"bert": 0.1, "mass": 0.0}
 

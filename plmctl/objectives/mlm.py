@@ -21,6 +21,7 @@ from plmctl.examples.inspection import Example, Tallies
 from plmctl.examples.keys import Keys
 from plmctl.examples.packing import LineStream, layout, line_edges
 from plmctl.examples.pairing import Records, next_sentence_pairs
+from plmctl.models.base import Examples
 from plmctl.objectives._masked import (
     NEXT_SENTENCE,
     ROW_TOKENS,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from plmctl.tokenization.load import Vocab
 
 
-PARTS = ("mlm",)
+LOSS_TERMS = ("mlm",)
 TOKENS = ROW_TOKENS
 
 
@@ -60,7 +61,7 @@ class Config(MaskingConfig):
 
 
 @dataclass(frozen=True)
-class MaskedLm:
+class MaskedLm(Examples):
     """The rows of one store at one sequence length."""
 
     masker: Masker
@@ -68,7 +69,7 @@ class MaskedLm:
     ends: Ints
     stream: LineStream | None = None
     """What starts and ends are places of; None: of the store."""
-    parts: tuple[str, ...] = PARTS
+    loss_terms: tuple[str, ...] = LOSS_TERMS
 
     def __len__(self) -> int:
         """Rows in an epoch."""
@@ -138,4 +139,4 @@ def _pairs(masks: Masker, seq_len: int, seed: int) -> MaskedPairs:
         return next_sentence_pairs(store.sentences, store.documents, seq_len, key)
 
     pairs = cached_pairs(store, seq_len, ("nsp", 0.1), seed, make_pairs)
-    return MaskedPairs(masks, pairs, PARTS, NEXT_SENTENCE)
+    return MaskedPairs(masks, pairs, NEXT_SENTENCE, LOSS_TERMS)

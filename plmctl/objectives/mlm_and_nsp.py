@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.load import Vocab
 
-PARTS = ("mlm", "nsp")
+LOSS_TERMS = ("mlm", "nsp")
 TOKENS = ROW_TOKENS
 
 
@@ -55,4 +55,4 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
         )
 
     pairs = cached_pairs(store, seq_len, ("nsp", config.short_seq_prob), seed, make_pairs)
-    return MaskedPairs(masker(config, store, vocab, seed), pairs, PARTS, NEXT_SENTENCE)
+    return MaskedPairs(masker(config, store, vocab, seed), pairs, NEXT_SENTENCE, LOSS_TERMS)

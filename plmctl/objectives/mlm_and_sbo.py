@@ -27,6 +27,7 @@ from plmctl.examples.spans import (
     replace_spans,
     span_shares,
 )
+from plmctl.models.base import Examples
 from plmctl.objectives._masked import ROW_TOKENS, document_rows, special_ids
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from plmctl.tokenization.load import Vocab
 
 
-PARTS = ("mlm", "sbo")
+LOSS_TERMS = ("mlm", "sbo")
 TOKENS = ROW_TOKENS
 
 _PLACES = 15  # tokens of a span that the boundaries are asked for, as published
@@ -69,7 +70,7 @@ class Config(ObjectiveConfig):
 
 
 @dataclass(frozen=True)
-class SpanMaskedLm:
+class SpanMaskedLm(Examples):
     """The rows of one store at one sequence length: [CLS], sentences of a document, [SEP]."""
 
     config: Config
@@ -79,7 +80,7 @@ class SpanMaskedLm:
     key: int
     starts: Ints
     ends: Ints
-    parts: tuple[str, ...] = PARTS
+    loss_terms: tuple[str, ...] = LOSS_TERMS
 
     def __len__(self) -> int:
         """Rows in an epoch."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.load import Vocab
 
-PARTS = ("mlm", "sop")
+LOSS_TERMS = ("mlm", "sop")
 TOKENS = ROW_TOKENS
 
 _LABEL = Label("swapped", ("A comes before B", "B comes before A", "B is from another document"))
@@ -69,4 +69,4 @@ def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: in
 
     rule = ("sop", config.short_seq_prob, config.single_sentence)
     pairs = cached_pairs(store, seq_len, rule, seed, make_pairs)
-    return MaskedPairs(masker(config, store, vocab, seed), pairs, PARTS, _LABEL)
+    return MaskedPairs(masker(config, store, vocab, seed), pairs, _LABEL, LOSS_TERMS)

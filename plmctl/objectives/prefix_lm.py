@@ -16,7 +16,7 @@ from plmctl.examples.keys import Keys, below, fold, stream
 from plmctl.examples.noise import compact, real
 from plmctl.objectives._text_to_text import (
     ENCODER_DECODER,
-    PARTS,
+    LOSS_TERMS,
     TOKENS,
     Pair,
     TextToText,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.load import Vocab
 
-__all__ = ["ENCODER_DECODER", "PARTS", "TOKENS", "Config", "make"]
+__all__ = ["ENCODER_DECODER", "LOSS_TERMS", "TOKENS", "Config", "make"]
 
 
 class Config(TextToTextConfig):

@@ -19,7 +19,7 @@ from plmctl.examples.noise import replace_runs, span_counts, span_lengths, span_
 from plmctl.examples.packing import CONCATENATED
 from plmctl.objectives._text_to_text import (
     ENCODER_DECODER,
-    PARTS,
+    LOSS_TERMS,
     Pair,
     TextToText,
     TextToTextConfig,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.load import Vocab
 
-__all__ = ["ENCODER_DECODER", "PARTS", "TOKENS", "Config", "make"]
+__all__ = ["ENCODER_DECODER", "LOSS_TERMS", "TOKENS", "Config", "make"]
 
 TOKENS = ("pad", "eos", "sentinels")
 

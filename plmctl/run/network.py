@@ -40,11 +40,11 @@ def make_network(
     from plmctl.models.parameters import extend_vocabulary
 
     family = get_family(config.model.family)
-    parts = get_objective(config.objective.name).PARTS
+    terms = get_objective(config.objective.name).LOSS_TERMS
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)
     if config.model.init_from is not None:
         model = family.load(
-            config.model.init_from, parts, new_heads=new_heads, **dropout_changes(config)
+            config.model.init_from, terms, new_heads=new_heads, **dropout_changes(config)
         )
         if config.model.extend_vocab is not None:
             extend_vocabulary(model, pieces_of_new_ids(config, model.config.vocab_size))
@@ -57,10 +57,13 @@ def make_network(
 def fresh_model(config: PretrainConfig, vocab: Vocab) -> PreTrainedModel:
     """The family's model with fresh weights from the global generator, or its teacher's."""
     family = get_family(config.model.family)
-    parts = get_objective(config.objective.name).PARTS
+    terms = get_objective(config.objective.name).LOSS_TERMS
     filler = vocab.pad if vocab.pad is not None else vocab.eos
     model = family.build(
-        config.model, vocab_size=output_size(config, vocab), pad_id=filler or 0, parts=parts
+        config.model,
+        vocab_size=output_size(config, vocab),
+        pad_id=filler or 0,
+        loss_terms=terms,
     )
     if getattr(model.config, "is_encoder_decoder", False):
         # Where generating stops; T5's own config says 1, whatever the tokenizer.

@@ -147,8 +147,8 @@ def _folder_outline(config: PretrainConfig, vocab: Vocab, source: str) -> PreTra
             "set `model.family` to that of the folder",
         )
     if not launch.is_worker():  # whose launcher has looked already
-        parts = get_objective(config.objective.name).PARTS
-        get_family(config.model.family).load(source, parts, new_heads=lambda told: None)
+        terms = get_objective(config.objective.name).LOSS_TERMS
+        get_family(config.model.family).load(source, terms, new_heads=lambda told: None)
     return found
 
 
@@ -161,7 +161,7 @@ def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
     family, objective = config.model.family, config.objective.name
     member, heads = get_objective(objective), get_family(family).HEADS
     fitting = [name for name in registry.names("objectives") if family_fits(family, name)]
-    if objective not in fitting and set(member.PARTS) <= set(heads):
+    if objective not in fitting and set(member.LOSS_TERMS) <= set(heads):
         stacks = "an encoder and a decoder", "one stack of layers"
         ours = getattr(member, "ENCODER_DECODER", False)
         raise ConfigError(
@@ -171,7 +171,7 @@ def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
         )
     if objective not in fitting:
         raise ConfigError(
-            f"objective.name: {objective} needs heads for {' and '.join(member.PARTS)}; "
+            f"objective.name: {objective} needs heads for {' and '.join(member.LOSS_TERMS)}; "
             f"the family {family} has {' and '.join(heads)}",
             f"objectives that fit it: {', '.join(fitting)}",
         )
@@ -223,7 +223,7 @@ def _check_shape(config: PretrainConfig, loaded: PreTrainedConfig) -> None:
         return
     family = get_family(config.model.family)
     with torch.device("meta"):
-        made = family.build(config.model, vocab_size=100, pad_id=0, parts=family.HEADS).config
+        made = family.build(config.model, vocab_size=100, pad_id=0, loss_terms=family.HEADS).config
     for name in sorted(set(type(config.model).model_fields) - NOT_OF_NETWORK - dropout):
         asked, there = getattr(made, name, None), getattr(loaded, name, None)
         if name not in fields_set(config) and "size" not in fields_set(config):
@@ -421,9 +421,9 @@ def _network_config(config: Any) -> PreTrainedConfig:
     if config.model.init_from is not None:
         return config_of(config.model.init_from)
     family = get_family(config.model.family)
-    parts = get_objective(config.objective.name).PARTS
+    terms = get_objective(config.objective.name).LOSS_TERMS
     with torch.device("meta"):
-        return family.build(config.model, vocab_size=_ANY_SIZE, pad_id=0, parts=parts).config
+        return family.build(config.model, vocab_size=_ANY_SIZE, pad_id=0, loss_terms=terms).config
 
 
 def _model_type(config: RunConfig) -> str:

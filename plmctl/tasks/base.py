@@ -110,12 +110,12 @@ class Task(Protocol):
 
 
 class TaskExamples(Protocol):
-    """Rows as a network takes them: a ``training.data.Step`` that can also say what was answered.
+    """Rows as a network takes them: a ``models.base.Examples`` that can also say what was answered.
 
     A row may give several examples (the windows of a long text).
     """
 
-    parts: tuple[str, ...]
+    loss_terms: tuple[str, ...]
     cut: int
     """Rows that lost text to ``max_length``."""
     dropped: tuple[str, ...]

@@ -25,6 +25,7 @@ from pydantic import Field, model_validator
 from plmctl.arrays import Ints
 from plmctl.config.base import TaskConfig
 from plmctl.errors import ConfigError, DataError, nearest
+from plmctl.models.base import Examples
 from plmctl.tasks import _elmo
 from plmctl.tasks._sequences import (
     SequenceExamples,
@@ -353,7 +354,7 @@ def _named_weights(asked: Mapping[str, float], labels: Sequence[str]) -> NDArray
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Examples):
     """Rows as token ids, with their labels; see ``base.TaskExamples``."""
 
     config: Config
@@ -365,14 +366,14 @@ class Classification:
     dropped: tuple[str, ...]
 
     @property
-    def parts(self) -> tuple[str, ...]:
+    def loss_terms(self) -> tuple[str, ...]:
         """The label; of GPT-1 the language model too."""
         return ("label", "lm") if self.rows.language else ("label",)
 
     @property
     def weights(self) -> dict[str, float]:
-        """What the parts count for."""
-        return {"lm": self.config.lm_weight}
+        """The weight of the mean of each loss term in the loss."""
+        return {term: self.config.lm_weight if term == "lm" else 1.0 for term in self.loss_terms}
 
     @property
     def cut(self) -> int:

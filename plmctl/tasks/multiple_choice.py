@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 from plmctl.arrays import Ints
 from plmctl.config.base import TaskConfig
 from plmctl.errors import DataError
+from plmctl.models.base import Examples
 from plmctl.tasks._sequences import (
     SequenceExamples,
     encode_texts,
@@ -197,7 +198,7 @@ def right_option(config: Any, row: Row) -> int:
 
 
 @dataclass(frozen=True)
-class MultipleChoice:
+class MultipleChoice(Examples):
     """Items as token ids of their options, with the right one; see ``base.TaskExamples``."""
 
     config: Config
@@ -207,14 +208,14 @@ class MultipleChoice:
     dropped: tuple[str, ...]
 
     @property
-    def parts(self) -> tuple[str, ...]:
+    def loss_terms(self) -> tuple[str, ...]:
         """The choice; of GPT-1 the language model too."""
         return ("choice", "lm") if self.rows.language else ("choice",)
 
     @property
     def weights(self) -> dict[str, float]:
-        """What the parts count for."""
-        return {"lm": self.config.lm_weight}
+        """The weight of the mean of each loss term in the loss."""
+        return {term: self.config.lm_weight if term == "lm" else 1.0 for term in self.loss_terms}
 
     @property
     def cut(self) -> int:

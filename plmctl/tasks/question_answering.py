@@ -36,6 +36,7 @@ from plmctl.examples.windows import (
     words,
 )
 from plmctl.metrics import squad
+from plmctl.models.base import Examples
 from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
@@ -544,7 +545,7 @@ Outputs = Mapping[str, Sequence[NDArray[Any]]]
 
 
 @dataclass(frozen=True)
-class QuestionAnswering:
+class QuestionAnswering(Examples):
     """Questions about contexts; see ``base.TaskExamples``. An example is a window.
 
     Attributes:
@@ -558,14 +559,14 @@ class QuestionAnswering:
     head: Literal["linear", "albert"]
 
     @property
-    def parts(self) -> tuple[str, ...]:
+    def loss_terms(self) -> tuple[str, ...]:
         """Start and end, and whether there is no answer for ALBERT's head."""
         return ("start", "end", "none") if self.head == "albert" else ("start", "end")
 
     @property
     def weights(self) -> dict[str, float]:
         """The loss is the mean of start and end; ALBERT adds half of its third part."""
-        return dict.fromkeys(self.parts, 0.5)
+        return dict.fromkeys(self.loss_terms, 0.5)
 
     @property
     def cut(self) -> int:
@@ -984,7 +985,7 @@ def head_of(config: Config, family: str) -> Literal["linear", "albert"]:
 def forward(
     model: Any, *, allowed: Tensor, start_positions: Tensor | None = None, **inputs: Tensor
 ) -> dict[str, Tensor]:
-    """Logits of the parts, or the beams of ALBERT's head.
+    """Logits of the loss terms, or the beams of ALBERT's head.
 
     Args:
         model: With a head for spans.

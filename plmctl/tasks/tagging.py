@@ -20,6 +20,7 @@ from plmctl.arrays import Ints, padded
 from plmctl.config.base import TaskConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.metrics.spans import Scheme, is_entity_tag
+from plmctl.models.base import Examples
 from plmctl.tasks import _elmo
 from plmctl.tasks.base import required
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from plmctl.tasks.base import Use
 
 
-PARTS = ("tag",)
+LOSS_TERMS = ("tag",)
 
 _IGNORE = -100  # models.batch.IGNORE, whose module imports torch
 
@@ -366,7 +367,7 @@ def sentence_windows(sizes: Sequence[int], room: int) -> Iterator[SentenceWindow
 
 
 @dataclass(frozen=True)
-class Tagging:
+class Tagging(Examples):
     """Sentences as a network reads them, with their tags; see ``base.TaskExamples``."""
 
     config: Config
@@ -379,7 +380,7 @@ class Tagging:
     """None: the network reads characters (ELMo)."""
     cut: int = 0
     dropped: tuple[str, ...] = ()
-    parts: tuple[str, ...] = PARTS
+    loss_terms: tuple[str, ...] = LOSS_TERMS
 
     def __len__(self) -> int:
         """Sentences and windows."""

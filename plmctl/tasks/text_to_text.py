@@ -24,6 +24,7 @@ from plmctl.config.base import TaskConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.metrics import squad, text
 from plmctl.metrics.text import Tokens
+from plmctl.models.base import Examples
 from plmctl.tasks._sequences import (
     Layout,
     encode_texts,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from plmctl.tasks.base import Use
 
 
-PARTS = ("lm",)
+LOSS_TERMS = ("lm",)
 
 _MOST_LABELS = 1000
 
@@ -498,7 +499,7 @@ def _seq2seq_batch(
 
 
 @dataclass(frozen=True)
-class TextToText:
+class TextToText(Examples):
     """Rows as token ids on both sides; see ``base.TaskExamples``."""
 
     config: Config
@@ -511,7 +512,7 @@ class TextToText:
     sides: Seq2SeqFormat
     cut: int = 0
     dropped: tuple[str, ...] = ()
-    parts: tuple[str, ...] = PARTS
+    loss_terms: tuple[str, ...] = LOSS_TERMS
 
     def __len__(self) -> int:
         """Rows."""
@@ -633,7 +634,7 @@ def load(
 
         ids = gpt1_ids(tokenizer(config, model))
         return load_writer(model, ids, pretrained=pretrained, changes=changes)
-    return t5.load(model, PARTS, **changes) if pretrained else t5.anew(model, **changes)
+    return t5.load(model, LOSS_TERMS, **changes) if pretrained else t5.anew(model, **changes)
 
 
 def forward(model: Any, **inputs: Any) -> dict[str, Tensor]:

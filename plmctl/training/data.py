@@ -5,8 +5,8 @@ batch size counts sequences over all devices and micro-batches. Sample number n 
 epoch n // size; within an epoch the order is a keyed permutation. A process takes its part of each
 step's samples and cuts it into micro-batches; neither changes which examples a step has.
 
-``Step`` is what makes batches, ``Slicing`` and ``Phase`` say how steps are cut up, ``StepBatches``
-gives the batches of any step, and the loop takes them from a ``Feed``.
+``Slicing`` and ``Phase`` say how steps are cut up, ``StepBatches`` gives the batches of any step,
+and the loop takes them from a ``Feed``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 from plmctl.errors import ConfigError, PlmError
 from plmctl.examples.inspection import Example, Tallies, merge, tally
 from plmctl.examples.keys import fold, permute, stream
+from plmctl.models.base import Examples
 from plmctl.models.batch import Batch, Rows
 from plmctl.models.network import Network
 from plmctl.training.journal import Progress
@@ -38,47 +39,6 @@ from plmctl.training.shapes import fixed
 
 if TYPE_CHECKING:
     from plmctl.training.loop import Plan
-
-
-# --- What the loop knows of an objective or a task ---
-
-
-class Step(Protocol):
-    """Examples in, summed losses out.
-
-    An example is named by its epoch and its sample number and by nothing else, so that any process
-    can make it at any time.
-    """
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """Names of the parts of the loss; each is averaged over its own targets, then summed."""
-
-    def __len__(self) -> int:
-        """Samples in an epoch."""
-
-    def collate(self, epochs: NDArray[np.int64], samples: NDArray[np.int64]) -> Batch:
-        """The examples [B] named by epochs [B] and samples [B], as CPU tensors."""
-
-    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The loss of each part, summed over the batch's targets."""
-
-    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """As ``loss``, with ``<part>/correct``: nan where right and wrong are not defined."""
-
-
-def streamed(step: Step) -> bool:
-    """Whether row r of a step goes on where row r of the step before ended (biLM).
-
-    A step says so by an attribute ``streamed``; others have none, and their order is shuffled.
-    """
-    return bool(getattr(step, "streamed", False))
-
-
-def weight(step: Step, part: str) -> float:
-    """What a part's mean counts for in the loss: 1 unless the step's ``weights`` say otherwise."""
-    weights: Mapping[str, float] = getattr(step, "weights", {})
-    return weights.get(part, 1.0)
 
 
 # --- How a step is cut up ---
@@ -139,7 +99,7 @@ class Slicing:
 class Phase:
     """Steps that share a sequence length."""
 
-    step: Step
+    examples: Examples
     steps: int
     slicing: Slicing
 
@@ -282,7 +242,7 @@ def exact_shares(weights: Sequence[float], total: int) -> Ints:
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(Examples):
     """Steps of several corpora as one ``Step``; the loader never mixes two of them in a batch.
 
     Attributes:
@@ -293,7 +253,7 @@ class Mixture:
     """
 
     names: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[Examples, ...]
     counts: Ints
     seed: int
     _bounds: Ints = field(init=False, repr=False)
@@ -301,18 +261,17 @@ class Mixture:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_bounds", np.concatenate([[0], np.cumsum(self.counts)]))
-        object.__setattr__(self, "_sizes", np.array([len(step) for step in self.steps]))
+        object.__setattr__(self, "_sizes", np.array([len(one) for one in self.steps]))
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """Names of the parts of the loss, the same for all corpora."""
-        return self.steps[0].parts
+    def loss_terms(self) -> tuple[str, ...]:
+        """Names of the loss terms, the same for all corpora."""
+        return self.steps[0].loss_terms
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """What each part counts for in the loss, as its objective has it."""
-        first = self.steps[0]
-        return {part: weight(first, part) for part in first.parts}
+        """The weight of the mean of each loss term in the loss."""
+        return self.steps[0].weights
 
     def __len__(self) -> int:
         """Samples in an epoch of the mixture."""
@@ -399,7 +358,7 @@ class Mixture:
 
 
 def mixture(
-    names: Sequence[str], steps: Sequence[Step], weights: Sequence[float], seed: int
+    names: Sequence[str], steps: Sequence[Examples], weights: Sequence[float], seed: int
 ) -> Mixture:
     """Steps of several corpora with their weights.
 
@@ -407,7 +366,7 @@ def mixture(
         ConfigError: A weight so small that an epoch has no sample of its corpus, or rows that go on
             from step to step, which a change of corpus would cut off.
     """
-    if any(streamed(step) for step in steps):
+    if any(one.streamed for one in steps):
         raise ConfigError(
             "data.mixture: the rows of this objective are streams that go on from step to step",
             "use data.train",
@@ -429,25 +388,25 @@ class StepBatches(Dataset[list[Batch]]):
     """Item k: this process's micro-batches of step k.
 
     Args:
-        step: Makes the batches.
+        examples: Makes the batches.
         slicing: How a step is cut up.
         seed: Decides the order of every epoch.
         shift: Samples that are passed over, because of a rollback: the data begins after them.
     """
 
-    def __init__(self, step: Step, slicing: Slicing, seed: int, shift: int = 0) -> None:
-        self._step, self._slicing, self._seed, self._shift = step, slicing, seed, shift
+    def __init__(self, examples: Examples, slicing: Slicing, seed: int, shift: int = 0) -> None:
+        self._source, self._slicing, self._seed, self._shift = examples, slicing, seed, shift
 
     def __getitem__(self, index: int) -> list[Batch]:
         """The micro-batches of step ``index`` of the phase."""
-        if streamed(self._step):
-            return list(_rows(self._step, self._slicing, self.examples(index), index))
-        return [self._slicing.shaped(b) for b in _collate(self._step, self.pieces(index))]
+        if self._source.streamed:
+            return list(_rows(self._source, self._slicing, self.examples(index), index))
+        return [self._slicing.shaped(b) for b in _collate(self._source, self.pieces(index))]
 
     def examples(self, index: int) -> Ints:
         """The examples of a step over all processes, [2, N]: epochs and sample numbers."""
-        size, sizes = len(self._step), self._slicing.sizes
-        if streamed(self._step):
+        size, sizes = len(self._source), self._slicing.sizes
+        if self._source.streamed:
             batch = self._slicing.batch_size
             return windows_of(index + self._shift // batch, size, batch)
         if self._slicing.lengths is not None:
@@ -455,45 +414,47 @@ class StepBatches(Dataset[list[Batch]]):
             return grouped(index + self._shift // batch, self._slicing.lengths, batch, self._seed)
         numbers = self._shift + sizes.first(index) + np.arange(sizes.of(index))
         examples = _examples(numbers, size, self._seed)
-        return self._step.sorted(examples) if isinstance(self._step, Mixture) else examples
+        return self._source.sorted(examples) if isinstance(self._source, Mixture) else examples
 
     def pieces(self, index: int) -> list[Ints]:
         """The examples of this process's micro-batches, each [2, B]."""
         return self._slicing.mine(self.examples(index))
 
 
-def _collate(step: Step, pieces: list[Ints]) -> Iterator[Batch]:
+def _collate(examples: Examples, pieces: list[Ints]) -> Iterator[Batch]:
     """The batches of micro-batches [2, N]; those of a mixture are cut where the source changes."""
     for piece in pieces:
-        for part in step.split(piece) if isinstance(step, Mixture) else [piece]:
-            yield step.collate(*part)
+        for part in examples.split(piece) if isinstance(examples, Mixture) else [piece]:
+            yield examples.collate(*part)
 
 
-def _rows(step: Step, slicing: Slicing, examples: Ints, window: int) -> Iterator[Batch]:
+def _rows(source: Examples, slicing: Slicing, examples: Ints, window: int) -> Iterator[Batch]:
     """This process's micro-batches of a window of streams, each with the rows that it has."""
     total = examples.shape[-1]
     numbered = np.concatenate([examples, np.arange(total)[None]])
     for epochs, samples, rows in slicing.mine(numbered):
         if len(rows):
             of = Rows(int(rows[0]), int(rows[-1]) + 1, total, window)
-            yield replace(step.collate(epochs, samples), rows=of)
+            yield replace(source.collate(epochs, samples), rows=of)
 
 
-def scoring_batches(step: Step, slicing: Slicing, limit: int | None = None) -> Iterator[Batch]:
+def scoring_batches(
+    examples: Examples, slicing: Slicing, limit: int | None = None
+) -> Iterator[Batch]:
     """This process's part of the first ``limit`` samples of epoch 0, each once.
 
     A process may get nothing when there are fewer samples than processes. Streams are cut into
     equal rows, so that the last few samples may be left out.
     """
-    samples = np.arange(len(step) if limit is None else min(limit, len(step)))
-    if streamed(step):
+    samples = np.arange(len(examples) if limit is None else min(limit, len(examples)))
+    if examples.streamed:
         rows = min(_SCORED_ROWS, len(samples))
         for window in range(len(samples) // rows):
-            yield from _rows(step, slicing, windows_of(window, len(samples), rows), window)
+            yield from _rows(examples, slicing, windows_of(window, len(samples), rows), window)
         return
     for share in slicing.mine(np.stack([np.zeros_like(samples), samples])):
         if share.size:
-            yield from _collate(step, [share])
+            yield from _collate(examples, [share])
 
 
 # --- Worker processes that make batches ahead ---
@@ -731,7 +692,9 @@ class Feed:
         if progress.micro:
             micro = min(progress.micro[number], slicing.micro_batch_size)
             slicing = replace(slicing, micro_batch_size=micro)
-        return StepBatches(phase.step, slicing, int(fold(self._plan.seed, number)), progress.shift)
+        return StepBatches(
+            phase.examples, slicing, int(fold(self._plan.seed, number)), progress.shift
+        )
 
 
 # --- Hashes of a step's examples: equal if they are the same ones in the same order ---
@@ -752,7 +715,9 @@ def step_digests(plan: Plan, steps: int, *, world: int, micro: int) -> Iterator[
     for number, phase, first in plan.remaining(0):
         seed = int(fold(plan.seed, number))
         cut = replace(phase.slicing, micro_batch_size=micro, world=world)
-        shares = [StepBatches(phase.step, replace(cut, rank=rank), seed) for rank in range(world)]
+        shares = [
+            StepBatches(phase.examples, replace(cut, rank=rank), seed) for rank in range(world)
+        ]
         for index in range(first, phase.steps):
             if not steps:
                 return
@@ -761,7 +726,7 @@ def step_digests(plan: Plan, steps: int, *, world: int, micro: int) -> Iterator[
             for share in shares:
                 for epochs, samples in share.pieces(index):
                     for at in range(len(samples)):
-                        batch = phase.step.collate(epochs[at : at + 1], samples[at : at + 1])
+                        batch = phase.examples.collate(epochs[at : at + 1], samples[at : at + 1])
                         for name, tensor in sorted({**batch.inputs, **batch.targets}.items()):
                             found.update(name.encode())
                             found.update(np.ascontiguousarray(tensor.numpy()).tobytes())

@@ -28,10 +28,11 @@ from torch import Tensor
 
 from plmctl.errors import PlmError, Preempted
 from plmctl.examples.keys import fold, stream
+from plmctl.models.base import Examples
 from plmctl.models.batch import Batch
 from plmctl.run.stop import StopAsked, StopRequest
 from plmctl.training.checkpoint import Checkpoints, Saver, Watch, journal_of, restore
-from plmctl.training.data import Feed, Phase, Step, weight
+from plmctl.training.data import Feed, Phase
 from plmctl.training.distributed import gathered, is_sharded, reduce, summed_facts
 from plmctl.training.engine import Engine
 from plmctl.training.journal import Computed, Journal, Progress, Update, Window, record
@@ -256,7 +257,9 @@ def train(
             mark = carried.marked()
             try:
                 stopping = stop.received is not None
-                computed = compute_gradient(engine, phase.step, batches, plan.clip, key, stopping)
+                computed = compute_gradient(
+                    engine, phase.examples, batches, plan.clip, key, stopping
+                )
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -266,7 +269,7 @@ def train(
                 progress = _shrink_micro_batches(run, batches, progress)
                 window, unread = Window(progress, feed), []
                 continue
-            samples, epoch_size = plan.samples(progress.step), len(phase.step)
+            samples, epoch_size = plan.samples(progress.step), len(phase.examples)
             unread.append(Unread(progress, computed, samples, epoch_size, mark))
             saver.look()
             on_device = run.decides_on_device
@@ -311,7 +314,12 @@ def train(
 
 
 def compute_gradient(
-    engine: Engine, step: Step, batches: list[Batch], clip: float | None, key: int, stopping: bool
+    engine: Engine,
+    examples: Examples,
+    batches: list[Batch],
+    clip: float | None,
+    key: int,
+    stopping: bool,
 ) -> Computed:
     """The clipped gradient of a step, left in the parameters; nothing else is changed.
 
@@ -319,7 +327,7 @@ def compute_gradient(
 
     Args:
         engine: Network and optimizer.
-        step: Gives the summed losses.
+        examples: Computes the summed losses.
         batches: Micro-batches; another process may have another number of them.
         clip: Largest global norm of the gradient.
         key: Seeds dropout.
@@ -331,31 +339,31 @@ def compute_gradient(
     accelerator, network = engine.accelerator, engine.network
     # The number of targets of each loss term, over all processes and micro-batches.
     counts = [batch.counts() for batch in batches]
-    facts = [sum(count[term] for count in counts) for term in step.parts]
+    facts = [sum(count[term] for count in counts) for term in examples.loss_terms]
     facts += [sum(b.tokens for b in batches), sum(b.cells for b in batches), int(stopping)]
     *targets, tokens, cells, stops = summed_facts(engine, facts)
-    num_targets = dict(zip(step.parts, (max(count, 1) for count in targets), strict=True))
-    weights = {term: weight(step, term) for term in step.parts}
+    num_targets = dict(zip(examples.loss_terms, (max(count, 1) for count in targets), strict=True))
+    weights = dict(examples.weights)
 
     def mean_loss(losses: dict[str, Tensor]) -> Tensor:
-        terms = [weights[term] * losses[term] / num_targets[term] for term in step.parts]
+        terms = [weights[term] * losses[term] / num_targets[term] for term in examples.loss_terms]
         return sum(terms, torch.zeros(()))
 
     # All processes bring the weights of a sharded layer together: each needs as many forwards.
     num_forwards = len(batches)
     if is_sharded(network):
         num_forwards = _most_forwards(engine, num_forwards)
-    sums = torch.zeros(len(step.parts), device=accelerator.device)
+    sums = torch.zeros(len(examples.loss_terms), device=accelerator.device)
     for number, batch in enumerate(batches):
         is_last = number == len(batches) - 1
         with nullcontext() if is_last else accelerator.no_sync(network):
             torch.manual_seed(int(fold(key, number)) >> 1)  # PyTorch takes 63 bits on every device
-            losses = step.loss(network, batch.to(accelerator.device))
+            losses = examples.loss(network, batch.to(accelerator.device))
             # Gradients are averaged over processes: undo that, the divisor is global already.
             accelerator.backward(accelerator.num_processes * mean_loss(losses))
-        sums += torch.stack([losses[term].detach().float() for term in step.parts])
+        sums += torch.stack([losses[term].detach().float() for term in examples.loss_terms])
     for _ in range(num_forwards - len(batches)):
-        losses = step.loss(network, batches[-1].to(accelerator.device))
+        losses = examples.loss(network, batches[-1].to(accelerator.device))
         accelerator.backward(0 * mean_loss(losses))
     norm = accelerator.clip_grad_norm_(network.parameters(), math.inf if clip is None else clip)
     figures = torch.cat([reduce(accelerator, sums), gathered(norm).reshape(1)])
@@ -383,10 +391,10 @@ def apply_if_finite(engine: Engine, computed: Computed) -> None:
 
 
 def take_step(
-    engine: Engine, step: Step, batches: list[Batch], clip: float | None, key: int
+    engine: Engine, examples: Examples, batches: list[Batch], clip: float | None, key: int
 ) -> Update:
     """One step outside a run, whatever its gradient is: for measurements."""
-    done = compute_gradient(engine, step, batches, clip, key, stopping=False).read()
+    done = compute_gradient(engine, examples, batches, clip, key, stopping=False).read()
     apply(engine)
     return done
 

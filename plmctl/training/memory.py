@@ -23,9 +23,10 @@ from plmctl.training.distributed import reduce
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+    from plmctl.models.base import Examples
     from plmctl.models.batch import Batch
     from plmctl.models.network import Network
-    from plmctl.training.data import Phase, Step
+    from plmctl.training.data import Phase
     from plmctl.training.engine import Engine
     from plmctl.training.journal import Journal, Progress
     from plmctl.training.loop import Plan
@@ -98,7 +99,7 @@ def trial(engine: Engine, batch: Batch, phase: Phase) -> bool:
         states = 0 if engine.trained().optimizer.state else _STATES
         room = [torch.empty_like(p) for p in learned for _ in range(states)]
         with bare.apart():
-            _twice(accelerator, bare, phase.step, batch)
+            _twice(accelerator, bare, phase.examples, batch)
         fits = _has_spare(accelerator.device)
         del room
     except (RuntimeError, MemoryError) as error:
@@ -110,22 +111,22 @@ def trial(engine: Engine, batch: Batch, phase: Phase) -> bool:
     return fits
 
 
-def _twice(accelerator: Accelerator, network: Network, step: Step, batch: Batch) -> None:
+def _twice(accelerator: Accelerator, network: Network, step: Examples, batch: Batch) -> None:
     for _ in range(2):
         losses = step.loss(network, batch.to(accelerator.device))
-        total = torch.stack([losses[part].float() for part in step.parts]).sum()
+        total = torch.stack([losses[part].float() for part in step.loss_terms]).sum()
         accelerator.backward(total / max(batch.tokens, 1))
 
 
 def heaviest(phase: Phase, seed: int, size: int) -> Batch:
     """A micro-batch of the most cells: the longest rows, or the first step's at its full size."""
-    lengths: Callable[[], np.ndarray] | None = getattr(phase.step, "lengths", None)
+    lengths = phase.examples.lengths()
     if lengths is not None:
-        longest = np.argsort(-lengths(), kind="stable")[:size]
-        return phase.step.collate(np.zeros_like(longest), longest)
+        longest = np.argsort(-lengths, kind="stable")[:size]
+        return phase.examples.collate(np.zeros_like(longest), longest)
     # Padding is not left out: another batch may have less of it.
     full = replace(phase.slicing, micro_batch_size=size, growth=None)
-    return max(StepBatches(phase.step, full, seed)[0], key=lambda batch: batch.cells)
+    return max(StepBatches(phase.examples, full, seed)[0], key=lambda batch: batch.cells)
 
 
 def search(engine: Engine, plan: Plan) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from plmctl.models.batch import IGNORE, Batch
 
-# Lists of cells and what goes with them, and the parts of the loss that have a target for each.
+# Lists of cells and what goes with them, and the loss terms that have a target for each.
 _LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("positions",), ("mlm", "kl", "cosine", "lm", "z_loss")),
     (("left", "right", "place"), ("sbo",)),
@@ -36,9 +36,9 @@ def fixed(batch: Batch, width: int) -> Batch:
         width: Of its rows, those of an encoder if there is one too; longer ones stay.
     """
     wide = _wide(batch, width)
-    for lists, parts in _LISTS:
+    for lists, loss_terms in _LISTS:
         if lists[0] in wide.inputs:
-            wide = _filled(wide, lists, tuple(part for part in parts if part in wide.targets))
+            wide = _filled(wide, lists, tuple(part for part in loss_terms if part in wide.targets))
     return wide
 
 
@@ -101,7 +101,7 @@ def _padded(rows_BL: Tensor, width: int) -> Tensor:
     return pad(rows_BL, (0, max(0, width - rows_BL.shape[1])))
 
 
-def _filled(batch: Batch, lists: tuple[str, ...], parts: tuple[str, ...]) -> Batch:
+def _filled(batch: Batch, lists: tuple[str, ...], loss_terms: tuple[str, ...]) -> Batch:
     """With lists [K] and their targets [K] padded to a capacity; the first of them in order."""
     table = batch.inputs.get("decoder_input_ids", batch.inputs["input_ids"])
     first = batch.inputs[lists[0]]
@@ -110,7 +110,7 @@ def _filled(batch: Batch, lists: tuple[str, ...], parts: tuple[str, ...]) -> Bat
         step = _step(table.numel(), _TARGET_BITS)
         room = min(-(-room // step) * step, table.numel())
     missing = room - len(first)
-    if missing <= 0 or not parts:
+    if missing <= 0 or not loss_terms:
         return batch
     # Cells from everywhere: the gradients of one cell named a thousand times would be added one
     # after the other.
@@ -120,6 +120,6 @@ def _filled(batch: Batch, lists: tuple[str, ...], parts: tuple[str, ...]) -> Bat
     for name in lists:
         extra = spread if name in _CELLS else torch.zeros_like(spread)
         inputs[name] = torch.cat([inputs[name], extra])[order]
-    for part in parts:
+    for part in loss_terms:
         targets[part] = torch.cat([targets[part], torch.full_like(spread, IGNORE)])[order]
     return replace(batch, inputs=inputs, targets=targets)

@@ -57,8 +57,8 @@ def network(given: argparse.Namespace, dropout: float | None = None) -> tuple[An
         changes["max_position_embeddings"] = given.length
     config = registry.load("families", name).Config(family=name, size=given.size, **changes)
     torch.manual_seed(0)
-    parts = get_objective(_OBJECTIVES[given.work]["name"]).PARTS
-    return family.build(config, vocab_size=given.vocab_size, pad_id=0, parts=parts), family
+    parts = get_objective(_OBJECTIVES[given.work]["name"]).LOSS_TERMS
+    return family.build(config, vocab_size=given.vocab_size, pad_id=0, loss_terms=parts), family
 
 
 def objective(given: argparse.Namespace) -> Any:
@@ -81,7 +81,7 @@ class _Closed:
     """A causal objective without the target after a row's end, which transformers' loss has not."""
 
     def __init__(self, step: Any) -> None:
-        self._step, self.parts = step, step.parts
+        self._step, self.parts = step, step.loss_terms
 
     def __len__(self) -> int:
         return len(self._step)

@@ -17,7 +17,7 @@ def quiet(done: int, total: int) -> None:
     """Progress that nobody sees."""
 
 
-PARTS = [np.arange(5), np.arange(0), np.arange(5, 9)]
+LOSS_TERMS = [np.arange(5), np.arange(0), np.arange(5, 9)]
 
 
 def stored(folder: Path) -> TokenStore:
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> TokenStore:
 class Maker:
     """Counts how often the parts are asked for."""
 
-    def __init__(self, parts: list[np.ndarray] = PARTS) -> None:
+    def __init__(self, parts: list[np.ndarray] = LOSS_TERMS) -> None:
         self.parts, self.times = parts, 0
 
     def __call__(self) -> Iterator[np.ndarray]:
@@ -174,13 +174,13 @@ def test_the_store_does_not_mind(store: TokenStore, tmp_path: Path) -> None:
 
 def test_two_processes_that_make_it_at_once(store: TokenStore) -> None:
     def interrupted() -> Iterator[np.ndarray]:
-        yield PARTS[0]
+        yield LOSS_TERMS[0]
         child = os.fork()
         if not child:
             made = cached_array(store, ("rule",), "<i8", Maker())
             os._exit(0 if made.tolist() == list(range(9)) else 1)
         assert os.waitpid(child, 0)[1] == 0
-        yield PARTS[2]
+        yield LOSS_TERMS[2]
 
     assert cached_array(store, ("rule",), "<i8", interrupted).tolist() == list(range(9))
     assert len(files(store)) == 1

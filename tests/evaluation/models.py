@@ -27,7 +27,7 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "t5": ("unigram", "t5", {"d_model": 32, "num_heads": 2, "d_kv": 16, "d_ff": 64}),
     "elmo": ("word", "elmo", {"cell_size": 24, "projection_size": 16}),
 }
-PARTS = {"lm": ("lm",), "mlm": ("mlm",), "forward": ("forward", "backward")}
+LOSS_TERMS = {"lm": ("lm",), "mlm": ("mlm",), "forward": ("forward", "backward")}
 
 
 def make_folder(root: Path, family: str) -> Path:
@@ -52,8 +52,8 @@ def make_folder(root: Path, family: str) -> Path:
     config = registry.load("families", family).Config(family=family, size="tiny", **fields)
     pad = vocab.pad if vocab.pad is not None else vocab.eos or 0
     torch.manual_seed(1)
-    parts = PARTS[next(part for part in PARTS if part in member.HEADS)]
-    model = member.build(config, vocab_size=vocab.size, pad_id=pad, parts=parts)
+    parts = LOSS_TERMS[next(part for part in LOSS_TERMS if part in member.HEADS)]
+    model = member.build(config, vocab_size=vocab.size, pad_id=pad, loss_terms=parts)
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.2)

@@ -22,10 +22,10 @@ def count(model: PreTrainedModel) -> int:
 
 
 def build(
-    family: str, vocab_size: int, parts: tuple[str, ...], **fields: object
+    family: str, vocab_size: int, loss_terms: tuple[str, ...], **fields: object
 ) -> PreTrainedModel:
     config = registry.load("families", family).Config(family=family, **fields)
-    return get_family(family).build(config, vocab_size=vocab_size, pad_id=0, parts=parts)
+    return get_family(family).build(config, vocab_size=vocab_size, pad_id=0, loss_terms=loss_terms)
 
 
 @pytest.mark.parametrize(("size", "vocab_size"), GPT2)
@@ -70,5 +70,5 @@ def test_heads_follow_the_objective() -> None:
 @pytest.mark.parametrize("name", registry.names("families"))
 def test_every_family_names_an_objective_and_its_positions(name: str) -> None:
     family = get_family(name)
-    assert set(get_objective(family.OBJECTIVE).PARTS) <= set(family.HEADS)
+    assert set(get_objective(family.OBJECTIVE).LOSS_TERMS) <= set(family.HEADS)
     assert family.positions(registry.load("families", name).Config(family=name)) > 0

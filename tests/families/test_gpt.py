@@ -33,7 +33,7 @@ NAMES = ("gpt1", "gpt2", "gpt3")
 
 def build(family: str, vocab_size: int = 120, **fields: object) -> PreTrainedModel:
     config = registry.load("families", family).Config(family=family, **fields)
-    return get_family(family).build(config, vocab_size=vocab_size, pad_id=5, parts=("lm",))
+    return get_family(family).build(config, vocab_size=vocab_size, pad_id=5, loss_terms=("lm",))
 
 
 @pytest.mark.parametrize(("family", "size", "vocab_size"), COUNTS)

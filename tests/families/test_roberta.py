@@ -74,7 +74,7 @@ def test_roberta_takes_512_tokens_and_no_more() -> None:
     fields = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
     config = registry.load("families", "roberta").Config(**fields)
     family = get_family("roberta")
-    model = family.build(config, vocab_size=50, pad_id=1, parts=("mlm",)).eval()
+    model = family.build(config, vocab_size=50, pad_id=1, loss_terms=("mlm",)).eval()
     ids = torch.randint(5, 50, (1, 512))
     ids[0, 100] = 1  # a random token may be the padding token: positions go on being counted
     inputs = {"attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
@@ -93,7 +93,7 @@ def test_roberta_takes_512_tokens_and_no_more() -> None:
 def test_roberta_needs_a_padding_token_near_zero() -> None:
     config = registry.load("families", "roberta").Config(size="tiny")
     with pytest.raises(ConfigError, match="padding token has id 40"):
-        get_family("roberta").build(config, vocab_size=50, pad_id=40, parts=("mlm",))
+        get_family("roberta").build(config, vocab_size=50, pad_id=40, loss_terms=("mlm",))
 
 
 @pytest.mark.parametrize("family", HEADS)

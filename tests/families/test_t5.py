@@ -29,7 +29,7 @@ VERSIONS = ("v1.0", "v1.1")
 def build(vocab_size: int = 500, **fields: object):
     torch.manual_seed(0)
     config = t5.Config(**fields)
-    return t5.build(config, vocab_size=vocab_size, pad_id=0, parts=("lm",))
+    return t5.build(config, vocab_size=vocab_size, pad_id=0, loss_terms=("lm",))
 
 
 @pytest.mark.parametrize(("version", "size"), COUNTS)

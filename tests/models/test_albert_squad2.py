@@ -87,7 +87,7 @@ def test_it_learns_answers_and_that_there_is_none(folder: str) -> None:
     rows = [row("Elbe", question="river?"), row(None, question="x?")]
     tokenizer = task.tokenizer(config, folder)
     examples = task.make(config, rows, tokenizer, (), 100, "train")
-    assert examples.parts == ("start", "end", "none")
+    assert examples.loss_terms == ("start", "end", "none")
     model = task.load(config, folder, (), pretrained=True, changes={}, new_heads=print)
     network = Network(model, task.forward)
     whole = np.arange(len(examples))
@@ -99,7 +99,7 @@ def test_it_learns_answers_and_that_there_is_none(folder: str) -> None:
     for _ in range(200):
         optimizer.zero_grad()
         sums = examples.loss(network, batch)
-        loss = sum(0.5 * sums[part] / counts[part] for part in examples.parts)
+        loss = sum(0.5 * sums[part] / counts[part] for part in examples.loss_terms)
         loss.backward()
         optimizer.step()
     network.eval()

@@ -18,7 +18,7 @@ def made(family: str, **fields: object):
     member = get_family(family)
     torch.manual_seed(0)
     config = member.Config(family=family, size="tiny", **fields)
-    model = member.build(config, vocab_size=50, pad_id=0, parts=FAMILIES[family])
+    model = member.build(config, vocab_size=50, pad_id=0, loss_terms=FAMILIES[family])
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return model.eval()
@@ -69,6 +69,6 @@ def test_rows_that_are_there_already_are_filled() -> None:
 def test_a_network_of_characters_is_refused() -> None:
     member = get_family("elmo")
     config = member.Config(family="elmo", size="tiny")
-    model = member.build(config, vocab_size=50, pad_id=0, parts=("forward", "backward"))
+    model = member.build(config, vocab_size=50, pad_id=0, loss_terms=("forward", "backward"))
     with pytest.raises(ConfigError, match="reads characters"):
         extend_vocabulary(model, {50: []})

@@ -149,7 +149,7 @@ def test_a_step_never_waits(name: str, family: str, folder: Folder) -> None:
     examples, network, batch = made(name, folder(family, dropout=0.2))
     network.to(META).train()
     losses = examples.loss(network, batch.to(META))
-    assert set(losses) == set(examples.parts)
+    assert set(losses) == set(examples.loss_terms)
     torch.stack(list(losses.values())).sum().backward()
     missing = [n for n, p in network.named_parameters() if p.grad is None]
     assert len(missing) <= 1  # the language model's, which this device unties

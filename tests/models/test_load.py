@@ -54,7 +54,7 @@ def saved(name: str, folder: Path) -> tuple[Any, tuple[str, ...]]:
     config = module.Config(family=family, size=size, **SIZES[name])
     parts = tuple(part for part in member.HEADS if part != "z_loss")
     torch.manual_seed(0)
-    member.build(config, vocab_size=40, pad_id=0, parts=parts).save_pretrained(folder)
+    member.build(config, vocab_size=40, pad_id=0, loss_terms=parts).save_pretrained(folder)
     return member, parts
 
 

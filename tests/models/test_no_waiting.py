@@ -42,8 +42,8 @@ def test_a_step_never_waits(case: str, width: int | None, store: TokenStore) -> 
     network.to(META).train()
     batch = StepBatches(step, Slicing(16, 16, width=width), 7)[0][0]
     losses = step.loss(network, batch.to(META))
-    torch.stack([losses[part] for part in step.parts]).sum().backward()
-    assert set(losses) == set(step.parts)
+    torch.stack([losses[part] for part in step.loss_terms]).sum().backward()
+    assert set(losses) == set(step.loss_terms)
     # All the way down; moving a model to this device unties what shares its weights.
     assert sum(parameter.grad is None for parameter in network.parameters()) <= 1
 

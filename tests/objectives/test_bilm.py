@@ -127,7 +127,9 @@ def network(dropout: float = 0.0, words: int = 60) -> Network:
     torch.manual_seed(0)
     config = ElmoFamily(size="tiny", projection_size=16, cell_size=24, dropout=dropout)
     family = get_family("elmo")
-    return Network(family.build(config, vocab_size=words, pad_id=0, parts=HEADS), family.forward)
+    return Network(
+        family.build(config, vocab_size=words, pad_id=0, loss_terms=HEADS), family.forward
+    )
 
 
 def test_loss_starts_near_the_log_of_the_vocabulary(store: TokenStore) -> None:

@@ -12,11 +12,11 @@ from plmctl import registry
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError
 from plmctl.families.base import get_family
+from plmctl.models.base import Examples
 from plmctl.models.batch import IGNORE
 from plmctl.models.network import Network
 from plmctl.objectives import clm
 from plmctl.tokenization.load import Vocab
-from plmctl.training.data import Step
 
 EOS = 9
 VOCAB = Vocab(size=120, eos=EOS)
@@ -30,7 +30,7 @@ def made(documents: list, seq_len: int, vocab: Vocab = VOCAB, **fields: object) 
     return clm.make(clm.Config(name="clm", **fields), store, vocab, seq_len, 1)
 
 
-def everything(step: Step) -> dict[str, list[int]]:
+def everything(step: Examples) -> dict[str, list[int]]:
     samples = np.arange(len(step))
     batch = step.collate(np.zeros_like(samples), samples)
     tensors = {**batch.inputs, **batch.targets}
@@ -43,7 +43,7 @@ def network(family: str, **fields: object) -> Network:
     fields |= {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
     member = get_family(family)
     config = registry.load("families", family).Config(family=family, **fields)
-    model = member.build(config, vocab_size=120, pad_id=EOS, parts=("lm",))
+    model = member.build(config, vocab_size=120, pad_id=EOS, loss_terms=("lm",))
     return Network(model, member.forward)
 
 

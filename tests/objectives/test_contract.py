@@ -7,10 +7,10 @@ import torch
 from plmctl import registry
 from plmctl.corpus.store import TokenStore
 from plmctl.families.base import get_family
+from plmctl.models.base import Examples
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
-from plmctl.training.data import Step
 
 VOCAB = Vocab(
     size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=tuple(range(119, 99, -1))
@@ -57,24 +57,24 @@ def store() -> TokenStore:
     return TokenStore.from_lists(documents, vocab_size=120, word_starts=starts.tolist())
 
 
-def network_of(family: str, parts: tuple[str, ...]) -> Network:
+def network_of(family: str, loss_terms: tuple[str, ...]) -> Network:
     member = get_family(family)
     config = registry.load("families", family).Config(family=family, size="tiny", **TINY[family])
     torch.manual_seed(0)
-    model = member.build(config, vocab_size=VOCAB.size, pad_id=0, parts=parts)
+    model = member.build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=loss_terms)
     return Network(model, member.forward)
 
 
-def sums(step: Step, network: Network, splits: list[np.ndarray]) -> Sums:
+def sums(step: Examples, network: Network, splits: list[np.ndarray]) -> Sums:
     """Losses and counts summed over micro-batches, and the gradient of the sum of the losses."""
     network.zero_grad()
-    losses = dict.fromkeys(step.parts, 0.0)
-    counts = dict.fromkeys(step.parts, 0)
+    losses = dict.fromkeys(step.loss_terms, 0.0)
+    counts = dict.fromkeys(step.loss_terms, 0)
     for samples in splits:
         batch = step.collate(np.zeros(len(samples), dtype=np.int64), samples)
         made = step.loss(network, batch)
         sum(made.values()).backward()
-        for part in step.parts:
+        for part in step.loss_terms:
             losses[part] += made[part].item()
             counts[part] += batch.counts()[part]
     gradients = [p.grad.flatten() for p in network.parameters() if p.grad is not None]
@@ -88,7 +88,7 @@ def test_sums_do_not_depend_on_micro_batches(
     member = get_objective(objective)
     config = member.Config(name=objective, **fields)
     step = member.make(config, store, VOCAB, 48, 7)
-    network = network_of(family, member.PARTS)
+    network = network_of(family, member.LOSS_TERMS)
     samples = np.arange(SAMPLES) * 3
     losses, counts, gradient = sums(step, network, [samples])
     assert all(count > 0 for count in counts.values())
@@ -107,7 +107,7 @@ def test_the_loss_starts_near_that_of_guessing(
     """ln(classes) a target: of the vocabulary for tokens, of two for pairs."""
     member = get_objective(objective)
     step = member.make(member.Config(name=objective, **fields), store, VOCAB, 48, 7)
-    losses, counts, _ = sums(step, network_of(family, member.PARTS), [np.arange(SAMPLES)])
+    losses, counts, _ = sums(step, network_of(family, member.LOSS_TERMS), [np.arange(SAMPLES)])
     for part, loss in losses.items():
         classes = 2 if part in ("nsp", "sop") else VOCAB.size
         assert loss / counts[part] == pytest.approx(np.log(classes), rel=0.03)

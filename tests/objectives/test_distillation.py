@@ -70,7 +70,7 @@ def test_triple_loss(kl_tokens: str, store: TokenStore, teacher: str, network: N
     step = made(store, teacher, kl_tokens=kl_tokens)
     batch = batch_of(step)
     sums, counts = step.loss(network, batch), batch.counts()
-    ours = {part: sums[part].item() / counts[part] for part in step.parts}
+    ours = {part: sums[part].item() / counts[part] for part in step.loss_terms}
 
     student: DistilBertForMaskedLM = network.model
     bert = BertForMaskedLM.from_pretrained(teacher).eval()

@@ -11,9 +11,9 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import DataError
 from plmctl.examples.keys import fold
 from plmctl.examples.pairing import Pairs, sentence_order_pairs
+from plmctl.models.base import Examples
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
-from plmctl.training.data import Step
 
 VOCAB = Vocab(size=500, pad=0, unk=1, cls=2, sep=3, mask=4, bos=2, eos=3)
 
@@ -30,12 +30,12 @@ def store() -> TokenStore:
     return TokenStore.from_lists(documents, 500, (rng.random(size) < 0.6).tolist())
 
 
-def made(name: str, store: TokenStore, seq_len: int = 64, **fields: object) -> Step:
+def made(name: str, store: TokenStore, seq_len: int = 64, **fields: object) -> Examples:
     member = get_objective(name)
     return member.make(member.Config(name=name, **fields), store, VOCAB, seq_len, 1)
 
 
-def whole(step: Step, epoch: int = 0):
+def whole(step: Examples, epoch: int = 0):
     return step.collate(np.full(len(step), epoch), np.arange(len(step)))
 
 

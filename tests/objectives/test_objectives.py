@@ -7,9 +7,9 @@ import torch
 from plmctl import registry
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError
+from plmctl.models.base import Examples
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
-from plmctl.training.data import Step
 
 SENTINELS = tuple(range(499, 439, -1))
 WORDS = tuple(f"w{number}" for number in range(500))
@@ -30,13 +30,15 @@ def store() -> TokenStore:
     return TokenStore.from_lists(documents, vocab_size=500)
 
 
-def made(name: str, store: TokenStore, seq_len: int = 64, seed: int = 1, **fields: object) -> Step:
+def made(
+    name: str, store: TokenStore, seq_len: int = 64, seed: int = 1, **fields: object
+) -> Examples:
     member = get_objective(name)
     config = member.Config(name=name, **REQUIRED.get(name, {}), **fields)
     return member.make(config, store, VOCAB, seq_len, seed)
 
 
-def collate(step: Step, epoch: int, samples: np.ndarray):
+def collate(step: Examples, epoch: int, samples: np.ndarray):
     return step.collate(np.full(len(samples), epoch), samples)
 
 
@@ -56,7 +58,7 @@ def test_examples_are_a_pure_function(name: str, store: TokenStore) -> None:
 def test_parts_have_targets_and_counts(name: str, store: TokenStore) -> None:
     step = made(name, store)
     batch = collate(step, 0, np.arange(8))
-    assert tuple(batch.targets) == tuple(step.parts) == get_objective(name).PARTS
+    assert tuple(batch.targets) == tuple(step.loss_terms) == get_objective(name).LOSS_TERMS
     assert all(count > 0 for count in batch.counts().values())
     assert 0 < batch.tokens <= batch.cells
 

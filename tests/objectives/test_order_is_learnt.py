@@ -6,15 +6,15 @@ import torch
 from plmctl.corpus.store import TokenStore
 from plmctl.families.albert import Config
 from plmctl.families.base import get_family
+from plmctl.models.base import Examples
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
-from plmctl.training.data import Step
 
 VOCAB = Vocab(size=60, pad=0, unk=1, cls=2, sep=3, mask=4)
 
 
-def step_of(documents: int, seed: int) -> Step:
+def step_of(documents: int, seed: int) -> Examples:
     """Sentence s of every document has words of its own: which comes first can be learnt."""
     rng = np.random.default_rng(seed)
     text = [
@@ -31,7 +31,7 @@ def test_order_is_learnt() -> None:
     torch.manual_seed(0)
     family = get_family("albert")
     config = Config(size="tiny", hidden_size=64, num_attention_heads=2, embedding_size=32)
-    model = family.build(config, vocab_size=60, pad_id=0, parts=("mlm", "sop"))
+    model = family.build(config, vocab_size=60, pad_id=0, loss_terms=("mlm", "sop"))
     network = Network(model, family.forward)
     optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
     rng = np.random.default_rng(0)

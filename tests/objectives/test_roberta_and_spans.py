@@ -8,11 +8,11 @@ import torch
 
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError
+from plmctl.models.base import Examples
 from plmctl.models.batch import Batch
 from plmctl.objectives.base import get_objective
 from plmctl.run.preflight import check_spans
 from plmctl.tokenization.load import Vocab
-from plmctl.training.data import Step
 from tests.objectives.reference import reference_store
 
 VOCAB = Vocab(size=2000, pad=1, unk=3, cls=0, sep=2, mask=1999, bos=0, eos=2)
@@ -53,12 +53,12 @@ def mixed() -> TokenStore:
     return TokenStore.from_lists(documents, 2000, (rng.random(total) >= 0.25).tolist())
 
 
-def made(name: str, store: TokenStore, seq_len: int = 512, **fields: object) -> Step:
+def made(name: str, store: TokenStore, seq_len: int = 512, **fields: object) -> Examples:
     member = get_objective(name)
     return member.make(member.Config(name=name, **fields), store, VOCAB, seq_len, 1)
 
 
-def everything(step: Step, epoch: int = 0, most: int | None = None) -> Batch:
+def everything(step: Examples, epoch: int = 0, most: int | None = None) -> Batch:
     samples = np.arange(min(len(step), most or len(step)))
     return step.collate(np.full(len(samples), epoch), samples)
 

@@ -13,10 +13,11 @@ from plmctl.errors import ConfigError
 from plmctl.evaluation.scoring import score
 from plmctl.examples.inspection import means
 from plmctl.families import t5
+from plmctl.models.base import Examples
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
-from plmctl.training.data import Slicing, Step, StepBatches
+from plmctl.training.data import Slicing, StepBatches
 from plmctl.training.engine import Engine, make_accelerator, make_engine
 from plmctl.training.loop import take_step
 
@@ -33,7 +34,7 @@ def store() -> TokenStore:
     return TokenStore.from_lists([[rng.integers(3, 1000, n).tolist()] for n in sizes], 1100)
 
 
-def made(name: str, store: TokenStore, seq_len: int = 64, **fields: object) -> Step:
+def made(name: str, store: TokenStore, seq_len: int = 64, **fields: object) -> Examples:
     member = get_objective(name)
     return member.make(member.Config(name=name, **fields), store, VOCAB, seq_len, 5)
 
@@ -41,11 +42,11 @@ def made(name: str, store: TokenStore, seq_len: int = 64, **fields: object) -> S
 def network(version: str = "v1.0", seed: int = 0, dropout: float = 0.0) -> Network:
     torch.manual_seed(seed)
     config = t5.Config(version=version, size="tiny", d_model=64, d_ff=96, dropout_rate=dropout)
-    model = t5.build(config, vocab_size=VOCAB.size, pad_id=0, parts=("lm",))
+    model = t5.build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=("lm",))
     return Network(model, t5.forward)
 
 
-def rows(step: Step, epoch: int, samples: np.ndarray) -> list[tuple[list[int], list[int]]]:
+def rows(step: Examples, epoch: int, samples: np.ndarray) -> list[tuple[list[int], list[int]]]:
     """Input and target of each row, without padding."""
     batch = step.collate(np.full(len(samples), epoch), samples)
     ids, mask = batch.inputs["input_ids"], batch.inputs["attention_mask"].bool()
@@ -57,7 +58,7 @@ def rows(step: Step, epoch: int, samples: np.ndarray) -> list[tuple[list[int], l
     ]
 
 
-def texts(store: TokenStore, step: Step) -> list[list[int]]:
+def texts(store: TokenStore, step: Examples) -> list[list[int]]:
     spans = zip(step.starts, step.ends, strict=True)
     return [store.tokens(np.arange(start, end)).tolist() for start, end in spans]
 
@@ -244,7 +245,7 @@ def test_training_learns() -> None:
 def test_without_the_penalty_there_is_one_part(store: TokenStore) -> None:
     step = made("prefix_lm", store, z_loss=0.0)
     batch = step.collate(np.zeros(4, int), np.arange(4))
-    assert step.parts == tuple(batch.targets) == ("lm",)
+    assert step.loss_terms == tuple(batch.targets) == ("lm",)
     assert set(step.loss(network(), batch)) == {"lm"}
 
 

@@ -16,9 +16,9 @@ import pytest
 from plmctl.corpus.store import TokenStore
 from plmctl.examples.keys import fold
 from plmctl.examples.pairing import Pairs, sentence_order_pairs
+from plmctl.models.base import Examples
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
-from plmctl.training.data import Step
 from tests.objectives.reference import reference_store
 
 ALBERT = {
@@ -60,7 +60,7 @@ class Masked:
     """A piece that continues no word is the first of one; the others belong to the last before."""
 
 
-def masked(step: Step, vocab: Vocab, continues: np.ndarray, epoch: int = 0) -> Masked:
+def masked(step: Examples, vocab: Vocab, continues: np.ndarray, epoch: int = 0) -> Masked:
     batch = step.collate(np.full(len(step), epoch), np.arange(len(step)))
     shown = batch.inputs["input_ids"].numpy()
     original = shown.copy()
@@ -82,7 +82,7 @@ def run_lengths(rows: Masked) -> np.ndarray:
     return np.array(lengths)
 
 
-def made(name: str, reference: Reference, seq_len: int, **fields: object) -> Step:
+def made(name: str, reference: Reference, seq_len: int, **fields: object) -> Examples:
     store, vocab, _ = reference
     member = get_objective(name)
     return member.make(member.Config(name=name, **fields), store, vocab, seq_len, 11)

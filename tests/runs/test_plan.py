@@ -17,9 +17,9 @@ from tests.runs.conftest import run_main
 
 def outline(family: str, objective: str, vocab_size: int, **fields: object) -> object:
     config = registry.load("families", family).Config(family=family, **fields)
-    parts = get_objective(objective).PARTS
+    parts = get_objective(objective).LOSS_TERMS
     with torch.device("meta"):
-        return get_family(family).build(config, vocab_size=vocab_size, pad_id=0, parts=parts)
+        return get_family(family).build(config, vocab_size=vocab_size, pad_id=0, loss_terms=parts)
 
 
 def test_gpt2_small_is_as_published() -> None:
@@ -48,8 +48,8 @@ def test_arithmetic_is_what_pytorch_counts(
 ) -> None:
     """Of a whole forward and backward, every head at every position."""
     config = registry.load("families", family).Config(family=family, **fields)
-    parts = get_objective(objective).PARTS
-    model = get_family(family).build(config, vocab_size=1000, pad_id=0, parts=parts)
+    parts = get_objective(objective).LOSS_TERMS
+    model = get_family(family).build(config, vocab_size=1000, pad_id=0, loss_terms=parts)
     model.set_attn_implementation("eager")
     ids = torch.randint(1, 1000, (2, 64))
     with FlopCounterMode(display=False) as counter:

@@ -9,7 +9,7 @@ from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassif
 
 from plmctl.models.network import Network
 from plmctl.tasks.base import get_task
-from plmctl.training.data import Slicing, StepBatches, weight
+from plmctl.training.data import Slicing, StepBatches
 from plmctl.training.loop import take_step
 from tests.tasks.conftest import ENCODERS, FAMILIES, Folder, rows_of
 from tests.training.conftest import tiny_engine
@@ -109,10 +109,10 @@ def test_fewer_options_are_as_if_there_were_no_others(family: str, folder: Folde
             examples.loss(network, examples.collate(np.zeros(1, int), np.array([n])))
             for n in range(16)
         ]
-    for part in examples.parts:
+    for part in examples.loss_terms:
         summed = sum(loss[part].item() for loss in alone)
         assert together[part].item() == pytest.approx(summed, rel=1e-5)
-    assert "lm" in examples.parts if family == "gpt1" else examples.parts == ("choice",)
+    assert "lm" in examples.loss_terms if family == "gpt1" else examples.loss_terms == ("choice",)
 
 
 STEPS = [
@@ -204,7 +204,7 @@ def test_gpt1_by_hand(folder: Folder) -> None:
     assert found["label"].item() == pytest.approx(expected_label, rel=1e-5)
     assert found["lm"].item() == pytest.approx(expected_lm, rel=1e-5)
     assert batch.counts() == {"label": 16, "lm": 16}
-    assert (weight(examples, "label"), weight(examples, "lm")) == (1.0, 0.5)
+    assert examples.weights == {"label": 1.0, "lm": 0.5}
     engine = tiny_engine(network)
     done = take_step(engine, examples, [batch], None, 1)
     assert done.loss == pytest.approx((expected_label + 0.5 * expected_lm) / 16, rel=1e-5)

@@ -125,5 +125,7 @@ def model_of(family: str, folder: Folder, place: Path) -> str:
     ).save_pretrained(place / "t5")
     fields = {"d_model": 32, "d_ff": 64, "d_kv": 16, "dropout_rate": 0.0, "vocab_multiple": 1}
     config = registry.load("families", "t5").Config(size="tiny", version="v1.1", **fields)
-    t5.build(config, vocab_size=len(vocab), pad_id=0, parts=("lm",)).save_pretrained(place / "t5")
+    t5.build(config, vocab_size=len(vocab), pad_id=0, loss_terms=("lm",)).save_pretrained(
+        place / "t5"
+    )
     return str(place / "t5")

@@ -244,9 +244,9 @@ def test_the_loss_is_transformers_own_and_no_batch_changes_it(network: Network) 
         out = network.model(**inputs, start_positions=start, end_positions=end)
         theirs.append(out.loss)
     counts = batch.counts()
-    ours = sum(examples.weights[part] * sums[part] / counts[part] for part in examples.parts)
+    ours = sum(examples.weights[part] * sums[part] / counts[part] for part in examples.loss_terms)
     torch.testing.assert_close(ours, torch.stack(theirs).mean())
-    for part in examples.parts:
+    for part in examples.loss_terms:
         torch.testing.assert_close(
             sums[part], sum(examples.loss(network, one)[part] for one in alone)
         )

@@ -53,8 +53,8 @@ def tiny_network(objective: str, seed: int = 0, dropout: float = 0.0) -> Network
             size="tiny", n_embd=32, n_head=2, n_positions=64,
             resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
         )  # fmt: skip
-    parts = get_objective(objective).PARTS
-    model = family.build(config, vocab_size=VOCAB.size, pad_id=0, parts=parts)
+    parts = get_objective(objective).LOSS_TERMS
+    model = family.build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=parts)
     return Network(model, family.forward)
 
 

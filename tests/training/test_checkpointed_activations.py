@@ -12,10 +12,11 @@ from plmctl.config.sections import ComputeConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.families.base import get_family
+from plmctl.models.base import Examples
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
-from plmctl.training.data import Slicing, Step, StepBatches
+from plmctl.training.data import Slicing, StepBatches
 from plmctl.training.engine import make_accelerator, make_engine
 from plmctl.training.loop import take_step
 
@@ -56,15 +57,15 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
 def network_of(family: str, objective: str, fields: dict[str, Any]) -> Network:
     torch.manual_seed(0)
     config = registry.load("families", family).Config(size="tiny", **fields)
-    parts = get_objective(objective).PARTS
+    parts = get_objective(objective).LOSS_TERMS
     member = get_family(family)
-    model = member.build(config, vocab_size=VOCAB.size, pad_id=0, parts=parts)
+    model = member.build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=parts)
     return Network(model, member.forward)
 
 
-def step_of(objective: str, fields: dict[str, Any], store: TokenStore) -> Step:
+def step_of(objective: str, fields: dict[str, Any], store: TokenStore) -> Examples:
     member = get_objective(objective)
-    step: Step = member.make(member.Config(name=objective, **fields), store, VOCAB, 48, 7)
+    step: Examples = member.make(member.Config(name=objective, **fields), store, VOCAB, 48, 7)
     return step
 
 

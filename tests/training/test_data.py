@@ -60,7 +60,7 @@ def test_examples_do_not_depend_on_processes_or_micro_batches(
     objective: str, store: TokenStore
 ) -> None:
     """The same tokens and masks in the same order, however the step is cut."""
-    step = tiny_plan(objective, store).phases[0].step
+    step = tiny_plan(objective, store).phases[0].examples
 
     def rows(world: int, micro: int, number: int) -> list[list[int]]:
         found = []
@@ -78,7 +78,7 @@ def test_examples_do_not_depend_on_processes_or_micro_batches(
 
 
 def test_scoring_sees_every_sample_once(store: TokenStore) -> None:
-    step = tiny_plan("clm", store).phases[0].step
+    step = tiny_plan("clm", store).phases[0].examples
     seen = sum(
         len(batch.inputs["input_ids"])
         for rank in range(3)
@@ -234,7 +234,9 @@ def test_steps_do_not_depend_on_processes_or_micro_batches(name: str) -> None:
                 ids = batch.inputs["input_ids"]
                 assert len(ids) <= micro
                 origins = {
-                    (int(t) - 10) // 35 for t in batch.targets[made.parts[0]].flatten() if t >= 10
+                    (int(t) - 10) // 35
+                    for t in batch.targets[made.loss_terms[0]].flatten()
+                    if t >= 10
                 }
                 assert len(origins) == 1  # a batch never mixes corpora
                 found += [[t for t in row if t] for row in ids.tolist()]

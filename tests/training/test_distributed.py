@@ -34,7 +34,7 @@ def network_of(objective: str, dropout: float = 0.0) -> Network:
         resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = family.build(config, vocab_size=VOCAB.size, pad_id=0, parts=("lm",))
+    model = family.build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=("lm",))
     return Network(model, family.forward)
 
 
@@ -58,7 +58,7 @@ def _as_whole(
     folder: Path, store: TokenStore, objective: str, optimizer: str, compute: dict, rank: int
 ) -> None:
     (phase,) = plan_of(objective, store, rank).phases
-    batches = StepBatches(phase.step, phase.slicing, 7)
+    batches = StepBatches(phase.examples, phase.slicing, 7)
     assert len(batches[0]) == 4 - rank
     made = partial(engine_of, optimizer=optimizer, **compute)
     alike, parts = (made(network_of(objective), strategy=name) for name in ("ddp", "fsdp"))
@@ -70,7 +70,8 @@ def _as_whole(
 
     def both(number: int, one: Engine, other: Engine) -> None:
         a, b = (
-            take_step(engine, phase.step, batches[number], 1.0, number) for engine in (one, other)
+            take_step(engine, phase.examples, batches[number], 1.0, number)
+            for engine in (one, other)
         )
         assert a.losses == pytest.approx(b.losses, rel=1e-5)
         assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-5)
@@ -79,7 +80,7 @@ def _as_whole(
         both(number, alike, parts)
         with whole(parts.network):  # one of them alone: nobody waits for the other
             if rank == 0:
-                phase.step.loss(parts.network, batches[number][0])
+                phase.examples.loss(parts.network, batches[number][0])
     state, expected = (
         snapshot(parts.trained(), 3, {}, kept=rank == 0),
         snapshot(alike.trained(), 3, {}),

@@ -81,7 +81,7 @@ class Slow:
 
 
 def slowed(plan: Plan) -> Plan:
-    return replace(plan, phases=tuple(replace(p, step=Slow(p.step)) for p in plan.phases))
+    return replace(plan, phases=tuple(replace(p, examples=Slow(p.examples)) for p in plan.phases))
 
 
 def test_waiting_for_data_is_told_of_once(

@@ -318,15 +318,15 @@ def test_an_example_that_does_not_fit_is_told(
 
     class Huge:
         def __getattr__(self, name: str) -> object:
-            return getattr(plan.phases[0].step, name)
+            return getattr(plan.phases[0].examples, name)
 
         def __len__(self) -> int:
-            return len(plan.phases[0].step)
+            return len(plan.phases[0].examples)
 
         def loss(self, network: object, batch: object) -> dict[str, torch.Tensor]:
             return {"lm": torch.empty(2**60)}  # the allocator itself refuses
 
-    phase = replace(plan.phases[0], step=Huge(), slicing=Slicing(4, 4))
+    phase = replace(plan.phases[0], examples=Huge(), slicing=Slicing(4, 4))
     with pytest.raises(PlmError, match="step 1: out of memory, with one example at a time"):
         run_plan(
             tiny_engine(tiny_network("clm")),

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -23,6 +23,7 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import PlmError, Preempted
 from plmctl.examples.keys import fold
 from plmctl.families.base import get_family
+from plmctl.models.base import Examples
 from plmctl.models.batch import Batch
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
@@ -30,7 +31,7 @@ from plmctl.optimizers._updates import decay_groups
 from plmctl.run.stop import StopAsked, StopRequest
 from plmctl.training import loop
 from plmctl.training.checkpoint import Checkpoints, Trained, restore
-from plmctl.training.data import Slicing, Step, StepBatches, weight
+from plmctl.training.data import Slicing, StepBatches
 from plmctl.training.distributed import summed_facts
 from plmctl.training.engine import Engine, enable_late_reading, make_accelerator
 from plmctl.training.journal import Journal, Progress, Update
@@ -84,12 +85,12 @@ def test_gradient_is_that_of_the_mean_over_all_targets(objective: str, store: To
     """Against one forward over the whole step, with the library's own mean loss."""
     network = tiny_network(objective)
     plan = tiny_plan(objective, store)
-    step = plan.phases[0].step
+    step = plan.phases[0].examples
     (whole,) = StepBatches(step, Slicing(16, 16), plan.seed)[0]
     logits = network(**whole.inputs)
     loss = sum(
         cross_entropy(logits[part].flatten(0, -2), whole.targets[part].flatten())
-        for part in step.parts
+        for part in step.loss_terms
     )
     loss.backward()
     expected = {n: p.grad.clone() for n, p in network.model.named_parameters()}
@@ -111,7 +112,7 @@ def test_gradient_is_that_of_the_mean_over_all_targets(objective: str, store: To
 def test_model_loss_is_transformers_own(store: TokenStore) -> None:
     """Gathering the masked positions gives the loss of BertForPreTraining over all positions."""
     network = tiny_network("mlm+nsp")
-    step = tiny_plan("mlm+nsp", store).phases[0].step
+    step = tiny_plan("mlm+nsp", store).phases[0].examples
     (batch,) = StepBatches(step, Slicing(16, 16), 7)[0]
     sums = step.loss(network, batch)
     ours = sum(sums[part].item() / count for part, count in batch.counts().items())
@@ -164,9 +165,9 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
 def test_dropout_differs_between_steps(store: TokenStore, tmp_path: Path, run_plan: Train) -> None:
     engine = tiny_engine(tiny_network("clm", dropout=0.5), lr=1e-9)
     plan = tiny_plan("clm", store, steps=(1,), lr=1e-9)
-    batches = StepBatches(plan.phases[0].step, Slicing(16, 16), 7)[0]
-    losses = {take_step(engine, plan.phases[0].step, batches, None, key).loss for key in (1, 2)}
-    again = take_step(engine, plan.phases[0].step, batches, None, 1).loss
+    batches = StepBatches(plan.phases[0].examples, Slicing(16, 16), 7)[0]
+    losses = {take_step(engine, plan.phases[0].examples, batches, None, key).loss for key in (1, 2)}
+    again = take_step(engine, plan.phases[0].examples, batches, None, 1).loss
     assert len(losses) == 2
     assert min(abs(again - loss) for loss in losses) < 1e-6
 
@@ -220,7 +221,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
     torch.manual_seed(1)
     folder = tmp_path_factory.mktemp("teacher")
     config = registry.load("families", "bert").Config(size="tiny", **SMALL)
-    model = get_family("bert").build(config, vocab_size=VOCAB.size, pad_id=0, parts=("mlm",))
+    model = get_family("bert").build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=("mlm",))
     with torch.no_grad():  # a teacher with opinions
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -236,13 +237,13 @@ def network_of(family: str, objective: str) -> Network:
         else {**SMALL, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     )
     config = registry.load("families", family).Config(size="tiny", **fields)
-    parts = get_objective(objective).PARTS
+    parts = get_objective(objective).LOSS_TERMS
     assert set(parts) <= set(get_family(family).HEADS)
-    model = get_family(family).build(config, vocab_size=VOCAB.size, pad_id=0, parts=parts)
+    model = get_family(family).build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=parts)
     return Network(model, get_family(family).forward)
 
 
-def step_of(objective: str, fields: dict, store: TokenStore, teacher: str) -> Step:
+def step_of(objective: str, fields: dict, store: TokenStore, teacher: str) -> Examples:
     member = get_objective(objective)
     if objective == "distillation":
         fields = {**fields, "teacher": teacher}
@@ -284,7 +285,7 @@ def test_the_loss_falls(case: str, store: TokenStore, teacher: str) -> None:
     engine = tiny_engine(network_of(family, objective), lr=3e-3)
     batches = StepBatches(step, Slicing(16, 16), 7)[0]
     losses = [take_step(engine, step, batches, None, 1).losses for _ in range(25)]
-    for part in (part for part in step.parts if weight(step, part)):
+    for part in (part for part in step.loss_terms if step.weights[part]):
         assert losses[-1][part] < 0.9 * losses[0][part], part
 
 
@@ -317,12 +318,12 @@ def poisoned(store: TokenStore, at: int, times: float, guard: Guard, steps: int 
     plan = tiny_plan("clm", store, steps=(steps,), batch=4, micro=4, lr=1e-3, save_every=5)
     (phase,) = plan.phases
     (batch,) = source(plan)[at]
-    bad = replace(phase, step=Poisoned(phase.step, batch.inputs["input_ids"], times))
+    bad = replace(phase, examples=Poisoned(phase.examples, batch.inputs["input_ids"], times))
     return replace(plan, phases=(bad,), guard=guard)
 
 
 def source(plan: Plan) -> StepBatches:
-    return StepBatches(plan.phases[0].step, plan.phases[0].slicing, int(fold(plan.seed, 0)))
+    return StepBatches(plan.phases[0].examples, plan.phases[0].slicing, int(fold(plan.seed, 0)))
 
 
 def dropping() -> Engine:
@@ -399,7 +400,7 @@ def test_a_rollback_passes_over_the_data_and_survives_a_stop(
 def test_data_after_a_rollback_is_that_of_the_steps_after_the_spike(store: TokenStore) -> None:
     plan = tiny_plan("clm", store, steps=(24,), batch=4)
     plain, phase = source(plan), plan.phases[0]
-    shifted = StepBatches(phase.step, phase.slicing, int(fold(plan.seed, 0)), shift=8)
+    shifted = StepBatches(phase.examples, phase.slicing, int(fold(plan.seed, 0)), shift=8)
     for step in (0, 5, 20):
         assert np.array_equal(shifted.examples(step), plain.examples(step + 2))
 
@@ -466,7 +467,7 @@ def test_scoring_stops_between_batches(store: TokenStore) -> None:
                 asked.received = signal.SIGTERM
 
     with pytest.raises(StopAsked):
-        score(made.accelerator, made.network, plan.phases[0].step, batches(), asked)
+        score(made.accelerator, made.network, plan.phases[0].examples, batches(), asked)
     assert seen == [0, 1, 2]
 
 
@@ -550,10 +551,10 @@ def test_a_run_that_reads_late_is_the_run_that_reads_at_once(
 def wrong(plan: Plan, steps: tuple[int, ...], times: float) -> Plan:
     """The plan with steps, from 0, whose loss is ``times`` what it should be."""
     (phase,) = plan.phases
-    step, made = phase.step, source(plan)
+    step, made = phase.examples, source(plan)
     for number in steps:
         step = Poisoned(step, made[number][0].inputs["input_ids"], times)
-    return replace(plan, phases=(replace(phase, step=step),))
+    return replace(plan, phases=(replace(phase, examples=step),))
 
 
 @pytest.mark.parametrize("times", [math.nan, 1e35])  # 1e35: the loss is finite, its gradient not
@@ -657,7 +658,7 @@ def test_rows_that_go_on_go_on_from_before_a_step_that_was_left_out(
     window: int, store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:
     plan = plan_of(store, steps=(8,), micro=3)
-    bad = replace(plan.phases[0], step=BadWindow(plan.phases[0].step, window))
+    bad = replace(plan.phases[0], examples=BadWindow(plan.phases[0].examples, window))
     plan = replace(plan, phases=(bad,), log_every=7, guard=Guard("skip"))
     for late in (False, True):
         run_plan(engine(bilm(dropout=0.1), late=late), plan, tmp_path / str(late))
@@ -689,8 +690,8 @@ def test_out_of_memory_after_steps_that_nobody_has_read(
 ) -> None:
     plan = plan_for(store, steps=(17,))
     large = source(plan)[12][0].inputs["input_ids"]
-    big = Big(plan.phases[0].step, large)
-    plan = replace(plan, elastic=True, phases=(replace(plan.phases[0], step=big),))
+    big = Big(plan.phases[0].examples, large)
+    plan = replace(plan, elastic=True, phases=(replace(plan.phases[0], examples=big),))
     for late in (False, True):
         run_plan(engine(tiny_network("clm"), late=late), plan, tmp_path / str(late))
     assert outcome(tmp_path / "True") == outcome(tmp_path / "False")
@@ -731,7 +732,8 @@ class Regression:
     """A step of two parts that reads nothing from the device; ``peeks``: it does."""
 
     peeks: bool = False
-    parts: tuple[str, ...] = ("far", "near")
+    loss_terms: tuple[str, ...] = ("far", "near")
+    weights: ClassVar[dict[str, float]] = {"far": 1.0, "near": 1.0}
 
     def loss(self, network: nn.Module, batch: Batch) -> dict[str, torch.Tensor]:
         error = (network(batch.inputs["x"])[:, 0] - batch.targets["far"]).square().sum()

@@ -84,17 +84,17 @@ def test_a_trial_is_of_the_longest_rows_or_of_a_batch_that_has_grown(store: Toke
 
     class Rows:
         def __getattr__(self, name: str) -> object:
-            return getattr(phase.step, name)
+            return getattr(phase.examples, name)
 
         def __len__(self) -> int:
-            return len(phase.step)
+            return len(phase.examples)
 
         def lengths(self) -> object:
-            return torch.arange(len(phase.step)).numpy() % 11
+            return torch.arange(len(phase.examples)).numpy() % 11
 
-    longest = heaviest(replace(phase, step=Rows()), 7, 3)
-    wanted = [n for n in range(len(phase.step)) if n % 11 == 10][:3]
-    same = phase.step.collate(torch.zeros(3, dtype=torch.int64).numpy(), torch.tensor(wanted))
+    longest = heaviest(replace(phase, examples=Rows()), 7, 3)
+    wanted = [n for n in range(len(phase.examples)) if n % 11 == 10][:3]
+    same = phase.examples.collate(torch.zeros(3, dtype=torch.int64).numpy(), torch.tensor(wanted))
     assert torch.equal(longest.inputs["input_ids"], same.inputs["input_ids"])
 
 
@@ -170,7 +170,7 @@ class _Demand(torch.autograd.Function):
 
 def greedy(plan: Plan, step: Greedy) -> Plan:
     (phase,) = plan.phases
-    return replace(plan, phases=(replace(phase, step=step),), elastic=True)
+    return replace(plan, phases=(replace(phase, examples=step),), elastic=True)
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -181,7 +181,7 @@ def test_a_resume_keeps_the_smaller_micro_batches(
 
     def run(name: str, until: int | None = None, *, elastic: bool = True) -> dict:
         plan = tiny_plan("clm", store, steps=(6,), batch=16, micro=16)
-        plan = greedy(plan, Greedy(plan.phases[0].step, 15, backward=backward))
+        plan = greedy(plan, Greedy(plan.phases[0].examples, 15, backward=backward))
         engine = tiny_engine(tiny_network("clm", dropout=0.1))
         run_plan(engine, replace(plan, until=until, elastic=elastic), tmp_path / name)
         return weights(engine)
@@ -228,7 +228,7 @@ def _one_of_two(folder: Path, rank: int, port: int, store: TokenStore) -> None:
     slicing = replace(phase.slicing, rank=rank, world=2)
     plan = replace(plan, phases=(replace(phase, slicing=slicing),), elastic=True)
     if rank == 1:
-        plan = greedy(plan, Greedy(phase.step, 3))
+        plan = greedy(plan, Greedy(phase.examples, 3))
     engine = tiny_engine(tiny_network("clm"))
     with Journal(folder, title="t", total_steps=4, trackers=(), quiet=rank > 0) as journal:
         try:

@@ -229,7 +229,7 @@ GROWING = ramp(4, 16, 32 * 90, 32)
 @pytest.mark.parametrize(("world", "micro"), [(1, 16), (1, 3), (2, 4), (4, 1)])
 def test_each_step_has_the_next_samples(store: TokenStore, world: int, micro: int) -> None:
     """Every sample of the phase once, in the plain order, however the steps are cut."""
-    step = tiny_plan("clm", store).phases[0].step
+    step = tiny_plan("clm", store).phases[0].examples
     whole = StepBatches(step, Slicing(1, 1), 7)  # one sample a step: the order itself
     at = 0
     for number in range(14):

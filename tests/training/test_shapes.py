@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from plmctl.corpus.store import TokenStore
+from plmctl.models.base import Examples
 from plmctl.models.batch import IGNORE, Batch
 from plmctl.models.fast.encoder import skip_unused_positions
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
-from plmctl.training.data import Slicing, Step, StepBatches
+from plmctl.training.data import Slicing, StepBatches
 from plmctl.training.shapes import capacity, fixed
 from tests.training.test_checkpointed_activations import VOCAB, network_of, step_of
 
@@ -58,7 +59,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def both(step: Step, rows: int = 7) -> tuple[Batch, Batch]:
+def both(step: Examples, rows: int = 7) -> tuple[Batch, Batch]:
     """A micro-batch as it comes, and padded."""
     return tuple(  # type: ignore[return-value]  # two of them
         StepBatches(step, Slicing(rows, rows, width=width), 7)[1][0] for width in (None, 56)
@@ -85,11 +86,11 @@ def test_padding_changes_neither_losses_nor_gradients(
     def outcome(batch: Batch) -> tuple[dict[str, Tensor], list[Tensor]]:
         network.zero_grad()
         sums = step.loss(network, batch)
-        torch.stack([sums[part] for part in step.parts]).sum().backward()
+        torch.stack([sums[part] for part in step.loss_terms]).sum().backward()
         return sums, [p.grad.clone() for p in network.parameters() if p.grad is not None]
 
     (sums, gradients), (found, others) = outcome(plain), outcome(padded)
-    for part in step.parts:
+    for part in step.loss_terms:
         torch.testing.assert_close(found[part], sums[part], rtol=1e-6, atol=1e-6)
     largest = max(float(gradient.abs().max()) for gradient in gradients)
     for other, gradient in zip(others, gradients, strict=True):

@@ -31,7 +31,7 @@ def network(seed: int = 0, dropout: float = 0.0) -> Network:
     torch.manual_seed(seed)
     family = get_family("elmo")
     config = Config(size="tiny", projection_size=16, cell_size=24, dropout=dropout)
-    return Network(family.build(config, vocab_size=120, pad_id=0, parts=HEADS), family.forward)
+    return Network(family.build(config, vocab_size=120, pad_id=0, loss_terms=HEADS), family.forward)
 
 
 def plan_of(
@@ -88,7 +88,7 @@ def test_loss_and_weights_do_not_depend_on_micro_batches(
 
 def test_two_processes_give_the_losses_of_one(store: TokenStore) -> None:
     """Each takes its rows of the same step; what they sum to is the step of one process."""
-    step = plan_of(store).phases[0].step
+    step = plan_of(store).phases[0].examples
     alone, shared = network(), [network(), network()]
     for number in range(3):
         (whole,) = StepBatches(step, Slicing(8, 8), 7)[number]
@@ -155,7 +155,7 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
 
 
 def test_the_loss_is_the_mean_of_both_directions_and_so_is_its_gradient(store: TokenStore) -> None:
-    step = plan_of(store).phases[0].step
+    step = plan_of(store).phases[0].examples
     (whole,) = StepBatches(step, Slicing(8, 8), 7)[0]
     reference = network()
     sums = step.loss(reference, whole)
@@ -169,7 +169,7 @@ def test_the_loss_is_the_mean_of_both_directions_and_so_is_its_gradient(store: T
 
 
 def test_gradients_stop_at_the_window(store: TokenStore) -> None:
-    step = plan_of(store).phases[0].step
+    step = plan_of(store).phases[0].examples
     net = network()
     for number in (0, 1):
         (batch,) = StepBatches(step, Slicing(8, 8), 7)[number]
@@ -199,7 +199,7 @@ def test_carried_windows_are_one_long_window(store: TokenStore) -> None:
 
 def test_scoring_depends_on_no_micro_batch_and_leaves_the_state(store: TokenStore) -> None:
     engine = tiny_engine(network())
-    step = plan_of(store).phases[0].step
+    step = plan_of(store).phases[0].examples
     (batch,) = StepBatches(step, Slicing(8, 8), 7)[0]
     step.loss(engine.network, batch)
     before = engine.trained().carried.slots.clone()
