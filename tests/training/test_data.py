@@ -22,7 +22,6 @@ from plmctl.training.data import (
     mixture,
     scoring_batches,
     step_digests,
-    weight,
 )
 from tests.training.conftest import VOCAB, tiny_plan
 
@@ -301,7 +300,7 @@ class Halved(CausalLm):
 
 def test_parts_count_as_their_objective_says() -> None:
     plain = mixed()
-    assert weight(plain, "lm") == 1.0
+    assert plain.weights["lm"] == 1.0
     halved = [Halved(**vars(step)) for step in plain.steps]
     assert weight(mixture(plain.names, halved, (1, 1, 1), 3), "lm") == 0.5
 
