@@ -293,16 +293,16 @@ def test_statistics_show_the_shares(name: str) -> None:
 
 
 class Halved(CausalLm):
-    """A step whose part counts for half of the loss."""
+    """An objective whose loss term counts half."""
 
     weights: ClassVar = {"lm": 0.5}
 
 
-def test_parts_count_as_their_objective_says() -> None:
+def test_loss_terms_have_the_weights_of_their_objective() -> None:
     plain = mixed()
     assert plain.weights["lm"] == 1.0
     halved = [Halved(**vars(step)) for step in plain.steps]
-    assert weight(mixture(plain.names, halved, (1, 1, 1), 3), "lm") == 0.5
+    assert mixture(plain.names, halved, (1, 1, 1), 3).weights == {"lm": 0.5}
 
 
 # --- The examples of a step, however it is cut up: equal hashes, and hashes that can differ ---
