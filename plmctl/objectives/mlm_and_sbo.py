@@ -8,7 +8,6 @@ sentences that are longer than a row (here they are cut) and adds one to the sec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
@@ -27,8 +26,8 @@ from plmctl.examples.spans import (
     replace_spans,
     span_shares,
 )
-from plmctl.models.base import Examples
 from plmctl.objectives._masked import ROW_TOKENS, document_rows, special_ids
+from plmctl.objectives.base import Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
     from plmctl.models.network import Network
     from plmctl.tokenization.load import Vocab
 
-
-LOSS_TERMS = ("mlm", "sbo")
-TOKENS = ROW_TOKENS
 
 _PLACES = 15  # tokens of a span that the boundaries are asked for, as published
 
@@ -69,18 +65,20 @@ class Config(ObjectiveConfig):
         return self
 
 
-@dataclass(frozen=True)
-class SpanMaskedLm(Examples):
-    """The rows of one store at one sequence length: [CLS], sentences of a document, [SEP]."""
+class SpanBoundaryObjective(Objective, config=Config):
+    """Rows of one store: [CLS], sentences of a document, [SEP]; ``seq_len`` counts both."""
 
-    config: Config
-    store: TokenStore
-    specials: dict[int, int]
-    mask_id: int
-    key: int
-    starts: Ints
-    ends: Ints
-    loss_terms: tuple[str, ...] = LOSS_TERMS
+    LOSS_TERMS = ("mlm", "sbo")
+    TOKENS = ROW_TOKENS
+
+    def __init__(
+        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+    ) -> None:
+        self.mask_id, cls, sep, pad = special_ids(config.name, vocab)
+        self.specials = {PAD: pad, CLS: cls, SEP: sep}
+        self.config, self.store = config, store
+        self.key = int(fold(seed, stream("mask")))
+        self.starts, self.ends = document_rows(store, seq_len - 2)
 
     def __len__(self) -> int:
         """Rows in an epoch."""
@@ -141,13 +139,11 @@ class SpanMaskedLm(Examples):
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy of the masked tokens and of the boundary targets, in nats."""
-        return self._weighted(network(loss_on=batch.targets, **batch.inputs))
+        return self._weighted(super().loss(network, batch))
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The losses, and the number of right first guesses of each."""
-        from plmctl.models.losses import score_sums
-
-        return self._weighted(score_sums(network(**batch.inputs), batch.targets))
+        """As ``loss``, with the number of correct predictions of each loss term."""
+        return self._weighted(super().score(network, batch))
 
     def _weighted(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         return {**sums, "sbo": self.config.sbo_weight * sums["sbo"]}
@@ -180,7 +176,7 @@ class SpanMaskedLm(Examples):
 
     def example(self, epoch: int, sample: int) -> Example:
         """One row for reading."""
-        batch = self.collate(np.array([epoch]), np.array([sample]))
+        batch = self.one(epoch, sample)
         row = masked_row(
             batch.inputs["input_ids"].numpy()[0, : batch.tokens],
             batch.inputs["positions"].numpy(),
@@ -189,15 +185,3 @@ class SpanMaskedLm(Examples):
             set(self.specials.values()),
         )
         return Example({"input": row})
-
-
-def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> SpanMaskedLm:
-    """The objective over a store; ``seq_len`` counts [CLS] and [SEP].
-
-    Raises:
-        ConfigError: The tokenizer lacks a special token that the rows need.
-    """
-    mask, cls, sep, pad = special_ids(config.name, vocab)
-    starts, ends = document_rows(store, seq_len - 2)
-    key = int(fold(seed, stream("mask")))
-    return SpanMaskedLm(config, store, {PAD: pad, CLS: cls, SEP: sep}, mask, key, starts, ends)

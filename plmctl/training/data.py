@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 from plmctl.errors import ConfigError, PlmError
 from plmctl.examples.inspection import Example, Tallies, merge, tally
 from plmctl.examples.keys import fold, permute, stream
-from plmctl.models.base import Examples
+from plmctl.models.base import Examples, StoreExamples
 from plmctl.models.batch import Batch, Rows
 from plmctl.models.network import Network
 from plmctl.training.journal import Progress
@@ -242,18 +242,18 @@ def exact_shares(weights: Sequence[float], total: int) -> Ints:
 
 
 @dataclass(frozen=True)
-class Mixture(Examples):
-    """Steps of several corpora as one ``Step``; the loader never mixes two of them in a batch.
+class Mixture(StoreExamples):
+    """Examples of several corpora; the loader never mixes two of them in a batch.
 
     Attributes:
         names: Of the corpora.
-        steps: One objective over each corpus.
+        parts: The examples of each corpus.
         counts: [S] samples of each in an epoch of the mixture.
         seed: Decides which samples of an epoch are whose, and the order within each corpus.
     """
 
     names: tuple[str, ...]
-    steps: tuple[Examples, ...]
+    parts: tuple[StoreExamples, ...]
     counts: Ints
     seed: int
     _bounds: Ints = field(init=False, repr=False)
@@ -261,17 +261,17 @@ class Mixture(Examples):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_bounds", np.concatenate([[0], np.cumsum(self.counts)]))
-        object.__setattr__(self, "_sizes", np.array([len(one) for one in self.steps]))
+        object.__setattr__(self, "_sizes", np.array([len(one) for one in self.parts]))
 
     @property
     def loss_terms(self) -> tuple[str, ...]:
         """Names of the loss terms, the same for all corpora."""
-        return self.steps[0].loss_terms
+        return self.parts[0].loss_terms
 
     @property
     def weights(self) -> Mapping[str, float]:
         """The weight of the mean of each loss term in the loss."""
-        return self.steps[0].weights
+        return self.parts[0].weights
 
     def __len__(self) -> int:
         """Samples in an epoch of the mixture."""
@@ -317,29 +317,29 @@ class Mixture(Examples):
         source, within, numbers = self.locate(epochs, samples)
         if (source != source[0]).any():
             raise ValueError("a batch of several corpora: split it first")
-        return self.steps[int(source[0])].collate(within, numbers)
+        return self.parts[int(source[0])].collate(within, numbers)
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The loss of each part, summed over the batch's targets."""
-        return self.steps[0].loss(network, batch)
+        return self.parts[0].loss(network, batch)
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """As ``loss``, with the right first guesses."""
-        return self.steps[0].score(network, batch)
+        return self.parts[0].score(network, batch)
 
     def tally(self, epochs: Ints, samples: Ints) -> Tallies:
         """Statistics of the examples, and the share of each corpus (``share_NAME``)."""
         source, within, numbers = self.locate(epochs, samples)
         shares = {f"share_{name}": tally(source == at) for at, name in enumerate(self.names)}
-        parts = [
-            self._shown(at).tally(within[source == at], numbers[source == at])
+        tallies = [
+            self.parts[at].tally(within[source == at], numbers[source == at])
             for at in np.unique(source)
         ]
-        return merge([*parts, shares])
+        return merge([*tallies, shares])
 
     def expected(self) -> dict[str, float]:
-        """The shares, and what comes to the same in every corpus."""
-        first, *others = (self._shown(at).expected() for at in range(len(self.steps)))
+        """The shares, and the statistics that are expected to be equal in all corpora."""
+        first, *others = (part.expected() for part in self.parts)
         same = {n: value for n, value in first.items() if all(o.get(n) == value for o in others)}
         shares = self.counts / len(self)
         return same | {f"share_{n}": float(s) for n, s in zip(self.names, shares, strict=True)}
@@ -349,36 +349,33 @@ class Mixture(Examples):
         source, within, number = (
             int(found[0]) for found in self.locate(np.array([epoch]), np.array([sample]))
         )
-        shown: Example = self._shown(source).example(within, number)
-        return Example(shown.rows, f"{shown.note} [{self.names[source]}]".strip())
-
-    def _shown(self, source: int) -> Any:
-        """An objective as ``plmctl preview`` has it: more than a ``Step``."""
-        return self.steps[source]
+        example = self.parts[source].example(within, number)
+        return Example(example.rows, f"{example.note} [{self.names[source]}]".strip())
 
 
 def mixture(
-    names: Sequence[str], steps: Sequence[Examples], weights: Sequence[float], seed: int
+    names: Sequence[str], parts: Sequence[StoreExamples], weights: Sequence[float], seed: int
 ) -> Mixture:
-    """Steps of several corpora with their weights.
+    """The mixture of several corpora with their weights.
 
     Raises:
-        ConfigError: A weight so small that an epoch has no sample of its corpus, or rows that go on
-            from step to step, which a change of corpus would cut off.
+        ConfigError: A weight so small that an epoch has no sample of its corpus, or stateful rows,
+            which continue from step to step and which a change of corpus would cut off.
     """
-    if any(one.streamed for one in steps):
+    if any(part.streamed for part in parts):
         raise ConfigError(
-            "data.mixture: the rows of this objective are streams that go on from step to step",
+            "data.mixture is not supported for this objective: its rows are streams that continue "
+            "from step to step",
             "use data.train",
         )
-    counts = exact_shares(weights, sum(len(step) for step in steps))
+    counts = exact_shares(weights, sum(len(part) for part in parts))
     for name, count in zip(names, counts, strict=True):
         if not count:
             raise ConfigError(
                 f"data.mixture: the weight of {name} is less than one sample of all the text",
                 "raise it, or leave the source out",
             )
-    return Mixture(tuple(names), tuple(steps), counts, seed)
+    return Mixture(tuple(names), tuple(parts), counts, seed)
 
 
 # --- The batches of a step ---

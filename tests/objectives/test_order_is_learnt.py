@@ -39,7 +39,7 @@ def test_order_is_learnt() -> None:
         batch = train.collate(np.full(32, number // 10), rng.integers(0, len(train), 32))
         counts, losses = batch.counts(), train.loss(network, batch)
         optimizer.zero_grad()
-        sum(losses[part] / counts[part] for part in train.parts).backward()
+        sum(losses[part] / counts[part] for part in train.loss_terms).backward()
         optimizer.step()
     network.eval()
     batch = held_out.collate(np.zeros(len(held_out), int), np.arange(len(held_out)))
