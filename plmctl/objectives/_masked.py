@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from plmctl.arrays import Bools, Ints
+from plmctl.config.base import ObjectiveConfig
 from plmctl.config.sections import MaskingConfig
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError, DataError
@@ -187,6 +188,12 @@ class MaskedObjective(Objective):
 
     def __init__(self, masker: Masker) -> None:
         self.masker = masker
+
+    @classmethod
+    def targets_per_token(cls, config: ObjectiveConfig) -> float:
+        """The share of the tokens that is masked."""
+        assert isinstance(config, MaskingConfig)
+        return config.rate
 
     @abstractmethod
     def rows(self, passes: Ints, samples: Ints) -> Layout:

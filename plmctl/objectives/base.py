@@ -92,6 +92,21 @@ class Objective(StoreExamples):
             ConfigError: With the key and what would fit.
         """
 
+    @classmethod
+    def targets_per_token(cls, config: ObjectiveConfig) -> float:
+        """Targets per input token, for estimates of time and memory."""
+        return 1.0
+
+    @classmethod
+    def num_outputs(cls, config: ObjectiveConfig, vocab_size: int) -> int:
+        """How many ids the network predicts."""
+        return vocab_size
+
+    @classmethod
+    def teacher(cls, config: ObjectiveConfig) -> str | None:
+        """The model that the network takes its first weights from, if any."""
+        return None
+
     @property
     def loss_terms(self) -> tuple[str, ...]:
         """``LOSS_TERMS``."""

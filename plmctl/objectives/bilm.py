@@ -115,7 +115,7 @@ class BidirectionalLM(Objective, config=Config):
             )
         self.store, self.config, self.seq_len = store, config, seq_len
         self.marks = Marks(vocab.bos, vocab.eos, vocab.unk)
-        self.outputs = config.target_words or vocab.size
+        self.outputs = self.num_outputs(config, vocab.size)
         self.characters = _characters(vocab.words, vocab.bos, vocab.eos)
         self.key = int(fold(seed, stream("candidates"), seq_len))
         order_key = int(fold(seed, stream("sentences")))
@@ -126,6 +126,12 @@ class BidirectionalLM(Objective, config=Config):
             return _order(store, key)
 
         self.order = order
+
+    @classmethod
+    def num_outputs(cls, config: ObjectiveConfig, vocab_size: int) -> int:
+        """``target_words``, if there are fewer of them than words."""
+        assert isinstance(config, Config)
+        return config.target_words or vocab_size
 
     @property
     def weights(self) -> dict[str, float]:

@@ -132,6 +132,17 @@ class Distillation(MaskedObjective, config=Config):
             width=config.cosine_weight > 0,
         )
 
+    @classmethod
+    def targets_per_token(cls, config: ObjectiveConfig) -> float:
+        """The divergence is over all tokens."""
+        return 1.0
+
+    @classmethod
+    def teacher(cls, config: ObjectiveConfig) -> str | None:
+        """The teacher, unless the student starts from scratch."""
+        assert isinstance(config, Config)
+        return config.teacher if config.init == "alternate" else None
+
     @property
     def weights(self) -> dict[str, float]:
         """The weight of each loss term; the divergence's includes the temperature squared."""

@@ -80,6 +80,12 @@ class SpanBoundaryObjective(Objective, config=Config):
         self.key = int(fold(seed, stream("mask")))
         self.starts, self.ends = document_rows(store, seq_len - 2)
 
+    @classmethod
+    def targets_per_token(cls, config: ObjectiveConfig) -> float:
+        """The share of the tokens that is masked."""
+        assert isinstance(config, Config)
+        return config.rate
+
     def __len__(self) -> int:
         """Rows in an epoch."""
         return len(self.starts)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from plmctl.arrays import Ints
+from plmctl.config.base import ObjectiveConfig
 from plmctl.examples.keys import Keys
 from plmctl.examples.noise import replace_runs, span_counts, span_lengths, span_noise
 from plmctl.examples.packing import CONCATENATED
@@ -56,6 +57,13 @@ class SpanCorruption(TextToText, config=Config):
             sentinels=lengths.spans,
         )
         self.config = config
+
+    @classmethod
+    def targets_per_token(cls, config: ObjectiveConfig) -> float:
+        """Spans and their sentinels, per token that remains and sentinel."""
+        assert isinstance(config, Config)
+        spans = config.density / config.mean_span
+        return (config.density + spans) / (1 - config.density + spans)
 
     def shape(self, ids: Ints, lengths: Ints, keys: Keys) -> Pair:
         """The text with a sentinel per span, and each sentinel with its span."""

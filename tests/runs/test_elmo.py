@@ -126,7 +126,7 @@ def test_what_cannot_train_is_refused(cli: Cli, run: Path) -> None:
     mixed = f"data={{mixture: [{parts}], valid: 0.1}}"
     code, _, err = cli("pretrain", "elmo.yaml", "run=x", "data.train=[]", mixed)
     assert code == 2
-    assert "data.mixture: the rows of this objective are streams" in err
+    assert "data.mixture is not supported for this objective" in err
     assert not Path("x").exists()
 
 
