@@ -471,8 +471,9 @@ def failure_handling(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
     return {
         "save_every": config.checkpoint.every,
         "save_best": config.checkpoint.keep_best,
-        "background": config.checkpoint.background,
+        "async_save": config.checkpoint.background,
         "guard": Guard(**config.divergence.model_dump()),
         # Without all processes nothing of a sharded network can be tried, or tried again.
-        "elastic": config.train.micro_batch_size == "auto" and config.launch.strategy == "ddp",
+        "auto_micro_batch": config.train.micro_batch_size == "auto"
+        and config.launch.strategy == "ddp",
     }

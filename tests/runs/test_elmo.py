@@ -113,7 +113,7 @@ def test_evaluation(cli: Cli, run: Path) -> None:
 def test_what_cannot_train_is_refused(cli: Cli, run: Path) -> None:
     code, _, err = cli("pretrain", "elmo.yaml", "run=x", "tokenizer=tok-bert")
     assert code == 2
-    assert "needs a tokenizer of words" in err
+    assert "requires a tokenizer of words" in err
     code, _, err = cli("pretrain", "elmo.yaml", "run=x", "train.batch_size=100000")
     assert code == 3
     assert "100,000 streams, but the corpus has" in err
