@@ -473,7 +473,7 @@ def failure_handling(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
         "save_best": config.checkpoint.keep_best,
         "async_save": config.checkpoint.background,
         "guard": Guard(**config.divergence.model_dump()),
-        # Without all processes nothing of a sharded network can be tried, or tried again.
+        # One process alone cannot repeat a step of a sharded network.
         "auto_micro_batch": config.train.micro_batch_size == "auto"
         and config.launch.strategy == "ddp",
     }

@@ -493,9 +493,7 @@ class Saver:
             again = self._async_save and not is_sharded(trained.network)  # others do not wait
             if not (again and is_out_of_memory(error)):
                 raise
-            self._journal.warn(
-                f"step {step}: no memory for a copy of the state; training waits for this save"
-            )
+            self._journal.warn(f"step {step}: no memory to save in the background; saved at once")
             self._write(snapshot(trained, step, telemetry), mark)
             return
         if not self._async_save:

@@ -5,8 +5,8 @@ batch size counts sequences over all devices and micro-batches. Sample number n 
 epoch n // size; within an epoch the order is a keyed permutation. Each process takes its share of
 a step's samples and cuts it into micro-batches; neither changes which examples a step has.
 
-``Slicing`` and ``Phase`` define how steps are cut up, ``StepBatches`` makes the batches of a step, and
-the loop takes them from a ``StepLoader``.
+``Slicing`` and ``Phase`` define how steps are cut up, ``StepBatches`` makes the batches of a step,
+and the loop takes them from a ``StepLoader``.
 """
 
 from __future__ import annotations

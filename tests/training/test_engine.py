@@ -89,7 +89,7 @@ def test_waiting_for_data_is_told_of_once(
 ) -> None:
     plan = slowed(tiny_plan("mlm", store, steps=(4,)))
     run_plan(tiny_engine(tiny_network("mlm")), plan, tmp_path / "run")
-    assert capfd.readouterr().err.count("goes into waiting for batches") == 1
+    assert capfd.readouterr().err.count("is spent waiting for batches") == 1
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_a_checkpoint_of_an_older_version_continues_with_a_notice(
     del entries["metrics.jsonl"]
     manifest.write_text(json.dumps(entries))
     run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path)
-    assert capsys.readouterr().err.count("made by an older version") == 1
+    assert capsys.readouterr().err.count("from an older version") == 1
     assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 9))
 
 
@@ -217,7 +217,9 @@ def test_a_process_that_makes_batches_dies(
                 os.kill(worker, signal.SIGKILL)
         return rate(step)
 
-    with pytest.raises(PlmError, match=r"(?s)a process that makes batches died.*same command"):
+    with pytest.raises(
+        PlmError, match=r"(?s)a worker process that prepares batches died.*same command"
+    ):
         run_plan(tiny_engine(tiny_network("clm")), replace(plan, learning_rate=killing), tmp_path)
     done = metrics(tmp_path)[-1]["step"]
     assert 5 <= done < 400
@@ -366,7 +368,9 @@ def taken(steps: Dataset, workers: int, at_each: Callable[[list[Batch]], None]) 
                 count += 1
                 at_each(batches)
 
-    with pytest.raises(PlmError, match=r"(?s)a process that makes batches died.*same command"):
+    with pytest.raises(
+        PlmError, match=r"(?s)a worker process that prepares batches died.*same command"
+    ):
         take()
     return count
 
