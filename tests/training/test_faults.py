@@ -217,9 +217,7 @@ def test_a_process_that_makes_batches_dies(
                 os.kill(worker, signal.SIGKILL)
         return rate(step)
 
-    with pytest.raises(
-        PlmError, match=r"(?s)a worker process that prepares batches died.*same command"
-    ):
+    with pytest.raises(PlmError, match=r"(?s)a worker process .* died.*same command"):
         run_plan(tiny_engine(tiny_network("clm")), replace(plan, learning_rate=killing), tmp_path)
     done = metrics(tmp_path)[-1]["step"]
     assert 5 <= done < 400
@@ -368,9 +366,7 @@ def taken(steps: Dataset, workers: int, at_each: Callable[[list[Batch]], None]) 
                 count += 1
                 at_each(batches)
 
-    with pytest.raises(
-        PlmError, match=r"(?s)a worker process that prepares batches died.*same command"
-    ):
+    with pytest.raises(PlmError, match=r"(?s)a worker process .* died.*same command"):
         take()
     return count
 
