@@ -371,7 +371,7 @@ def mixture(
     for name, count in zip(names, counts, strict=True):
         if not count:
             raise ConfigError(
-                f"data.mixture: with its weight, {name} has no sample in an epoch",
+                f"data.mixture: the weight of {name} is less than one sample per epoch",
                 "increase the weight, or remove the source",
             )
     return Mixture(tuple(names), tuple(parts), counts, seed)

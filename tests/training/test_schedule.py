@@ -248,7 +248,7 @@ def test_each_step_has_the_next_samples(store: TokenStore, world: int, micro: in
 def growing_plan(store: TokenStore, micro: int) -> Plan:
     plan = tiny_plan("clm", store, steps=(14,), micro=micro)
     only = plan.phases[0]
-    grown = Phase(only.step, only.steps, Slicing(16, micro, growth=GROWING))
+    grown = Phase(only.examples, only.steps, Slicing(16, micro, growth=GROWING))
     return Plan((grown,), plan.seed, plan.learning_rate, plan.clip, 1, None, plan.save_every)
 
 
