@@ -110,6 +110,14 @@ def test_evaluation(cli: Cli, run: Path) -> None:
     assert figures["perplexity"] < 80  # of 81 ids
 
 
+def test_preview_shows_both_directions(cli: Cli, run: Path) -> None:
+    code, out, err = cli("preview", "elmo.yaml", "--count", "16", "--examples", "1")
+    assert code == 0, err
+    assert "forward: " in out
+    assert "backward: " in out
+    assert "mean_targets_backward" in out
+
+
 def test_what_cannot_train_is_refused(cli: Cli, run: Path) -> None:
     code, _, err = cli("pretrain", "elmo.yaml", "run=x", "tokenizer=tok-bert")
     assert code == 2
