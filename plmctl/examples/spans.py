@@ -203,8 +203,11 @@ def boundaries(spans: Spans, candidates: Bools, longest: int) -> Boundaries:
     inside = text[spans.first] & text[spans.last + 2]  # shifted by one
     inside &= (spans.first % spans.width > 0) & (spans.last % spans.width < spans.width - 1)
     place = spans.positions - spans.first[spans.number]
-    asked = inside[spans.number] & (place < longest)
-    number = spans.number[asked]
+    predicted = inside[spans.number] & (place < longest)
+    number = spans.number[predicted]
     return Boundaries(
-        spans.positions[asked], spans.first[number] - 1, spans.last[number] + 1, place[asked]
+        spans.positions[predicted],
+        spans.first[number] - 1,
+        spans.last[number] + 1,
+        place[predicted],
     )

@@ -289,7 +289,7 @@ def check_teacher(teacher: str, tokenizer: str, rows: int) -> None:
 
 
 def check_teacher_shape(
-    teacher: str, student: Any, seq_len: int, *, begins: bool, width: bool
+    teacher: str, student: PreTrainedConfig, seq_len: int, *, begins: bool, width: bool
 ) -> None:
     """Refuse a teacher whose shape does not fit the student.
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from plmctl.tokenization.load import Vocab
 
 
-_PLACES = 15  # tokens of a span that the boundaries are asked for, as published
+_PLACES = 15  # tokens of a span that its boundaries predict, as published
 
 
 class Config(ObjectiveConfig):
@@ -109,20 +109,20 @@ class SpanBoundaryObjective(Objective, config=Config):
         ids = fill(rows.source, self.store.tokens(np.maximum(rows.source, 0)), self.specials)
         keys = fold(self.key, epochs, samples)
         spans = self._spans(rows, keys)
-        asked = boundaries(spans, rows.source >= 0, _PLACES)
-        fillers = self._drawn(spans, keys)
+        sbo = boundaries(spans, rows.source >= 0, _PLACES)
+        random_tokens = self._random_tokens(spans, keys)
         shares = (self.config.mask_share, self.config.random_share)
         inputs = {
-            "input_ids": replace_spans(ids, spans, keys, shares, (self.mask_id, fillers)),
+            "input_ids": replace_spans(ids, spans, keys, shares, (self.mask_id, random_tokens)),
             "attention_mask": (rows.source != PAD).astype(np.int64),
             "token_type_ids": rows.segments,
             "positions": spans.positions,
-            "left": asked.left,
-            "right": asked.right,
-            "place": asked.place,
+            "left": sbo.left,
+            "right": sbo.right,
+            "place": sbo.place,
         }
         cells = ids.reshape(-1)
-        targets = {"mlm": cells[spans.positions], "sbo": cells[asked.target]}
+        targets = {"mlm": cells[spans.positions], "sbo": cells[sbo.target]}
         return Batch(
             {name: torch.from_numpy(array) for name, array in inputs.items()},
             {part: torch.from_numpy(array) for part, array in targets.items()},
@@ -137,7 +137,7 @@ class SpanBoundaryObjective(Objective, config=Config):
         shares = span_shares(self.config.span_p, self.config.max_span)
         return Spans.of(choose_spans(candidates, starts, counts, keys, shares))
 
-    def _drawn(self, spans: Spans, keys: Keys) -> Ints:
+    def _random_tokens(self, spans: Spans, keys: Keys) -> Ints:
         """[K] tokens from anywhere in the corpus: frequent ones are drawn often."""
         row, column = np.divmod(spans.positions, spans.width)
         places = below(fold(keys[row], stream("filler"), column), self.store.num_tokens)
