@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
     checkpoints = Checkpoints(folder / "checkpoints", 1)
     for background in (False, True):
         for step in (1, 2):
-            saver = Saver(checkpoints, journal, background=background)
+            saver = Saver(checkpoints, journal, async_save=background)
             began = time.perf_counter()
             saver.save(step, state, {})
             still = time.perf_counter() - began

@@ -19,7 +19,7 @@ ALLOWED = {
     "corpus": {"config"},
     "examples": set(),
     "tokenization": {"config"},
-    "models": {"config"},
+    "models": {"config", "examples"},
     "families": {"config", "models"},
     "optimizers": {"config", "training"},
     "objectives": {"config", "corpus", "examples", "tokenization", "models"},

@@ -53,11 +53,15 @@ def run(config: PretrainConfig, *, measure: bool, vocab_size: int | None, as_jso
 
 def costs(config: PretrainConfig, vocab_size: int | None = None) -> dict[str, Any]:
     """The figures that need no trial; bytes, but for what says otherwise."""
+    from plmctl.objectives.base import get_objective
     from plmctl.run.preflight import resolve_compute
 
     sizes, use = _network_sizes(config, vocab_size), resolve_compute(config)
     steps, mixed = course(config.train), use["precision"] != "fp32"
-    output, predicted = _target_tokens(config), _predicted(config)
+    objective = get_objective(config.objective.name)
+    # Share of the input tokens at which the vocabulary is predicted, and the length of a decoder's.
+    predicted = objective.targets_per_token(config.objective)
+    output = predicted if objective.ENCODER_DECODER else 1.0
     flops = 0.0
     for number, seq_len in enumerate(steps.seq_lens):
         tokens = steps.tokens[number + 1] - steps.tokens[number]
@@ -123,21 +127,6 @@ def _stand_in(vocab_size: int) -> Vocab:
     from plmctl.tokenization.load import Vocab
 
     return Vocab(vocab_size, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
-
-
-def _target_tokens(config: PretrainConfig) -> float:
-    """Of an encoder and decoder: target tokens an input token."""
-    density = getattr(config.objective, "density", None)
-    if config.objective.name != "span_corruption" or density is None:
-        return 1.0
-    spans = density / float(getattr(config.objective, "mean_span", 3.0))
-    return float((density + spans) / (1 - density + spans))
-
-
-def _predicted(config: PretrainConfig) -> float:
-    """Share of the input tokens at which the vocabulary is predicted."""
-    masked = config.objective.name.startswith("mlm")
-    return float(getattr(config.objective, "rate", 0.15)) if masked else _target_tokens(config)
 
 
 def _corpus_tokens(config: PretrainConfig) -> int | None:

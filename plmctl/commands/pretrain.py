@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from plmctl.corpus.store import TokenStore
-    from plmctl.models.base import Examples
+    from plmctl.models.base import Examples, StoreExamples
     from plmctl.models.network import Network
     from plmctl.run.stop import StopRequest
     from plmctl.training.checkpoint import Checkpoints
@@ -211,7 +211,9 @@ def _validating(what: str, *, held_out: bool) -> Iterator[None]:
 # --- Examples, and the plan of the steps ---
 
 
-def make_step(config: PretrainConfig, store: Corpus, prepared: Prepared, seq_len: int) -> Examples:
+def make_step(
+    config: PretrainConfig, store: Corpus, prepared: Prepared, seq_len: int
+) -> StoreExamples:
     """The objective over a store, or over the stores of a mixture, at one sequence length.
 
     Raises:
@@ -223,7 +225,7 @@ def make_step(config: PretrainConfig, store: Corpus, prepared: Prepared, seq_len
         steps = [make_step(config, one, prepared, seq_len) for one in store.stores]
         return mixture(store.names, steps, store.weights, config.seed)
     objective = get_objective(config.objective.name)
-    step: Examples = objective.make(config.objective, store, prepared.vocab, seq_len, config.seed)
+    step = objective.make(config.objective, store, prepared.vocab, seq_len, config.seed)
     if not len(step):
         raise DataError(
             f"the corpus has {store.num_tokens:,} tokens: not one sequence of {seq_len}",

@@ -6,7 +6,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -22,7 +22,7 @@ from plmctl.run.display import say, show_result
 from plmctl.tokenization.load import load_tokenizer, token_texts
 
 if TYPE_CHECKING:
-    from plmctl.objectives.base import Inspectable
+    from plmctl.models.base import StoreExamples
     from plmctl.training.data import Ints
 
 _BATCH = 64  # examples at once
@@ -41,7 +41,7 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
     check_prepared(config, prepared)
     say(f"sentences: {prepared.sentences}")
     seq_len = config.train.phases[0].seq_len
-    step = cast("Inspectable", make_step(config, prepared.train, prepared, seq_len))
+    step = make_step(config, prepared.train, prepared, seq_len)
     figures = {"examples": float(count), **_statistics(step, count, config.seed)}
     title = f"{config.objective.name}: {count:,} examples of length {seq_len}"
     table = statistics_table(title, figures, step.expected())
@@ -72,15 +72,14 @@ def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: boo
     check_prepared(config, prepared)
     number = bisect_right(steps.begins, batch - 1) - 1
     seq_len, size = steps.seq_lens[number], config.train.batch_size
-    made = make_step(config, prepared.train, prepared, seq_len)
-    step = cast("Inspectable", made)
+    step = make_step(config, prepared.train, prepared, seq_len)
     noted = Path(config.run) / "divergence" / f"step-{batch:06d}.json"
     if noted.is_file():  # the examples that it had, rollbacks before it counted
         document = json.loads(noted.read_text(encoding="utf-8"))
         found = np.array([document["epochs"], document["samples"]])
     else:
         slicing = Slicing(size, size, growth=steps.sizes[number])
-        source = StepBatches(made, slicing, int(fold(config.seed, number)))
+        source = StepBatches(step, slicing, int(fold(config.seed, number)))
         found = source.examples(batch - 1 - steps.begins[number])
     figures = {"step": batch, "phase": number, "examples": found.shape[1]}
     statistics = means(step.tally(*found))
@@ -126,7 +125,7 @@ def run_digest(path: Path, overrides: Sequence[str], *, steps: int, as_json: boo
     show_result({"steps": steps, "digest": whole, "digests": digests}, [table], as_json=as_json)
 
 
-def _statistics(step: "Inspectable", count: int, seed: int) -> dict[str, float]:
+def _statistics(step: "StoreExamples", count: int, seed: int) -> dict[str, float]:
     from plmctl.training.data import examples_of
 
     batches = -(-count // _BATCH)
@@ -138,14 +137,14 @@ def _statistics(step: "Inspectable", count: int, seed: int) -> dict[str, float]:
     return means(merge(tallies))
 
 
-def _print_examples(config: PretrainConfig, step: "Inspectable", count: int) -> None:
+def _print_examples(config: PretrainConfig, step: "StoreExamples", count: int) -> None:
     from plmctl.training.data import examples_of
 
     examples = examples_of(0, len(step), max(count, 1), config.seed)
     _print(config, step, examples[:, :count])
 
 
-def _print(config: PretrainConfig, step: "Inspectable", examples: "Ints") -> None:
+def _print(config: PretrainConfig, step: "StoreExamples", examples: "Ints") -> None:
     """Print examples [2, N], epochs and sample numbers."""
     made = [step.example(int(epoch), int(sample)) for epoch, sample in examples.T]
     shown, gap = token_texts(load_tokenizer(config.tokenizer))

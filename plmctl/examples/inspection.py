@@ -1,8 +1,8 @@
 """Training examples for reading, and the statistics of many of them.
 
-An objective shows what it did to the text, token by token, and counts what its paper gives figures
-for. Everything here is read off finished batches: it is what the network is given, not what was
-meant to be given.
+An objective shows what it did to the text, token by token, and measures the statistics that its
+paper reports. Everything is computed from finished batches: from what the network reads, not from
+what it should read.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from plmctl.arrays import Ints
 
 Kind = Literal["text", "special", "masked", "random", "kept", "target"]
-"""What was done to a token: nothing, put there by the objective, hidden by the mask, replaced by a
-random token, chosen but left as it is; or asked for as it stands."""
+"""What was done to a token: text: nothing; special: inserted; masked: replaced by the mask; random:
+replaced by a random token; kept: to predict, but not replaced; target: the network predicts it."""
 
 Tallies = dict[str, tuple[float, int]]
-"""A figure's name to the sum over its cases and the number of cases."""
+"""The sum over the cases of each statistic and the number of its cases, by its name."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Piece:
     """A token of an example.
 
     Attributes:
-        id: What the network reads, or has to say where the kind is "target".
+        id: What the network reads; what it predicts if the kind is "target".
         kind: What was done to it.
-        original: What stood there, where that is another token.
+        original: The token of the text, if it is another one.
     """
 
     id: int
@@ -43,7 +43,7 @@ class Example:
 
     Attributes:
         rows: Its rows by name, such as "input" and "target".
-        note: Its label in words; empty if it has none.
+        note: The meaning of its label; empty without a label.
     """
 
     rows: Mapping[str, tuple[Piece, ...]]
@@ -51,7 +51,7 @@ class Example:
 
 
 def merge(tallies: Iterable[Tallies]) -> Tallies:
-    """The sums over several batches, names in the order of their first coming."""
+    """The sums over several batches; names in order of appearance."""
     merged: Tallies = {}
     for tally in tallies:
         for name, (total, cases) in tally.items():
@@ -61,7 +61,7 @@ def merge(tallies: Iterable[Tallies]) -> Tallies:
 
 
 def means(tallies: Tallies) -> dict[str, float]:
-    """The mean of each figure that has a case."""
+    """The mean of each statistic that has a case."""
     return {name: total / cases for name, (total, cases) in tallies.items() if cases}
 
 
@@ -73,13 +73,13 @@ def tally(values: NDArray[np.generic]) -> tuple[float, int]:
 def masked_tallies(
     ids: Ints, lengths: Ints, positions: Ints, targets: Ints, mask_id: int
 ) -> Tallies:
-    """What a masked batch shows.
+    """Statistics of a masked batch.
 
     Args:
         ids: [B, L] as the network reads them.
-        lengths: [B] tokens that are no padding.
-        positions: [K] cells of the flattened batch that are predicted, ascending.
-        targets: [K] what stood there.
+        lengths: [B] tokens that are not padding.
+        positions: [K] positions of the flattened batch that are predicted, ascending.
+        targets: [K] the original tokens.
         mask_id: Of the mask token.
 
     Returns:
@@ -102,7 +102,7 @@ def masked_tallies(
 
 
 def expected_shares(mask: float, random: float, vocab_size: int) -> dict[str, float]:
-    """What the shares of ``masked_tallies`` come to: a random token is the original by chance."""
+    """Expected shares of ``masked_tallies``: a random token may be the original by chance."""
     chance = random / vocab_size
     return {
         "mask_share": mask,
@@ -114,10 +114,10 @@ def expected_shares(mask: float, random: float, vocab_size: int) -> dict[str, fl
 def pair_tallies(
     lengths: Ints, segments: Ints, label: Ints, single: NDArray[np.bool_], name: str
 ) -> Tallies:
-    """What a batch of pairs shows.
+    """Statistics of a batch of pairs.
 
     Args:
-        lengths: [B] tokens that are no padding.
+        lengths: [B] tokens that are not padding.
         segments: [B, L] token types, 1 for B and the [SEP] after it.
         label: [B] 1 where B is random, or the segments are swapped.
         single: [B] the chunk had one sentence, which decides the label.
@@ -144,10 +144,10 @@ def masked_row(
 
     Args:
         ids: [L] without padding.
-        positions: [K] places that are predicted.
-        targets: [K] what stood there.
+        positions: [K] positions that are predicted.
+        targets: [K] the original tokens.
         mask_id: Of the mask token.
-        specials: Ids that the objective puts between the text; they are never text.
+        specials: Ids that the objective inserts; they are never text.
     """
     original = dict(zip(positions.tolist(), targets.tolist(), strict=True))
 

@@ -1,8 +1,8 @@
 """Counter-based randomness: every draw, and every shuffled order, is a pure function of its key.
 
 A key is a ``uint64``. ``fold(key, a, b)`` gives the key of counter ``(a, b)`` under ``key``, so a
-draw names what it is for (seed, stream, epoch, sample, position) and needs no history: the same
-number comes out whatever was drawn before, on any worker, after any resume.
+draw is identified by its purpose (seed, stream, epoch, sample, position) and needs no history: it
+is the same number whatever was drawn before, on any worker, after any resume.
 
 The mixing function is SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): ``fold(key, 0)``,
 ``fold(key, 1)``, ... is exactly its output sequence for the seed ``key``.
@@ -31,7 +31,7 @@ _ONE = np.uint64(1)
 
 
 def stream(name: str) -> int:
-    """A 64-bit number for the name of a stream of draws ("order", "mask" ...)."""
+    """The 64-bit number of a named stream of draws ("order", "mask" ...)."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
@@ -84,7 +84,7 @@ def _words(values: ArrayLike) -> Keys:
 
 _ROUNDS = 6
 
-_PART = 1 << 18  # samples of a part
+_PART = 1 << 18  # samples per part
 
 
 def permute(index: ArrayLike, n: ArrayLike, key: ArrayLike) -> NDArray[np.int64]:
@@ -92,8 +92,8 @@ def permute(index: ArrayLike, n: ArrayLike, key: ArrayLike) -> NDArray[np.int64]
 
     Args:
         index: Positions, 0 <= index < n.
-        n: Number of samples, one number or one a position.
-        key: Which permutation, one key or one a position.
+        n: Number of samples, one number or one per position.
+        key: Which permutation, one key or one per position.
 
     Returns:
         int64 of the broadcast shape.

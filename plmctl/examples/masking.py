@@ -1,4 +1,4 @@
-"""Which positions are masked, and what stands there: exact counts, vectorised, keyed.
+"""Which positions are masked, and what replaces their tokens: exact counts, vectorised, keyed.
 
 Sources: google-research/bert, create_pretraining_data.py (``create_masked_lm_predictions``), the
 function of that name in google-research/albert for runs of words, and fairseq's
@@ -17,7 +17,7 @@ from plmctl.examples.keys import Keys, below, fold, stream, uniform
 
 @dataclass(frozen=True)
 class Treatment:
-    """What stands at a chosen position: the mask, a random token, or the token itself."""
+    """What replaces the token at a chosen position: the mask, a random token, or nothing."""
 
     mask_id: int
     vocab_size: int
@@ -53,14 +53,14 @@ def choose(candidates: Bools, counts: Ints, keys: Keys) -> Bools:
 
     Args:
         candidates: [B, L] positions that may be chosen.
-        counts: [B] how many; a row with fewer candidates gives them all.
-        keys: [B] one key a row.
+        counts: [B] how many; in a row with fewer candidates all are chosen.
+        keys: [B] one key per row.
 
     Returns:
         [B, L] chosen positions.
     """
     draws = fold(keys[:, None], stream("choose"), np.arange(candidates.shape[1]))
-    # One bit is given up to put non-candidates last; a tie of 63 bits is never seen.
+    # The lowest bit is dropped so that non-candidates come last; ties of 63 bits do not happen.
     draws = np.where(candidates, draws >> np.uint64(1), np.uint64(2**64 - 1))
     wanted = np.minimum(counts, candidates.sum(axis=1))
     ordered = np.sort(draws, axis=1)
@@ -72,7 +72,7 @@ def choose(candidates: Bools, counts: Ints, keys: Keys) -> Bools:
 def ngram_shares(longest: int, *, favor_shorter: bool = True) -> Floats:
     """ALBERT's probability of runs of 1 to ``longest`` words, in proportion to 1 / n. -> [longest].
 
-    ``favor_shorter=False`` turns them round, as the flag of the published code does.
+    ``favor_shorter=False`` reverses them, as the flag of the published code does.
     """
     weights = 1 / np.arange(1, longest + 1)
     shares: Floats = weights / weights.sum()
@@ -84,20 +84,20 @@ def choose_words(
 ) -> Bools:
     """Choose runs of whole words, in random order, until ``counts`` tokens are covered.
 
-    From each word in turn, a run of n words begins, n drawn with probability ``shares``. A run that
-    is longer than what is left to choose is tried with fewer words, and left out if even one is too
-    long; so is a run that meets one already chosen. At a row's end runs are as short as they must
-    be. With ``shares`` [1.0] this is BERT's whole-word masking.
+    From each word in turn, a run of n words starts, n drawn with probability ``shares``. A run that
+    is longer than the rest of the count gets fewer words, and is skipped if even one word is too
+    long; a run that overlaps a chosen one is skipped too. Runs end at the row's end. With
+    ``shares`` [1.0] this is BERT's whole-word masking.
 
-    The words of a row are those of its candidates in a row: a token at the start of the second
+    Words are found in the sequence of a row's candidates: a token at the start of the second
     segment that starts no word (truncation may cut words) belongs to the last word of the first,
-    and runs may reach over the boundary, both as in the published code.
+    and runs may cross the boundary, both as in the published code.
 
     Args:
         candidates: [B, L] positions that may be chosen.
         starts: [B, L] whether a word starts here.
         counts: [B] most positions to choose.
-        keys: [B] one key a row.
+        keys: [B] one key per row.
         shares: [N] probability of each number of words.
 
     Returns:
@@ -147,7 +147,7 @@ def replace(ids: Ints, chosen: Bools, keys: Keys, treatment: Treatment) -> Ints:
     Args:
         ids: [B, L] original ids.
         chosen: [B, L] positions to predict.
-        keys: [B] one key a row.
+        keys: [B] one key per row.
         treatment: Shares and ids.
 
     Returns:
@@ -158,7 +158,7 @@ def replace(ids: Ints, chosen: Bools, keys: Keys, treatment: Treatment) -> Ints:
     kind = uniform(fold(draws, 0))
     never = sorted(set(treatment.never))
     random = below(fold(draws, 1), treatment.vocab_size - len(never))
-    for id_ in never:  # a handful: each moves the ids from its own on up by one
+    for id_ in never:  # a handful: each shifts the ids from it on up by one
         random = random + (random >= id_)
     masked = ids.copy()
     masked[row, column] = np.select(
@@ -177,11 +177,11 @@ def replace(ids: Ints, chosen: Bools, keys: Keys, treatment: Treatment) -> Ints:
 
 
 def rarity(counts: Ints, smoothing: float) -> Floats:
-    """Weights count ** -smoothing of tokens, those that were never seen like those seen once.
+    """Weights count ** -smoothing of tokens; a count of 0 is treated as 1.
 
     Args:
-        counts: [V] how often each token was seen.
-        smoothing: 0: all alike; published: 0.7.
+        counts: [V] how often each token occurs.
+        smoothing: 0: all weights are equal; published: 0.7.
     """
     weights: Floats = np.maximum(counts, 1) ** -smoothing
     return weights
@@ -194,9 +194,9 @@ def choose_weighted(weights: Floats, counts: Ints, keys: Keys) -> Bools:
     weights, the smallest are chosen.
 
     Args:
-        weights: [B, L], 0 where nothing may be chosen.
-        counts: [B] how many; a row with fewer candidates gives them all.
-        keys: [B] one key a row.
+        weights: [B, L], 0 at positions that may not be chosen.
+        counts: [B] how many; in a row with fewer candidates all are chosen.
+        keys: [B] one key per row.
 
     Returns:
         [B, L] chosen positions.

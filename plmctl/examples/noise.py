@@ -1,4 +1,4 @@
-"""T5's noise: which tokens are hidden, and what input and target are made of the rest.
+"""T5's noise: which tokens are hidden, and the input and target that result.
 
 Source: google-research/text-to-text-transfer-transformer, t5/data/preprocessors.py
 (``random_spans_helper``, ``random_spans_noise_mask``, ``iid_noise_mask``,
@@ -16,7 +16,7 @@ from plmctl.examples.masking import choose
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of different lengths: ids [B, W], of which the first lengths [B] of a row count."""
+    """Rows of different lengths: ids [B, W]; the first lengths [B] of each row are real."""
 
     ids: Ints
     lengths: Ints
@@ -35,7 +35,7 @@ class SpanLengths:
 
 
 def real(lengths: Ints, width: int) -> Bools:
-    """[B, width] the cells before each row's end."""
+    """[B, width] the positions before each row's end."""
     inside: Bools = np.arange(width)[None, :] < lengths[:, None]
     return inside
 
@@ -43,13 +43,13 @@ def real(lengths: Ints, width: int) -> Bools:
 def span_counts(lengths: Ints, density: float, mean_span: float) -> tuple[Ints, Ints]:
     """Noise tokens and noise spans of rows of given lengths, halves rounded to even.
 
-    Spans are as many as there are tokens between them at most, which the original does not ask; it
-    makes a difference at densities over one half only.
+    There are at most as many spans as tokens between them. The source has no such limit; it makes a
+    difference only at densities above one half.
 
     Args:
         lengths: [B]; a row of one token counts as two, as in the source.
         density: Share of noise.
-        mean_span: Mean tokens a span, at least 1.
+        mean_span: Mean tokens per span, at least 1.
 
     Returns:
         noise [B] in 1..length - 1, spans [B] at least 1.
@@ -68,7 +68,7 @@ def span_lengths(seq_len: int, density: float, mean_span: float) -> SpanLengths:
     Args:
         seq_len: Tokens of an input with its sentinels and end token, at least 4.
         density: Share of noise.
-        mean_span: Mean tokens a span.
+        mean_span: Mean tokens per span.
     """
     most = int(seq_len / (1 - density)) + 2  # without sentinels; no longer window can fit
     raw = np.arange(2, max(most, 4))
@@ -83,14 +83,14 @@ def span_lengths(seq_len: int, density: float, mean_span: float) -> SpanLengths:
 def span_noise(lengths: Ints, density: float, mean_span: float, keys: Keys) -> Bools:
     """Random noise spans: exact numbers of tokens and spans, text first and noise last in a row.
 
-    Noise and text are each cut into as many parts, all compositions equally likely, and the parts
-    take turns. A row of one token has no noise.
+    Noise and text are each cut into the same number of parts, all compositions equally likely, and
+    the parts alternate. A row of one token has no noise.
 
     Args:
         lengths: [B].
         density: Share of noise.
-        mean_span: Mean tokens a span.
-        keys: [B] one key a row.
+        mean_span: Mean tokens per span.
+        keys: [B] one key per row.
 
     Returns:
         [B, W] with W the longest length, at least 2.
@@ -114,11 +114,11 @@ def iid_noise(lengths: Ints, width: int, density: float, keys: Keys) -> Bools:
 
 
 def limit_runs(noise: Bools, most: int) -> Bools:
-    """Noise with ``most`` - 1 runs a row at most; later ones are text, left as it is.
+    """At most ``most`` - 1 runs of noise per row; later ones stay text.
 
-    Independent noise has no largest number of runs, and a tokenizer has so many sentinels. At the
-    published lengths and rate it is one row in ten million that loses a run. One sentinel is kept
-    for the text after the last run.
+    Independent noise has any number of runs, but a tokenizer has a fixed number of sentinels. At
+    the published lengths and rate one row in ten million loses a run. One sentinel is reserved for
+    the text after the last run.
     """
     return noise & (np.cumsum(_first(noise), axis=1) < most)
 
@@ -126,15 +126,15 @@ def limit_runs(noise: Bools, most: int) -> Bools:
 def replace_runs(ids: Ints, lengths: Ints, noise: Bools, sentinels: Ints) -> tuple[Ragged, Ragged]:
     """Each run of noise becomes one sentinel in the input, each run of text one in the target.
 
-    Sentinel k stands for the run number k of its row, in both. After a row that begins with text
-    and ends with noise the target reads s0 noise0 s1 noise1 ..., without a closing sentinel; one
-    that ends with text has it, and noise at the very beginning has no sentinel before it.
+    Sentinel k replaces run number k of its row, in both. If a row starts with text and ends with
+    noise, its target is s0 noise0 s1 noise1 ..., without a closing sentinel; if it ends with text,
+    the target has one. Noise at the very start has no sentinel before it.
 
     Args:
         ids: [B, W].
         lengths: [B].
         noise: [B, W], False outside the rows.
-        sentinels: Ids in their order, as many as there are runs in a row.
+        sentinels: Ids in their order, at least one per run of a row.
 
     Returns:
         Inputs and targets, without end tokens.
@@ -157,7 +157,7 @@ def replace_tokens(
         sentinel: The one id for all of them.
         random_share: 0.1 in the BERT style, 0 in the MASS style.
         bounds: Random tokens are uniform over this range of ids.
-        keys: [B] one key a row.
+        keys: [B] one key per row.
 
     Returns:
         [B, W] a new array.
@@ -173,13 +173,13 @@ def replace_tokens(
 def shuffled(ids: Ints, lengths: Ints, keys: Keys) -> Ints:
     """The tokens of each row in random order, all orders equally likely. [B, W] -> [B, W]."""
     draws = fold(keys[:, None], stream("shuffle"), np.arange(ids.shape[1]))
-    # One bit is given up to keep the cells after the end in place; a tie is never seen.
+    # The lowest bit is dropped so that padding stays at the end; ties do not happen.
     draws = np.where(real(lengths, ids.shape[1]), draws >> np.uint64(1), np.uint64(2**64 - 1))
     return np.take_along_axis(ids, np.argsort(draws, axis=1, kind="stable"), axis=1)
 
 
 def compact(ids: Ints, keep: Bools) -> Ragged:
-    """The kept cells of each row, moved together. Both [B, W]."""
+    """The kept tokens of each row, without gaps. Both [B, W]."""
     lengths = keep.sum(axis=1)
     packed = np.zeros((len(ids), int(lengths.max())), dtype=np.int64)
     packed[real(lengths, packed.shape[1])] = ids[keep]
@@ -187,7 +187,7 @@ def compact(ids: Ints, keep: Bools) -> Ragged:
 
 
 def closed(rows: Ragged, end: int, pad: int) -> tuple[Ints, Bools]:
-    """Rows with an end token each, padded on the right: ids [B, W + 1], and where they are real."""
+    """Rows with an end token, padded on the right: ids [B, W + 1], and which are not padding."""
     width = int(rows.lengths.max()) + 1
     ids = np.full((len(rows.lengths), width), pad, dtype=np.int64)
     inside = real(rows.lengths, width)
@@ -223,7 +223,7 @@ def _collapse(ids: Ints, hidden: Bools, inside: Bools, sentinels: Ints) -> Ragge
 
 
 def _first(noise: Bools) -> Bools:
-    """Where a run begins."""
+    """Where each run starts."""
     first = noise.copy()
     first[:, 1:] &= ~noise[:, :-1]
     return first

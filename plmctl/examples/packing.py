@@ -19,7 +19,7 @@ from plmctl.arrays import Ints
 
 
 _TOGETHER = 1 << 18
-"""Sentences that are looked at together: 30 MB."""
+"""Sentences at once: 30 MB."""
 
 
 def block_edges(
@@ -58,7 +58,7 @@ def block_edges(
 
 
 def _greedy(starts: Ints, ends: Ints, block: int) -> list[int]:
-    """The pieces that begin a row: each takes what fits up to the end of its document.
+    """The pieces that start a row: each row takes what fits up to the end of its document.
 
     Args:
         starts: [N+1] token position where each piece starts.
@@ -75,7 +75,7 @@ def _greedy(starts: Ints, ends: Ints, block: int) -> list[int]:
 
 
 def _cut_long(sentences: Ints, ends: Ints, block: int) -> tuple[Ints, Ints]:
-    """Sentences [N+1] and where their documents end [N], with the longer ones in pieces."""
+    """Sentences [N+1] and where their documents end [N]; long sentences are cut into pieces."""
     pieces = np.maximum(1, -(-np.diff(sentences) // block))
     first = np.concatenate([[0], np.cumsum(pieces)])  # piece index where each sentence starts
     within = np.arange(first[-1]) - np.repeat(first[:-1], pieces)
@@ -84,7 +84,7 @@ def _cut_long(sentences: Ints, ends: Ints, block: int) -> tuple[Ints, Ints]:
 
 
 def _within(documents: Ints, first: int, last: int) -> Ints:
-    """The bounds of the documents of sentences [first, last), as far as they lie there."""
+    """The bounds of the documents of sentences [first, last), clipped to them."""
     start = np.searchsorted(documents, first, side="right") - 1
     end = np.searchsorted(documents, last, side="left")
     return np.clip(documents[start : end + 1], first, last)
@@ -131,7 +131,7 @@ class LineStream:
         self._documents = np.array([0, len(lines) - 1]) if documents is None else documents
 
     def edges(self, block: int) -> Iterator[Ints]:
-        """Rows of at most ``block`` cells, separators counted: greedy runs of whole lines.
+        """Rows of at most ``block`` tokens, separators counted: greedy runs of whole lines.
 
         With separators between documents rows run on into the next document (FULL-SENTENCES,
         fairseq's ``complete``), without they end with it (DOC-SENTENCES, ``complete_doc``).
@@ -142,7 +142,7 @@ class LineStream:
         return block_edges(self.lines, self._documents, block)
 
     def layout(self, starts: Ints, ends: Ints, multiple: int = 8) -> Layout:
-        """Rows ``[CLS] block``, where a block has separators of its own; one segment.
+        """Rows ``[CLS] block``, with the separators within the block; one segment.
 
         Args:
             starts: [B] stream positions.
@@ -192,7 +192,7 @@ class DocumentStream:
         return int(self._starts[-1])
 
     def locate(self, positions: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-        """Where stream positions lie in the store.
+        """The store's positions of stream positions.
 
         Args:
             positions: Stream positions, any shape.
@@ -222,7 +222,7 @@ class DocumentStream:
 
 
 CONCATENATED = 128
-"""Documents that T5 puts one after the other, with nothing between them, before it cuts."""
+"""Documents that T5 concatenates, with nothing between them, before it cuts segments."""
 
 _DOCUMENTS_TOGETHER = 1 << 18
 """Documents that are cut together."""
@@ -231,7 +231,7 @@ _DOCUMENTS_TOGETHER = 1 << 18
 def segment_edges(
     sentences: Ints, documents: Ints, size: int, shortest: int, group: int = 1
 ) -> Iterator[Ints]:
-    """Consecutive segments of each text: a document, or some that follow each other as one.
+    """Consecutive segments of each text: one document, or several concatenated ones.
 
     The original first takes one random chunk of 65,536 tokens of each longer document, to bound its
     memory. Here all of the text is used.
@@ -274,7 +274,7 @@ PAD, CLS, SEP = -1, -2, -3
 
 @dataclass(frozen=True)
 class Layout:
-    """A batch before its tokens are read.
+    """The rows of a batch, before their tokens are read.
 
     Shapes: source and segments [B, L], lengths [B].
     """
@@ -284,7 +284,7 @@ class Layout:
     segments: Ints
     """0 for [CLS] A [SEP], 1 for B [SEP], 0 for padding."""
     lengths: Ints
-    """Cells that are no padding."""
+    """[B] tokens that are not padding."""
 
 
 def layout(starts: list[Ints], ends: list[Ints], multiple: int = 8) -> Layout:

@@ -1,10 +1,10 @@
 """Sentence pairs of BERT and ALBERT: one pass of ``create_instances_from_document`` over a corpus.
 
 The procedure (google-research/bert and google-research/albert, create_pretraining_data.py) walks
-through each document on its own: collect sentences up to a target length and split them into A and
+through each document separately: collect sentences up to a target length and split them into A and
 B. Half of the time BERT replaces B by sentences of another document, putting the unused ones back,
 and ALBERT swaps A and B. Only the steps within a document depend on each other, so many documents
-advance together here, one instance a round, in NumPy. Every draw is keyed by document and round:
+advance together here, one instance per round, in NumPy. Every draw is keyed by document and round:
 how many documents advance together bounds the memory and changes nothing else.
 """
 
@@ -19,20 +19,20 @@ from plmctl.arrays import Bools, Ints
 from plmctl.examples.keys import Keys, below, fold, stream, uniform
 
 Records = NDArray[np.void]
-"""[instances] pairs of ``record_type``, as they are kept."""
+"""[instances] pairs of ``record_type``, as they are cached."""
 Decide = Callable[[Bools, Bools], tuple[Bools, Bools]]
 """Of single-sentence chunks and the outcome of a fair coin: where B is random, and where A and B
 are swapped."""
 
 _DOCUMENT_TRIES = 10  # draws of another document before the same one is accepted, as in the source
 _TOGETHER = (1 << 18, 1 << 21)
-"""Most documents and sentences that advance together: about 100 MB. Fewer would be slower where
-documents are long, since each stretch has as many rounds as its longest document."""
+"""Most documents and sentences that advance together: about 100 MB. Fewer would be slower for long
+documents, since each batch of documents has as many rounds as its longest one."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Where the two segments of each instance lie in the token store.
+    """The places of the two segments of each instance in the token store.
 
     Every field has shape [instances]; starts and ends are token positions, ends exclusive.
     """
@@ -73,7 +73,7 @@ class Pairs:
 
 
 def record_type(tokens: int, seq_len: int) -> np.dtype[Any]:
-    """What a pair is kept as: 14 bytes, where the corpus has fewer than 2**32 tokens."""
+    """The type of a cached pair: 14 bytes, if the corpus has fewer than 2**32 tokens."""
     start, size = ("<u4" if tokens < 1 << 32 else "<i8"), ("<u2" if seq_len < 1 << 16 else "<u4")
     fields = [("a_start", start), ("b_start", start), ("a_size", size), ("b_size", size)]
     return np.dtype([*fields, ("label", "u1"), ("forced", "?")])
@@ -120,8 +120,8 @@ def sentence_order_pairs(
         seq_len: Length of a finished input, [CLS] and two [SEP] included.
         key: Key of this pass.
         short_seq_prob: Share of documents cut to a random shorter target length.
-        single: What becomes of a chunk of one sentence. other_document: B is from another document
-            and the label is 1, as in ALBERT's code; skip: it gives no pair, so that the label is
+        single: How a chunk of one sentence is used. other_document: B is from another document
+            and the label is 1, as in ALBERT's code; skip: it makes no pair, so that the label is
             about order alone, as in ALBERT's paper.
 
     Yields:

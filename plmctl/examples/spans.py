@@ -46,7 +46,7 @@ def choose_spans(candidates: Bools, starts: Bools, counts: Ints, keys: Keys, p: 
         candidates: [B, L] tokens that may be chosen, one run in each row.
         starts: [B, L] whether a word starts here; the first candidate always starts one.
         counts: [B] how many, at most the candidates of the row.
-        keys: [B] one key a row.
+        keys: [B] one key per row.
         p: [N] probability of each number of words.
 
     Returns:
@@ -156,7 +156,7 @@ def replace_spans(
     Args:
         ids: [B, L] original ids.
         spans: The runs.
-        keys: [B] one key a row.
+        keys: [B] one key per row.
         shares: Of runs that are masked, and of runs that are replaced by random tokens.
         fillers: The mask's id, and [K] a random token for each chosen position.
 
@@ -177,14 +177,14 @@ def replace_spans(
 
 @dataclass(frozen=True)
 class Boundaries:
-    """What the span-boundary objective asks, one entry a target; all fields are [T]."""
+    """The targets of the span-boundary objective; all fields are [T]."""
 
     target: Ints
-    """The cell whose token is predicted."""
+    """The position whose token is predicted."""
     left: Ints
-    """The cell before its run."""
+    """The position before its run."""
     right: Ints
-    """The cell after its run."""
+    """The position after its run."""
     place: Ints
     """Its place in the run, from 0."""
 
@@ -199,12 +199,15 @@ def boundaries(spans: Spans, candidates: Bools, longest: int) -> Boundaries:
         candidates: [B, L] tokens of the text: no special tokens, no padding.
         longest: Tokens of a run that are predicted, from its start.
     """
-    text = np.pad(candidates.reshape(-1), 1)  # a cell past either end of the batch is no text
+    text = np.pad(candidates.reshape(-1), 1)  # nothing outside the batch is text
     inside = text[spans.first] & text[spans.last + 2]  # shifted by one
     inside &= (spans.first % spans.width > 0) & (spans.last % spans.width < spans.width - 1)
     place = spans.positions - spans.first[spans.number]
-    asked = inside[spans.number] & (place < longest)
-    number = spans.number[asked]
+    predicted = inside[spans.number] & (place < longest)
+    number = spans.number[predicted]
     return Boundaries(
-        spans.positions[asked], spans.first[number] - 1, spans.last[number] + 1, place[asked]
+        spans.positions[predicted],
+        spans.first[number] - 1,
+        spans.last[number] + 1,
+        place[predicted],
     )

@@ -1,4 +1,4 @@
-"""Long contexts in overlapping windows, and an answer's place among the pieces of its context.
+"""Long contexts as overlapping windows, and the place of an answer in its context.
 
 Source: google-research/bert, run_squad.py.
 """
@@ -39,7 +39,7 @@ def windows(length: int, room: int, stride: int) -> Windows:
     Args:
         length: Pieces of the context; a context of none has one window of none.
         room: Pieces that a window has at most.
-        stride: Pieces from a window to the next; at most ``room``, so that nothing is left out.
+        stride: Pieces from a window to the next; at most ``room``, so that windows have no gaps.
     """
     step = min(room, stride)
     count = 1 + max(0, -(-(length - room) // step))
@@ -48,9 +48,9 @@ def windows(length: int, room: int, stride: int) -> Windows:
 
 
 def owners(found: Windows, length: int) -> Ints:
-    """[length] the window in which each piece has the most context on its poorer side.
+    """[length] the window in which the smaller of a piece's two contexts is largest.
 
-    A hundredth of the window's size is added, and the first of equal ones wins.
+    A hundredth of the window's size is added; of equal windows the first is used.
     """
     at = np.arange(length)
     left = at - found.starts[:, None]
@@ -67,16 +67,16 @@ def words(text: str) -> Ints:
 
 
 def covering(text: str, spans: Ints, answer: str, start: int) -> tuple[int, int] | None:
-    """The characters of the words that an answer lies on, if it is where it is said to be.
+    """The characters of the words that contain an answer, if it is at its start position.
 
-    BERT's code takes an answer that is anywhere in those words. One that is a character off is
-    refused here all the same: nobody knows what else is wrong with it.
+    BERT's code accepts an answer anywhere in those words. An answer that is a character off is
+    refused here: its row may have other errors.
 
     Args:
         text: The context.
         spans: Its ``words``.
-        answer: As it is written in the data, which may have other spaces.
-        start: The character that it is said to start at.
+        answer: The text in the data, which may have other spaces.
+        start: The first character in the data.
 
     Returns:
         First character and end; None if the answer is not there.
@@ -106,7 +106,7 @@ def pieces_over(offsets: NDArray[np.int32], begin: int, end: int) -> tuple[int, 
 def tightened(
     ids: NDArray[np.int32], span: tuple[int, int], answer: Sequence[int]
 ) -> tuple[int, int]:
-    """The first part of a span whose pieces are those of the answer, else the span.
+    """The first part of a span that has the answer's pieces; the span if there is none.
 
     Words are often more than the answer: "(1895-1943)." for "1895".
 

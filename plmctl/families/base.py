@@ -80,11 +80,17 @@ def get_family(name: str) -> Family:
     return cast(Family, registry.load("families", name))
 
 
-def family_fits(family: str, objective: str) -> bool:
-    """Whether a family's networks can learn from an objective, or be measured by it."""
-    network, asked = registry.load("families", family), registry.load("objectives", objective)
-    both = {getattr(member, "ENCODER_DECODER", False) for member in (network, asked)}
-    return set(asked.LOSS_TERMS) <= set(network.HEADS) and len(both) == 1
+def family_fits(family: str, loss_terms: tuple[str, ...], *, encoder_decoder: bool) -> bool:
+    """Whether a family's networks can learn from an objective, or be measured by it.
+
+    Args:
+        family: Its name.
+        loss_terms: The objective's, each of which requires a head.
+        encoder_decoder: Whether the objective requires an encoder and a decoder.
+    """
+    network = registry.load("families", family)
+    same_stacks = getattr(network, "ENCODER_DECODER", False) == encoder_decoder
+    return set(loss_terms) <= set(network.HEADS) and same_stacks
 
 
 # --- The output layer: a hook in place of logits ---

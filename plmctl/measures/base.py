@@ -136,7 +136,7 @@ def score_text(
 
     member = get_objective(objective.name)
     name = family_of(subject.model)
-    if not family_fits(name, objective.name):
+    if not family_fits(name, member.LOSS_TERMS, encoder_decoder=member.ENCODER_DECODER):
         raise ConfigError(
             f"{subject.model}: a model of type {name!r} cannot be measured by {objective.name}",
             "ask for a measure of what it was trained with",

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from plmctl.evaluation.model import EvaluatedModel
 from plmctl.measures.base import TextMeasureConfig, score_text
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.bilm import Config as ObjectiveConfig
 
 
 class Config(TextMeasureConfig):
@@ -26,7 +26,7 @@ def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
     """See ``base.score_text``."""
     from plmctl.models.load import config_of
 
-    objective = get_objective("bilm").Config(
+    objective = ObjectiveConfig(
         name="bilm", shuffle=False, target_words=config_of(subject.model).vocab_size
     )
     figures = score_text(config, objective, subject)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from plmctl.evaluation.model import EvaluatedModel
 from plmctl.measures.base import TextMeasureConfig, score_text
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.clm import Config as ObjectiveConfig
 
 
 class Config(TextMeasureConfig):
@@ -24,4 +24,4 @@ class Config(TextMeasureConfig):
 def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
     """See ``base.score_text``."""
     asked = {"separator": config.separator, "attention": config.attention}
-    return score_text(config, get_objective("clm").Config(name="clm", **asked), subject)
+    return score_text(config, ObjectiveConfig(name="clm", **asked), subject)

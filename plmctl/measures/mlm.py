@@ -10,7 +10,7 @@ from pydantic import Field
 
 from plmctl.evaluation.model import EvaluatedModel
 from plmctl.measures.base import TextMeasureConfig, score_text
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.mlm import Config as ObjectiveConfig
 
 
 class Config(TextMeasureConfig):
@@ -23,5 +23,5 @@ class Config(TextMeasureConfig):
 
 def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
     """See ``base.score_text``."""
-    objective = get_objective("mlm").Config(name="mlm", rate=config.rate)
+    objective = ObjectiveConfig(name="mlm", rate=config.rate)
     return score_text(config, objective, subject)

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from plmctl.evaluation.model import EvaluatedModel
 from plmctl.measures.base import TextMeasureConfig, score_text
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.mlm_and_nsp import Config as ObjectiveConfig
 
 
 class Config(TextMeasureConfig):
@@ -15,4 +15,4 @@ class Config(TextMeasureConfig):
 
 def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
     """See ``base.score_text``; the inputs are masked, as in pretraining."""
-    return score_text(config, get_objective("mlm+nsp").Config(name="mlm+nsp"), subject)
+    return score_text(config, ObjectiveConfig(name="mlm+nsp"), subject)

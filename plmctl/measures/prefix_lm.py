@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from plmctl.evaluation.model import EvaluatedModel
 from plmctl.measures.base import TextMeasureConfig, score_text
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.prefix_lm import Config as ObjectiveConfig
 
 
 class Config(TextMeasureConfig):
@@ -15,5 +15,5 @@ class Config(TextMeasureConfig):
 
 def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
     """See ``base.score_text``; without the z-loss."""
-    objective = get_objective("prefix_lm").Config(name="prefix_lm", z_loss=0.0)
+    objective = ObjectiveConfig(name="prefix_lm", z_loss=0.0)
     return score_text(config, objective, subject)

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from plmctl.evaluation.model import EvaluatedModel
 from plmctl.measures.base import TextMeasureConfig, score_text
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.mlm_and_sop import Config as ObjectiveConfig
 
 
 class Config(TextMeasureConfig):
@@ -19,4 +19,4 @@ def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
     Single sentences are left out, so that half of the pairs are swapped and chance is 0.5.
     """
     fields = {"name": "mlm+sop", "single_sentence": "skip"}
-    return score_text(config, get_objective("mlm+sop").Config(**fields), subject)
+    return score_text(config, ObjectiveConfig(**fields), subject)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from plmctl.evaluation.model import EvaluatedModel
 from plmctl.measures.base import TextMeasureConfig, score_text
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.span_corruption import Config as ObjectiveConfig
 
 
 class Config(TextMeasureConfig):
@@ -25,7 +25,7 @@ class Config(TextMeasureConfig):
 
 def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
     """See ``base.score_text``; without the z-loss."""
-    objective = get_objective("span_corruption").Config(
+    objective = ObjectiveConfig(
         name="span_corruption", density=config.density, mean_span=config.mean_span, z_loss=0.0
     )
     return score_text(config, objective, subject)

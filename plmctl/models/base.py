@@ -14,6 +14,7 @@ from plmctl.arrays import Ints
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from plmctl.examples.inspection import Example, Tallies
     from plmctl.models.batch import Batch
     from plmctl.models.network import Network
 
@@ -60,3 +61,19 @@ class Examples(ABC):
     def lengths(self) -> Ints | None:
         """[N] tokens of each sample; None if they are all about as long."""
         return None
+
+
+class StoreExamples(Examples):
+    """Examples made from token stores: an objective or a mixture; ``plmctl preview`` shows them."""
+
+    @abstractmethod
+    def tally(self, epochs: Ints, samples: Ints) -> Tallies:
+        """Statistics of the examples [B] named by epochs [B] and samples [B]."""
+
+    @abstractmethod
+    def expected(self) -> dict[str, float]:
+        """The expected values of those statistics that have one."""
+
+    @abstractmethod
+    def example(self, epoch: int, sample: int) -> Example:
+        """One example for reading."""

@@ -1,1 +1,1 @@
-"""One file an objective: how examples are made, and what is asked of the network."""
+"""One file per objective: how examples are made, and the loss of the network on them."""

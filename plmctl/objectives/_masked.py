@@ -1,15 +1,17 @@
-"""What the masked objectives share: masked batches, masked sentence pairs, and their statistics."""
+"""What the masked objectives share: rows with masked tokens, and pairs of segments with a label."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from plmctl.arrays import Bools, Ints
+from plmctl.config.base import ObjectiveConfig
 from plmctl.config.sections import MaskingConfig
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError, DataError
@@ -34,15 +36,12 @@ from plmctl.examples.masking import (
 )
 from plmctl.examples.packing import CLS, PAD, SEP, Layout, block_edges, fill, layout
 from plmctl.examples.pairing import Pairs, Records, record_type
-from plmctl.models.base import Examples
+from plmctl.objectives.base import Objective
 from plmctl.tokenization.load import TOKEN_NAMES
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from plmctl.corpus.store import TokenStore
     from plmctl.models.batch import Batch
-    from plmctl.models.network import Network
     from plmctl.tokenization.load import Vocab
 
 
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
 
 ROW_TOKENS = ("mask", "cls", "sep", "pad")
-"""What the tokenizer of a masked objective must have."""
+"""Fields of ``Vocab`` that a masked objective requires."""
 
 
 def document_rows(store: TokenStore, block: int) -> tuple[Ints, Ints]:
@@ -59,8 +58,12 @@ def document_rows(store: TokenStore, block: int) -> tuple[Ints, Ints]:
     Returns:
         starts, ends: token positions, each [rows].
     """
-    found = partial(block_edges, store.sentences, store.documents, block)
-    edges = cached_array(store, ("rows of documents", block), np.int64, found)
+    edges = cached_array(
+        store,
+        ("rows of documents", block),
+        np.int64,
+        lambda: block_edges(store.sentences, store.documents, block),
+    )
     return edges[:-1], edges[1:]
 
 
@@ -71,9 +74,9 @@ class Masker:
     Attributes:
         config: Rates and the kind of masking.
         store: Where the tokens are.
-        treatment: What stands at a masked position.
-        specials: Ids of the layout's special cells.
-        key: Key of all masks.
+        treatment: What replaces the tokens at masked positions.
+        specials: Ids of the layout's special tokens.
+        key: The random key of all masks.
     """
 
     config: MaskingConfig
@@ -128,7 +131,7 @@ class Masker:
         if config.unit == "token":
             return choose(candidates, counts, keys)
         starts = self.store.word_starts(np.maximum(layout.source, 0))
-        if config.mask_specials:  # a special token is a word, whatever truncation left after it
+        if config.mask_specials:  # a special token is a word, even before a truncated word
             special = layout.source < 0
             starts |= special
             starts[:, 1:] |= special[:, :-1]
@@ -138,7 +141,7 @@ class Masker:
 
 
 def masker(config: MaskingConfig, store: TokenStore, vocab: Vocab, seed: int) -> Masker:
-    """A masker for a tokenizer.
+    """The masker of a config, a store and a tokenizer.
 
     Raises:
         ConfigError: The tokenizer lacks a special token that masked rows need.
@@ -171,16 +174,89 @@ def special_ids(name: str, vocab: Vocab) -> list[int]:
     return [int(id_) for id_ in ids.values() if id_ is not None]
 
 
-# --- Masked sentence pairs with a label ---
+# --- Objectives over rows with masked tokens ---
+
+
+class MaskedObjective(Objective):
+    """Predict masked tokens; a subclass lays out the rows.
+
+    Args:
+        masker: Masks the rows.
+    """
+
+    TOKENS = ROW_TOKENS
+
+    def __init__(self, masker: Masker) -> None:
+        self.masker = masker
+
+    @classmethod
+    def targets_per_token(cls, config: ObjectiveConfig) -> float:
+        """The share of the tokens that is masked."""
+        assert isinstance(config, MaskingConfig)
+        return config.rate
+
+    @abstractmethod
+    def rows(self, passes: Ints, samples: Ints) -> Layout:
+        """The rows of the samples [B] of the passes [B] over the corpus."""
+
+    def passes(self, epochs: Ints) -> Ints:
+        """[B] which set of masks and pairs each epoch has; epochs may share one."""
+        return np.array([self.masker.config.pass_of(int(epoch)) for epoch in epochs])
+
+    def masked(self, epochs: Ints, samples: Ints) -> Batch:
+        """The rows ``samples`` with the masks of their epochs; see ``Masker.batch``."""
+        passes = self.passes(epochs)
+        return self.masker.batch(self.rows(passes, samples), passes, samples)
+
+    def collate(self, epochs: Ints, samples: Ints) -> Batch:
+        """``masked``; a subclass may add targets."""
+        return self.masked(epochs, samples)
+
+    def tally(self, epochs: Ints, samples: Ints) -> Tallies:
+        """Statistics of the rows ``samples``."""
+        batch = self.masked(epochs, samples)
+        return masked_tallies(
+            batch.inputs["input_ids"].numpy(),
+            row_lengths(batch),
+            batch.inputs["positions"].numpy(),
+            batch.targets["mlm"].numpy(),
+            self.masker.treatment.mask_id,
+        )
+
+    def expected(self) -> dict[str, float]:
+        """The shares that the config sets."""
+        treatment = self.masker.treatment
+        shares = expected_shares(treatment.mask, treatment.random, treatment.vocab_size)
+        return {"masked_share": self.masker.config.rate, **shares}
+
+    def example(self, epoch: int, sample: int) -> Example:
+        """One row for reading."""
+        batch = self.masked(np.array([epoch]), np.array([sample]))
+        row = masked_row(
+            batch.inputs["input_ids"].numpy()[0, : batch.tokens],
+            batch.inputs["positions"].numpy(),
+            batch.targets["mlm"].numpy(),
+            self.masker.treatment.mask_id,
+            set(self.masker.specials.values()),
+        )
+        return Example({"input": row})
+
+
+def row_lengths(batch: Batch) -> Ints:
+    """[B] tokens of each row that are not padding."""
+    return np.asarray(batch.inputs["attention_mask"].numpy().sum(axis=1), dtype=np.int64)
+
+
+# --- Pairs of segments with a label ---
 
 
 @dataclass(frozen=True)
 class Label:
-    """What the label of a pair is called, and what is said of a pair.
+    """The label of a pair.
 
     Attributes:
         name: Of label 1 in statistics.
-        meanings: Of label 0, of label 1, and of label 1 where the chunk had one sentence.
+        meanings: Of label 0, of label 1, and of label 1 if the chunk had one sentence.
     """
 
     name: str
@@ -193,25 +269,41 @@ NEXT_SENTENCE = Label(
 """BERT's."""
 
 
-@dataclass(frozen=True)
-class MaskedPairs(Examples):
-    """The pairs of one store at one sequence length."""
+class MaskedPairs(MaskedObjective):
+    """Pairs of segments with masked tokens; the second loss term, if any, predicts their label.
 
-    masker: Masker
-    pairs: Callable[[int], Records]
-    """The pairs of a pass over the corpus."""
-    label: Label
-    loss_terms: tuple[str, ...] = ("mlm",)
-    """That of the masked tokens, and that of the pairs' labels if they are predicted."""
+    Args:
+        masker: Masks the pairs.
+        pairs: The pairs of a pass over the corpus, by its number.
+        label: What the label of a pair means.
+    """
+
+    LOSS_TERMS: ClassVar[tuple[str, ...]] = ("mlm",)
+
+    def __init__(self, masker: Masker, pairs: Callable[[int], Records], label: Label) -> None:
+        super().__init__(masker)
+        self.pairs, self.label = pairs, label
 
     def __len__(self) -> int:
         """Pairs in an epoch.
 
-        Passes differ by a few pairs, since their lengths are drawn. Every epoch has as many samples
-        as pass 0 has pairs, so that the epoch of a step is plain division and seeking needs no
-        history; the odd pairs of a longer pass are left out, those of a shorter one come twice.
+        Passes differ by a few pairs, since their lengths are random. Every epoch has as many
+        samples as pass 0 has pairs, so that the epoch of a step is plain division and resuming
+        needs no history. A longer pass is cut; of a shorter one the first pairs come twice.
         """
         return len(self.pairs(0))
+
+    def chosen(self, passes: Ints, samples: Ints) -> Pairs:
+        """[B] the pair of each sample."""
+        chosen = np.empty(len(samples), self.pairs(int(passes[0])).dtype)
+        for pass_ in np.unique(passes):
+            rows, pairs = passes == pass_, self.pairs(int(pass_))
+            chosen[rows] = pairs[samples[rows] % len(pairs)]
+        return Pairs.of(chosen)
+
+    def rows(self, passes: Ints, samples: Ints) -> Layout:
+        """[CLS] A [SEP] B [SEP]."""
+        return _pair_rows(self.chosen(passes, samples))
 
     def collate(self, epochs: Ints, samples: Ints) -> Batch:
         """The pairs ``samples`` of their epochs, masked.
@@ -221,56 +313,40 @@ class MaskedPairs(Examples):
             samples: [B], each below ``len(self)``.
 
         Returns:
-            As ``Masker.batch``, and the labels [B] as the target of the second part, if any.
+            As ``Masker.batch``, and the labels [B] as the target of the second loss term, if any.
         """
         import torch
 
-        passes, pairs = self._chosen(epochs, samples)
-        rows = layout([pairs.a_start, pairs.b_start], [pairs.a_end, pairs.b_end])
-        batch = self.masker.batch(rows, passes, samples)
-        for part in self.loss_terms[1:]:
-            batch.targets[part] = torch.from_numpy(pairs.label)
+        passes = self.passes(epochs)
+        pairs = self.chosen(passes, samples)
+        batch = self.masker.batch(_pair_rows(pairs), passes, samples)
+        for term in self.LOSS_TERMS[1:]:
+            batch.targets[term] = torch.from_numpy(pairs.label)
         return batch
 
-    def _chosen(self, epochs: Ints, samples: Ints) -> tuple[Ints, Pairs]:
-        """[B] the pass of each sample, and its pair."""
-        passes = np.array([self.masker.config.pass_of(int(epoch)) for epoch in epochs])
-        chosen = np.empty(len(samples), self.pairs(int(passes[0])).dtype)
-        for pass_ in np.unique(passes):
-            rows, pairs = passes == pass_, self.pairs(int(pass_))
-            chosen[rows] = pairs[samples[rows] % len(pairs)]
-        return passes, Pairs.of(chosen)
-
-    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """Summed cross-entropy of the masked tokens and of the pairs' labels, in nats."""
-        sums: dict[str, Tensor] = network(loss_on=batch.targets, **batch.inputs)
-        return sums
-
-    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The losses, and the number of right first guesses of each."""
-        from plmctl.models.losses import score_sums
-
-        return score_sums(network(**batch.inputs), batch.targets)
-
     def tally(self, epochs: Ints, samples: Ints) -> Tallies:
-        """Statistics of the pairs ``samples``."""
-        batch, pairs = self.collate(epochs, samples), self._chosen(epochs, samples)[1]
+        """Statistics of the masks and of the pairs."""
+        batch, pairs = self.masked(epochs, samples), self.chosen(self.passes(epochs), samples)
         segments = batch.inputs["token_type_ids"].numpy()
-        lengths = row_lengths(batch)
-        named = pair_tallies(lengths, segments, pairs.label, pairs.forced, self.label.name)
-        return merge([masked_batch_tallies(self.masker, batch), named])
+        named = pair_tallies(
+            row_lengths(batch), segments, pairs.label, pairs.forced, self.label.name
+        )
+        return merge([super().tally(epochs, samples), named])
 
     def expected(self) -> dict[str, float]:
-        """What some of the statistics should come to."""
-        return {**expected_masking(self.masker), f"{self.label.name}_share_multi": 0.5}
+        """The shares of masks, and half of the pairs for each label."""
+        return {**super().expected(), f"{self.label.name}_share_multi": 0.5}
 
     def example(self, epoch: int, sample: int) -> Example:
-        """One pair for reading."""
-        batch = self.collate(np.array([epoch]), np.array([sample]))
-        which = self._chosen(np.array([epoch]), np.array([sample]))[1]
-        kind = 2 if which.forced[0] else int(which.label[0])
-        note = f"label {which.label[0]}: {self.label.meanings[kind]}"
-        return masked_example(self.masker, batch, note)
+        """One pair for reading, with the meaning of its label."""
+        pair = self.chosen(self.passes(np.array([epoch])), np.array([sample]))
+        meaning = self.label.meanings[2 if pair.forced[0] else int(pair.label[0])]
+        rows = super().example(epoch, sample).rows
+        return Example(rows, f"label {pair.label[0]}: {meaning}")
+
+
+def _pair_rows(pairs: Pairs) -> Layout:
+    return layout([pairs.a_start, pairs.b_start], [pairs.a_end, pairs.b_end])
 
 
 def cached_pairs(
@@ -280,21 +356,19 @@ def cached_pairs(
     seed: int,
     make: Callable[[Keys], Iterator[Records]],
 ) -> Callable[[int], Records]:
-    """The pairs of a pass, each found once.
+    """The pairs of a pass by its number; each pass is computed once.
 
     Args:
         store: The corpus.
-        seq_len: Tokens a row.
-        rule: The name of the way of pairing, and the options that it depends on.
-        seed: Of the run.
-        make: Finds the pairs of a pass, given its key.
+        seq_len: Tokens per row.
+        rule: Names the kind of pairs and the options that they depend on: the cache's key.
+        seed: The run's.
+        make: The pairs of a pass, given its random key.
     """
     key = int(fold(seed, stream("pairs"), seq_len))
     dtype = record_type(store.num_tokens, seq_len)
 
-    @lru_cache(
-        maxsize=3
-    )  # a batch that straddles two epochs needs both, and every epoch's length 0
+    @lru_cache(maxsize=3)  # a batch may need two epochs, and their length is that of pass 0
     def pairs(pass_: int) -> Records:
         wanted = ("pairs", *rule, seq_len, key, pass_)
         return cached_array(store, wanted, dtype, lambda: make(fold(key, pass_)))
@@ -303,52 +377,13 @@ def cached_pairs(
 
 
 def check_documents(name: str, store: TokenStore, hint: str) -> None:
-    """Refuse a corpus in which no sentence of another document can be drawn.
+    """Refuse a corpus without a second document to draw random sentences from.
 
     Raises:
         DataError: Fewer than two documents.
     """
     if store.num_documents < 2:
         raise DataError(
-            f"the objective {name!r} needs two documents or more, and there is one",
+            f"the objective {name!r} needs at least two documents; the corpus has one",
             f"put a blank line between documents, or {hint}",
         )
-
-
-# --- What masked batches show: statistics, and examples for reading ---
-
-
-def masked_batch_tallies(masker: Masker, batch: Batch) -> Tallies:
-    """See ``examples.inspection.masked_tallies``."""
-    return masked_tallies(
-        batch.inputs["input_ids"].numpy(),
-        row_lengths(batch),
-        batch.inputs["positions"].numpy(),
-        batch.targets["mlm"].numpy(),
-        masker.treatment.mask_id,
-    )
-
-
-def expected_masking(masker: Masker) -> dict[str, float]:
-    """The shares that the config asks for."""
-    treatment = masker.treatment
-    shares = expected_shares(treatment.mask, treatment.random, treatment.vocab_size)
-    return {"masked_share": masker.config.rate, **shares}
-
-
-def masked_example(masker: Masker, batch: Batch, note: str = "") -> Example:
-    """The one row of a batch."""
-    size = batch.tokens
-    row = masked_row(
-        batch.inputs["input_ids"].numpy()[0, :size],
-        batch.inputs["positions"].numpy(),
-        batch.targets["mlm"].numpy(),
-        masker.treatment.mask_id,
-        set(masker.specials.values()),
-    )
-    return Example({"input": row}, note)
-
-
-def row_lengths(batch: Batch) -> Ints:
-    """[B] tokens of each row that are no padding."""
-    return np.asarray(batch.inputs["attention_mask"].numpy().sum(axis=1), dtype=np.int64)

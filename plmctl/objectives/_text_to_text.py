@@ -1,12 +1,11 @@
-"""What T5's objectives share: segments of text in, an input and a target each."""
+"""What T5's objectives share: each segment of text becomes an input and a target."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -19,7 +18,7 @@ from plmctl.examples.inspection import Example, Kind, Piece, Tallies, tally
 from plmctl.examples.keys import Keys, fold, stream
 from plmctl.examples.noise import Ragged, closed, real, runs
 from plmctl.examples.packing import segment_edges
-from plmctl.models.base import Examples
+from plmctl.objectives.base import Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,18 +29,13 @@ if TYPE_CHECKING:
     from plmctl.tokenization.load import Vocab
 
 
-LOSS_TERMS = ("lm", "z_loss")
-ENCODER_DECODER = True
-TOKENS = ("pad", "eos")
-
-
 class TextToTextConfig(ObjectiveConfig):
-    """What every objective of T5 lets a user set."""
+    """The settings of all objectives of T5."""
 
     reads_sentences = False
     z_loss: float = Field(default=1e-4, ge=0)
     """Weight of the squared logarithm of the softmax's normalizer, added to the loss of every
-    target token (T5: 1e-4); reported as a part of its own. 0: without."""
+    target token (T5: 1e-4); logged as a separate loss term. 0: no z-loss."""
 
 
 @dataclass(frozen=True)
@@ -51,44 +45,74 @@ class Pair:
     inputs: Ragged
     targets: Ragged
     noise: Bools | None = None
-    """[B, W] of the segments; None where no token is chosen."""
-
-
-Shape = Callable[[Ints, Ints, Keys], Pair]
-"""From segments: ids [B, W] (W >= 2, anything after the end), lengths [B], and a key a row."""
+    """[B, W] of the segments; None if no token is hidden."""
 
 
 @dataclass(frozen=True)
 class Specials:
-    """Ids that the objectives put there."""
+    """Ids that the objectives insert."""
 
     pad: int
     eos: int
     sentinels: Ints
 
 
-@dataclass(frozen=True)
-class TextToText(Examples):
-    """The segments of one store, and how each becomes an input and a target.
+class TextToText(Objective):
+    """Segments of one store, each made into an input and a target by ``shape``.
 
     The decoder reads the target shifted right by one, with the padding token first; the loss is
     over all tokens of the target, sentinels and the end token included.
+
+    Args:
+        config: Of the objective.
+        store: The tokens.
+        vocab: Ids of the special tokens.
+        seed: The run's.
+        size: Tokens per segment, at most.
+        group: Documents that are concatenated before they are cut.
+        sentinels: How many the objective requires.
     """
 
-    store: TokenStore
-    starts: Ints
-    ends: Ints
-    specials: Specials
-    shape: Shape
-    z_loss: float
-    key: int
-    known: Callable[[], dict[str, float]]
-    """What some of the statistics should come to."""
+    LOSS_TERMS = ("lm", "z_loss")
+    TOKENS: ClassVar[tuple[str, ...]] = ("pad", "eos")
+    ENCODER_DECODER = True
+
+    def __init__(
+        self,
+        config: TextToTextConfig,
+        store: TokenStore,
+        vocab: Vocab,
+        seed: int,
+        *,
+        size: int,
+        group: int = 1,
+        sentinels: int = 0,
+    ) -> None:
+        self.store, self.z_loss = store, config.z_loss
+        self.specials = specials(vocab, config.name, sentinels)
+        self.key = int(fold(seed, stream("noise")))
+        bounds = cached_array(
+            store,
+            ("segments", size, group),
+            np.int64,
+            lambda: segment_edges(store.sentences, store.documents, size, 2, group),
+        ).reshape(-1, 2)
+        self.starts, self.ends = bounds[:, 0], bounds[:, 1]
+
+    @abstractmethod
+    def shape(self, ids: Ints, lengths: Ints, keys: Keys) -> Pair:
+        """The inputs and targets of segments.
+
+        Args:
+            ids: [B, W], W >= 2, with anything after the end.
+            lengths: [B].
+            keys: [B] the random key of each.
+        """
 
     @property
     def loss_terms(self) -> tuple[str, ...]:
-        """The cross-entropy, and the penalty if there is one."""
-        return LOSS_TERMS if self.z_loss else LOSS_TERMS[:1]
+        """The cross-entropy, and the z-loss if it has a weight."""
+        return self.LOSS_TERMS if self.z_loss else self.LOSS_TERMS[:1]
 
     def __len__(self) -> int:
         """Segments in an epoch."""
@@ -103,21 +127,22 @@ class TextToText(Examples):
 
         Returns:
             inputs: input_ids, attention_mask [B, L], decoder_input_ids [B, T], positions [K];
-            targets: lm [K], and z_loss, the same tensor. Tokens and cells are those of both sides.
+            targets: lm [K], and z_loss, the same tensor. Tokens and positions are counted in both
+            encoder and decoder.
         """
         import torch
 
         from plmctl.models.batch import Batch
 
         pair, _ = self._pair(epochs, samples)
-        ids, there = closed(pair.inputs, self.specials.eos, self.specials.pad)
-        labels, asked = closed(pair.targets, self.specials.eos, self.specials.pad)
+        ids, real_inputs = closed(pair.inputs, self.specials.eos, self.specials.pad)
+        labels, real_labels = closed(pair.targets, self.specials.eos, self.specials.pad)
         shifted = np.full_like(labels, self.specials.pad)
         shifted[:, 1:] = labels[:, :-1]
-        positions = np.flatnonzero(asked)
+        positions = np.flatnonzero(real_labels)
         inputs = {
             "input_ids": ids,
-            "attention_mask": there.astype(np.int64),
+            "attention_mask": real_inputs.astype(np.int64),
             "decoder_input_ids": shifted,
             "positions": positions,
         }
@@ -125,24 +150,24 @@ class TextToText(Examples):
         return Batch(
             {name: torch.from_numpy(array) for name, array in inputs.items()},
             dict.fromkeys(self.loss_terms, targets),
-            int(there.sum()) + len(positions),
-            there.size + asked.size,
+            int(real_inputs.sum()) + len(positions),
+            real_inputs.size + real_labels.size,
         )
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """Summed cross-entropy of the target tokens, in nats, and the summed penalty."""
+        """Summed cross-entropy of the target tokens, in nats, and the summed z-loss."""
         sums: dict[str, Tensor] = network(loss_on=batch.targets, z_loss=self.z_loss, **batch.inputs)
         return sums
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The losses and the number of right first guesses: nan for the penalty, which has none."""
+        """The losses, and the number of correct predictions: nan for the z-loss."""
         import torch
 
         logits = network(**batch.inputs)["lm"]
         sums = self._losses(logits, batch)
         hits = logits.argmax(-1) == batch.targets["lm"]
         sums["lm/correct"] = hits.sum().to(torch.float32)
-        return sums | {f"{part}/correct": torch.tensor(math.nan) for part in self.loss_terms[1:]}
+        return sums | {f"{term}/correct": torch.tensor(math.nan) for term in self.loss_terms[1:]}
 
     def tally(self, epochs: Ints, samples: Ints) -> Tallies:
         """Statistics of the segments ``samples``; lengths count the end token."""
@@ -160,18 +185,16 @@ class TextToText(Examples):
             "mean_runs": tally(spans),
         }
 
-    def expected(self) -> dict[str, float]:
-        """What some of the statistics should come to."""
-        return self.known()
-
     def example(self, epoch: int, sample: int) -> Example:
         """One input and its target for reading."""
         pair, _ = self._pair(np.array([epoch]), np.array([sample]))
-        put = {*self.specials.sentinels.tolist(), self.specials.eos}
+        inserted = {*self.specials.sentinels.tolist(), self.specials.eos}
 
         def row(side: Ragged, kind: Kind) -> tuple[Piece, ...]:
             ids, _ = closed(side, self.specials.eos, self.specials.pad)
-            return tuple(Piece(id_, "special" if id_ in put else kind) for id_ in ids[0].tolist())
+            return tuple(
+                Piece(id_, "special" if id_ in inserted else kind) for id_ in ids[0].tolist()
+            )
 
         return Example({"input": row(pair.inputs, "text"), "target": row(pair.targets, "target")})
 
@@ -189,21 +212,16 @@ class TextToText(Examples):
         if not self.z_loss:
             return cross_entropy_sums({"lm": logits}, batch.targets)
         sums = cross_entropy_and_z(logits, batch.targets["lm"], self.z_loss)
-        return dict(zip(LOSS_TERMS, sums, strict=True))
-
-
-def key_of(seed: int) -> int:
-    """Key of all draws."""
-    return int(fold(seed, stream("noise")))
+        return dict(zip(self.LOSS_TERMS, sums, strict=True))
 
 
 def specials(vocab: Vocab, name: str, sentinels: int) -> Specials:
-    """The ids that an objective needs of a tokenizer.
+    """The special tokens' ids that an objective requires.
 
     Args:
         vocab: The tokenizer's ids.
-        name: Of the objective.
-        sentinels: How many it needs.
+        name: The objective's, for messages.
+        sentinels: How many it requires.
 
     Raises:
         ConfigError: The tokenizer lacks some of them.
@@ -226,14 +244,3 @@ def specials(vocab: Vocab, name: str, sentinels: int) -> Specials:
             "shorten train.phases[].seq_len, lower objective.density, or hide longer spans",
         )
     return Specials(vocab.pad, vocab.eos, np.array(vocab.sentinels, dtype=np.int64))
-
-
-def cut(store: TokenStore, size: int, group: int = 1) -> tuple[Ints, Ints]:
-    """Segments of 2 to ``size`` tokens of texts of ``group`` documents; see ``segments``.
-
-    Returns:
-        starts, ends: token positions, each [segments].
-    """
-    found = partial(segment_edges, store.sentences, store.documents, size, 2, group)
-    bounds = cached_array(store, ("segments", size, group), np.int64, found).reshape(-1, 2)
-    return bounds[:, 0], bounds[:, 1]

@@ -1,18 +1,19 @@
 """The bidirectional language model of ELMo (Peters et al., 2018, arXiv:1802.05365).
 
-Sentences stand one after the other in random order, each between <S> and </S>; a forward stream
-reads them as they are, a backward one reads another order of them, each from its end. Every row of
-a step is such a stream, cut into windows; the LSTM's state goes on from window to window and
-gradients stop at the cut. Loss = mean of the two directions' mean cross-entropies.
+Sentences follow each other in random order, each between <S> and </S>; a forward stream reads them
+as they are, a backward one reads another order of them, each from its end. Every row of a step is
+such a stream, cut into windows; the LSTM's state continues from window to window and gradients stop
+at the cut. Loss = mean of the two directions' mean cross-entropies.
 
-Inputs are characters, targets are words. The words of the tokenizer are the words whose characters
-are known: one that it has no id for is read as "<UNK>". ``target_words`` below its size makes rare
-words unknown as targets only, as published. Source: allenai/bilm-tf, data.py and training.py.
+Inputs are characters, targets are words. A word without an id is read as "<UNK>".
+``target_words`` below the tokenizer's size makes rare words unknown as targets only, as published.
+
+Source: allenai/bilm-tf, data.py and training.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -26,8 +27,9 @@ from plmctl.config.base import ObjectiveConfig
 from plmctl.config.units import Count
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError
+from plmctl.examples.inspection import Example, Piece
 from plmctl.examples.keys import fold, permuted, stream, uniform
-from plmctl.models.base import Examples
+from plmctl.objectives.base import Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,26 +40,24 @@ if TYPE_CHECKING:
     from plmctl.tokenization.load import Vocab
 
 
-LOSS_TERMS = ("forward", "backward")
-
-_TOGETHER = 1 << 18  # sentences that are looked at together
+_TOGETHER = 1 << 18  # sentences at once
 
 
 class Config(ObjectiveConfig):
-    """Predict the next word and the one before, from characters, with the state carried on."""
+    """Predict the next and the previous word from characters, with recurrent state."""
 
     name: Literal["bilm"] = "bilm"
     softmax: Literal["full", "sampled"] = "full"
-    """sampled: train on the true word and `samples` others (published); figures of validation and
-    evaluation are always those of the full softmax."""
+    """sampled: train on the true word and `samples` others (published); validation and evaluation
+    always use the full softmax."""
     samples: Count = Field(default=8192, ge=1)
-    """sampled only: other words a step and direction, frequent ones more often. With no fewer than
-    there are words, the softmax is full."""
+    """sampled only: other words per step and direction, frequent ones more often. If there are
+    no more words than this, the softmax is full."""
     target_words: Count | None = Field(default=None, ge=4)
     """Predict only this many of the tokenizer's most frequent words, the rest as unknown; their
-    characters are read all the same. Empty: all."""
+    characters are read too. Empty: all."""
     shuffle: bool = True
-    """Another order of the sentences every epoch and direction; false: the order of the text."""
+    """A new order of the sentences for every epoch and direction; false: the order of the text."""
 
 
 @dataclass(frozen=True)
@@ -81,29 +81,62 @@ class Marks(NamedTuple):
     unknown: int
 
 
-@dataclass(frozen=True)
-class BidirectionalLm(Examples):
-    """The streams of one store, cut into windows."""
+class BidirectionalLM(Objective, config=Config):
+    """The streams of one store, cut into windows of ``seq_len`` words (published: 20).
 
-    store: TokenStore
-    config: Config
-    seq_len: int
-    marks: Marks
-    outputs: int
-    """Words that are predicted."""
-    order: Callable[[int, int], Order]
-    """The order of an epoch (argument 1) and direction (argument 2)."""
-    characters: NDArray[np.int16]
-    """[V, 50] of every word."""
-    key: int
-    """Of the candidates of the sampled softmax."""
-    loss_terms: tuple[str, ...] = LOSS_TERMS
-    streamed: bool = True
+    Attributes:
+        marks: Ids of <S>, </S> and <UNK>.
+        outputs: How many words are predicted.
+        order: The order of an epoch (argument 1) and direction (argument 2).
+        characters: [V, 50] of every word.
+        key: The random key of the sampled softmax.
+
+    Raises:
+        ConfigError: The tokenizer lacks words or sentence marks, or has fewer words than
+            ``target_words``.
+    """
+
+    LOSS_TERMS = ("forward", "backward")
+    streamed = True
+
+    def __init__(
+        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+    ) -> None:
+        if vocab.words is None or vocab.bos is None or vocab.eos is None or vocab.unk is None:
+            raise ConfigError(
+                "the objective 'bilm' requires a tokenizer of words with <S>, </S> and <UNK>",
+                "train one with `algorithm: word` and `family: elmo`",
+            )
+        if config.target_words is not None and config.target_words > vocab.size:
+            raise ConfigError(
+                f"objective.target_words: {config.target_words:,}, but the tokenizer has "
+                f"{vocab.size:,} words",
+                "lower it, or train a larger tokenizer",
+            )
+        self.store, self.config, self.seq_len = store, config, seq_len
+        self.marks = Marks(vocab.bos, vocab.eos, vocab.unk)
+        self.outputs = self.num_outputs(config, vocab.size)
+        self.characters = _characters(vocab.words, vocab.bos, vocab.eos)
+        self.key = int(fold(seed, stream("candidates"), seq_len))
+        order_key = int(fold(seed, stream("sentences")))
+
+        @lru_cache(maxsize=4)  # two directions, and two epochs if a batch has both
+        def order(epoch: int, direction: int) -> Order:
+            key = int(fold(order_key, epoch, direction)) if config.shuffle else None
+            return _order(store, key)
+
+        self.order = order
+
+    @classmethod
+    def num_outputs(cls, config: ObjectiveConfig, vocab_size: int) -> int:
+        """``target_words``, if there are fewer of them than words."""
+        assert isinstance(config, Config)
+        return config.target_words or vocab_size
 
     @property
     def weights(self) -> dict[str, float]:
         """The loss is the mean of both directions."""
-        return dict.fromkeys(LOSS_TERMS, 0.5)
+        return dict.fromkeys(self.LOSS_TERMS, 0.5)
 
     def __len__(self) -> int:
         """Windows in an epoch."""
@@ -132,7 +165,10 @@ class BidirectionalLm(Examples):
                 "characters": torch.from_numpy(self.characters[distinct]),
                 "words": torch.from_numpy(words.reshape(2, len(samples), self.seq_len)),
             },
-            {part: torch.from_numpy(t) for part, (_, t) in zip(LOSS_TERMS, pairs, strict=True)},
+            {
+                part: torch.from_numpy(t)
+                for part, (_, t) in zip(self.LOSS_TERMS, pairs, strict=True)
+            },
             size,
             size,
         )
@@ -150,7 +186,7 @@ class BidirectionalLm(Examples):
             log_uniform(fold(self.key, window, d), self.outputs, self.config.samples)
             for d in (0, 1)
         ]
-        targets = torch.stack([batch.targets[part] for part in LOSS_TERMS])
+        targets = torch.stack([batch.targets[term] for term in self.LOSS_TERMS])
         logits = network(
             rows=batch.rows,
             **batch.inputs,
@@ -162,10 +198,20 @@ class BidirectionalLm(Examples):
         return cross_entropy_sums(logits, first)
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The loss of the full softmax, and the number of right first guesses."""
+        """The loss of the full softmax, and the number of correct predictions."""
         from plmctl.models.losses import score_sums
 
         return score_sums(network(rows=batch.rows, **batch.inputs), batch.targets)
+
+    def example(self, epoch: int, sample: int) -> Example:
+        """The words that each direction reads."""
+        epochs, samples = np.array([epoch]), np.array([sample])
+        marks = set(self.marks)
+        rows = {}
+        for direction, term in enumerate(self.LOSS_TERMS):
+            (ids, *_), _ = self._window(epochs, samples, direction)
+            rows[term] = tuple(Piece(i, "special" if i in marks else "text") for i in ids.tolist())
+        return Example(rows)
 
     def _window(self, epochs: Ints, samples: Ints, direction: int) -> tuple[Ints, Ints]:
         """Inputs and targets [B, T] of one direction."""
@@ -196,45 +242,6 @@ class BidirectionalLm(Examples):
         inside = offset < end - first
         targets = np.where(inside, self.store.tokens(np.where(inside, after, first)), close)
         return inputs.astype(np.int64), targets.astype(np.int64)
-
-
-def make(
-    config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
-) -> BidirectionalLm:
-    """The objective over a store; ``seq_len`` is the window (published: 20).
-
-    Raises:
-        ConfigError: A tokenizer without words or sentence marks, or with fewer words than are to
-            be predicted.
-    """
-    if vocab.words is None or vocab.bos is None or vocab.eos is None or vocab.unk is None:
-        raise ConfigError(
-            "the objective 'bilm' needs a tokenizer of words with <S>, </S> and <UNK>",
-            "train one with `algorithm: word` and `family: elmo`",
-        )
-    if config.target_words is not None and config.target_words > vocab.size:
-        raise ConfigError(
-            f"objective.target_words: {config.target_words:,}, but the tokenizer has "
-            f"{vocab.size:,} words",
-            "lower it, or train a larger tokenizer",
-        )
-    key = int(fold(seed, stream("sentences")))
-
-    @lru_cache(maxsize=4)  # two directions, and two epochs where a batch straddles them
-    def order(epoch: int, direction: int) -> Order:
-        drawn = fold(key, epoch, direction) if config.shuffle else None
-        return _order(store, None if drawn is None else int(drawn))
-
-    return BidirectionalLm(
-        store,
-        config,
-        seq_len,
-        Marks(vocab.bos, vocab.eos, vocab.unk),
-        config.target_words or vocab.size,
-        order,
-        _characters(vocab.words, vocab.bos, vocab.eos),
-        int(fold(seed, stream("candidates"), seq_len)),
-    )
 
 
 def _order(store: TokenStore, key: int | None) -> Order:

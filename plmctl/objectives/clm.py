@@ -11,8 +11,6 @@ that what is before it is of no use (GPT-3, appendix B). GPT-1 has contiguous te
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -23,15 +21,13 @@ from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError, DataError
 from plmctl.examples.inspection import Example, Piece, Tallies, tally
 from plmctl.examples.packing import DocumentStream, document_edges
-from plmctl.models.base import Examples
+from plmctl.objectives.base import Objective
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedConfig
 
     from plmctl.corpus.store import TokenStore
     from plmctl.models.batch import Batch
-    from plmctl.models.network import Network
     from plmctl.tokenization.load import Vocab
 
 
@@ -41,36 +37,56 @@ class Config(ObjectiveConfig):
     name: Literal["clm"] = "clm"
     reads_sentences = False
     separator: Literal["end_of_text", "none"] = "end_of_text"
-    """What stands after every document; none: nothing, as in GPT-1, whose vocabulary has no token
-    for it."""
+    """What follows every document. none: nothing, as in GPT-1, which has no such token."""
     attention: Literal["across", "within"] = "across"
-    """What a token may look back at: all of its row, as in GPT-2 and GPT-3, or its own document
-    only, whose positions begin again at 0. within: the first token of a document is not predicted,
-    and attention needs a mask of seq_len squared bytes a row, and kernels that take one."""
+    """What a token attends to. across: all earlier tokens of its row, as in GPT-2 and GPT-3.
+    within: only those of its own document, whose positions start at 0; the first token of a
+    document is not predicted, and attention needs a mask of seq_len squared bytes per row, and
+    kernels that take one."""
 
 
-LOSS_TERMS = ("lm",)
-TOKENS = ()  # the separator, unless the config wants none: see ``check``
-
-
-@dataclass(frozen=True)
-class CausalLm(Examples):
+class CausalLM(Objective, config=Config):
     """The windows of one store at one sequence length.
 
     Attributes:
         store: The tokens.
-        seq_len: T, tokens a row.
+        seq_len: T, tokens per row.
         end_of_text: Id of the separator; None: documents follow each other without one.
         within: Whether attention stays within a document.
         stream: The corpus as one row.
     """
 
-    store: TokenStore
-    seq_len: int
-    end_of_text: int | None
-    within: bool
-    stream: DocumentStream
-    loss_terms: tuple[str, ...] = LOSS_TERMS
+    LOSS_TERMS = ("lm",)  # the token that it requires depends on the config: see ``check``
+
+    def __init__(
+        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+    ) -> None:
+        self.store, self.seq_len = store, seq_len
+        self.end_of_text = _separator(config, vocab)
+        self.within = config.attention == "within"
+        separated = self.end_of_text is not None
+        starts = cached_array(
+            store,
+            ("documents", separated),
+            np.int64,
+            lambda: document_edges(store.sentences, store.documents, separated=separated),
+        )
+        self.stream = DocumentStream(starts, separated=separated)
+        if not len(self):
+            raise DataError(
+                f"the corpus has {store.num_tokens:,} tokens, less than one sequence of {seq_len}",
+                "use more text, or a smaller `train.phases[].seq_len`",
+            )
+
+    @classmethod
+    def check(
+        cls, config: ObjectiveConfig, tokenizer: str, network: PreTrainedConfig, seq_len: int
+    ) -> None:
+        """Refuse a tokenizer without an end-of-text token, unless the config wants no separator."""
+        from plmctl.tokenization.load import Vocab
+
+        assert isinstance(config, Config)
+        _separator(config, Vocab.from_folder(tokenizer))
 
     def __len__(self) -> int:
         """Windows in an epoch."""
@@ -98,7 +114,7 @@ class CausalLm(Examples):
         inputs, targets = {"input_ids": ids[:, :-1]}, ids[:, 1:]
         if self.within:
             offsets = self.stream.offsets(positions)
-            # A document that a row begins in the middle of begins anew with the row.
+            # If a row starts in the middle of a document, positions start at 0 there too.
             inputs["position_ids"] = np.minimum(offsets[:, :-1], np.arange(self.seq_len))
             targets = np.where(offsets[:, 1:] == 0, IGNORE, targets)
         size = len(samples) * self.seq_len
@@ -108,17 +124,6 @@ class CausalLm(Examples):
             size,
             size,
         )
-
-    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """Summed cross-entropy of the next tokens, in nats."""
-        sums: dict[str, Tensor] = network(loss_on=batch.targets, **batch.inputs)
-        return sums
-
-    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The loss, and the number of right first guesses."""
-        from plmctl.models.losses import score_sums
-
-        return score_sums(network(**batch.inputs), batch.targets)
 
     def tally(self, epochs: Ints, samples: Ints) -> Tallies:
         """Statistics of the windows ``samples``."""
@@ -144,22 +149,11 @@ class CausalLm(Examples):
 
     def example(self, epoch: int, sample: int) -> Example:
         """One window for reading, and the token that its last position predicts."""
-        batch = self.collate(np.array([epoch]), np.array([sample]))
+        batch = self.one(epoch, sample)
         ids, last = batch.inputs["input_ids"][0].tolist(), int(batch.targets["lm"][0, -1])
         row = tuple(Piece(id_, "special" if id_ == self.end_of_text else "text") for id_ in ids)
         rows = {"input": row}
         return Example(rows | ({"last target": (Piece(last, "target"),)} if last >= 0 else {}))
-
-
-def check(config: Config, tokenizer: str, outline: PreTrainedConfig, seq_len: int) -> None:
-    """Refuse a tokenizer without a separator, unless none is wanted.
-
-    Raises:
-        ConfigError: It has no end-of-text token.
-    """
-    from plmctl.tokenization.load import Vocab
-
-    _separator(config, Vocab.from_folder(tokenizer))
 
 
 def _separator(config: Config, vocab: Vocab) -> int | None:
@@ -167,29 +161,8 @@ def _separator(config: Config, vocab: Vocab) -> int | None:
         return None
     if vocab.eos is None:
         raise ConfigError(
-            "tokenizer: it has no end-of-text token, which clm puts after each document",
+            "tokenizer: no end-of-text token, which clm puts after each document",
             "write `{name: clm, separator: none}`, as GPT-1 has it, or use a tokenizer of "
             "`family: gpt2`",
         )
     return vocab.eos
-
-
-def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> CausalLm:
-    """The objective over a store.
-
-    Raises:
-        ConfigError: The tokenizer has no end-of-text token.
-        DataError: The corpus is shorter than one window.
-    """
-    end_of_text = _separator(config, vocab)
-    separated = end_of_text is not None
-    found = partial(document_edges, store.sentences, store.documents, separated=separated)
-    starts = cached_array(store, ("documents", separated), np.int64, found)
-    stream = DocumentStream(starts, separated=separated)
-    made = CausalLm(store, seq_len, end_of_text, config.attention == "within", stream)
-    if not len(made):
-        raise DataError(
-            f"the corpus has {store.num_tokens:,} tokens, less than one sequence of {seq_len}",
-            "use more text, or a smaller `train.phases[].seq_len`",
-        )
-    return made

@@ -13,45 +13,35 @@ from plmctl.arrays import Ints
 from plmctl.examples.keys import Keys
 from plmctl.examples.noise import Ragged, shuffled
 from plmctl.objectives._text_to_text import (
-    ENCODER_DECODER,
-    LOSS_TERMS,
-    TOKENS,
     Pair,
     TextToText,
     TextToTextConfig,
-    cut,
-    key_of,
-    specials,
 )
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.load import Vocab
 
-__all__ = ["ENCODER_DECODER", "LOSS_TERMS", "TOKENS", "Config", "make"]
-
 
 class Config(TextToTextConfig):
-    """Put the shuffled tokens of a text in order."""
+    """Restore the order of a text's shuffled tokens."""
 
     name: Literal["deshuffling"] = "deshuffling"
 
 
-def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> TextToText:
-    """The objective over a store; ``seq_len`` counts the end token.
+class Deshuffling(TextToText, config=Config):
+    """Segments of one document each; ``seq_len`` counts the end token."""
 
-    Raises:
-        ConfigError: The tokenizer has no padding token or no end token.
-    """
-    needed = specials(vocab, config.name, 0)
-    starts, ends = cut(store, seq_len - 1)
+    def __init__(
+        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+    ) -> None:
+        super().__init__(config, store, vocab, seed, size=seq_len - 1)
 
-    def known() -> dict[str, float]:
-        mean = float((ends - starts).mean() + 1) if len(starts) else 0.0
+    def shape(self, ids: Ints, lengths: Ints, keys: Keys) -> Pair:
+        """The tokens in random order, and as they are."""
+        return Pair(Ragged(shuffled(ids, lengths, keys), lengths), Ragged(ids, lengths))
+
+    def expected(self) -> dict[str, float]:
+        """Input and target are equally long."""
+        mean = float((self.ends - self.starts).mean() + 1) if len(self) else 0.0
         return {"mean_length": mean, "mean_target_length": mean}
-
-    return TextToText(store, starts, ends, needed, _shape, config.z_loss, key_of(seed), known)
-
-
-def _shape(ids: Ints, lengths: Ints, keys: Keys) -> Pair:
-    return Pair(Ragged(shuffled(ids, lengths, keys), lengths), Ragged(ids, lengths))

@@ -18,26 +18,22 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from plmctl.arrays import Ints
-from plmctl.config.base import Text
+from plmctl.config.base import ObjectiveConfig, Text
 from plmctl.config.sections import MaskingConfig
 from plmctl.errors import ConfigError
-from plmctl.examples.inspection import Example, Tallies
 from plmctl.examples.keys import Keys
 from plmctl.examples.masking import choose_weighted, count_exact, rarity
 from plmctl.examples.packing import Layout, layout
-from plmctl.models.base import Examples
 from plmctl.objectives._masked import (
-    ROW_TOKENS,
+    MaskedObjective,
     Masker,
     document_rows,
-    expected_masking,
-    masked_batch_tallies,
-    masked_example,
     masker,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedConfig
 
     from plmctl.corpus.store import TokenStore
     from plmctl.models.batch import Batch
@@ -45,35 +41,31 @@ if TYPE_CHECKING:
     from plmctl.tokenization.load import Vocab
 
 
-LOSS_TERMS = ("mlm", "kl", "cosine")
-
-TOKENS = ROW_TOKENS
-
-_COUNTED, _STRETCHES = 4_000_000, 1000  # tokens that are counted, and places they are taken from
+_COUNTED, _STRETCHES = 4_000_000, 1000  # tokens that are counted, and the places they are in
 
 
 class Config(MaskingConfig):
-    """Learn what a teacher says of every token, and masked tokens."""
+    """Learn a teacher's predictions for every token, and masked tokens."""
 
     name: Literal["distillation"] = "distillation"
     teacher: Text
     """Folder or Hub id of a pretrained masked model with the same vocabulary."""
     init: Literal["alternate", "random"] = "alternate"
-    """How the student begins. alternate: as every other layer of the teacher, its embeddings and
-    its head; random: with fresh weights."""
+    """The student's first weights. alternate: every other layer of the teacher, its embeddings and
+    its head; random: from scratch."""
     temperature: float = Field(default=2.0, gt=0)
-    """Softens what teacher and student say before they are compared."""
+    """Divides the logits of teacher and student before they are compared."""
     kl_weight: float = Field(default=5.0, ge=0)
     """Weight of the divergence from the teacher, which is multiplied by temperature^2."""
     kl_tokens: Literal["all", "masked"] = "all"
-    """Where the divergence is taken: at all tokens, or at the masked ones."""
+    """Which tokens the divergence includes: all, or the masked ones."""
     mlm_weight: float = Field(default=2.0, ge=0)
     """Weight of the masked tokens' loss."""
     cosine_weight: float = Field(default=1.0, ge=0)
-    """Weight of the distance between the last hidden states; 0 lets widths differ."""
+    """Weight of the distance between the last hidden states; 0 lets the hidden sizes differ."""
     smoothing: float = Field(default=0.7, ge=0)
     """Tokens are chosen for prediction in proportion to count^-smoothing, rare ones more often;
-    0: all alike."""
+    0: all equally often."""
 
     @model_validator(mode="after")
     def _rare_tokens_are_tokens(self) -> Self:
@@ -83,19 +75,10 @@ class Config(MaskingConfig):
             False,
         ):
             raise ValueError(
-                "smoothing chooses single tokens, exactly so many: set `smoothing: 0` for another "
-                "unit or count, or for special tokens"
+                "smoothing requires `unit: token`, `count: exact` and `mask_specials: false`; for "
+                "others set `smoothing: 0`"
             )
         return self
-
-
-def check(config: Config, tokenizer: str, student: Any, seq_len: int) -> None:
-    """Refuse a teacher that cannot teach, before any text is read; see ``check_teacher``."""
-    begins = config.init == "alternate"
-    check_teacher(config.teacher, tokenizer, student.vocab_size)
-    check_teacher_shape(
-        config.teacher, student, seq_len, begins=begins, width=config.cosine_weight > 0
-    )
 
 
 @dataclass(frozen=True)
@@ -115,19 +98,54 @@ class RareMasker(Masker):
         return choose_weighted(weights, counts, keys)
 
 
-@dataclass(frozen=True)
-class Distillation(Examples):
-    """The rows of one store at one sequence length, and the teacher's folder."""
+class Distillation(MaskedObjective, config=Config):
+    """The rows of one store at one sequence length, and the teacher's folder.
 
-    config: Config
-    masker: Masker
-    starts: Ints
-    ends: Ints
-    loss_terms: tuple[str, ...] = LOSS_TERMS
+    ``seq_len`` counts [CLS] and [SEP].
+    """
+
+    LOSS_TERMS = ("mlm", "kl", "cosine")
+
+    def __init__(
+        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+    ) -> None:
+        masks = masker(config, store, vocab, seed)
+        if config.smoothing:
+            weights = rarity(_counts(store, vocab.size), config.smoothing)
+            masks = RareMasker(**vars(masks), weights=weights)
+        super().__init__(masks)
+        self.config = config
+        self.starts, self.ends = document_rows(store, seq_len - 2)
+
+    @classmethod
+    def check(
+        cls, config: ObjectiveConfig, tokenizer: str, network: PreTrainedConfig, seq_len: int
+    ) -> None:
+        """Refuse a teacher that the student cannot learn from; see ``check_teacher``."""
+        assert isinstance(config, Config)
+        check_teacher(config.teacher, tokenizer, network.vocab_size)
+        check_teacher_shape(
+            config.teacher,
+            network,
+            seq_len,
+            begins=config.init == "alternate",
+            width=config.cosine_weight > 0,
+        )
+
+    @classmethod
+    def targets_per_token(cls, config: ObjectiveConfig) -> float:
+        """The divergence is over all tokens."""
+        return 1.0
+
+    @classmethod
+    def teacher(cls, config: ObjectiveConfig) -> str | None:
+        """The teacher, unless the student starts from scratch."""
+        assert isinstance(config, Config)
+        return config.teacher if config.init == "alternate" else None
 
     @property
     def weights(self) -> dict[str, float]:
-        """What each part counts for."""
+        """The weight of each loss term; the divergence's includes the temperature squared."""
         config = self.config
         kl = config.kl_weight * config.temperature**2
         return {"mlm": config.mlm_weight, "kl": kl, "cosine": config.cosine_weight}
@@ -136,10 +154,9 @@ class Distillation(Examples):
         """Rows in an epoch."""
         return len(self.starts)
 
-    def _masked(self, epochs: Ints, samples: Ints) -> Batch:
-        passes = np.array([self.config.pass_of(int(epoch)) for epoch in epochs])
-        rows = layout([self.starts[samples]], [self.ends[samples]])
-        return self.masker.batch(rows, passes, samples)
+    def rows(self, passes: Ints, samples: Ints) -> Layout:
+        """[CLS], sentences of a document, [SEP]."""
+        return layout([self.starts[samples]], [self.ends[samples]])
 
     def collate(self, epochs: Ints, samples: Ints) -> Batch:
         """The rows ``samples`` with the masks of their epochs.
@@ -149,15 +166,15 @@ class Distillation(Examples):
             samples: [B], each below ``len(self)``.
 
         Returns:
-            inputs: input_ids, attention_mask, token_type_ids [B, L], and positions [N], all cells
-            but padding; targets [N]: mlm, where it is masked; kl and cosine, 0 where they are
-            asked for, since the teacher has the answers.
+            inputs: input_ids, attention_mask, token_type_ids [B, L], and positions [N], all but
+            padding; targets [N]: mlm, the token if it is masked; kl and cosine, 0 at each token
+            that they include: the teacher's output is the target.
         """
         import torch
 
         from plmctl.models.batch import IGNORE, Batch
 
-        masked = self._masked(epochs, samples)
+        masked = self.masked(epochs, samples)
         real = masked.inputs["attention_mask"].flatten()
         mlm = torch.full_like(real, IGNORE)
         mlm[masked.inputs["positions"]] = masked.targets["mlm"]
@@ -180,7 +197,7 @@ class Distillation(Examples):
         """The three losses, summed over their tokens."""
         return self._sums(network(**batch.inputs), batch)
 
-    def _sums(self, said: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    def _sums(self, outputs: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         from torch.nn.functional import cosine_similarity, kl_div, log_softmax
 
         from plmctl.models.batch import IGNORE
@@ -191,9 +208,9 @@ class Distillation(Examples):
         logits_NV, hidden_NH = teach(
             config.teacher, inputs["input_ids"], inputs["attention_mask"], inputs["positions"]
         )
-        student_NV, student_NH = said["mlm"].float(), said["hidden"].float()
-        mlm = cross_entropy_sums(said, {"mlm": targets["mlm"]})["mlm"]
-        # No choice of rows by what is in them: a GPU would be waited for to count them.
+        student_NV, student_NH = outputs["mlm"].float(), outputs["hidden"].float()
+        mlm = cross_entropy_sums(outputs, {"mlm": targets["mlm"]})["mlm"]
+        # Rows are zeroed, not selected: counting them would wait for the GPU.
         kl_NV = kl_div(
             log_softmax(student_NV / config.temperature, dim=-1),
             log_softmax(logits_NV / config.temperature, dim=-1),
@@ -208,47 +225,21 @@ class Distillation(Examples):
         return sums | {"cosine": 0 * kl}
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The losses, and the number of masked tokens that are guessed right."""
+        """The losses, and the number of masked tokens that are predicted correctly."""
         from plmctl.models.losses import score_sums
 
-        said = network(**batch.inputs)
-        right = score_sums(said, {"mlm": batch.targets["mlm"]})["mlm/correct"]
+        outputs = network(**batch.inputs)
+        right = score_sums(outputs, {"mlm": batch.targets["mlm"]})["mlm/correct"]
         undefined = right.new_tensor(float("nan"))
-        return self._sums(said, batch) | {
+        return self._sums(outputs, batch) | {
             "mlm/correct": right,
             "kl/correct": undefined,
             "cosine/correct": undefined,
         }
 
-    def tally(self, epochs: Ints, samples: Ints) -> Tallies:
-        """Statistics of the rows ``samples``."""
-        return masked_batch_tallies(self.masker, self._masked(epochs, samples))
-
-    def expected(self) -> dict[str, float]:
-        """What some of the statistics should come to."""
-        return expected_masking(self.masker)
-
-    def example(self, epoch: int, sample: int) -> Example:
-        """One row for reading."""
-        return masked_example(self.masker, self._masked(np.array([epoch]), np.array([sample])))
-
-
-def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> Distillation:
-    """The objective over a store; ``seq_len`` counts [CLS] and [SEP].
-
-    Raises:
-        ConfigError: The tokenizer lacks a special token.
-    """
-    masks = masker(config, store, vocab, seed)
-    if config.smoothing:
-        weights = rarity(_counts(store, vocab.size), config.smoothing)
-        masks = RareMasker(**vars(masks), weights=weights)
-    starts, ends = document_rows(store, seq_len - 2)
-    return Distillation(config, masks, starts, ends)
-
 
 def _counts(store: TokenStore, size: int) -> Ints:
-    """[V] how often each token is seen, in stretches that are spread over all of a large store."""
+    """[V] how often each token occurs, in samples that are spread over all of a large store."""
     total = store.num_tokens
     places = np.arange(min(total, _COUNTED))
     if total > _COUNTED:
@@ -262,16 +253,16 @@ def _counts(store: TokenStore, size: int) -> Ints:
 
 
 def check_teacher(teacher: str, tokenizer: str, rows: int) -> None:
-    """Refuse a teacher whose answers would be about other tokens.
+    """Refuse a teacher with another vocabulary.
 
     Args:
         teacher: A folder or Hub id.
         tokenizer: The run's.
-        rows: Of the student's embedding table.
+        rows: Ids in the student's embedding table.
 
     Raises:
-        ConfigError: The folder is no model, or has another vocabulary.
-        DataError: Its weights are not whole.
+        ConfigError: The folder has no model, or its vocabulary differs.
+        DataError: Its weights are incomplete.
     """
     from transformers import AutoConfig, AutoModelForMaskedLM
 
@@ -284,8 +275,8 @@ def check_teacher(teacher: str, tokenizer: str, rows: int) -> None:
         found = [load_tokenizer(at).get_vocab() for at in (teacher, tokenizer)]
     except OSError as error:
         raise ConfigError(
-            f"objective.teacher: {teacher} cannot be had: {str(error).splitlines()[0]}",
-            "give the folder of a model, or fetch it first",
+            f"objective.teacher: {teacher} cannot be loaded: {str(error).splitlines()[0]}",
+            "give the folder of a model, or download it first",
         ) from error
     theirs, ours = found
     if theirs != ours or size != rows:
@@ -298,15 +289,15 @@ def check_teacher(teacher: str, tokenizer: str, rows: int) -> None:
 
 
 def check_teacher_shape(
-    teacher: str, student: Any, seq_len: int, *, begins: bool, width: bool
+    teacher: str, student: PreTrainedConfig, seq_len: int, *, begins: bool, width: bool
 ) -> None:
-    """Refuse a teacher that the student cannot take over, or be compared with.
+    """Refuse a teacher whose shape does not fit the student.
 
     Args:
         teacher: A folder or Hub id.
         student: transformers' config of the student.
         seq_len: The longest sequence.
-        begins: The student begins as alternate layers of the teacher.
+        begins: The student starts from alternate layers of the teacher.
         width: Their hidden states are compared.
 
     Raises:
@@ -323,14 +314,14 @@ def check_teacher_shape(
         )
     if begins and (theirs.model_type != "bert" or student.model_type != "distilbert"):
         raise ConfigError(
-            f"objective.init: alternate is for a BERT as teacher, and {teacher} is of type "
+            f"objective.init: alternate requires a BERT as the teacher; {teacher} is of type "
             f"{theirs.model_type!r}",
             "use a BERT, or `init: random`",
         )
     if begins and student.n_layers > theirs.num_hidden_layers:
         raise ConfigError(
             f"model.n_layers: {student.n_layers}, but the teacher has {theirs.num_hidden_layers}",
-            "fewer layers, or `objective.init: random`",
+            "use fewer layers, or `objective.init: random`",
         )
     pairs = {"hidden_size": (student.hidden_size, theirs.hidden_size)} if width or begins else {}
     if begins:
@@ -361,6 +352,6 @@ def _check_teacher_folder(teacher: str) -> None:
     for part, names in parts.items():
         if not any(path for name in names for path in folder.glob(name)):
             raise ConfigError(
-                f"objective.teacher: {teacher}: no {part} here (no {' or '.join(names)})",
+                f"objective.teacher: {teacher}: no {part} in this folder (no {' or '.join(names)})",
                 "pretrain the teacher first, or give a Hub id",
             )

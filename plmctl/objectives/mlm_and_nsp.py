@@ -17,7 +17,6 @@ from plmctl.examples.keys import Keys
 from plmctl.examples.pairing import Records, next_sentence_pairs
 from plmctl.objectives._masked import (
     NEXT_SENTENCE,
-    ROW_TOKENS,
     MaskedPairs,
     cached_pairs,
     check_documents,
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.load import Vocab
 
-LOSS_TERMS = ("mlm", "nsp")
-TOKENS = ROW_TOKENS
-
 
 class Config(MaskingConfig):
     """Predict masked tokens, and whether the second segment follows the first."""
@@ -40,19 +36,27 @@ class Config(MaskingConfig):
     """Share of documents whose pairs are cut to a random shorter length."""
 
 
-def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> MaskedPairs:
-    """The objective over a store; ``seq_len`` counts [CLS] and both [SEP].
+class NextSentencePrediction(MaskedPairs, config=Config):
+    """Pairs of segments, labelled by whether the second one follows the first.
+
+    ``seq_len`` counts [CLS] and both [SEP].
 
     Raises:
-        DataError: Fewer than two documents, so that no random next segment can be drawn.
+        DataError: Fewer than two documents, so that there is no random next segment.
     """
-    check_documents(config.name, store, "use the objective 'mlm'")
 
-    def make_pairs(key: Keys) -> Iterator[Records]:
-        share = config.short_seq_prob
-        return next_sentence_pairs(
-            store.sentences, store.documents, seq_len, key, short_seq_prob=share
-        )
+    LOSS_TERMS = ("mlm", "nsp")
 
-    pairs = cached_pairs(store, seq_len, ("nsp", config.short_seq_prob), seed, make_pairs)
-    return MaskedPairs(masker(config, store, vocab, seed), pairs, NEXT_SENTENCE, LOSS_TERMS)
+    def __init__(
+        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+    ) -> None:
+        check_documents(config.name, store, "use the objective 'mlm'")
+
+        def make_pairs(key: Keys) -> Iterator[Records]:
+            share = config.short_seq_prob
+            return next_sentence_pairs(
+                store.sentences, store.documents, seq_len, key, short_seq_prob=share
+            )
+
+        pairs = cached_pairs(store, seq_len, ("nsp", config.short_seq_prob), seed, make_pairs)
+        super().__init__(masker(config, store, vocab, seed), pairs, NEXT_SENTENCE)

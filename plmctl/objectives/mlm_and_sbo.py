@@ -8,7 +8,6 @@ sentences that are longer than a row (here they are cut) and adds one to the sec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
@@ -27,8 +26,8 @@ from plmctl.examples.spans import (
     replace_spans,
     span_shares,
 )
-from plmctl.models.base import Examples
 from plmctl.objectives._masked import ROW_TOKENS, document_rows, special_ids
+from plmctl.objectives.base import Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,10 +38,7 @@ if TYPE_CHECKING:
     from plmctl.tokenization.load import Vocab
 
 
-LOSS_TERMS = ("mlm", "sbo")
-TOKENS = ROW_TOKENS
-
-_PLACES = 15  # tokens of a span that the boundaries are asked for, as published
+_PLACES = 15  # tokens of a span that its boundaries predict, as published
 
 
 class Config(ObjectiveConfig):
@@ -69,18 +65,26 @@ class Config(ObjectiveConfig):
         return self
 
 
-@dataclass(frozen=True)
-class SpanMaskedLm(Examples):
-    """The rows of one store at one sequence length: [CLS], sentences of a document, [SEP]."""
+class SpanBoundaryObjective(Objective, config=Config):
+    """Rows of one store: [CLS], sentences of a document, [SEP]; ``seq_len`` counts both."""
 
-    config: Config
-    store: TokenStore
-    specials: dict[int, int]
-    mask_id: int
-    key: int
-    starts: Ints
-    ends: Ints
-    loss_terms: tuple[str, ...] = LOSS_TERMS
+    LOSS_TERMS = ("mlm", "sbo")
+    TOKENS = ROW_TOKENS
+
+    def __init__(
+        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+    ) -> None:
+        self.mask_id, cls, sep, pad = special_ids(config.name, vocab)
+        self.specials = {PAD: pad, CLS: cls, SEP: sep}
+        self.config, self.store = config, store
+        self.key = int(fold(seed, stream("mask")))
+        self.starts, self.ends = document_rows(store, seq_len - 2)
+
+    @classmethod
+    def targets_per_token(cls, config: ObjectiveConfig) -> float:
+        """The share of the tokens that is masked."""
+        assert isinstance(config, Config)
+        return config.rate
 
     def __len__(self) -> int:
         """Rows in an epoch."""
@@ -105,20 +109,20 @@ class SpanMaskedLm(Examples):
         ids = fill(rows.source, self.store.tokens(np.maximum(rows.source, 0)), self.specials)
         keys = fold(self.key, epochs, samples)
         spans = self._spans(rows, keys)
-        asked = boundaries(spans, rows.source >= 0, _PLACES)
-        fillers = self._drawn(spans, keys)
+        sbo = boundaries(spans, rows.source >= 0, _PLACES)
+        random_tokens = self._random_tokens(spans, keys)
         shares = (self.config.mask_share, self.config.random_share)
         inputs = {
-            "input_ids": replace_spans(ids, spans, keys, shares, (self.mask_id, fillers)),
+            "input_ids": replace_spans(ids, spans, keys, shares, (self.mask_id, random_tokens)),
             "attention_mask": (rows.source != PAD).astype(np.int64),
             "token_type_ids": rows.segments,
             "positions": spans.positions,
-            "left": asked.left,
-            "right": asked.right,
-            "place": asked.place,
+            "left": sbo.left,
+            "right": sbo.right,
+            "place": sbo.place,
         }
         cells = ids.reshape(-1)
-        targets = {"mlm": cells[spans.positions], "sbo": cells[asked.target]}
+        targets = {"mlm": cells[spans.positions], "sbo": cells[sbo.target]}
         return Batch(
             {name: torch.from_numpy(array) for name, array in inputs.items()},
             {part: torch.from_numpy(array) for part, array in targets.items()},
@@ -133,7 +137,7 @@ class SpanMaskedLm(Examples):
         shares = span_shares(self.config.span_p, self.config.max_span)
         return Spans.of(choose_spans(candidates, starts, counts, keys, shares))
 
-    def _drawn(self, spans: Spans, keys: Keys) -> Ints:
+    def _random_tokens(self, spans: Spans, keys: Keys) -> Ints:
         """[K] tokens from anywhere in the corpus: frequent ones are drawn often."""
         row, column = np.divmod(spans.positions, spans.width)
         places = below(fold(keys[row], stream("filler"), column), self.store.num_tokens)
@@ -141,13 +145,11 @@ class SpanMaskedLm(Examples):
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy of the masked tokens and of the boundary targets, in nats."""
-        return self._weighted(network(loss_on=batch.targets, **batch.inputs))
+        return self._weighted(super().loss(network, batch))
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The losses, and the number of right first guesses of each."""
-        from plmctl.models.losses import score_sums
-
-        return self._weighted(score_sums(network(**batch.inputs), batch.targets))
+        """As ``loss``, with the number of correct predictions of each loss term."""
+        return self._weighted(super().score(network, batch))
 
     def _weighted(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         return {**sums, "sbo": self.config.sbo_weight * sums["sbo"]}
@@ -180,7 +182,7 @@ class SpanMaskedLm(Examples):
 
     def example(self, epoch: int, sample: int) -> Example:
         """One row for reading."""
-        batch = self.collate(np.array([epoch]), np.array([sample]))
+        batch = self.one(epoch, sample)
         row = masked_row(
             batch.inputs["input_ids"].numpy()[0, : batch.tokens],
             batch.inputs["positions"].numpy(),
@@ -189,15 +191,3 @@ class SpanMaskedLm(Examples):
             set(self.specials.values()),
         )
         return Example({"input": row})
-
-
-def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> SpanMaskedLm:
-    """The objective over a store; ``seq_len`` counts [CLS] and [SEP].
-
-    Raises:
-        ConfigError: The tokenizer lacks a special token that the rows need.
-    """
-    mask, cls, sep, pad = special_ids(config.name, vocab)
-    starts, ends = document_rows(store, seq_len - 2)
-    key = int(fold(seed, stream("mask")))
-    return SpanMaskedLm(config, store, {PAD: pad, CLS: cls, SEP: sep}, mask, key, starts, ends)

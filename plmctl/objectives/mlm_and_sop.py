@@ -16,7 +16,6 @@ from plmctl.config.sections import MaskingConfig
 from plmctl.examples.keys import Keys
 from plmctl.examples.pairing import Records, sentence_order_pairs
 from plmctl.objectives._masked import (
-    ROW_TOKENS,
     Label,
     MaskedPairs,
     cached_pairs,
@@ -27,11 +26,6 @@ from plmctl.objectives._masked import (
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.load import Vocab
-
-LOSS_TERMS = ("mlm", "sop")
-TOKENS = ROW_TOKENS
-
-_LABEL = Label("swapped", ("A comes before B", "B comes before A", "B is from another document"))
 
 
 class Config(MaskingConfig):
@@ -48,25 +42,36 @@ class Config(MaskingConfig):
     out, so that the label is about order alone, as in ALBERT's paper."""
 
 
-def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> MaskedPairs:
-    """The objective over a store; ``seq_len`` counts [CLS] and both [SEP].
+class SentenceOrderPrediction(MaskedPairs, config=Config):
+    """Pairs of consecutive segments, labelled by whether they are swapped.
+
+    ``seq_len`` counts [CLS] and both [SEP].
 
     Raises:
-        DataError: Fewer than two documents, and segments of other documents are asked for.
+        DataError: Fewer than two documents, and ``single_sentence: other_document``.
     """
-    if config.single_sentence == "other_document":
-        check_documents(config.name, store, "set `objective.single_sentence: skip`")
 
-    def make_pairs(key: Keys) -> Iterator[Records]:
-        return sentence_order_pairs(
-            store.sentences,
-            store.documents,
-            seq_len,
-            key,
-            short_seq_prob=config.short_seq_prob,
-            single=config.single_sentence,
+    LOSS_TERMS = ("mlm", "sop")
+
+    def __init__(
+        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+    ) -> None:
+        if config.single_sentence == "other_document":
+            check_documents(config.name, store, "set `objective.single_sentence: skip`")
+
+        def make_pairs(key: Keys) -> Iterator[Records]:
+            return sentence_order_pairs(
+                store.sentences,
+                store.documents,
+                seq_len,
+                key,
+                short_seq_prob=config.short_seq_prob,
+                single=config.single_sentence,
+            )
+
+        rule = ("sop", config.short_seq_prob, config.single_sentence)
+        pairs = cached_pairs(store, seq_len, rule, seed, make_pairs)
+        label = Label(
+            "swapped", ("A comes before B", "B comes before A", "B is from another document")
         )
-
-    rule = ("sop", config.short_seq_prob, config.single_sentence)
-    pairs = cached_pairs(store, seq_len, rule, seed, make_pairs)
-    return MaskedPairs(masker(config, store, vocab, seed), pairs, _LABEL, LOSS_TERMS)
+        super().__init__(masker(config, store, vocab, seed), pairs, label)

@@ -15,48 +15,38 @@ from plmctl.arrays import Ints
 from plmctl.examples.keys import Keys, below, fold, stream
 from plmctl.examples.noise import compact, real
 from plmctl.objectives._text_to_text import (
-    ENCODER_DECODER,
-    LOSS_TERMS,
-    TOKENS,
     Pair,
     TextToText,
     TextToTextConfig,
-    cut,
-    key_of,
-    specials,
 )
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.load import Vocab
 
-__all__ = ["ENCODER_DECODER", "LOSS_TERMS", "TOKENS", "Config", "make"]
-
 
 class Config(TextToTextConfig):
-    """Go on with the beginning of a text."""
+    """Continue the beginning of a text."""
 
     name: Literal["prefix_lm"] = "prefix_lm"
 
 
-def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> TextToText:
-    """The objective over a store; ``seq_len`` counts a segment and one end token.
+class PrefixLM(TextToText, config=Config):
+    """Segments of one document each; ``seq_len`` counts a segment and one end token."""
 
-    Raises:
-        ConfigError: The tokenizer has no padding token or no end token.
-    """
-    needed = specials(vocab, config.name, 0)
-    starts, ends = cut(store, seq_len - 1)
+    def __init__(
+        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+    ) -> None:
+        super().__init__(config, store, vocab, seed, size=seq_len - 1)
 
-    def known() -> dict[str, float]:  # a part has 1..n-1 tokens, and the end
-        mean = float((ends - starts).mean() / 2 + 1) if len(starts) else 0.0
+    def shape(self, ids: Ints, lengths: Ints, keys: Keys) -> Pair:
+        """Prefixes of 1..n-1 tokens, all equally likely, and the rest."""
+        prefix = 1 + below(fold(keys, stream("prefix")), lengths - 1)
+        is_prefix = np.asarray(real(prefix, ids.shape[1]))
+        is_rest = real(lengths, ids.shape[1]) & ~is_prefix
+        return Pair(compact(ids, is_prefix), compact(ids, is_rest))
+
+    def expected(self) -> dict[str, float]:
+        """Input and target have half of a segment each, and an end token."""
+        mean = float((self.ends - self.starts).mean() / 2 + 1) if len(self) else 0.0
         return {"mean_length": mean, "mean_target_length": mean}
-
-    return TextToText(store, starts, ends, needed, _shape, config.z_loss, key_of(seed), known)
-
-
-def _shape(ids: Ints, lengths: Ints, keys: Keys) -> Pair:
-    """Prefixes of 1..n-1 tokens, all equally likely."""
-    prefix = 1 + below(fold(keys, stream("prefix")), lengths - 1)
-    given = real(prefix, ids.shape[1])
-    return Pair(compact(ids, given), compact(ids, real(lengths, ids.shape[1]) & ~np.asarray(given)))

@@ -8,33 +8,24 @@ google-research/text-to-text-transfer-transformer, preprocessors.py (``span_corr
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from plmctl.arrays import Ints
+from plmctl.config.base import ObjectiveConfig
 from plmctl.examples.keys import Keys
 from plmctl.examples.noise import replace_runs, span_counts, span_lengths, span_noise
 from plmctl.examples.packing import CONCATENATED
 from plmctl.objectives._text_to_text import (
-    ENCODER_DECODER,
-    LOSS_TERMS,
     Pair,
     TextToText,
     TextToTextConfig,
-    cut,
-    key_of,
-    specials,
 )
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
     from plmctl.tokenization.load import Vocab
-
-__all__ = ["ENCODER_DECODER", "LOSS_TERMS", "TOKENS", "Config", "make"]
-
-TOKENS = ("pad", "eos", "sentinels")
 
 
 class Config(TextToTextConfig):
@@ -47,28 +38,43 @@ class Config(TextToTextConfig):
     """Mean tokens of a hidden span."""
 
 
-def make(config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> TextToText:
-    """The objective over a store; ``seq_len`` counts the input with sentinels and end token.
+class SpanCorruption(TextToText, config=Config):
+    """Segments of groups of documents; ``seq_len`` counts the input's sentinels and end token."""
 
-    Raises:
-        ConfigError: The tokenizer has no padding token, no end token, or too few sentinels.
-    """
-    lengths = span_lengths(seq_len, config.density, config.mean_span)
-    needed = specials(vocab, config.name, lengths.spans)
-    # A window of one token has no noise.
-    starts, ends = cut(store, lengths.raw, CONCATENATED)
-    shape = partial(_shape, config.density, config.mean_span, needed.sentinels)
+    TOKENS = ("pad", "eos", "sentinels")
 
-    def known() -> dict[str, float]:
-        noise, spans = span_counts(ends - starts, config.density, config.mean_span)
-        share, run = max((ends - starts).sum(), 1), max(spans.sum(), 1)
-        return {"noise_share": float(noise.sum() / share), "mean_run": float(noise.sum() / run)}
+    def __init__(
+        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+    ) -> None:
+        lengths = span_lengths(seq_len, config.density, config.mean_span)
+        super().__init__(
+            config,
+            store,
+            vocab,
+            seed,
+            size=lengths.raw,
+            group=CONCATENATED,
+            sentinels=lengths.spans,
+        )
+        self.config = config
 
-    return TextToText(store, starts, ends, needed, shape, config.z_loss, key_of(seed), known)
+    @classmethod
+    def targets_per_token(cls, config: ObjectiveConfig) -> float:
+        """Spans and their sentinels, per token that remains and sentinel."""
+        assert isinstance(config, Config)
+        spans = config.density / config.mean_span
+        return (config.density + spans) / (1 - config.density + spans)
 
+    def shape(self, ids: Ints, lengths: Ints, keys: Keys) -> Pair:
+        """The text with a sentinel per span, and each sentinel with its span."""
+        noise = span_noise(lengths, self.config.density, self.config.mean_span, keys)
+        return Pair(*replace_runs(ids, lengths, noise, self.specials.sentinels), noise)
 
-def _shape(
-    density: float, mean_span: float, sentinels: Ints, ids: Ints, lengths: Ints, keys: Keys
-) -> Pair:
-    noise = span_noise(lengths, density, mean_span, keys)
-    return Pair(*replace_runs(ids, lengths, noise, sentinels), noise)
+    def expected(self) -> dict[str, float]:
+        """The share of noise, and the mean length of its spans."""
+        lengths = self.ends - self.starts
+        noise, spans = span_counts(lengths, self.config.density, self.config.mean_span)
+        return {
+            "noise_share": float(noise.sum() / max(lengths.sum(), 1)),
+            "mean_run": float(noise.sum() / max(spans.sum(), 1)),
+        }

@@ -73,15 +73,14 @@ def fresh_model(config: PretrainConfig, vocab: Vocab) -> PreTrainedModel:
 
 def output_size(config: PretrainConfig, vocab: Vocab) -> int:
     """Ids that the network predicts: the tokenizer's, or fewer if the objective says so (bilm)."""
-    fewer: int | None = getattr(config.objective, "target_words", None)
-    return fewer or vocab.size
+    return get_objective(config.objective.name).num_outputs(config.objective, vocab.size)
 
 
 def start_from_teacher(config: PretrainConfig, model: PreTrainedModel) -> None:
     """Give a student the weights that its teacher starts it with, if the objective has one."""
-    if getattr(config.objective, "init", None) == "alternate":
-        family = get_family(config.model.family)
-        family.begin_as(model, config.objective.teacher)  # type: ignore[attr-defined]  # checked
+    teacher = get_objective(config.objective.name).teacher(config.objective)
+    if teacher is not None:
+        get_family(config.model.family).begin_as(model, teacher)
 
 
 # --- Continued pretraining: what differs from the folder that it starts from ---

@@ -77,10 +77,9 @@ def check_network(config: PretrainConfig) -> None:
         from plmctl.models.fast.layers import no_checkpointing
 
         raise no_checkpointing("ELMo")
-    check = getattr(get_objective(config.objective.name), "check", None)
-    if check is not None:
-        longest = max(phase.seq_len for phase in config.train.phases)
-        check(config.objective, config.tokenizer, outline, longest)
+    longest = max(phase.seq_len for phase in config.train.phases)
+    objective = get_objective(config.objective.name)
+    objective.check(config.objective, config.tokenizer, outline, longest)
 
 
 def check_lengths(config: PretrainConfig) -> None:
@@ -160,10 +159,15 @@ def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
     """
     family, objective = config.model.family, config.objective.name
     member, heads = get_objective(objective), get_family(family).HEADS
-    fitting = [name for name in registry.names("objectives") if family_fits(family, name)]
+    all_objectives = {name: get_objective(name) for name in registry.names("objectives")}
+    fitting = [
+        name
+        for name, one in all_objectives.items()
+        if family_fits(family, one.LOSS_TERMS, encoder_decoder=one.ENCODER_DECODER)
+    ]
     if objective not in fitting and set(member.LOSS_TERMS) <= set(heads):
         stacks = "an encoder and a decoder", "one stack of layers"
-        ours = getattr(member, "ENCODER_DECODER", False)
+        ours = member.ENCODER_DECODER
         raise ConfigError(
             f"objective.name: {objective} needs {stacks[not ours]}; "
             f"the family {family} has {stacks[ours]}",
@@ -175,8 +179,7 @@ def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
             f"the family {family} has {' and '.join(heads)}",
             f"objectives that fit it: {', '.join(fitting)}",
         )
-    needed = getattr(member, "TOKENS", ())
-    missing = [TOKEN_NAMES[name] for name in needed if getattr(vocab, name) in (None, ())]
+    missing = [TOKEN_NAMES[name] for name in member.TOKENS if getattr(vocab, name) in (None, ())]
     if missing:
         raise ConfigError(
             f"tokenizer: {config.tokenizer} has no {', '.join(missing)}, which the objective "
@@ -468,8 +471,9 @@ def failure_handling(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
     return {
         "save_every": config.checkpoint.every,
         "save_best": config.checkpoint.keep_best,
-        "background": config.checkpoint.background,
+        "async_save": config.checkpoint.background,
         "guard": Guard(**config.divergence.model_dump()),
-        # Without all processes nothing of a sharded network can be tried, or tried again.
-        "elastic": config.train.micro_batch_size == "auto" and config.launch.strategy == "ddp",
+        # One process alone cannot repeat a step of a sharded network.
+        "auto_micro_batch": config.train.micro_batch_size == "auto"
+        and config.launch.strategy == "ddp",
     }

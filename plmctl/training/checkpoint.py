@@ -1,7 +1,7 @@
 """Checkpoints: the state of a run in memory and on disk, each complete or absent.
 
-A checkpoint is written beside its place, flushed to disk, listed in a manifest of sizes and hashes,
-and renamed; a reader that finds the folder finds all of it. The manifest also records how much of
+A checkpoint is written to a temporary folder, flushed to disk, listed in a manifest of sizes and
+hashes, and renamed: the folder is complete or absent. The manifest also records how much of
 the run's ``metrics.jsonl`` belongs to the checkpoint. Weights and optimizer states are safetensors,
 everything else JSON: loading one runs no code. There is no random state in it, since every draw is
 keyed by the step.
@@ -45,11 +45,11 @@ _CARRIED = "carried.safetensors"
 
 @dataclass(frozen=True)
 class Trained:
-    """What a checkpoint holds: the unwrapped network, its optimizer, and what else there may be.
+    """The objects whose state a checkpoint saves; the network is unwrapped.
 
     Attributes:
-        scaler: Of fp16.
-        carried: The state of a recurrent network's rows between steps.
+        scaler: The gradient scaler of fp16.
+        carried: The recurrent state between steps.
     """
 
     network: nn.Module
@@ -60,13 +60,13 @@ class Trained:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All of a state at one step, in host memory.
+    """The whole state at one step, in host memory.
 
     Attributes:
         model: The weights, tied ones once.
         optimizer: ``<field>/<parameter>``.
-        carried: The rows' state of a recurrent network; None for others.
-        state: What is no tensor, ``step`` included.
+        carried: The recurrent state; None for other networks.
+        state: All that is not a tensor, ``step`` included.
     """
 
     model: dict[str, Tensor]
@@ -86,14 +86,14 @@ def snapshot(
     """The state after ``step`` updates; of a sharded network, called by all processes.
 
     Args:
-        trained: What is saved.
-        step: Updates that were made.
-        telemetry: What else is kept, as JSON has it.
-        copy: Share no memory with the network, so that training may go on. It costs a copy of the
-            weights and of the optimizer's state in host memory, 12 bytes a parameter with AdamW.
-            What lies on another device is copied anyway.
-        kept: Whether this process wants it, and does not only help others to theirs: if not, it
-            gets one without tensors.
+        trained: The objects to save.
+        step: Number of updates.
+        telemetry: More values to save, as JSON.
+        copy: Share no memory with the network, so that training can continue. It costs a copy of
+            the weights and of the optimizer's state in host memory, 12 bytes per parameter with
+            AdamW. Tensors on another device are copied anyway.
+        kept: Whether this process keeps the state. If not, it only takes part in gathering, and
+            the snapshot has no tensors.
     """
     parameters = dict(trained.network.named_parameters())  # tied ones once
     states = {
@@ -124,7 +124,7 @@ def write(folder: Path, state: Snapshot) -> None:
 
 
 def restore(folder: Path, trained: Trained) -> dict[str, Any]:
-    """Put a checkpoint's state into ``trained``, in place.
+    """Load a checkpoint's state into ``trained``, in place.
 
     Returns:
         The telemetry that was saved with it, ``step`` included.
@@ -135,7 +135,7 @@ def restore(folder: Path, trained: Trained) -> dict[str, Any]:
     load_weights(folder, trained.network)
     states = load_file(folder / "optimizer.safetensors")
     parameters = dict(trained.network.named_parameters())  # tied ones once
-    trained.optimizer.state.clear()  # a rollback finds a later state here
+    trained.optimizer.state.clear()  # at a rollback it has a later state
     groups = trained.optimizer.param_groups
     fused = {p for group in groups if group.get("fused") for p in group["params"]}
     for key, value in states.items():
@@ -155,13 +155,13 @@ def restore(folder: Path, trained: Trained) -> dict[str, Any]:
 
 
 def save_weights(folder: Path, network: nn.Module) -> None:
-    """Write a network's weights, tied ones once, where ``load_weights`` finds them."""
+    """Write a network's weights, tied ones once, for ``load_weights``."""
     weights = {n: p.detach().contiguous().cpu() for n, p in network.named_parameters()}
     save_file(weights, folder / "model.safetensors")
 
 
 def load_weights(folder: Path, network: nn.Module) -> None:
-    """Put a checkpoint's weights into a network, in place.
+    """Load a checkpoint's weights into a network, in place.
 
     Raises:
         PlmError: The checkpoint is of another network.
@@ -170,20 +170,20 @@ def load_weights(folder: Path, network: nn.Module) -> None:
     parameters = dict(network.named_parameters())  # tied ones once
     if weights.keys() != parameters.keys():
         odd = sorted(weights.keys() ^ parameters.keys())[0]
-        raise PlmError(f"{folder}: made by another network: {odd!r} is on one side only")
+        raise PlmError(f"{folder}: saved from another network: only one of the two has {odd!r}")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(cut_like(weights[name], parameter))
 
 
 def _in_host_memory(tensors: dict[str, Tensor], *, copy: bool, kept: bool) -> dict[str, Tensor]:
-    """Whole ones, brought together one at a time where processes have parts."""
-    found = {}
+    """Whole tensors; sharded ones are gathered one at a time."""
+    host = {}
     for name, tensor in tensors.items():
-        all_of_it = gathered(tensor)
+        whole = gathered(tensor)
         if kept:
-            found[name] = _host(all_of_it, copy=copy and all_of_it is tensor)
-    return found
+            host[name] = _host(whole, copy=copy and whole is tensor)
+    return host
 
 
 def _host(tensor: Tensor, *, copy: bool) -> Tensor:
@@ -206,12 +206,12 @@ _NAME = re.compile(r"step-\d+")
 
 @dataclass(frozen=True)
 class Retention:
-    """Which checkpoints stay.
+    """Which checkpoints are kept.
 
     Attributes:
-        newest: How many of the newest.
-        every: Those of steps that this divides; None: no others.
-        best: The one with the lowest validation loss.
+        newest: How many of the newest ones.
+        every: Also those whose step is a multiple of this; None: no others.
+        best: Also the one with the lowest validation loss.
     """
 
     newest: int
@@ -219,7 +219,7 @@ class Retention:
     best: bool = False
 
     def keeps(self, step: int, steps: list[int], best: int | None) -> bool:
-        """Whether a checkpoint stays.
+        """Whether a checkpoint is kept.
 
         Args:
             step: Its step.
@@ -236,27 +236,27 @@ class Checkpoints:
 
     Args:
         folder: ``<run>/checkpoints``.
-        retention: Which to keep; a number: so many of the newest.
+        retention: Which to keep; a number: how many of the newest ones.
     """
 
     def __init__(self, folder: Path, retention: Retention | int) -> None:
         self._folder = folder
         self._retention = Retention(retention) if isinstance(retention, int) else retention
-        self._faults: dict[Path, str | None] = {}  # what is known: a gigabyte is hashed once
+        self._faults: dict[Path, str | None] = {}  # so that a gigabyte is hashed once
 
     def save(self, step: int, trained: Trained, telemetry: Mapping[str, Any]) -> Path:
         """Write the state after ``step`` updates; as ``write``."""
         return self.write(snapshot(trained, step, telemetry))
 
     def write(self, state: Snapshot, journal: Mark | None = None) -> Path:
-        """Write a state; then drop checkpoints that need not be kept.
+        """Write a state; then delete checkpoints that retention does not keep.
 
         Args:
-            state: What is saved.
+            state: The state.
             journal: How much of ``metrics.jsonl`` belongs to it.
 
         Raises:
-            PlmError: The disk refused; no earlier checkpoint was touched.
+            PlmError: The disk failed; earlier checkpoints are unchanged.
         """
         target = self._folder / f"step-{state.state['step']:06d}"
         beside = self._folder / f".{target.name}.writing"
@@ -273,7 +273,7 @@ class Checkpoints:
             reason = getattr(error, "strerror", None) or error
             raise PlmError(
                 f"{target}: the checkpoint could not be written: {reason}",
-                "free some space and run the same command again: it goes on from the last one",
+                "free some space and run the same command again: it resumes from the last one",
             ) from error
         if replaced is not None:
             shutil.rmtree(replaced, ignore_errors=True)
@@ -284,10 +284,10 @@ class Checkpoints:
     def newest(
         self, wanted: Callable[[int], bool] = lambda step: True
     ) -> tuple[Path | None, list[str]]:
-        """The newest valid checkpoint, and what is wrong with newer ones, which are left alone.
+        """The newest valid checkpoint, and the faults of newer ones, which are not changed.
 
         Args:
-            wanted: Of steps; others are passed over.
+            wanted: Whether a step's checkpoint counts.
         """
         damaged: list[str] = []
         for folder in reversed(self._all()):
@@ -300,7 +300,7 @@ class Checkpoints:
         return None, damaged
 
     def tidy(self, step: int, best: tuple[float, int] | None) -> None:
-        """What a save that was killed has left undone: half-written folders, and retention.
+        """Finish a save that was killed: delete half-written folders, and apply retention.
 
         Args:
             step: Of the checkpoint that the run continues from.
@@ -310,7 +310,7 @@ class Checkpoints:
         self._drop(step, best)
 
     def abandon(self, after: int) -> None:
-        """Delete the valid checkpoints of steps after ``after``: the run goes another way there."""
+        """Delete the valid checkpoints after step ``after``: a rollback repeats these steps."""
         for folder in self._all():
             if _step(folder) > after and self._fault_of(folder) is None:
                 _remove(folder)
@@ -324,15 +324,15 @@ class Checkpoints:
         return self._faults[folder]
 
     def _sweep(self) -> None:
-        """Delete what saves that were killed have left; damaged checkpoints stay."""
+        """Delete the temporary folders of saves that were killed; damaged checkpoints stay."""
         for kind in ("writing", "replaced-*", "dropped"):
             for left in self._folder.glob(f".step-*.{kind}"):
                 shutil.rmtree(left, ignore_errors=True)
 
     def _make_room(self, target: Path) -> Path | None:
-        """Move away what is there of the same step; where to, if it need not be kept.
+        """Rename a checkpoint of the same step; return its new place if it can be deleted.
 
-        A damaged one stays: somebody may look into it.
+        A damaged one is kept for inspection.
         """
         if not target.exists():
             return None
@@ -344,12 +344,12 @@ class Checkpoints:
         return None if damaged else aside
 
     def _drop(self, saved: int, best: tuple[float, int] | None) -> None:
-        """Delete what need not be kept of the valid ones up to the one just saved."""
+        """Apply retention to the valid checkpoints up to the one just saved."""
         folders = [folder for folder in self._all() if _step(folder) <= saved]
         valid = {_step(folder): folder for folder in folders if self._fault_of(folder) is None}
         for step, folder in valid.items():
             if not self._retention.keeps(step, list(valid), best[1] if best else None):
-                with suppress(OSError):  # one too many is no reason to stop
+                with suppress(OSError):  # a checkpoint too many does not stop the run
                     _remove(folder)
 
 
@@ -358,18 +358,18 @@ def _step(folder: Path) -> int:
 
 
 def valid(folder: Path) -> list[Path]:
-    """The checkpoints in a folder that are whole, oldest first."""
+    """The valid checkpoints in a folder, oldest first."""
     return [path for path in _found(folder) if _fault(path) is None]
 
 
 def journal_of(folder: Path) -> Mark | None:
-    """What a valid checkpoint recorded of ``metrics.jsonl``; None: it is of an older version."""
+    """The part of ``metrics.jsonl`` that belongs to a valid checkpoint; None: an older version."""
     entry = json.loads((folder / MANIFEST).read_text()).get(_JOURNAL)
     return None if entry is None else Mark(**entry)
 
 
 def _found(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, whole or not, oldest first."""
+    """The checkpoints in a folder, valid or not, oldest first."""
     return sorted((p for p in folder.glob("step-*") if _NAME.fullmatch(p.name)), key=_step)
 
 
@@ -389,12 +389,12 @@ def _seal(folder: Path, journal: Mark | None) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Delete a checkpoint; one that is half gone must not look like a damaged one."""
+    """Delete a checkpoint; if this is interrupted, it must not look damaged."""
     shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.dropped")))
 
 
 def _fault(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
+    """The fault of a checkpoint; None: it is valid."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
     except (OSError, ValueError):
@@ -415,7 +415,7 @@ def _fault(folder: Path) -> str | None:
 
 
 def _is_entry(item: tuple[str, Any]) -> bool:
-    """Whether this is what a manifest says of one file."""
+    """Whether this is a manifest's entry of one file."""
     name, entry = item
     fields = {"size": int, "sha256": str} | ({"lines": int} if name == _JOURNAL else {})
     return (
@@ -430,29 +430,28 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# --- Saving: at once, or while training continues ---
+# --- Saving, while training waits or continues ---
 
 
 class Saver:
     """Writes the checkpoints of a run, in the main process.
 
-    In the background the loop stands still only while the state is copied in memory; a thread
-    writes, hashes and flushes the copy, which needs no lock of Python's for all but milliseconds.
-    One save is under way at a time: a second waits for it. What goes wrong with it is raised by the
-    next call, and leaves the earlier checkpoints as they are. Open it as a context: leaving it
-    waits for the save, except where a second Ctrl-C says that nobody wants to wait.
+    An asynchronous save blocks the loop only while the state is copied in memory; a thread writes,
+    hashes and flushes the copy, and holds Python's lock for milliseconds only. There is one save at
+    a time: a second one waits for it. The next call raises its error; earlier checkpoints stay.
+    Leaving the context waits for the save, except after a second Ctrl-C.
 
     Args:
         checkpoints: Of the run.
-        journal: Flushed before every checkpoint, and told of it after.
-        background: Whether to go on while a checkpoint is written.
-        writes: Whether this is the process that does; others help it to a sharded state.
+        journal: Flushed before every checkpoint; it logs the save.
+        async_save: Whether training continues while a checkpoint is written.
+        writes: Whether this process writes; others take part in gathering a sharded state.
     """
 
     def __init__(
-        self, checkpoints: Checkpoints, journal: Journal, *, background: bool, writes: bool = True
+        self, checkpoints: Checkpoints, journal: Journal, *, async_save: bool, writes: bool = True
     ) -> None:
-        self._checkpoints, self._journal, self._background = checkpoints, journal, background
+        self._checkpoints, self._journal, self._async_save = checkpoints, journal, async_save
         self._writes = writes
         self._thread: Thread | None = None
         self._failure: BaseException | None = None
@@ -473,44 +472,44 @@ class Saver:
         except PlmError as error:
             if kind is None:
                 raise
-            self._journal.warn(str(error))  # what went wrong first is what is raised
+            self._journal.warn(str(error))  # the first error is raised
 
     def save(self, step: int, trained: Trained, telemetry: Mapping[str, Any]) -> None:
         """Write the state after ``step`` updates.
 
-        Called by the main process; by all of them where the network is sharded.
+        Called by the main process; if the network is sharded, by all of them.
 
         Raises:
-            PlmError: The disk refused this one, or the one before it.
+            PlmError: The disk failed, for this save or the one before it.
         """
         self.wait()
         if not self._writes:
             snapshot(trained, step, telemetry, kept=False)
             return
-        mark = self._journal.mark()  # of now: lines that follow a copy belong to a later state
+        mark = self._journal.mark()  # now: later lines belong to a later state
         try:
-            state = snapshot(trained, step, telemetry, copy=self._background)
+            state = snapshot(trained, step, telemetry, copy=self._async_save)
         except (RuntimeError, MemoryError) as error:
-            again = self._background and not is_sharded(trained.network)  # others have gone on
+            again = self._async_save and not is_sharded(trained.network)  # others do not wait
             if not (again and is_out_of_memory(error)):
                 raise
-            self._journal.warn(f"step {step}: no memory for a copy of the state; saved at once")
+            self._journal.warn(f"step {step}: no memory to save in the background; saved at once")
             self._write(snapshot(trained, step, telemetry), mark)
             return
-        if not self._background:
+        if not self._async_save:
             self._write(state, mark)
             return
-        # A daemon: Ctrl-C twice must not wait at the interpreter's end.
+        # A daemon, so that the interpreter does not wait for it after a second Ctrl-C.
         self._thread = Thread(target=self._try, args=(state, mark), daemon=True)
         self._thread.start()
 
     def look(self) -> None:
-        """Raise what went wrong with a save that is over; wait for none."""
+        """Raise the error of a finished save, if any; do not wait."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
     def wait(self) -> None:
-        """Until no save is under way.
+        """Wait until no save is running.
 
         Raises:
             PlmError: It could not be written.
@@ -525,7 +524,7 @@ class Saver:
     def _try(self, state: Snapshot, mark: Mark) -> None:
         try:
             self._write(state, mark)
-        except BaseException as failure:  # whatever it is, the loop's thread raises it
+        except BaseException as failure:  # the loop's thread raises it
             self._failure = failure
 
     def _write(self, state: Snapshot, mark: Mark) -> None:
@@ -539,15 +538,15 @@ class Saver:
 
 @dataclass(frozen=True)
 class Watch:
-    """What a run is judged by at its validations; its state is in ``Progress``.
+    """The metric that decides which weights are the best; its state is in ``Progress``.
 
-    The same scores give the same decisions, so a resumed run stops where an uninterrupted one does.
+    The same scores give the same decisions: a resumed run stops where an uninterrupted one does.
 
     Attributes:
         metric: The key of a score.
-        larger: Whether more of it is better.
-        patience: Validations without a better score after which the run ends; None: it goes on.
-        folder: Where the best weights are kept; None: they are not.
+        larger: Whether larger is better.
+        patience: Validations without a better score after which the run ends; None: never.
+        folder: Where the best weights are saved; None: they are not.
     """
 
     metric: str
@@ -559,12 +558,12 @@ class Watch:
         """The progress after a validation; the first of equal scores is the best.
 
         Raises:
-            ConfigError: There is no such score.
+            ConfigError: Validation has no such metric.
         """
         if self.metric not in scores:
             raise ConfigError(
-                f"train.metric: no figure {self.metric.removeprefix('valid/')!r} here",
-                f"there are: {', '.join(key.removeprefix('valid/') for key in scores)}",
+                f"train.metric: validation has no metric {self.metric.removeprefix('valid/')!r}",
+                f"choose one of: {', '.join(key.removeprefix('valid/') for key in scores)}",
             )
         score = float(scores[self.metric])
         best = progress.judged
@@ -573,14 +572,14 @@ class Watch:
         return replace(progress, waited=progress.waited + 1)
 
     def over(self, progress: Progress) -> bool:
-        """Whether the patience is at its end."""
+        """Whether the patience is used up."""
         return self.patience is not None and progress.waited >= self.patience
 
     def keep(self, network: nn.Module, step: int) -> None:
-        """Put weights that are the best so far in the place of earlier ones.
+        """Replace the best weights so far by these.
 
-        A run that is killed between this and the next checkpoint comes to the same step again, and
-        writes the same weights again.
+        A run that is killed before the next checkpoint repeats this step and writes the same
+        weights again.
         """
         if self.folder is None:
             return
@@ -594,6 +593,6 @@ class Watch:
 
 
 def take_best(folder: Path, network: nn.Module) -> int:
-    """Put the best weights into a network; the step that they are of."""
+    """Load the best weights into a network; returns their step."""
     load_weights(folder, network)
     return int(json.loads((folder / "state.json").read_text())["step"])

@@ -1,12 +1,12 @@
-"""From step numbers to batches: which examples are in a step, and how they reach the loop.
+"""From step numbers to batches: which examples a step has, and how they reach the loop.
 
 Which examples are in a step is a pure function of (seed, step), on any number of processes. The
 batch size counts sequences over all devices and micro-batches. Sample number n of a run belongs to
-epoch n // size; within an epoch the order is a keyed permutation. A process takes its part of each
-step's samples and cuts it into micro-batches; neither changes which examples a step has.
+epoch n // size; within an epoch the order is a keyed permutation. Each process takes its share of
+a step's samples and cuts it into micro-batches; neither changes which examples a step has.
 
-``Slicing`` and ``Phase`` say how steps are cut up, ``StepBatches`` gives the batches of any step,
-and the loop takes them from a ``Feed``.
+``Slicing`` and ``Phase`` define how steps are cut up, ``StepBatches`` makes the batches of a step,
+and the loop takes them from a ``StepLoader``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 from plmctl.errors import ConfigError, PlmError
 from plmctl.examples.inspection import Example, Tallies, merge, tally
 from plmctl.examples.keys import fold, permute, stream
-from plmctl.models.base import Examples
+from plmctl.models.base import Examples, StoreExamples
 from plmctl.models.batch import Batch, Rows
 from plmctl.models.network import Network
 from plmctl.training.journal import Progress
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-# Tokens that a forward takes at once when `micro_batch_size` is auto: enough to fill the device.
+# Tokens per forward if `micro_batch_size` is auto: enough to keep the device busy.
 _AUTO_TOKENS = {"cpu": 8_192, "cuda": 65_536, "mps": 16_384}
 
 _SCORED_ROWS = 32
-"""Streams that a text is scored in, whatever the micro-batches, so that these change no figure."""
+"""Streams for scoring a text, so that the size of micro-batches changes no metric."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Slicing:
     """How the samples of a step are cut up.
 
     Attributes:
-        batch_size: Samples a step, when it has grown to its full size.
-        micro_batch_size: Samples a forward, at most.
+        batch_size: Samples per step, at its full size.
+        micro_batch_size: Samples per forward, at most.
         rank: Of this process.
-        world: Processes.
+        world: Number of processes.
         growth: Samples of each step while the batch grows; None: always ``batch_size``.
-        lengths: [N] of each sample, where those of a step are to be alike; not with ``growth``.
-        width: Of rows, where batches are to have few shapes (``shapes.fixed``); None: as they come.
+        lengths: [N] of each sample, to group similar lengths in a step; not with ``growth``.
+        width: Padded length of rows, for few shapes (``shapes.fixed``); None: as they are.
     """
 
     batch_size: int
@@ -91,30 +91,30 @@ class Slicing:
         return np.array_split(share, pieces, axis=-1)
 
     def shaped(self, batch: Batch) -> Batch:
-        """A micro-batch as the network is to have it."""
+        """A micro-batch, padded to one of few shapes if ``width`` is set."""
         return batch if self.width is None else fixed(batch, self.width)
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps that share a sequence length."""
+    """Steps with the same sequence length."""
 
     examples: Examples
     steps: int
     slicing: Slicing
 
 
-def auto_micro_batch(asked: int | str, rows: int, seq_len: int, device: str) -> int:
-    """Rows in a forward: what was asked for, or as many as keep the device busy.
+def auto_micro_batch(configured: int | str, rows: int, seq_len: int, device: str) -> int:
+    """Rows per forward: the configured number, or as many as keep the device busy.
 
     Args:
-        asked: A number, or "auto".
+        configured: A number, or "auto".
         rows: This process's rows in a step.
         seq_len: Length of a row.
         device: "cpu", "cuda" or "mps".
     """
-    if isinstance(asked, int):
-        return min(asked, rows)
+    if isinstance(configured, int):
+        return min(configured, rows)
     return max(1, min(rows, _AUTO_TOKENS[device] // seq_len))
 
 
@@ -144,26 +144,26 @@ def _examples(numbers: Ints, size: int, seed: int) -> Ints:
 
 
 def windows_of(step: int, size: int, batch_size: int) -> Ints:
-    """The examples of a step whose rows are streams: row r reads the r-th part of the epoch.
+    """The examples of a step with stateful rows: row r reads the r-th part of the epoch.
 
     Args:
         step: Step number within the phase, from 0.
-        size: Windows in an epoch; those that give no whole step are left out.
+        size: Windows in an epoch; the last ones are dropped if they do not fill a step.
         batch_size: Rows, at most ``size``.
 
     Returns:
         [2, batch_size]: epochs and sample numbers.
     """
-    each = size // batch_size
+    steps = size // batch_size
     rows = np.arange(batch_size)
-    return np.stack([np.full_like(rows, step // each), rows * each + step % each])
+    return np.stack([np.full_like(rows, step // steps), rows * steps + step % steps])
 
 
-# --- Steps whose samples are of about one length: less padding ---
+# --- Steps of samples of similar length: less padding ---
 #
 # An epoch is shuffled and cut into windows of several steps. The samples of a window are sorted by
-# length and dealt out to its steps, whose order is shuffled. So a step's samples are alike in
-# length, which samples share a step changes from epoch to epoch, and every epoch has every sample
+# length and distributed to its steps, whose order is shuffled. So a step's samples have similar
+# lengths, which samples share a step changes from epoch to epoch, and every epoch has every sample
 # once.
 
 
@@ -171,11 +171,11 @@ _WINDOW = 50
 """Steps of a window, at most: more would save little padding and cost more sorting."""
 
 _WINDOWS = 4
-"""Windows of an epoch, at least, so that an epoch's steps are not the same ones in every epoch."""
+"""Windows of an epoch, at least, so that the steps differ from epoch to epoch."""
 
 
 def grouped(step: int, lengths: Ints, batch_size: int, seed: int) -> Ints:
-    """The examples of a step, alike in length.
+    """The examples of a step, of similar length.
 
     The cost is that of shuffling and sorting one window (50 steps), at any step.
 
@@ -194,7 +194,7 @@ def grouped(step: int, lengths: Ints, batch_size: int, seed: int) -> Ints:
 
 
 def _of_epoch(step: int, epoch: int, lengths: Ints, batch_size: int, seed: int) -> Ints:
-    """What a step takes of one epoch; a step at the end of an epoch takes a part of two."""
+    """The examples of a step from one epoch; a step at the end of an epoch has two."""
     size = len(lengths)
     start, end = epoch * size, (epoch + 1) * size
     width = max(1, min(_WINDOW, size // (batch_size * _WINDOWS)))
@@ -206,7 +206,7 @@ def _of_epoch(step: int, epoch: int, lengths: Ints, batch_size: int, seed: int) 
     shares = np.minimum(high, (steps + 1) * batch_size) - np.maximum(low, steps * batch_size)
     samples = permute(np.arange(low, high) - start, size, fold(seed, stream("order"), epoch))
     samples = samples[np.argsort(lengths[samples], kind="stable")]
-    # Which step takes the shortest samples, and so on: a shuffle of the steps.
+    # Shuffle the steps: the first one in this order takes the shortest samples, and so on.
     key = fold(seed, stream("windows"), epoch, window)
     turns = permute(np.arange(len(steps)), len(steps), key)
     place = int(np.flatnonzero(steps[turns] == step)[0])
@@ -217,11 +217,10 @@ def _of_epoch(step: int, epoch: int, lengths: Ints, batch_size: int, seed: int) 
 
 # --- Mixtures of several corpora, each with a share of the samples ---
 #
-# GPT-3, section 2.2. A corpus with a large share and little text is seen several times while
-# another is not yet seen once. An epoch of the mixture has as many samples as all corpora together,
-# and exactly its share of them, to one sample, comes from each. Which corpus a sample comes from,
-# and which of its samples it is, are functions of the epoch and the sample number: there is no
-# state to save.
+# GPT-3, section 2.2. A small corpus with a large weight is seen several times before a large one is
+# seen once. An epoch of the mixture has as many samples as all corpora together; each corpus has
+# its share of them, to within one sample. The corpus of a sample and the number within it are
+# functions of the epoch and the sample number: there is no state to save.
 
 
 def exact_shares(weights: Sequence[float], total: int) -> Ints:
@@ -242,18 +241,18 @@ def exact_shares(weights: Sequence[float], total: int) -> Ints:
 
 
 @dataclass(frozen=True)
-class Mixture(Examples):
-    """Steps of several corpora as one ``Step``; the loader never mixes two of them in a batch.
+class Mixture(StoreExamples):
+    """Examples of several corpora; the loader never mixes two of them in a batch.
 
     Attributes:
         names: Of the corpora.
-        steps: One objective over each corpus.
+        parts: The examples of each corpus.
         counts: [S] samples of each in an epoch of the mixture.
-        seed: Decides which samples of an epoch are whose, and the order within each corpus.
+        seed: Decides the corpus of each sample, and the order within each corpus.
     """
 
     names: tuple[str, ...]
-    steps: tuple[Examples, ...]
+    parts: tuple[StoreExamples, ...]
     counts: Ints
     seed: int
     _bounds: Ints = field(init=False, repr=False)
@@ -261,24 +260,24 @@ class Mixture(Examples):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_bounds", np.concatenate([[0], np.cumsum(self.counts)]))
-        object.__setattr__(self, "_sizes", np.array([len(one) for one in self.steps]))
+        object.__setattr__(self, "_sizes", np.array([len(one) for one in self.parts]))
 
     @property
     def loss_terms(self) -> tuple[str, ...]:
         """Names of the loss terms, the same for all corpora."""
-        return self.steps[0].loss_terms
+        return self.parts[0].loss_terms
 
     @property
     def weights(self) -> Mapping[str, float]:
         """The weight of the mean of each loss term in the loss."""
-        return self.steps[0].weights
+        return self.parts[0].weights
 
     def __len__(self) -> int:
         """Samples in an epoch of the mixture."""
         return int(self._bounds[-1])
 
     def locate(self, epochs: Ints, samples: Ints) -> tuple[Ints, Ints, Ints]:
-        """Where samples of the mixture come from.
+        """The origin of samples of the mixture.
 
         Args:
             epochs: [N] of the mixture.
@@ -312,34 +311,34 @@ class Mixture(Examples):
         """The examples [B] named by ``epochs`` and ``samples``, all of one corpus.
 
         Raises:
-            ValueError: They are of several: rows of different objects have no common width.
+            ValueError: They are of several, whose rows may have different lengths.
         """
         source, within, numbers = self.locate(epochs, samples)
         if (source != source[0]).any():
             raise ValueError("a batch of several corpora: split it first")
-        return self.steps[int(source[0])].collate(within, numbers)
+        return self.parts[int(source[0])].collate(within, numbers)
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The loss of each part, summed over the batch's targets."""
-        return self.steps[0].loss(network, batch)
+        """The loss of each loss term, summed over the batch's targets."""
+        return self.parts[0].loss(network, batch)
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """As ``loss``, with the right first guesses."""
-        return self.steps[0].score(network, batch)
+        """As ``loss``, with the number of correct predictions."""
+        return self.parts[0].score(network, batch)
 
     def tally(self, epochs: Ints, samples: Ints) -> Tallies:
         """Statistics of the examples, and the share of each corpus (``share_NAME``)."""
         source, within, numbers = self.locate(epochs, samples)
         shares = {f"share_{name}": tally(source == at) for at, name in enumerate(self.names)}
-        parts = [
-            self._shown(at).tally(within[source == at], numbers[source == at])
+        tallies = [
+            self.parts[at].tally(within[source == at], numbers[source == at])
             for at in np.unique(source)
         ]
-        return merge([*parts, shares])
+        return merge([*tallies, shares])
 
     def expected(self) -> dict[str, float]:
-        """The shares, and what comes to the same in every corpus."""
-        first, *others = (self._shown(at).expected() for at in range(len(self.steps)))
+        """The shares, and the statistics that are expected to be equal in all corpora."""
+        first, *others = (part.expected() for part in self.parts)
         same = {n: value for n, value in first.items() if all(o.get(n) == value for o in others)}
         shares = self.counts / len(self)
         return same | {f"share_{n}": float(s) for n, s in zip(self.names, shares, strict=True)}
@@ -349,36 +348,33 @@ class Mixture(Examples):
         source, within, number = (
             int(found[0]) for found in self.locate(np.array([epoch]), np.array([sample]))
         )
-        shown: Example = self._shown(source).example(within, number)
-        return Example(shown.rows, f"{shown.note} [{self.names[source]}]".strip())
-
-    def _shown(self, source: int) -> Any:
-        """An objective as ``plmctl preview`` has it: more than a ``Step``."""
-        return self.steps[source]
+        example = self.parts[source].example(within, number)
+        return Example(example.rows, f"{example.note} [{self.names[source]}]".strip())
 
 
 def mixture(
-    names: Sequence[str], steps: Sequence[Examples], weights: Sequence[float], seed: int
+    names: Sequence[str], parts: Sequence[StoreExamples], weights: Sequence[float], seed: int
 ) -> Mixture:
-    """Steps of several corpora with their weights.
+    """The mixture of several corpora with their weights.
 
     Raises:
-        ConfigError: A weight so small that an epoch has no sample of its corpus, or rows that go on
-            from step to step, which a change of corpus would cut off.
+        ConfigError: A weight so small that an epoch has no sample of its corpus, or stateful rows,
+            which continue from step to step and which a change of corpus would cut off.
     """
-    if any(one.streamed for one in steps):
+    if any(part.streamed for part in parts):
         raise ConfigError(
-            "data.mixture: the rows of this objective are streams that go on from step to step",
+            "data.mixture is not supported for this objective: its rows are streams that continue "
+            "from step to step",
             "use data.train",
         )
-    counts = exact_shares(weights, sum(len(step) for step in steps))
+    counts = exact_shares(weights, sum(len(part) for part in parts))
     for name, count in zip(names, counts, strict=True):
         if not count:
             raise ConfigError(
-                f"data.mixture: the weight of {name} is less than one sample of all the text",
-                "raise it, or leave the source out",
+                f"data.mixture: the weight of {name} is less than one sample per epoch",
+                "increase the weight, or remove the source",
             )
-    return Mixture(tuple(names), tuple(steps), counts, seed)
+    return Mixture(tuple(names), tuple(parts), counts, seed)
 
 
 # --- The batches of a step ---
@@ -391,7 +387,7 @@ class StepBatches(Dataset[list[Batch]]):
         examples: Makes the batches.
         slicing: How a step is cut up.
         seed: Decides the order of every epoch.
-        shift: Samples that are passed over, because of a rollback: the data begins after them.
+        shift: Samples that rollbacks skipped: the data starts after them.
     """
 
     def __init__(self, examples: Examples, slicing: Slicing, seed: int, shift: int = 0) -> None:
@@ -422,14 +418,14 @@ class StepBatches(Dataset[list[Batch]]):
 
 
 def _collate(examples: Examples, pieces: list[Ints]) -> Iterator[Batch]:
-    """The batches of micro-batches [2, N]; those of a mixture are cut where the source changes."""
+    """The batches of examples [2, N]; those of a mixture are cut where the corpus changes."""
     for piece in pieces:
         for part in examples.split(piece) if isinstance(examples, Mixture) else [piece]:
             yield examples.collate(*part)
 
 
 def _rows(source: Examples, slicing: Slicing, examples: Ints, window: int) -> Iterator[Batch]:
-    """This process's micro-batches of a window of streams, each with the rows that it has."""
+    """This process's micro-batches of a window of streams, each with its rows' numbers."""
     total = examples.shape[-1]
     numbered = np.concatenate([examples, np.arange(total)[None]])
     for epochs, samples, rows in slicing.mine(numbered):
@@ -443,8 +439,8 @@ def scoring_batches(
 ) -> Iterator[Batch]:
     """This process's part of the first ``limit`` samples of epoch 0, each once.
 
-    A process may get nothing when there are fewer samples than processes. Streams are cut into
-    equal rows, so that the last few samples may be left out.
+    If there are fewer samples than processes, some processes get none. Streams are cut into equal
+    rows, so that the last few samples may be dropped.
     """
     samples = np.arange(len(examples) if limit is None else min(limit, len(examples)))
     if examples.streamed:
@@ -457,17 +453,17 @@ def scoring_batches(
             yield from _collate(examples, [share])
 
 
-# --- Worker processes that make batches ahead ---
+# --- Worker processes that prepare batches ---
 
 
 def training_batches(
     batches: StepBatches, first: int, last: int, *, workers: int, pin: bool
 ) -> Generator[list[Batch], None, None]:
-    """The steps [first, last) in order, made ahead by worker processes when there are any.
+    """The steps [first, last) in order, prepared by worker processes if there are any.
 
     Raises:
-        PlmError: A worker died, or cannot be started. To be used within ``reporting_dead_workers``,
-            since PyTorch may raise in whatever the caller does when one dies.
+        PlmError: A worker died, or cannot be started. Use it within ``reporting_dead_workers``:
+            when a worker dies, PyTorch may raise anywhere in the caller.
     """
     loader = DataLoader(
         batches,
@@ -483,12 +479,12 @@ def training_batches(
         return
     try:
         made = iter(loader)
-    except OSError as error:  # no process, no file, no memory left
+    except OSError as error:  # no processes, files or memory left
         raise _no_worker(error) from error
     try:
         while True:
             try:
-                # Of a worker that dies in the middle of a message the rest would be waited for.
+                # If a worker died within a message, PyTorch would wait for the rest of it.
                 if not all(worker.is_alive() for worker in _processes(made)):
                     raise _dead_worker(_exit_codes(made))
                 step = next(made, None)
@@ -506,7 +502,7 @@ def training_batches(
 
 @contextmanager
 def reporting_dead_workers() -> Iterator[None]:
-    """Turn the error by which PyTorch reports a dead worker, wherever it is raised, into ours.
+    """Turn PyTorch's error for a dead worker, wherever it is raised, into a ``PlmError``.
 
     Raises:
         PlmError: A worker died.
@@ -522,7 +518,7 @@ def reporting_dead_workers() -> Iterator[None]:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An error, and those that it was raised from or after."""
+    """An error and its causes."""
     found: list[BaseException] = []
     step: BaseException | None = error
     while step is not None and step not in found:
@@ -531,20 +527,20 @@ def _chain(error: BaseException) -> list[BaseException]:
     return found
 
 
-# How PyTorch's message of a dead worker begins. That of an error in a worker's own code is another:
+# The start of PyTorch's message for a dead worker. An error in a worker's code has another message:
 # "Caught IndexError in DataLoader worker process 0."
 _DIED = re.compile(r"DataLoader worker \(pid")
 
 _CAUGHT = "in DataLoader worker process"
 
-_GRACE = 5.0  # seconds in which a worker whose connection broke is known to be dead
+_GRACE = 5.0  # seconds until a worker whose connection broke is known to be dead
 
 
 def _reported(error: Exception, made: Any) -> PlmError | None:
-    """What to report for an error while waiting for a step; None: it is no matter of workers.
+    """The error to report for one raised while waiting for a step; None: workers did not cause it.
 
-    What a worker's death looks like depends on the moment: its socket is gone, or closed in the
-    middle of an answer, and then it may not be known to be dead yet.
+    A worker's death shows in several ways: its socket is gone, or closed within a message, and then
+    it may not be known to be dead yet.
     """
     text = str(error)
     if isinstance(error, MemoryError):
@@ -559,13 +555,13 @@ def _reported(error: Exception, made: Any) -> PlmError | None:
 
 
 def _dead_worker(exit_codes: list[int]) -> PlmError:
-    hint = "compute.workers=0 makes batches without such processes"
+    hint = "compute.workers=0 prepares batches without worker processes"
     what, do = "perhaps because memory ran out", ""
-    if -signal.SIGBUS in exit_codes:  # as it happens in containers, which have 64 MB of it
+    if -signal.SIGBUS in exit_codes:  # happens in containers, which have 64 MB of it
         what = "because the shared memory (/dev/shm) is full"
         do = "enlarge it (docker run --shm-size=8g), and "
     return PlmError(
-        f"a process that makes batches died, {what}",
+        f"a worker process that prepares batches died, {what}",
         f"{do}run the same command again: it resumes from the last checkpoint; {hint}",
     )
 
@@ -573,9 +569,9 @@ def _dead_worker(exit_codes: list[int]) -> PlmError:
 def _no_worker(error: Exception) -> PlmError:
     what = error.strerror if isinstance(error, OSError) else "Too many open files"
     return PlmError(
-        f"the processes that make batches cannot be started or reached: {what}",
+        f"the worker processes that prepare batches cannot be started or reached: {what}",
         "raise the limit (ulimit -n for files, ulimit -u for processes) and run the same command "
-        "again; compute.workers=0 makes batches without such processes",
+        "again; compute.workers=0 prepares batches without worker processes",
     )
 
 
@@ -590,31 +586,31 @@ def _exit_codes(made: Any) -> list[int]:
 
 
 def _end(made: Any) -> None:
-    """End the workers: at the program's end they would be sent SIGTERM, which they ignore."""
+    """End the workers: they ignore the SIGTERM that the program's end would send."""
     try:
         made._shutdown_workers()
     finally:
         for worker in _processes(made):
-            if worker.is_alive():  # it waits for what another one held when it died
+            if worker.is_alive():  # it waits for a lock of a dead worker
                 worker.kill()
 
 
 def _ignore_signals(worker: int) -> None:
-    """In a process that makes batches: the loop decides when to stop, and Ctrl-C reaches all."""
+    """In a worker process: the loop decides when to stop, but Ctrl-C reaches all processes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
 
 
-# --- What the loop reads from ---
+# --- The loader of the loop ---
 
 
-_MUCH_WAITING = 0.05  # share of the time: above it a word about it is worth while
+_MUCH_WAITING = 0.05  # share of the time, above which the loop gives advice
 
 Taken = tuple[int, Phase, list[Batch]]
 
 
-class Feed:
-    """What the loop reads from.
+class StepLoader:
+    """The micro-batches of each step, in order; after a rollback or with other sizes too.
 
     Args:
         plan: The steps.
@@ -629,10 +625,10 @@ class Feed:
         self._steps = self._from(Progress(step=plan.steps))
         self._at: tuple[object, ...] | None = None
         self.seconds = 0.0
-        self._figures, self._advised = 0, False
+        self._measurements, self._advised = 0, False
 
-    def take(self, progress: Progress) -> Taken:
-        """The number of the phase, the phase, and this process's micro-batches of the next step."""
+    def next_step(self, progress: Progress) -> Taken:
+        """The next step: number of the phase, phase, and this process's micro-batches."""
         began, at = time.perf_counter(), (progress.step, progress.shift, progress.micro)
         if self._at != at:  # the first step, or after a rollback or a change of micro-batches
             self._steps.close()
@@ -643,11 +639,11 @@ class Feed:
         return taken
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """End the processes that make batches with the block, and report it if one of them died.
+    def closing_workers(self) -> Iterator[None]:
+        """End the worker processes with the block, and report a dead one.
 
         Raises:
-            PlmError: One died.
+            PlmError: A worker died.
         """
         with reporting_dead_workers():
             try:
@@ -661,22 +657,22 @@ class Feed:
         return self._source(number, phase, progress).examples(within)
 
     def advise(self, wait: float, warn: Callable[[str], None]) -> None:
-        """Say once what to do where the loop waits for its data.
+        """Warn once if the loop waits for its data.
 
-        The first figure counts for nothing: it has the start of the processes in it.
+        The first measurement is ignored: it includes the start of the processes.
 
         Args:
-            wait: Share of the time since the last log line that the loop has waited.
-            warn: Says it.
+            wait: Share of the time since the last log line that the loop waited.
+            warn: Called with the message.
         """
-        if self._figures and wait > _MUCH_WAITING and not self._advised:
+        if self._measurements and wait > _MUCH_WAITING and not self._advised:
             workers = self._plan.workers
             warn(
-                f"{100 * wait:.0f} % of the time goes into waiting for batches; "
-                f"compute.workers={2 * workers or 2} makes more of them ahead (now: {workers})"
+                f"{100 * wait:.0f} % of the time is spent waiting for batches; "
+                f"compute.workers={2 * workers or 2} prepares more of them (now: {workers})"
             )
             self._advised = True
-        self._figures += 1
+        self._measurements += 1
 
     def _from(self, progress: Progress) -> Generator[Taken, None, None]:
         for number, phase, first in self._plan.remaining(progress.step):
@@ -697,20 +693,20 @@ class Feed:
         )
 
 
-# --- Hashes of a step's examples: equal if they are the same ones in the same order ---
+# --- Hashes of a step's examples: equal if the examples and their order are ---
 
 
 def step_digests(plan: Plan, steps: int, *, world: int, micro: int) -> Iterator[str]:
     """A hash of each of the first steps: every input and target of every example, in order.
 
-    Each process's share is taken as the loader takes it; each example of it is made alone, so that
-    padding, which goes by the longest of a micro-batch, has no part in the hash.
+    Each process's share is cut as the loader cuts it; each example is a batch of one, so that the
+    hash does not depend on padding.
 
     Args:
         plan: The steps, cut up in any way.
-        steps: How many.
-        world: Processes to share them.
-        micro: Examples a micro-batch.
+        steps: Number of steps.
+        world: Number of processes.
+        micro: Examples per micro-batch.
     """
     for number, phase, first in plan.remaining(0):
         seed = int(fold(plan.seed, number))

@@ -1,9 +1,9 @@
-"""Several processes: sums over all of them, and weights of which each keeps a part.
+"""Several processes: sums over all of them, and sharded weights.
 
-PyTorch's FSDP2 cuts up the weights, and with them the gradients and the optimizer's state, so that
-a process keeps a share of all three; a layer's weights are brought together while it computes, and
-the next one's meanwhile. Rajbhandari et al., 2020 (arXiv:1910.02054), stage 3. The mathematics is
-that of whole weights.
+PyTorch's FSDP2 shards the weights, and with them the gradients and the optimizer's state, so that
+each process keeps a part of all three; a layer's weights are gathered while the layer before it
+computes. Rajbhandari et al., 2020 (arXiv:1910.02054), stage 3. The mathematics is that of whole
+weights.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def reduce(accelerator: Accelerator, values: Tensor) -> Tensor:
-    """The sum over processes; nothing to do, and no copy, with one."""
+    """The sum over processes; with one process, the values themselves."""
     if accelerator.num_processes == 1:
         return values
     reduced: Tensor = accelerator.reduce(values.to(accelerator.device), reduction="sum")
@@ -41,7 +41,7 @@ def reduce(accelerator: Accelerator, values: Tensor) -> Tensor:
 
 
 def summed_facts(engine: Engine, facts: list[int]) -> list[int]:
-    """The sums over processes of what their hosts know, which no GPU is waited for."""
+    """The sums over processes of numbers on the host; they wait for no GPU."""
     if engine.hosts is None:
         sums: list[int] = reduce(engine.accelerator, torch.tensor(facts)).tolist()
         return sums
@@ -50,20 +50,20 @@ def summed_facts(engine: Engine, facts: list[int]) -> list[int]:
     return values.tolist()
 
 
-# --- Weights of which each process keeps a part ---
+# --- Sharded weights ---
 
 
 def shard(network: Network, device: torch.device, processes: int) -> None:
-    """Keep this process's part of every weight, in place; names stay.
+    """Shard every weight in place; names stay.
 
-    Embeddings and heads, tied ones among them, are one unit, which is whole from the first layer's
+    Embeddings and heads, tied ones included, are one unit, which is whole from the first layer's
     forward to its backward; so are layers that share their weights (ALBERT). Every other layer is a
-    unit of its own.
+    separate unit.
 
     Args:
         network: The same weights in every process.
         device: Where it computes.
-        processes: All of them.
+        processes: How many there are.
     """
     mesh = init_device_mesh(device.type, (processes,))
     for stack in layer_stacks(network.model).values():
@@ -75,15 +75,15 @@ def shard(network: Network, device: torch.device, processes: int) -> None:
 
 
 def is_sharded(network: nn.Module) -> bool:
-    """Whether processes have parts of its weights."""
+    """Whether its weights are sharded."""
     return isinstance(next(network.parameters()), DTensor)
 
 
 @contextmanager
 def whole(network: nn.Module) -> Iterator[None]:
-    """Every process has all weights meanwhile, and its forwards wait for no other.
+    """Every process has all weights within the block, and its forwards wait for no other process.
 
-    It costs the memory of the weights. Called by all processes; nothing where nothing is cut up.
+    It costs the memory of the weights. Called by all processes; without sharding it does nothing.
     """
     units = [module for module in network.modules() if isinstance(module, FSDPModule)]
     for unit in units:
@@ -98,12 +98,12 @@ def whole(network: nn.Module) -> Iterator[None]:
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """All of a tensor of which processes may have parts; called by all of them."""
+    """The whole of a tensor that may be sharded; called by all processes."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def cut_like(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """A whole tensor as a parameter is kept: this process's part of it if that is cut up."""
+    """A whole tensor, sharded as a parameter is and on its device."""
     if not isinstance(parameter, DTensor) or tensor.shape != parameter.shape:
         return tensor.to(parameter.device)
     return distribute_tensor(

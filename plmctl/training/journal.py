@@ -166,7 +166,7 @@ class Progress:
 
 
 class Waits(Protocol):
-    """What counts the seconds that the loop waits for data (``data.Feed``)."""
+    """What counts the seconds that the loop waits for data (``data.StepLoader``)."""
 
     seconds: float
 

@@ -1,16 +1,16 @@
 """The training loop, for pretraining and finetuning, any objective, any number of processes.
 
-Read it from top to bottom: what is to be done (``Plan``), the loop (``train``), the gradient of a
-step (``compute_gradient``), what follows it, and what happens when a step fails.
+From top to bottom: the settings (``Plan``), the loop (``train``), the gradient of a step
+(``compute_gradient``), synchronising losses, validating and saving, and failed steps.
 
 The loss of a step is, for each loss term, the sum over its targets divided by the number of its
 targets in the whole step: all processes and all micro-batches. How a step is cut into micro-batches
 therefore cannot change it.
 
-On a GPU, reading a loss waits for the device. There the losses stay on the device until they are
-logged, validated or saved, and the optimizer's kernel leaves out a step whose loss or gradient is
-not finite, and every step after it (``Engine.found_nonfinite``). When the host reads the losses,
-the run stops with the weights from before that step, as if each step had been read at once.
+On a GPU, copying a loss to the host waits for the device. There the losses stay on the device until
+a step is logged, validated or saved, and the optimizer's kernel skips a step whose loss or gradient
+is not finite, and every step after it (``Engine.found_nonfinite``). When the losses are
+synchronised, the run stops with the weights from before that step, as if every loss had been.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from plmctl.models.base import Examples
 from plmctl.models.batch import Batch
 from plmctl.run.stop import StopAsked, StopRequest
 from plmctl.training.checkpoint import Checkpoints, Saver, Watch, journal_of, restore
-from plmctl.training.data import Feed, Phase
+from plmctl.training.data import Phase, StepLoader
 from plmctl.training.distributed import gathered, is_sharded, reduce, summed_facts
 from plmctl.training.engine import Engine
 from plmctl.training.journal import Computed, Journal, Progress, Update, Window, record
 from plmctl.training.memory import is_out_of_memory, most_examples, release_memory, smaller
 
-# --- What is to be done, and the rule by which steps are judged ---
+# --- The settings, and the rule that accepts or rejects a step ---
 #
-# The verdict on a step depends on the step and on the losses before it, which a checkpoint keeps: a
-# resumed run decides as the uninterrupted one does.
+# The verdict on a step depends on the step and on the losses before it, which a checkpoint has: a
+# resumed run decides as an uninterrupted one.
 
 
 Verdict = Literal["good", "stop", "skip", "rollback"]
 
-_ENOUGH = 16  # losses before anything is called a spike
+_MIN_LOSSES = 16  # before any loss is called a spike
 
 
 @dataclass(frozen=True)
 class Guard:
-    """What is done about a step that went wrong.
+    """What to do with a failed step.
 
     Attributes:
-        nonfinite: Of a loss or gradient that is not finite.
-        spike: A loss over this many times the median of the last ones is a spike; None: none is.
-        on_spike: What is done about one.
-        patience: Steps left out in a row, or rollbacks in all, after which the run stops.
+        nonfinite: If its loss or gradient is not finite.
+        spike: A loss over this many times the median of the last losses is a spike; None: none is.
+        on_spike: If its loss is a spike.
+        patience: Skipped steps in a row, or rollbacks in all, after which the run stops.
     """
 
     nonfinite: Literal["stop", "skip"] = "stop"
@@ -66,12 +66,12 @@ class Guard:
     patience: int = 10
 
     def verdict(self, done: Update, progress: Progress, *, scaled: bool) -> tuple[Verdict, str]:
-        """What to do with a step whose gradient is there and not yet applied, and why.
+        """What to do with a step whose gradient is computed and not yet applied, and why.
 
         Args:
             done: The step.
             progress: Before it.
-            scaled: fp16: an infinite gradient is the scaler's business, which skips the update and
+            scaled: fp16: the gradient scaler handles an infinite gradient: it skips the update and
                 halves its scale.
         """
         reason, verdict = "", "good"
@@ -81,38 +81,38 @@ class Guard:
             reason, verdict = "the gradient is not finite", self.nonfinite
         elif self._is_spike(done.loss, progress.recent):
             median = statistics.median(progress.recent)
-            reason = f"the loss is {done.loss:.4g}, its median of late {median:.4g}"
+            reason = f"the loss is {done.loss:.4g}, the median of the last ones {median:.4g}"
             verdict = self.on_spike
         if verdict == "skip" and progress.skipped >= self.patience:
-            return "stop", f"{reason}, after {progress.skipped} steps left out in a row"
+            return "stop", f"{reason}, after {progress.skipped} skipped steps in a row"
         if verdict == "rollback" and progress.rollbacks >= self.patience:
             return "stop", f"{reason}, after {progress.rollbacks} rollbacks"
         return verdict, reason  # type: ignore[return-value]  # a member of either literal
 
     def _is_spike(self, loss: float, recent: tuple[float, ...]) -> bool:
-        if self.spike is None or len(recent) < _ENOUGH:
+        if self.spike is None or len(recent) < _MIN_LOSSES:
             return False
         return loss > self.spike * statistics.median(recent)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done.
+    """The steps of a run, and what happens after which of them.
 
     Attributes:
         phases: In order.
         seed: Decides the order of the examples and every draw of dropout.
-        learning_rate: The rate of an update, by its number from 0.
+        learning_rate: Of an update, by its number from 0.
         clip: Largest global norm of the gradient, or None.
-        log_every: In steps, as the next two; the last step always does all three.
+        log_every: In steps, as the next two; the last step is always logged, validated and saved.
         validate_every: None: at the end only.
         save_every: Between checkpoints.
-        workers: Processes that make batches ahead; with 0 the loop makes them itself.
-        until: Save and stop after this step; None: go on to the end.
-        guard: What is done about a step that went wrong.
-        save_best: Save as well where the validation loss is the lowest so far.
-        background: Whether the loop goes on while a checkpoint is written.
-        elastic: Whether micro-batches are made smaller where they do not fit in memory.
+        workers: Processes that prepare batches; 0: the loop makes them.
+        until: Save and stop after this step; None: continue to the end.
+        guard: What to do with a failed step.
+        save_best: Also save when the validation loss is the lowest so far.
+        async_save: Whether the loop continues while a checkpoint is written.
+        auto_micro_batch: Whether micro-batches are halved if they do not fit in memory.
     """
 
     phases: tuple[Phase, ...]
@@ -126,12 +126,12 @@ class Plan:
     until: int | None = None
     guard: Guard = field(default_factory=Guard)
     save_best: bool = False
-    background: bool = False
-    elastic: bool = False
+    async_save: bool = False
+    auto_micro_batch: bool = False
 
     @property
-    def last(self) -> int:
-        """The step after which this start of the run ends."""
+    def last_step(self) -> int:
+        """The step after which this process stops."""
         return self.steps if self.until is None else min(self.until, self.steps)
 
     @property
@@ -144,9 +144,9 @@ class Plan:
         return done == self.steps or (every is not None and done % every == 0)
 
     def save_due(self, done: int, best: tuple[float, int] | None) -> bool:
-        """Whether a checkpoint is due after ``done`` updates, the best validation loss known."""
+        """Whether a checkpoint is due after ``done`` updates; ``best``: loss and step."""
         improved = self.save_best and best is not None and best[1] == done
-        return improved or done == self.last or self.due(self.save_every, done)
+        return improved or done == self.last_step or self.due(self.save_every, done)
 
     def samples(self, step: int) -> int:
         """Samples of an update, by its number from 0."""
@@ -154,7 +154,7 @@ class Plan:
         return phase.slicing.sizes.of(within)
 
     def remaining(self, done: int) -> Iterator[tuple[int, Phase, int]]:
-        """Each phase that is not over: its number, itself, and the step within it to begin with."""
+        """Each phase that is not over: its number, the phase, and the first step left in it."""
         before = 0
         for number, phase in enumerate(self.phases):
             if done < before + phase.steps:
@@ -166,42 +166,42 @@ class Plan:
 
 
 class Validate(Protocol):
-    """Scores the held-out examples; of all processes, or of none."""
+    """Scores the validation examples; called by all processes."""
 
     def __call__(self, *, stop: StopRequest | None = None) -> Mapping[str, float]:
-        """The log keys of a validation, empty where there is nothing to validate on.
+        """The metrics of a validation, by their log keys; empty without validation examples.
 
         Raises:
-            StopAsked: Some process was asked to stop meanwhile.
+            StopAsked: A process was asked to stop meanwhile.
         """
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run consists of."""
+    """The parts of a run, each built once."""
 
     engine: Engine
     plan: Plan
     checkpoints: Checkpoints
     journal: Journal
     validate: Validate
-    feed: Feed
+    loader: StepLoader
     watch: Watch | None
     saver: Saver
 
     @property
     def decides_on_device(self) -> bool:
-        """Whether the device itself leaves out what is not finite, so that losses can be read late.
+        """Whether the device skips steps that are not finite: losses can be synchronised late.
 
-        A spike is measured against the losses before it, and after a step that is skipped the next
-        ones count: both need every loss.
+        A spike is compared with the losses before it, and a skipped step with the steps after it:
+        both need every loss at once.
         """
         guard = self.plan.guard
         stops = guard.nonfinite == "stop" and guard.spike is None
         return stops and self.engine.found_nonfinite is not None
 
-    def over(self, progress: Progress) -> bool:
-        """Whether it has waited long enough for better scores."""
+    def is_over(self, progress: Progress) -> bool:
+        """Whether early stopping ends the run."""
         return self.watch is not None and self.watch.over(progress)
 
 
@@ -220,77 +220,79 @@ def train(
 
     Args:
         engine: Network and optimizer.
-        plan: What is to be done.
+        plan: The steps.
         checkpoints: Of the run.
         journal: Its log.
-        validate: Gives the scores that are logged.
-        watch: Keeps the best weights by these scores, and may end the run before its plan does.
+        validate: Returns the validation metrics.
+        watch: Keeps the weights with the best metric, and may end the run early.
 
     Raises:
-        Preempted: A signal, or ``plan.until``, asked to stop; a checkpoint was saved.
+        Preempted: A signal, or ``plan.until``, stopped the run; a checkpoint was saved.
         PlmError: A loss or gradient is not finite; the state before it was saved. Or a micro-batch
             does not fit in memory.
         DataError: Lines of metrics.jsonl that belong to the checkpoint are missing or changed.
     """
     accelerator, carried = engine.accelerator, engine.trained().carried
     progress = resume(engine, checkpoints, journal)
-    if not plan.elastic:  # the size was given: what an earlier start had to do does not matter
+    if not plan.auto_micro_batch:  # the configured size holds, whatever an earlier start had to do
         progress = replace(progress, micro=())
-    feed = Feed(plan, pin=accelerator.device.type == "cuda")
+    loader = StepLoader(plan, pin=accelerator.device.type == "cuda")
     saver = Saver(
-        checkpoints, journal, background=plan.background, writes=accelerator.is_main_process
+        checkpoints, journal, async_save=plan.async_save, writes=accelerator.is_main_process
     )
-    run = Run(engine, plan, checkpoints, journal, validate, feed, watch, saver)
+    run = Run(engine, plan, checkpoints, journal, validate, loader, watch, saver)
     engine.network.train()
-    with StopRequest() as stop, feed.watched(), saver:
-        if _owes_validation(plan, progress):  # the run was stopped in the middle of one
-            progress = _validate(run, progress, stop)
-        window = Window(progress, feed)
-        unread: list[Unread] = []
-        while progress.step < plan.last and not run.over(progress):
-            number, phase, batches = feed.take(progress)  # a pure function of (seed, step)
+    with StopRequest() as stop, loader.closing_workers(), saver:
+        if 0 < progress.step != progress.validated and plan.due(plan.validate_every, progress.step):
+            progress = _validate(run, progress, stop)  # the run was stopped during a validation
+        window = Window(progress, loader)
+        pending: list[Pending] = []
+        while progress.step < plan.last_step and not run.is_over(progress):
+            # The examples are a pure function of (seed, step).
+            phase_number, phase, micro_batches = loader.next_step(progress)
             learning_rate = plan.learning_rate(progress.step)
             for group in engine.optimizer.param_groups:
                 group["lr"] = learning_rate * group.get("scale", 1.0)
             # Seeds dropout, so that a resumed run needs no generator's history.
             key = int(fold(plan.seed, stream("dropout"), progress.step, accelerator.process_index))
-            mark = carried.marked()
-            try:
+            state_before = carried.marked()
+            try:  # count targets, forward, backward, clip
                 stopping = stop.received is not None
                 computed = compute_gradient(
-                    engine, phase.examples, batches, plan.clip, key, stopping
+                    engine, phase.examples, micro_batches, plan.clip, key, stopping
                 )
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
                 engine.optimizer.zero_grad()
-                carried.rewind(mark)
-                progress, _ = _read(run, unread, applied=True) if unread else (progress, None)
-                progress = _shrink_micro_batches(run, batches, progress)
-                window, unread = Window(progress, feed), []
+                carried.rewind(state_before)
+                if pending:
+                    progress, _ = _synchronise(run, pending, applied=True)
+                progress = _shrink_micro_batches(run, micro_batches, progress)
+                window, pending = Window(progress, loader), []
                 continue
             samples, epoch_size = plan.samples(progress.step), len(phase.examples)
-            unread.append(Unread(progress, computed, samples, epoch_size, mark))
+            pending.append(Pending(progress, computed, samples, epoch_size, state_before))
             saver.look()
             on_device = run.decides_on_device
             if on_device:
                 apply_if_finite(engine, computed)
-            if on_device and not _must_read(plan, unread):
+            if on_device and not _must_synchronise(plan, pending):
                 progress = progress.ahead(computed, samples, epoch_size)
                 journal.tick(progress.step, progress.recent[-1] if progress.recent else None)
                 continue
-            progress, update = _read(run, unread, applied=on_device)
-            unread = []
+            progress, update = _synchronise(run, pending, applied=on_device)
+            pending = []
             if update is None:  # the run went back to a checkpoint
-                window = Window(progress, feed)
+                window = Window(progress, loader)
                 continue
             journal.tick(progress.step, update.loss)
             if plan.due(plan.log_every, progress.step):
                 speed = window.figures(progress)
-                journal.log(record(progress, number, update, learning_rate) | speed)
-                feed.advise(speed["data_wait"], journal.warn)
+                journal.log(record(progress, phase_number, update, learning_rate) | speed)
+                loader.advise(speed["data_wait"], journal.warn)
                 progress = replace(progress, seconds=speed["time"])
-                window = Window(progress, feed)
+                window = Window(progress, loader)
             with window.paused():
                 is_last = progress.step == plan.steps
                 if is_last:  # first: if the validation fails, no step is lost
@@ -298,14 +300,14 @@ def train(
                 if plan.due(plan.validate_every, progress.step):
                     progress = _validate(run, progress, stop)
                 save_due = plan.save_due(progress.step, progress.best)
-                if not is_last and (update.stop or run.over(progress) or save_due):
+                if not is_last and (update.stop or run.is_over(progress) or save_due):
                     _save(run, progress)
             if update.stop:
                 raise _preempted(run, progress)
-        if run.over(progress):
+        if run.is_over(progress):
             _, best_step = progress.judged or (0.0, 0)
             journal.event("enough", step=progress.step, best_step=best_step)
-        elif progress.step < plan.steps:  # ``plan.until`` asked to stop
+        elif progress.step < plan.steps:  # ``plan.until`` was reached
             raise _preempted(run, progress)
         return progress
 
@@ -316,31 +318,32 @@ def train(
 def compute_gradient(
     engine: Engine,
     examples: Examples,
-    batches: list[Batch],
+    micro_batches: list[Batch],
     clip: float | None,
     key: int,
     stopping: bool,
 ) -> Computed:
     """The clipped gradient of a step, left in the parameters; nothing else is changed.
 
-    On a GPU it waits for no kernel: the losses that it returns are still being computed.
+    On a GPU it does not synchronise: the losses that it returns are still being computed.
 
     Args:
         engine: Network and optimizer.
         examples: Computes the summed losses.
-        batches: Micro-batches; another process may have another number of them.
+        micro_batches: Of this process; other processes may have another number of them.
         clip: Largest global norm of the gradient.
         key: Seeds dropout.
-        stopping: Whether this process was asked to stop; all learn of it in the same reduction.
+        stopping: Whether this process was asked to stop; the same reduction tells all others.
 
     Raises:
-        MemoryError: A micro-batch did not fit, or as PyTorch reports it (``memory.py``).
+        MemoryError: A micro-batch did not fit; PyTorch has other errors too (``memory.py``).
     """
     accelerator, network = engine.accelerator, engine.network
     # The number of targets of each loss term, over all processes and micro-batches.
-    counts = [batch.counts() for batch in batches]
+    counts = [batch.counts() for batch in micro_batches]
     facts = [sum(count[term] for count in counts) for term in examples.loss_terms]
-    facts += [sum(b.tokens for b in batches), sum(b.cells for b in batches), int(stopping)]
+    facts += [sum(batch.tokens for batch in micro_batches)]
+    facts += [sum(batch.cells for batch in micro_batches), int(stopping)]
     *targets, tokens, cells, stops = summed_facts(engine, facts)
     num_targets = dict(zip(examples.loss_terms, (max(count, 1) for count in targets), strict=True))
     weights = dict(examples.weights)
@@ -349,21 +352,21 @@ def compute_gradient(
         terms = [weights[term] * losses[term] / num_targets[term] for term in examples.loss_terms]
         return sum(terms, torch.zeros(()))
 
-    # All processes bring the weights of a sharded layer together: each needs as many forwards.
-    num_forwards = len(batches)
+    # Every forward gathers sharded weights from all processes: each must run as many forwards.
+    num_forwards = len(micro_batches)
     if is_sharded(network):
         num_forwards = _most_forwards(engine, num_forwards)
     sums = torch.zeros(len(examples.loss_terms), device=accelerator.device)
-    for number, batch in enumerate(batches):
-        is_last = number == len(batches) - 1
+    for number, batch in enumerate(micro_batches):
+        is_last = number == len(micro_batches) - 1
         with nullcontext() if is_last else accelerator.no_sync(network):
             torch.manual_seed(int(fold(key, number)) >> 1)  # PyTorch takes 63 bits on every device
             losses = examples.loss(network, batch.to(accelerator.device))
-            # Gradients are averaged over processes: undo that, the divisor is global already.
+            # DDP averages gradients over processes; undo it, since num_targets is global already.
             accelerator.backward(accelerator.num_processes * mean_loss(losses))
         sums += torch.stack([losses[term].detach().float() for term in examples.loss_terms])
-    for _ in range(num_forwards - len(batches)):
-        losses = examples.loss(network, batches[-1].to(accelerator.device))
+    for _ in range(num_forwards - len(micro_batches)):
+        losses = examples.loss(network, micro_batches[-1].to(accelerator.device))
         accelerator.backward(0 * mean_loss(losses))
     norm = accelerator.clip_grad_norm_(network.parameters(), math.inf if clip is None else clip)
     figures = torch.cat([reduce(accelerator, sums), gathered(norm).reshape(1)])
@@ -371,20 +374,20 @@ def compute_gradient(
 
 
 def _most_forwards(engine: Engine, mine: int) -> int:
-    """The largest number of forwards of any process; to be called before the first one."""
+    """The largest number of forwards of any process; called before the first forward."""
     each = [0] * engine.accelerator.num_processes
     each[engine.accelerator.process_index] = mine
     return max(summed_facts(engine, each))
 
 
 def apply(engine: Engine) -> None:
-    """Step the optimizer by the gradient that is there."""
+    """Update the weights by the computed gradient."""
     engine.optimizer.step()
     engine.optimizer.zero_grad()
 
 
 def apply_if_finite(engine: Engine, computed: Computed) -> None:
-    """As ``apply``, but the device leaves out a step that is not finite, and all later ones."""
+    """As ``apply``, but the device skips a step that is not finite, and all later ones."""
     assert engine.found_nonfinite is not None
     engine.found_nonfinite.logical_or_(~computed.figures.isfinite().all())
     apply(engine)
@@ -399,68 +402,69 @@ def take_step(
     return done
 
 
-# --- Reading losses: at once on a CPU, when they are needed on a GPU ---
+# --- Synchronising losses: after each step on a CPU, when they are needed on a GPU ---
 
 
-_MOST_UNREAD = 32  # steps in vain after one that is not finite, and marks of carried rows
+_MOST_PENDING = 32  # steps that are lost after one that is not finite; their recurrent states
 
 
 @dataclass(frozen=True)
-class Unread:
-    """A step whose losses are not read yet.
+class Pending:
+    """A step whose losses are not synchronised yet.
 
     Attributes:
-        before: The progress before it; if that is unread as well, without its loss.
+        before: The progress before it, without losses that are pending too.
         computed: The step.
         samples: Its examples.
         epoch_size: Examples in an epoch.
-        mark: The state of a recurrent network's rows before it.
+        state_before: The recurrent state before it.
     """
 
     before: Progress
     computed: Computed
     samples: int
     epoch_size: int
-    mark: Tensor | None
+    state_before: Tensor | None
 
 
-def _must_read(plan: Plan, unread: list[Unread]) -> bool:
-    """Whether the losses are needed now. The same in all processes."""
-    last = unread[-1]
-    if last.computed.stop or len(unread) == _MOST_UNREAD:
+def _must_synchronise(plan: Plan, pending: list[Pending]) -> bool:
+    """Whether the losses are needed now: the same in all processes."""
+    last = pending[-1]
+    if last.computed.stop or len(pending) == _MOST_PENDING:
         return True
     done = last.before.step + 1
     logs, validates = plan.due(plan.log_every, done), plan.due(plan.validate_every, done)
     return logs or validates or plan.save_due(done, last.before.best)
 
 
-def _read(run: Run, unread: list[Unread], *, applied: bool) -> tuple[Progress, Update | None]:
-    """Read the losses of steps, and decide about each in order.
+def _synchronise(
+    run: Run, pending: list[Pending], *, applied: bool
+) -> tuple[Progress, Update | None]:
+    """Copy the losses of steps to the host, and decide about each step in order.
 
     Args:
-        run: What the run consists of.
-        unread: The steps.
-        applied: Whether their updates were made; otherwise there is one step, and its update is
-            made here if it is good.
+        run: The run.
+        pending: The steps.
+        applied: Whether their updates were made; otherwise there is one step, and it is applied
+            here if it is good.
 
     Returns:
-        The progress after the last step, and what that step did; None if the run went back to a
-        checkpoint.
+        The progress after the last step, and that step's update; None after a rollback.
 
     Raises:
-        PlmError: A step went wrong and the run stops; the state before it was saved.
+        PlmError: A step failed and the run stops; the state before it was saved.
     """
     engine = run.engine
-    values = torch.cat([step.computed.figures for step in unread]).tolist()  # one copy
-    progress = unread[0].before
-    for step in unread:
+    values = torch.cat([step.computed.figures for step in pending]).tolist()  # one copy
+    progress = pending[0].before
+    for step in pending:
         size = len(step.computed.figures)
         update, values = step.computed.update(values[:size]), values[size:]
         scaled = engine.accelerator.scaler is not None
         verdict, reason = run.plan.guard.verdict(update, progress, scaled=scaled)
         if verdict != "good":
             engine.optimizer.zero_grad()
-            engine.trained().carried.rewind(step.mark)
+            engine.trained().carried.rewind(step.state_before)
             _report_failure(run, progress, update, verdict, reason)
             if verdict == "rollback":
                 return _roll_back(run, progress), None
@@ -474,12 +478,8 @@ def _read(run: Run, unread: list[Unread], *, applied: bool) -> tuple[Progress, U
 # --- Validating, resuming, saving ---
 
 
-def _owes_validation(plan: Plan, progress: Progress) -> bool:
-    return 0 < progress.step != progress.validated and plan.due(plan.validate_every, progress.step)
-
-
 def _validate(run: Run, progress: Progress, stop: StopRequest) -> Progress:
-    """The progress after a validation.
+    """Validate, and return the progress.
 
     Raises:
         Preempted: A process was asked to stop meanwhile; a checkpoint was saved.
@@ -505,11 +505,11 @@ def _validate(run: Run, progress: Progress, stop: StopRequest) -> Progress:
 
 
 def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progress:
-    """The state of the newest valid checkpoint, put into the engine; else that of a new run."""
+    """Load the newest valid checkpoint into the engine, if there is one."""
     newest, damaged = checkpoints.newest()
     for fault in damaged:
         journal.event("damaged", checkpoint=fault)
-        journal.warn(f"{fault}: passed over, and left where it is")
+        journal.warn(f"{fault}: ignored, and kept")
     if newest is None:
         journal.begin(0)
         journal.event("started")
@@ -518,7 +518,7 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
     progress = Progress.restored(restore(newest, engine.trained()))
     journal.begin(progress.step, mark)
     if mark is None:
-        journal.warn(f"{newest}: made by an older version: metrics.jsonl is continued unchecked")
+        journal.warn(f"{newest}: from an older version: metrics.jsonl continues unverified")
     if engine.accelerator.is_main_process:
         checkpoints.tidy(progress.step, progress.best)
     journal.event("resumed", step=progress.step, checkpoint=newest.name)
@@ -526,7 +526,7 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
 
 
 def _save(run: Run, progress: Progress) -> None:
-    """Save from the main process; others have the same state, or parts of it, and other rows."""
+    """Save from the main process, with the recurrent state and the weights of all processes."""
     trained = run.engine.trained()
     trained.carried.share(lambda rows: reduce(run.engine.accelerator, rows))
     if run.engine.accelerator.is_main_process or is_sharded(trained.network):
@@ -534,17 +534,17 @@ def _save(run: Run, progress: Progress) -> None:
 
 
 def _wait_for_save(run: Run) -> None:
-    """Wait until the last save is on the disk; all processes do."""
+    """Wait in all processes until the last checkpoint is on the disk."""
     run.saver.wait()
     run.engine.accelerator.wait_for_everyone()
 
 
 def _preempted(run: Run, progress: Progress) -> Preempted:
-    """Where the run stands; said when every process is done, since a launcher ends the others."""
+    """The error that ends a stopped run, once all processes are done: a launcher kills others."""
     _wait_for_save(run)
     return Preempted(
         f"stopped after step {progress.step:,} of {run.plan.steps:,}, checkpoint saved",
-        "run the same command again to go on",
+        "run the same command again to resume",
     )
 
 
@@ -553,8 +553,8 @@ def _preempted(run: Run, progress: Progress) -> Preempted:
 
 _OUTCOMES: dict[Verdict, tuple[str, str]] = {
     "stop": ("diverged", "stopping before it"),
-    "skip": ("skipped", "the update is left out"),
-    "rollback": ("rolled_back", "back to the last checkpoint, and on with the data after it"),
+    "skip": ("skipped", "the update is skipped"),
+    "rollback": ("rolled_back", "continuing from the last checkpoint with the data after the step"),
 }
 
 
@@ -562,8 +562,8 @@ def _shrink_micro_batches(run: Run, batches: list[Batch], progress: Progress) ->
     """Continue with micro-batches of half the size after a step that did not fit in memory.
 
     Raises:
-        PlmError: Nothing smaller is possible; or the size was set in the config; or there are
-            several processes, which would have to agree in the middle of a step.
+        PlmError: One example does not fit; or the config sets the size; or there are several
+            processes, which would have to agree in the middle of a step.
     """
     release_memory()
     message, size = f"step {progress.step + 1}: out of memory", most_examples(batches) // 2
@@ -572,7 +572,7 @@ def _shrink_micro_batches(run: Run, batches: list[Batch], progress: Progress) ->
             f"{message}, with one example at a time",
             "use shorter sequences, a smaller network, or a device with more memory",
         )
-    if not run.plan.elastic or run.engine.accelerator.num_processes > 1:
+    if not run.plan.auto_micro_batch or run.engine.accelerator.num_processes > 1:
         hint = f"run the same command again with train.micro_batch_size={size}"
         raise PlmError(message, f"{hint}: it resumes from the last checkpoint")
     run.journal.event("smaller", step=progress.step, micro_batch_size=size)
@@ -583,34 +583,34 @@ def _shrink_micro_batches(run: Run, batches: list[Batch], progress: Progress) ->
 def _report_failure(
     run: Run, progress: Progress, done: Update, verdict: Verdict, reason: str
 ) -> None:
-    """Report what went wrong in a step, and which examples it had.
+    """Report a failed step and its examples.
 
     Raises:
         PlmError: The verdict is to stop; the state before the step was saved.
     """
     number = progress.step + 1
     file = f"divergence/step-{number:06d}.json"
-    epochs, samples = run.feed.examples(progress).tolist()
+    epochs, samples = run.loader.examples(progress).tolist()
     facts = {"step": number, "verdict": verdict, "reason": reason}
     figures = {"loss": done.loss, "losses": done.losses, "grad_norm": done.grad_norm}
     run.journal.keep(file, {**facts, **figures, "epochs": epochs, "samples": samples})
-    event, said = _OUTCOMES[verdict]
+    event, outcome = _OUTCOMES[verdict]
     run.journal.event(event, step=number, reason=reason, loss=done.loss, batch=file)
-    run.journal.warn(f"step {number:,}: {reason}; {said}")
+    run.journal.warn(f"step {number:,}: {reason}; {outcome}")
     if verdict == "stop":
         _save(run, progress)
         _wait_for_save(run)
         key = "nonfinite" if "finite" in reason else "on_spike"
         raise PlmError(
             f"step {number}: {reason}; the state before it is saved",
-            f"see its examples with `plmctl preview CONFIG --batch {number}`; go on without them "
-            f"by the same command with divergence.{key}=skip, or begin anew with a lower "
+            f"see its examples with `plmctl preview CONFIG --batch {number}`; resume without them "
+            f"by the same command with divergence.{key}=skip, or start a new run with a lower "
             "optim.lr or a longer schedule.warmup",
         )
 
 
 def _roll_back(run: Run, progress: Progress) -> Progress:
-    """The last checkpoint that was due, with the data between it and this step passed over."""
+    """Load the last scheduled checkpoint, and skip the data up to this step."""
     _wait_for_save(run)
     every = run.plan.save_every
     folder, _ = run.checkpoints.newest(lambda step: step <= progress.step and not step % every)
@@ -620,13 +620,13 @@ def _roll_back(run: Run, progress: Progress) -> Progress:
             "lower checkpoint.every, or set divergence.on_spike=skip",
         )
     before = Progress.restored(restore(folder, run.engine.trained()))
-    passed = sum(map(run.plan.samples, range(before.step, progress.step + 1)))
+    skipped = sum(map(run.plan.samples, range(before.step, progress.step + 1)))
     if run.engine.accelerator.is_main_process:
         run.checkpoints.abandon(before.step)
     run.journal.begin(before.step, journal_of(folder))
     return replace(
         before,
-        shift=progress.shift + passed,
+        shift=progress.shift + skipped,
         rollbacks=progress.rollbacks + 1,
         micro=progress.micro,
     )

@@ -1,6 +1,6 @@
 """Memory: the largest micro-batch that fits, and smaller ones when a step does not fit.
 
-A step is cut into micro-batches; how, changes nothing but the order of sums and dropout's draws.
+The size of micro-batches changes nothing but the order of sums and the draws of dropout.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release_memory() -> None:
-    """Give back what a step that did not fit has left."""
+    """Free the memory of a step that did not fit."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -54,19 +54,19 @@ def release_memory() -> None:
 
 FOUND = "micro_batches.json"
 
-_SPARE = 0.05  # of a device's memory, for longer batches and for what other libraries take
+_SPARE = 0.05  # share of a device's memory for longer batches and for other libraries
 
-_STATES = 2  # tensors that an optimizer keeps a parameter, at most: AdamW's
+_STATES = 2  # tensors per parameter in an optimizer's state, at most: AdamW's
 
 
 def largest(fits: Callable[[int], bool], most: int, first: int) -> int:
     """The largest size that fits, up to sizes that cut ``most`` examples into as many pieces.
 
-    It doubles from a first guess, or halves, and then closes in on the border.
+    It doubles or halves a first guess, then bisects.
 
     Args:
-        fits: Whether a size does; what fits does so with fewer examples too.
-        most: The largest size that is any use: a process's examples of a step.
+        fits: Whether a size fits; smaller sizes fit too.
+        most: The largest useful size: a process's examples of a step.
         first: The first guess.
 
     Returns:
@@ -87,8 +87,8 @@ def largest(fits: Callable[[int], bool], most: int, first: int) -> int:
 def trial(engine: Engine, batch: Batch, phase: Phase) -> bool:
     """Whether a micro-batch fits: two forwards and backwards, as in a step that has several.
 
-    Neither weights nor draws nor the state of rows are changed. Before the first update an
-    optimizer has no state yet: room for AdamW's is taken meanwhile.
+    Weights, random draws and recurrent state do not change. Before the first update an optimizer
+    has no state yet: memory of AdamW's size is reserved meanwhile.
     """
     accelerator = engine.accelerator
     bare = accelerator.unwrap_model(engine.network)
@@ -114,17 +114,17 @@ def trial(engine: Engine, batch: Batch, phase: Phase) -> bool:
 def _twice(accelerator: Accelerator, network: Network, step: Examples, batch: Batch) -> None:
     for _ in range(2):
         losses = step.loss(network, batch.to(accelerator.device))
-        total = torch.stack([losses[part].float() for part in step.loss_terms]).sum()
+        total = torch.stack([losses[term].float() for term in step.loss_terms]).sum()
         accelerator.backward(total / max(batch.tokens, 1))
 
 
 def heaviest(phase: Phase, seed: int, size: int) -> Batch:
-    """A micro-batch of the most cells: the longest rows, or the first step's at its full size."""
+    """The largest micro-batch: the longest rows, or the first step's at its full size."""
     lengths = phase.examples.lengths()
     if lengths is not None:
         longest = np.argsort(-lengths, kind="stable")[:size]
         return phase.examples.collate(np.zeros_like(longest), longest)
-    # Padding is not left out: another batch may have less of it.
+    # Padding counts: another batch may have less of it.
     full = replace(phase.slicing, micro_batch_size=size, growth=None)
     return max(StepBatches(phase.examples, full, seed)[0], key=lambda batch: batch.cells)
 
@@ -133,7 +133,7 @@ def search(engine: Engine, plan: Plan) -> tuple[int, ...]:
     """The largest micro-batch of each phase that fits in every process.
 
     Raises:
-        PlmError: Not even single examples do.
+        PlmError: Not even one example fits.
     """
     found = []
     for number, phase in enumerate(plan.phases):
@@ -154,19 +154,19 @@ def search(engine: Engine, plan: Plan) -> tuple[int, ...]:
 
 
 def fitted(engine: Engine, plan: Plan, journal: Journal, folder: Path) -> Plan:
-    """The plan with the micro-batches that fit, where they are to be found.
+    """The plan with the largest micro-batches that fit, if their size is automatic.
 
-    They are looked for once in a run, on a GPU, and kept in ``micro_batches.json``: another start
-    finds them there, so that the same run gives the same bits. On a CPU more than what keeps its
-    cores busy is no faster, and the plan's size stays.
+    They are searched for once per run, on a GPU, and saved in ``micro_batches.json`` for when the
+    run resumes, so that it is reproducible to the bit. On a CPU larger ones are no faster, and the
+    plan's size stays.
 
     Args:
-        engine: Network and optimizer, as training begins with them.
+        engine: Network and optimizer at the start of training.
         plan: With a first guess of its micro-batches.
-        journal: Told what was chosen.
+        journal: Records the sizes.
         folder: The run's.
     """
-    if not plan.elastic or engine.accelerator.device.type != "cuda":
+    if not plan.auto_micro_batch or engine.accelerator.device.type != "cuda":
         return plan
     where = {
         "processes": engine.accelerator.num_processes,
@@ -184,7 +184,7 @@ def fitted(engine: Engine, plan: Plan, journal: Journal, folder: Path) -> Plan:
 
 
 def cut(plan: Plan, sizes: tuple[int, ...]) -> Plan:
-    """The plan with these micro-batches, one size a phase."""
+    """The plan with these micro-batch sizes, one per phase."""
     phases = [
         replace(phase, slicing=replace(phase.slicing, micro_batch_size=size))
         for phase, size in zip(plan.phases, sizes, strict=True)
@@ -212,12 +212,12 @@ def _pieces(most: int, size: int) -> int:
 def _has_spare(device: torch.device) -> bool:
     if device.type != "cuda":
         return True
-    free, total = torch.cuda.mem_get_info(device)  # what PyTorch keeps for itself is not free
+    free, total = torch.cuda.mem_get_info(device)  # PyTorch's cache does not count as free
     return free >= _SPARE * total
 
 
 def _most(engine: Engine, numbers: list[int]) -> np.ndarray:
-    """The largest of each number over processes; called by all of them."""
+    """The maximum of each number over processes; called by all of them."""
     accelerator = engine.accelerator
     mine = torch.tensor([numbers], device=accelerator.device)
     gathered: torch.Tensor = accelerator.gather(mine)
@@ -228,7 +228,7 @@ def _most(engine: Engine, numbers: list[int]) -> np.ndarray:
 def _known(
     engine: Engine, path: Path, where: dict[str, object], phases: int
 ) -> tuple[int, ...] | None:
-    """What an earlier start found in the same place, read by the main process for all."""
+    """The sizes that an earlier start saved, if the device and the batches are the same."""
     sizes = [0] * phases
     if engine.accelerator.is_main_process and path.is_file():
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""What each step number means: its batch size, the tokens before it, its learning rate.
+"""The batch size, the tokens seen and the learning rate of each step.
 
-All of it is a pure function of the step: there is nothing to save and nothing to resume.
+All are pure functions of the step number: a checkpoint saves none of them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 # --- Batch sizes ---
 #
 # GPT-3's batch grows linearly in the tokens seen so far, from 32k tokens to the full size. Sizes
-# are whole sequences, so that they are stages of steps of one size; a table of the stages answers
-# for any step by bisection. Tokens are nominal: sequences times the sequence length.
+# are whole sequences, so several steps in a row have the same size: a stage. The stage of a step is
+# found by bisection. Tokens are nominal: sequences times the sequence length.
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Stage:
     Attributes:
         step: Its first step within the phase.
         sample: Number of that step's first sample within the phase.
-        size: Samples a step.
+        size: Samples per step.
     """
 
     step: int
@@ -74,9 +74,9 @@ def ramp(start: int, full: int, over: int, seq_len: int, seen: int = 0) -> Sizes
     Args:
         start: Samples of the first step, 1 <= start <= full.
         full: Samples of a step after the ramp.
-        over: Tokens that the ramp takes.
-        seq_len: Tokens a sample.
-        seen: Tokens of the phases before.
+        over: Tokens until the full size.
+        seq_len: Tokens per sample.
+        seen: Tokens of the earlier phases.
     """
     stages, step, sample = [], 0, 0
     while True:
@@ -99,7 +99,7 @@ class Course:
     Attributes:
         sizes: Of each phase.
         seq_lens: Of each phase.
-        begins: Step of the run with which each phase begins, and the end.
+        begins: The first step of each phase, and the number of steps of the run.
         tokens: Nominal tokens seen at each of ``begins``.
     """
 
@@ -149,7 +149,7 @@ def rate(config: ScheduleConfig, step: int, steps: int) -> float:
     Args:
         config: Name, warm-up and floor.
         step: 0 for the first update. Warm-up gives the first update 1/warmup, never zero, except
-            with polynomial, which is BERT's code to the number.
+            with polynomial, which gives exactly the numbers of BERT's code.
         steps: Number of updates in the whole run.
 
     Returns:
@@ -160,7 +160,7 @@ def rate(config: ScheduleConfig, step: int, steps: int) -> float:
         return _polynomial(config, step, warmup, end)
     if step < warmup:
         return (step + 1) / warmup
-    # 1 right after the warm-up, then towards 0, which it has from decay_until on
+    # 1 right after the warm-up, 0 from decay_until on
     left = max(0.0, (end - step) / max(end - warmup, 1))
     floor = config.min_lr_ratio
     return floor + (1 - floor) * _shape(config, step, steps, left)
@@ -194,9 +194,9 @@ def _shape(config: ScheduleConfig, step: int, steps: int, left: float) -> float:
 
 # --- Learning rates by steps or by tokens ---
 #
-# GPT-3 warms up over 375 million tokens and decays over 260 billion. While the batch grows that is
-# not the same as any number of steps: an early step of the ramp has a hundredth of the tokens of a
-# step after it. If a config gives tokens, the schedule is a function of the tokens seen.
+# GPT-3 warms up over 375 million tokens and decays over 260 billion. While the batch grows, no
+# number of steps is equivalent: an early step of the ramp has a hundredth of the tokens of a later
+# step. If a config gives tokens, the schedule is a function of the tokens seen.
 
 
 def factor(schedule: ScheduleConfig, course: Course) -> Callable[[int], float]:
@@ -217,14 +217,14 @@ def factor(schedule: ScheduleConfig, course: Course) -> Callable[[int], float]:
 
     def of(step: int) -> float:
         seen, following = course.seen(step), course.seen(step + 1)
-        # A step of the warm-up counts its own tokens, as it counts itself where steps are counted.
+        # In the warm-up a step includes its own tokens, as it includes itself if steps are counted.
         return rate(by_tokens, min(following - 1 if seen < warmup else seen, total), total)
 
     return of
 
 
 def _in_tokens(mark: StepsOrShare, course: Course, total: int) -> int:
-    """A mark in tokens: a share is of ``total``, steps have the tokens that they have."""
+    """A mark in tokens: a share of ``total``, or the tokens of that many steps."""
     if mark.tokens is not None:
         return mark.tokens
     if isinstance(mark.root, float):

@@ -16,7 +16,7 @@ from plmctl.models.elmo import boundary, encode_words
 from plmctl.models.losses import sampled_logits
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
-from plmctl.objectives.bilm import BidirectionalLm, log_uniform
+from plmctl.objectives.bilm import BidirectionalLM, log_uniform
 from plmctl.tokenization.load import Vocab
 
 BEGIN, END, UNKNOWN = 0, 1, 2
@@ -34,12 +34,12 @@ def store() -> TokenStore:
     return TokenStore.from_lists(documents, vocab_size=60)
 
 
-def made(store: TokenStore, seq_len: int = 10, **fields: object) -> BidirectionalLm:
+def made(store: TokenStore, seq_len: int = 10, **fields: object) -> BidirectionalLM:
     member = get_objective("bilm")
     return member.make(member.Config(name="bilm", **fields), store, VOCAB, seq_len, 3)
 
 
-def read(step: BidirectionalLm, epoch: int = 0) -> list[tuple[list[int], list[int]]]:
+def read(step: BidirectionalLM, epoch: int = 0) -> list[tuple[list[int], list[int]]]:
     """The whole epoch of each direction as two flat lists: inputs and targets."""
     samples = np.arange(len(step))
     batch = step.collate(np.full(len(samples), epoch), samples)

@@ -25,9 +25,9 @@ STREAM = [11, 12, 13, 14, EOS, 21, EOS, 31, 32, 33, 34, 35, EOS]
 NAMES = ("gpt1", "gpt2", "gpt3")
 
 
-def made(documents: list, seq_len: int, vocab: Vocab = VOCAB, **fields: object) -> clm.CausalLm:
+def made(documents: list, seq_len: int, vocab: Vocab = VOCAB, **fields: object) -> clm.CausalLM:
     store = TokenStore.from_lists(documents, vocab_size=120)
-    return clm.make(clm.Config(name="clm", **fields), store, vocab, seq_len, 1)
+    return clm.CausalLM.make(clm.Config(name="clm", **fields), store, vocab, seq_len, 1)
 
 
 def everything(step: Examples) -> dict[str, list[int]]:

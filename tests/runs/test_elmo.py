@@ -110,10 +110,18 @@ def test_evaluation(cli: Cli, run: Path) -> None:
     assert figures["perplexity"] < 80  # of 81 ids
 
 
+def test_preview_shows_both_directions(cli: Cli, run: Path) -> None:
+    code, out, err = cli("preview", "elmo.yaml", "--count", "16", "--examples", "1")
+    assert code == 0, err
+    assert "forward: " in out
+    assert "backward: " in out
+    assert "mean_targets_backward" in out
+
+
 def test_what_cannot_train_is_refused(cli: Cli, run: Path) -> None:
     code, _, err = cli("pretrain", "elmo.yaml", "run=x", "tokenizer=tok-bert")
     assert code == 2
-    assert "needs a tokenizer of words" in err
+    assert "requires a tokenizer of words" in err
     code, _, err = cli("pretrain", "elmo.yaml", "run=x", "train.batch_size=100000")
     assert code == 3
     assert "100,000 streams, but the corpus has" in err
@@ -126,7 +134,7 @@ def test_what_cannot_train_is_refused(cli: Cli, run: Path) -> None:
     mixed = f"data={{mixture: [{parts}], valid: 0.1}}"
     code, _, err = cli("pretrain", "elmo.yaml", "run=x", "data.train=[]", mixed)
     assert code == 2
-    assert "data.mixture: the rows of this objective are streams" in err
+    assert "data.mixture is not supported for this objective" in err
     assert not Path("x").exists()
 
 

@@ -283,7 +283,7 @@ def test_all_processes_stop_after_one_save(number: signal.Signals, world: Path) 
         process.send_signal(number)
         err = process.communicate()[1]
     assert process.returncode == 75, err
-    assert err.count("run the same command again to go on") == 1
+    assert err.count("run the same command again to resume") == 1
     events = [json.loads(line)["event"] for line in Path(name, "events").read_text().splitlines()]
     assert events == ["started", "saved"]
 

@@ -155,11 +155,11 @@ def test_what_cannot_work_is_refused_before_any_text_is_read(
             path.unlink()
     cases = [
         ("no-teacher", [], "objective: this key is needed"),
-        ("distilbert", ["objective.teacher=no-weights"], "no weights here"),
-        ("distilbert", ["objective.teacher=no-tokenizer"], "no tokenizer here"),
-        ("distilbert", ["objective.teacher=some/model"], "some/model cannot be had"),
-        ("distilbert", ["objective.teacher=./nowhere"], "./nowhere", "no model here"),
-        ("distilbert", ["objective.teacher=tok-bert"], "tok-bert", "no model here"),
+        ("distilbert", ["objective.teacher=no-weights"], "no weights in this folder"),
+        ("distilbert", ["objective.teacher=no-tokenizer"], "no tokenizer in this folder"),
+        ("distilbert", ["objective.teacher=some/model"], "some/model cannot be loaded"),
+        ("distilbert", ["objective.teacher=./nowhere"], "./nowhere", "no model in this folder"),
+        ("distilbert", ["objective.teacher=tok-bert"], "tok-bert", "no model in this folder"),
         (
             "distilbert",
             [f"objective.teacher={done['roberta'] / 'model'}"],

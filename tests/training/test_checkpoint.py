@@ -178,14 +178,14 @@ def test_every_checkpoint_is_the_one_saved_at_once(
 ) -> None:
     """Saved after every step of a run with dropout, tied weights and two phases; and the log."""
 
-    def run(name: str, *, background: bool) -> Path:
+    def run(name: str, *, async_save: bool) -> Path:
         plan = tiny_plan(objective, store, steps=(4, 4), save_every=1)
-        plan = replace(plan, background=background, save_best=True)
+        plan = replace(plan, async_save=async_save, save_best=True)
         engine = tiny_engine(tiny_network(objective, dropout=0.1))
         run_plan(engine, plan, tmp_path / name)
         return tmp_path / name
 
-    ours, theirs = run("behind", background=True), run("at-once", background=False)
+    ours, theirs = run("behind", async_save=True), run("at-once", async_save=False)
     for step in (6, 7, 8):  # the three that are kept
         folder = f"checkpoints/step-{step:06d}"
         assert contents(ours / folder) == contents(theirs / folder)
@@ -211,7 +211,7 @@ class Gated(Checkpoints):
 
 def test_one_save_is_under_way_at_a_time(tmp_path: Path) -> None:
     checkpoints = Gated(tmp_path / "checkpoints")
-    with Saver(checkpoints, journal_of(tmp_path), background=True) as saver:
+    with Saver(checkpoints, journal_of(tmp_path), async_save=True) as saver:
         saver.save(1, trained(), {})
         saver.look()  # waits for nothing
         second = Thread(target=saver.save, args=(2, trained(), {}))
@@ -227,7 +227,7 @@ def test_one_save_is_under_way_at_a_time(tmp_path: Path) -> None:
 
 def test_a_second_ctrl_c_waits_for_no_save(tmp_path: Path) -> None:
     checkpoints = Gated(tmp_path / "checkpoints")
-    saver = Saver(checkpoints, journal_of(tmp_path), background=True)
+    saver = Saver(checkpoints, journal_of(tmp_path), async_save=True)
 
     def interrupted() -> None:
         with saver:
@@ -243,7 +243,7 @@ def test_a_second_ctrl_c_waits_for_no_save(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_told_by_the_next_call_and_loses_nothing(small_disk: Path) -> None:
     checkpoints = Checkpoints(small_disk / "checkpoints", 50)
-    saver = Saver(checkpoints, journal_of(small_disk), background=True)
+    saver = Saver(checkpoints, journal_of(small_disk), async_save=True)
     message = ""
     for step in range(1, 50):
         try:
@@ -262,13 +262,13 @@ def test_a_full_disk_is_told_by_the_next_call_and_loses_nothing(small_disk: Path
     saver.wait()  # it was told once
 
 
-@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("async_save", [False, True])
 def test_a_limit_on_files_stops_the_run_where_the_same_command_goes_on(
-    background: bool, store: TokenStore, tmp_path: Path, run_plan: Train
+    async_save: bool, store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:
     """From step 5 on the kernel lets no file grow over 20 kB."""
     plan = tiny_plan("clm", store, steps=(12,), save_every=2)
-    plan = replace(plan, background=background)
+    plan = replace(plan, async_save=async_save)
     rate = plan.learning_rate
 
     def filling(step: int) -> float:
@@ -303,7 +303,7 @@ def test_a_stop_waits_for_its_save(store: TokenStore, tmp_path: Path, run_plan: 
             os.kill(os.getpid(), signal.SIGTERM)
         return rate(step)
 
-    stopped = replace(plan, learning_rate=stopping, background=True)
+    stopped = replace(plan, learning_rate=stopping, async_save=True)
     with pytest.raises(Preempted, match=r"after step [78] of 200, checkpoint saved"):
         run_plan(dropping(), stopped, tmp_path)
     last = metrics(tmp_path)[-1]["step"]
@@ -313,12 +313,12 @@ def test_a_stop_waits_for_its_save(store: TokenStore, tmp_path: Path, run_plan: 
     )
 
 
-@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("async_save", [False, True])
 def test_ctrl_c_saves_once_and_twice_stops(
-    background: bool, store: TokenStore, tmp_path: Path, run_plan: Train
+    async_save: bool, store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:
     """Both in a step; what an earlier step has saved is there, and the run goes on from it."""
-    plan = replace(tiny_plan("clm", store, steps=(12,), save_every=5), background=background)
+    plan = replace(tiny_plan("clm", store, steps=(12,), save_every=5), async_save=async_save)
     rate = plan.learning_rate
 
     def pressing(times: int) -> Plan:
@@ -358,14 +358,14 @@ def test_a_rollback_waits_for_the_save_that_it_goes_back_to(
 ) -> None:
     """The spike comes in the step after a save."""
 
-    def run(name: str, *, background: bool) -> Engine:
+    def run(name: str, *, async_save: bool) -> Engine:
         plan: Plan = poisoned(store, 20, 50.0, Guard(spike=3.0, on_spike="rollback"))
         engine = dropping()
-        run_plan(engine, replace(plan, background=background), tmp_path / name)
+        run_plan(engine, replace(plan, async_save=async_save), tmp_path / name)
         return engine
 
-    run("behind", background=True)
-    run("at-once", background=False)
+    run("behind", async_save=True)
+    run("at-once", async_save=False)
     assert exact(tmp_path / "behind") == exact(tmp_path / "at-once")
     assert events(tmp_path / "behind").count("rolled_back") == 1
 
@@ -373,7 +373,7 @@ def test_a_rollback_waits_for_the_save_that_it_goes_back_to(
 def _save_on_and_on(run: Path) -> None:
     network = nn.Sequential(*(nn.Linear(1000, 1000) for _ in range(5)))
     optimizer = torch.optim.AdamW(network.parameters())
-    saver = Saver(Checkpoints(run / "checkpoints", 1), journal_of(run), background=True)
+    saver = Saver(Checkpoints(run / "checkpoints", 1), journal_of(run), async_save=True)
     for step in range(1, 1000):
         for parameter in network.parameters():
             parameter.grad = torch.ones_like(parameter)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.objectives.base import get_objective
-from plmctl.objectives.clm import CausalLm
+from plmctl.objectives.clm import CausalLM
 from plmctl.training.data import (
     Mixture,
     Slicing,
@@ -189,7 +189,7 @@ def test_shares_of_gpt3() -> None:
 def test_an_epoch_has_exactly_its_shares() -> None:
     made = mixed()
     samples = np.arange(len(made))
-    assert len(made) == sum(len(step) for step in made.steps)
+    assert len(made) == sum(len(step) for step in made.parts)
     for epoch in (0, 1, 17):
         source, _, _ = made.locate(np.full_like(samples, epoch), samples)
         assert np.bincount(source).tolist() == made.counts.tolist()
@@ -201,7 +201,7 @@ def test_all_of_a_corpus_comes_before_any_of_it_again() -> None:
     made = mixed()
     epochs, samples = np.divmod(np.arange(6 * len(made)), len(made))
     source, within, number = made.locate(epochs, samples)
-    for at, step in enumerate(made.steps):
+    for at, step in enumerate(made.parts):
         mine = source == at
         seen = within[mine] * len(step) + number[mine]
         assert len(np.unique(seen)) == len(seen)  # no sample twice in a pass of the corpus
@@ -292,8 +292,8 @@ def test_statistics_show_the_shares(name: str) -> None:
     assert made.example(0, 3).note.endswith(("[web]", "[books]", "[wiki]"))
 
 
-class Halved(CausalLm):
-    """An objective whose loss term counts half."""
+class Halved(CausalLM):
+    """A step whose part counts for half of the loss."""
 
     weights: ClassVar = {"lm": 0.5}
 
@@ -301,8 +301,9 @@ class Halved(CausalLm):
 def test_loss_terms_have_the_weights_of_their_objective() -> None:
     plain = mixed()
     assert plain.weights["lm"] == 1.0
-    halved = [Halved(**vars(step)) for step in plain.steps]
-    assert mixture(plain.names, halved, (1, 1, 1), 3).weights == {"lm": 0.5}
+    config, store = CausalLM.Config(name="clm"), some_store(10, 20)
+    halved = [Halved(config, store, VOCAB, 32, 7) for _ in plain.parts]
+    assert mixture(plain.names, halved, (1, 1, 1), 3).weights["lm"] == 0.5
 
 
 # --- The examples of a step, however it is cut up: equal hashes, and hashes that can differ ---

@@ -128,7 +128,7 @@ def _in_pieces(folder: Path, store: TokenStore, rank: int) -> None:
         run.mkdir(exist_ok=True)
         for until in stops:
             engine = engine_of(network_of("clm", dropout=0.1), "adamw", "fsdp")
-            plan = replace(plan_of("clm", store, rank), until=until, background=True)
+            plan = replace(plan_of("clm", store, rank), until=until, async_save=True)
             with (
                 suppress(Preempted),
                 Journal(run, title="t", total_steps=6, trackers=(), quiet=rank > 0) as journal,

@@ -16,7 +16,7 @@ from plmctl.config.sections import ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.training import engine
-from plmctl.training.data import Feed
+from plmctl.training.data import StepLoader
 from plmctl.training.engine import make_accelerator, native_bf16
 from plmctl.training.loop import Plan
 from tests.training.conftest import Train, tiny_engine, tiny_network, tiny_plan
@@ -89,7 +89,7 @@ def test_waiting_for_data_is_told_of_once(
 ) -> None:
     plan = slowed(tiny_plan("mlm", store, steps=(4,)))
     run_plan(tiny_engine(tiny_network("mlm")), plan, tmp_path / "run")
-    assert capfd.readouterr().err.count("goes into waiting for batches") == 1
+    assert capfd.readouterr().err.count("is spent waiting for batches") == 1
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_a_twentieth_of_the_time_is_much(
 ) -> None:
     said: list[str] = []
     say: Callable[[str], None] = said.append
-    feed = Feed(tiny_plan("mlm", store), pin=False)
+    loader = StepLoader(tiny_plan("mlm", store), pin=False)
     for wait in waits:
-        feed.advise(wait, say)
+        loader.advise(wait, say)
     assert [message.partition(" of the time")[0] for message in said] == told
     assert all("compute.workers=2" in message for message in said)
 

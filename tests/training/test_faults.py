@@ -145,11 +145,11 @@ def test_the_log_goes_on_without_gap_or_repetition(
     assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 9))
 
 
-@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("async_save", [False, True])
 def test_a_log_that_lost_lines_is_told_and_nothing_is_touched(
-    background: bool, store: TokenStore, tmp_path: Path, run_plan: Train
+    async_save: bool, store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:
-    plan = replace(tiny_plan("clm", store, steps=(8,), save_every=3), background=background)
+    plan = replace(tiny_plan("clm", store, steps=(8,), save_every=3), async_save=async_save)
     with pytest.raises(PlmError, match="after step 5 of 8"):
         run_plan(tiny_engine(tiny_network("clm")), replace(plan, until=5), tmp_path)
     log = tmp_path / "metrics.jsonl"
@@ -174,15 +174,15 @@ def test_a_checkpoint_of_an_older_version_continues_with_a_notice(
     del entries["metrics.jsonl"]
     manifest.write_text(json.dumps(entries))
     run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path)
-    assert capsys.readouterr().err.count("made by an older version") == 1
+    assert capsys.readouterr().err.count("from an older version") == 1
     assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 9))
 
 
-@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("async_save", [False, True])
 def test_a_last_validation_that_fails_costs_no_step(
-    background: bool, store: TokenStore, tmp_path: Path, run_plan: Train
+    async_save: bool, store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:
-    plan = replace(tiny_plan("clm", store, steps=(6,)), background=background)
+    plan = replace(tiny_plan("clm", store, steps=(6,)), async_save=async_save)
 
     def failing(*, stop: object = None) -> dict[str, float]:
         raise DataError("this text cannot be scored")
@@ -217,7 +217,7 @@ def test_a_process_that_makes_batches_dies(
                 os.kill(worker, signal.SIGKILL)
         return rate(step)
 
-    with pytest.raises(PlmError, match=r"(?s)a process that makes batches died.*same command"):
+    with pytest.raises(PlmError, match=r"(?s)a worker process .* died.*same command"):
         run_plan(tiny_engine(tiny_network("clm")), replace(plan, learning_rate=killing), tmp_path)
     done = metrics(tmp_path)[-1]["step"]
     assert 5 <= done < 400
@@ -270,10 +270,10 @@ from plmctl.training.data import training_batches
 from plmctl.training.loop import Phase, train
 from plmctl.training.journal import peak_memory
 
-folder, elastic = Path(sys.argv[1]), sys.argv[2] == "auto"
+folder, auto_micro_batch = Path(sys.argv[1]), sys.argv[2] == "auto"
 store = TokenStore.from_lists([[list(range(6, 106))] * 3] * 600, vocab_size=120)
 plan = tiny_plan("clm", store, steps=(2,), batch=1024, micro=1024)
-plan = replace(plan, elastic=elastic)
+plan = replace(plan, auto_micro_batch=auto_micro_batch)
 engine = tiny_engine(tiny_network("clm"))
 pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (pages + int(sys.argv[3]), -1))
@@ -298,7 +298,7 @@ def test_out_of_memory_makes_the_micro_batches_smaller(
     """Under a real limit of the process's memory; the losses are those with room enough."""
     done = tight(tmp_path / "tight", "auto", ROOM)
     assert done.returncode == 0, done.stderr
-    assert "step 1: out of memory; going on with micro-batches of 512" in done.stderr
+    assert "step 1: out of memory; continuing with micro-batches of 512" in done.stderr
     assert tight(tmp_path / "roomy", "auto", 64_000_000_000).returncode == 0
     assert "smaller" not in (tmp_path / "roomy" / "events").read_text()
     ours, theirs = metrics(tmp_path / "tight"), metrics(tmp_path / "roomy")
@@ -330,7 +330,7 @@ def test_an_example_that_does_not_fit_is_told(
     with pytest.raises(PlmError, match="step 1: out of memory, with one example at a time"):
         run_plan(
             tiny_engine(tiny_network("clm")),
-            replace(plan, phases=(phase,), elastic=True),
+            replace(plan, phases=(phase,), auto_micro_batch=True),
             tmp_path,
         )
     said = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
@@ -366,7 +366,7 @@ def taken(steps: Dataset, workers: int, at_each: Callable[[list[Batch]], None]) 
                 count += 1
                 at_each(batches)
 
-    with pytest.raises(PlmError, match=r"(?s)a process that makes batches died.*same command"):
+    with pytest.raises(PlmError, match=r"(?s)a worker process .* died.*same command"):
         take()
     return count
 

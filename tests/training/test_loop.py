@@ -522,13 +522,13 @@ def scores(engine: Engine) -> Callable[..., dict[str, float]]:
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps after which the loop has read."""
     seen: list[int] = []
-    real = loop._read
+    real = loop._synchronise
 
-    def noting(run: Any, unread: Any, *, applied: bool) -> Any:
-        seen.append(unread[-1].before.step + 1)
-        return real(run, unread, applied=applied)
+    def noting(run: Any, pending: Any, *, applied: bool) -> Any:
+        seen.append(pending[-1].before.step + 1)
+        return real(run, pending, applied=applied)
 
-    monkeypatch.setattr(loop, "_read", noting)
+    monkeypatch.setattr(loop, "_synchronise", noting)
     return seen
 
 
@@ -691,7 +691,7 @@ def test_out_of_memory_after_steps_that_nobody_has_read(
     plan = plan_for(store, steps=(17,))
     large = source(plan)[12][0].inputs["input_ids"]
     big = Big(plan.phases[0].examples, large)
-    plan = replace(plan, elastic=True, phases=(replace(plan.phases[0], examples=big),))
+    plan = replace(plan, auto_micro_batch=True, phases=(replace(plan.phases[0], examples=big),))
     for late in (False, True):
         run_plan(engine(tiny_network("clm"), late=late), plan, tmp_path / str(late))
     assert outcome(tmp_path / "True") == outcome(tmp_path / "False")

@@ -170,7 +170,7 @@ class _Demand(torch.autograd.Function):
 
 def greedy(plan: Plan, step: Greedy) -> Plan:
     (phase,) = plan.phases
-    return replace(plan, phases=(replace(phase, examples=step),), elastic=True)
+    return replace(plan, phases=(replace(phase, examples=step),), auto_micro_batch=True)
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -179,11 +179,13 @@ def test_a_resume_keeps_the_smaller_micro_batches(
 ) -> None:
     """The run that is stopped is the one that is not, and runs out of memory once."""
 
-    def run(name: str, until: int | None = None, *, elastic: bool = True) -> dict:
+    def run(name: str, until: int | None = None, *, auto_micro_batch: bool = True) -> dict:
         plan = tiny_plan("clm", store, steps=(6,), batch=16, micro=16)
         plan = greedy(plan, Greedy(plan.phases[0].examples, 15, backward=backward))
         engine = tiny_engine(tiny_network("clm", dropout=0.1))
-        run_plan(engine, replace(plan, until=until, elastic=elastic), tmp_path / name)
+        run_plan(
+            engine, replace(plan, until=until, auto_micro_batch=auto_micro_batch), tmp_path / name
+        )
         return weights(engine)
 
     whole = run("whole")
@@ -197,7 +199,7 @@ def test_a_resume_keeps_the_smaller_micro_batches(
         run("asked", 3)
     hint = "run the same command again with train.micro_batch_size=8"
     with pytest.raises(PlmError, match=f"(?s)step 4: out of memory.*{hint}"):
-        run("asked", elastic=False)
+        run("asked", auto_micro_batch=False)
 
 
 def test_a_run_goes_on_with_other_micro_batches(
@@ -226,7 +228,7 @@ def _one_of_two(folder: Path, rank: int, port: int, store: TokenStore) -> None:
     plan = tiny_plan("clm", store, steps=(4,), batch=14, micro=4)
     (phase,) = plan.phases
     slicing = replace(phase.slicing, rank=rank, world=2)
-    plan = replace(plan, phases=(replace(phase, slicing=slicing),), elastic=True)
+    plan = replace(plan, phases=(replace(phase, slicing=slicing),), auto_micro_batch=True)
     if rank == 1:
         plan = greedy(plan, Greedy(phase.examples, 3))
     engine = tiny_engine(tiny_network("clm"))
@@ -257,7 +259,7 @@ def test_several_processes_stop_and_name_the_size(store: TokenStore, tmp_path: P
 def test_the_plan_of_a_cpu_stays_as_it_is(store: TokenStore, tmp_path: Path) -> None:
     from plmctl.training.memory import cut, fitted
 
-    plan = replace(tiny_plan("clm", store, steps=(2, 2)), elastic=True)
+    plan = replace(tiny_plan("clm", store, steps=(2, 2)), auto_micro_batch=True)
     with Journal(tmp_path, title="t", total_steps=4, trackers=(), quiet=False) as journal:
         assert fitted(tiny_engine(tiny_network("clm")), plan, journal, tmp_path) is plan
     sizes = [phase.slicing for phase in cut(plan, (5, 3)).phases]
