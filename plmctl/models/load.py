@@ -23,6 +23,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils.hub import cached_file
 
 from plmctl.errors import ConfigError, DataError
+from plmctl.models.fast import use_fused_attention
 
 # --- The config of a folder, plmctl's own networks among them ---
 
@@ -121,7 +122,7 @@ class Loaded:
     """A network from a folder.
 
     Attributes:
-        network: In float32, in evaluation mode.
+        network: In float32, in evaluation mode, GPT-1 and GPT-2 with fused attention.
         fresh: Parameters of heads with random weights: the folder lacks them, or has them in
             another shape.
     """
@@ -180,6 +181,7 @@ def load_network(
     _check_vocabulary(network, source)
     if heads:
         tell_or_refuse(source, network, _modules(network, heads), new_heads)
+    use_fused_attention(network)
     return Loaded(network, tuple(sorted(heads)))
 
 

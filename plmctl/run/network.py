@@ -81,7 +81,7 @@ def start_from_teacher(config: PretrainConfig, model: PreTrainedModel) -> None:
     """Give a student the weights that its teacher starts it with, if the objective has one."""
     if getattr(config.objective, "init", None) == "alternate":
         family = get_family(config.model.family)
-        family.begin_as(model, config.objective.teacher)  # type: ignore[attr-defined]  # checked
+        family.init_from_teacher(model, config.objective.teacher)  # type: ignore[attr-defined]  # checked
 
 
 # --- Continued pretraining: what differs from the folder that it starts from ---

@@ -14,15 +14,12 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
-from transformers import PreTrainedModel
 
 from plmctl import registry
 from plmctl.config.base import OptimizerConfig
 from plmctl.config.sections import ComputeConfig
 from plmctl.errors import ConfigError
-from plmctl.models.fast.attention import use_cpu_attention, use_unread_masks
-from plmctl.models.fast.encoder import skip_unused_positions
-from plmctl.models.fast.layers import checkpoint_activations, fuse_gelu, use_fast_dropout
+from plmctl.models.fast import apply_fast_paths, checkpoint_activations
 from plmctl.models.network import Network
 from plmctl.training.checkpoint import Trained
 from plmctl.training.distributed import is_sharded, shard
@@ -179,9 +176,14 @@ def make_engine(
     """
     device, model_type = accelerator.device.type, network.model.config.model_type
     compiled = compiles(compute, device, model_type, sharded=sharded)
-    _suit(network.model, compute, by_hand=device == "cpu" and not compiled, sharded=sharded)
-    if device != "cpu":
-        use_unread_masks()
+    attention = compute.attention
+    if attention != "auto":
+        network.model.set_attn_implementation(attention)
+    apply_fast_paths(
+        network.model, device=device, compiled=compiled, sharded=sharded, attention=attention
+    )
+    if compute.checkpoint_activations:
+        checkpoint_activations(network.model)
     if sharded:  # a unit at a time, so that no device ever has all weights
         shard(network, accelerator.device, accelerator.num_processes)
     else:
@@ -192,28 +194,6 @@ def make_engine(
     prepared = accelerator.prepare_model(network, evaluation_mode=sharded)  # then no DDP
     engine = Engine(accelerator, prepared, accelerator.prepare_optimizer(optimizer))
     return enable_late_reading(engine) if accelerator.device.type == "cuda" else engine
-
-
-def _suit(model: PreTrainedModel, compute: ComputeConfig, *, by_hand: bool, sharded: bool) -> None:
-    """Give a model the kernels that it is to compute with, in place.
-
-    Args:
-        model: Its weights and names stay.
-        compute: What is asked for.
-        by_hand: On a CPU, with what is faster there, and nothing that a compiler could read.
-        sharded: Its layers are to be whole only when called: none may be taken apart.
-    """
-    if compute.attention != "auto":
-        model.set_attn_implementation(compute.attention)
-    elif by_hand:
-        use_cpu_attention(model)
-    if by_hand:
-        use_fast_dropout(model)
-    if by_hand and not sharded:
-        skip_unused_positions(model)
-    fuse_gelu(model)
-    if compute.checkpoint_activations:
-        checkpoint_activations(model)
 
 
 def enable_late_reading(engine: Engine) -> Engine:

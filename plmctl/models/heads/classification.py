@@ -26,7 +26,7 @@ from transformers import (
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from plmctl.errors import ConfigError
-from plmctl.models.fast.gpt import fuse_gpt1_attention, hidden_states
+from plmctl.models.decoder import hidden_states
 from plmctl.models.load import NewHeads, config_of, load_network, load_with_labels, tell_or_refuse
 from plmctl.models.parameters import add_token_embeddings, truncated_normal_
 
@@ -89,9 +89,7 @@ def load_classifier(
             truncated_normal_(module, config.initializer_range)
     if tokens.new and max(tokens.new) >= made.get_input_embeddings().num_embeddings:
         add_token_embeddings(made, list(tokens.new))
-    whole: PreTrainedModel = (
-        fuse_gpt1_attention(made) if config.model_type == "openai-gpt" else made
-    )
+    whole: PreTrainedModel = made
     return whole
 
 
