@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -41,7 +41,7 @@ class DecoderFamily(Family):
     OBJECTIVE = "clm"
     HEADS = ("lm",)
     DROPOUT = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
-    SIZE_FIELDS: tuple[str, ...] = ("n_layer", "n_embd")
+    SIZE_FIELDS: ClassVar[tuple[str, ...]] = ("n_layer", "n_embd")
     WIDTH = ("n_embd", "n_head", "")
     POSITIONS = "n_positions"
 

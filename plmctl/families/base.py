@@ -107,6 +107,7 @@ class Family(ABC):
     @classmethod
     def initialize(cls, model: Any) -> None:
         """Change a network's initial weights where the paper's differ from transformers'."""
+        return  # the default: transformers' own
 
     @classmethod
     def size_fields(cls, config: ModelConfig) -> dict[str, Any]:
@@ -272,6 +273,6 @@ class EncoderConfig(ModelConfig):
 class EncoderFamily(Family):
     """A family whose networks have the fields of BERT's config."""
 
-    SIZE_FIELDS = ("num_hidden_layers", "hidden_size")
+    SIZE_FIELDS: ClassVar[tuple[str, ...]] = ("num_hidden_layers", "hidden_size")
     WIDTH = ("hidden_size", "num_attention_heads", "intermediate_size")
-    DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    DROPOUT: ClassVar[tuple[str, ...]] = ("hidden_dropout_prob", "attention_probs_dropout_prob")

@@ -43,7 +43,7 @@ def hidden_states(model: Any, input_ids: Tensor, position_ids: Tensor | None = N
 def _gpt1_states_of_packed_rows(body: Any, embedded: Tensor, position_ids: Tensor) -> Tensor:
     """GPT-1's own forward takes no mask for several texts per row; its layers do."""
     seen = block_mask(position_ids)
-    states = body.drop(embedded + body.positions_embed(position_ids))
+    states: Tensor = body.drop(embedded + body.positions_embed(position_ids))
     mask = torch.zeros_like(seen, dtype=states.dtype)
     mask.masked_fill_(~seen, torch.finfo(states.dtype).min)
     for block in body.h:

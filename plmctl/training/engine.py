@@ -19,7 +19,7 @@ from plmctl import registry
 from plmctl.config.base import OptimizerConfig
 from plmctl.config.sections import ComputeConfig
 from plmctl.errors import ConfigError
-from plmctl.models.fast import apply_fast_paths, checkpoint_activations
+from plmctl.models.fast import allow_shapes, apply_fast_paths, checkpoint_activations
 from plmctl.models.network import Network
 from plmctl.training.checkpoint import Trained
 from plmctl.training.distributed import is_sharded, shard
@@ -269,7 +269,5 @@ def compile_network(network: Network, *, varying: bool) -> None:
         varying: Shapes change from step to step: one kernel for all sizes. Otherwise one a shape,
             which is faster.
     """
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = max(_SHAPES, torch._dynamo.config.recompile_limit)
+    allow_shapes(_SHAPES)
     network.compile(dynamic=varying or network.model.config.model_type == "elmo")

@@ -1,4 +1,4 @@
-"""The one door to the fast paths: the only package that reaches into transformers' inside.
+"""The one door to the fast paths: only this package imports what is inside of transformers.
 
 Each path computes the same mathematics with the same weights under the same names, so that a model
 is saved as ever, and every network works without them. A path needs private names of transformers.
@@ -84,6 +84,13 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
         raise no_checkpointing(f"this version of transformers ({error})") from error
     if not recompute_layers(model):
         raise no_checkpointing(type(model).__name__)
+
+
+def allow_shapes(count: int) -> None:
+    """Let ``torch.compile``, in this process, compile so many shapes of one function."""
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = max(count, torch._dynamo.config.recompile_limit)
 
 
 def no_checkpointing(network: str) -> ConfigError:

@@ -25,7 +25,7 @@ require_parameters(Block.forward, "x", "attention_mask")
 require_parameters(GPT2Block.forward, "hidden_states", "past_key_values", "attention_mask")
 
 
-class _Gpt2(FastDecoder, GPT2Model):
+class _Gpt2(FastDecoder, GPT2Model):  # type: ignore[no-untyped-call]  # theirs
     def states(self, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
         """As transformers' own forward computes them."""
         whole: Any = self
@@ -42,7 +42,7 @@ class _Gpt2(FastDecoder, GPT2Model):
         return normed
 
 
-class _Gpt1(FastDecoder, OpenAIGPTModel):
+class _Gpt1(FastDecoder, OpenAIGPTModel):  # type: ignore[no-untyped-call]  # theirs
     def states(self, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
         """As transformers' own forward computes them, which takes no mask for packed rows."""
         whole: Any = self
