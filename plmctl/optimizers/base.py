@@ -16,11 +16,10 @@ C = TypeVar("C", bound=OptimizerConfig)
 
 
 class Optimizer(ABC, Generic[C]):
-    """What makes PyTorch's optimizer from a config.
+    """A config, and the PyTorch optimizer that it describes.
 
-    A subclass names its config twice, for readers of types and of objects: ``class Lamb(Optimizer[
-    Config], config=Config)``. No file imports PyTorch at its top, because reading a config imports
-    all of them.
+    A subclass names its config as a type and as an object: ``class Lamb(Optimizer[Config],
+    config=Config)``. No file imports PyTorch at its top, because reading a config imports all.
 
     Attributes:
         Config: The options that a user may set.

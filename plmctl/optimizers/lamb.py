@@ -1,4 +1,4 @@
-"""LAMB (You et al., 2020, arXiv:1904.00962): AdamW with a learning rate per matrix (trust ratio)."""
+"""LAMB (You et al., 2020, arXiv:1904.00962): AdamW with a trust ratio per matrix."""
 
 from __future__ import annotations
 
