@@ -60,7 +60,7 @@ def family_of(model: str) -> str:
 
     kind = config_of(model).model_type
     known = registry.names("families")
-    called = {kind: name for name in known if (kind := get_family(name).MODEL_TYPE)}
+    called = {get_family(name).MODEL_TYPE: name for name in known if get_family(name).MODEL_TYPE}
     if kind not in called:
         raise ConfigError(f"{model}: a model of type {kind!r}; known are: {', '.join(called)}")
     return called[str(kind)]
