@@ -10,11 +10,11 @@ from torch import Tensor
 
 
 class FastDecoder(metaclass=ABCMeta):
-    """A decoder that computes its hidden states by a faster way: ``models.fast``."""
+    """A decoder's list of layers with a faster way through them: ``models.fast``."""
 
     @abstractmethod
-    def states(self, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
-        """[B, T, H] of token embeddings [B, T, H]; see ``hidden_states``."""
+    def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+        """[B, T, H] of token embeddings [B, T, H]; ``body`` is the network with these layers."""
 
 
 def hidden_states(model: Any, input_ids: Tensor, position_ids: Tensor | None = None) -> Tensor:
@@ -28,8 +28,9 @@ def hidden_states(model: Any, input_ids: Tensor, position_ids: Tensor | None = N
     """
     body = model.transformer
     embedded: Tensor = model.get_input_embeddings()(input_ids)
-    if isinstance(body, FastDecoder):
-        return body.states(embedded, position_ids)
+    layers = body.h
+    if isinstance(layers, FastDecoder):
+        return layers.states(body, embedded, position_ids)
     options: dict[str, Any] = {"inputs_embeds": embedded, "position_ids": position_ids}
     if model.config.model_type != "openai-gpt":
         # A cache would cost memory, and transformers would not separate the texts of a row.

@@ -25,31 +25,33 @@ require_parameters(Block.forward, "x", "attention_mask")
 require_parameters(GPT2Block.forward, "hidden_states", "past_key_values", "attention_mask")
 
 
-class _Gpt2(FastDecoder, GPT2Model):  # type: ignore[no-untyped-call]  # theirs
-    def states(self, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+# It is the class of the list of layers that changes: by the network's own class transformers knows
+# which hidden states it can return.
+
+
+class _Gpt2Layers(FastDecoder, nn.ModuleList):
+    def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
         """As transformers' own forward computes them."""
-        whole: Any = self
-        attention = str(self.config._attn_implementation)
+        attention = str(body.config._attn_implementation)
         if attention != "sdpa" and not attention.startswith("plmctl"):  # the mask is theirs to make
-            run = whole(inputs_embeds=embedded, position_ids=position_ids, use_cache=False)
+            run = body(inputs_embeds=embedded, position_ids=position_ids, use_cache=False)
             output: Tensor = run.last_hidden_state
             return output
         mask = None if position_ids is None else block_mask(position_ids)
-        states = whole.drop(embedded + whole.wpe(_counted(embedded, position_ids)))
-        for block in whole.h:
+        states = body.drop(embedded + body.wpe(_counted(embedded, position_ids)))
+        for block in self:
             states = block(states, None, mask)
-        normed: Tensor = whole.ln_f(states)
+        normed: Tensor = body.ln_f(states)
         return normed
 
 
-class _Gpt1(FastDecoder, OpenAIGPTModel):  # type: ignore[no-untyped-call]  # theirs
-    def states(self, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+class _Gpt1Layers(FastDecoder, nn.ModuleList):
+    def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
         """As transformers' own forward computes them, which takes no mask for packed rows."""
-        whole: Any = self
         mask = None if position_ids is None else block_mask(position_ids)
-        places = whole.positions_embed(_counted(embedded, position_ids))
-        states: Tensor = whole.drop(embedded + places)
-        for block in whole.h:
+        places = body.positions_embed(_counted(embedded, position_ids))
+        states: Tensor = body.drop(embedded + places)
+        for block in self:
             states = block(states, mask)[0]
         return states
 
@@ -106,20 +108,16 @@ class _FusedAttention(Attention):
         ]
 
 
-_CLASSES: dict[type[nn.Module], type[nn.Module]] = {
-    GPT2Model: _Gpt2,
-    OpenAIGPTModel: _Gpt1,
-    Attention: _FusedAttention,
-}
-
-
 def use_fast_decoder(model: nn.Module) -> None:
     """Give the GPT networks in a model, in place, these forwards; weights and names stay."""
-    found = [module for module in model.modules() if type(module) in _CLASSES]
-    for module in found:
-        if isinstance(module, GPT2Model):
-            require_attributes(module, "wpe", "drop", "h", "ln_f")
-        elif isinstance(module, OpenAIGPTModel):
-            require_attributes(module, "positions_embed", "drop", "h")
-    for module in found:
-        module.__class__ = _CLASSES[type(module)]
+    found: list[Any] = [
+        module for module in model.modules() if isinstance(module, GPT2Model | OpenAIGPTModel)
+    ]
+    for body in found:
+        places = "wpe" if isinstance(body, GPT2Model) else "positions_embed"
+        require_attributes(body, places, "drop", "h")
+    for body in found:
+        body.h.__class__ = _Gpt2Layers if isinstance(body, GPT2Model) else _Gpt1Layers
+        for block in body.h:
+            if type(block.attn) is Attention:
+                block.attn.__class__ = _FusedAttention
