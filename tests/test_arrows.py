@@ -21,11 +21,11 @@ ALLOWED = {
     "tokenization": {"config"},
     "models": {"config", "examples"},
     "families": {"config", "models"},
-    "optimizers": {"config", "training"},
+    "optimizers": {"config", "models"},
     "objectives": {"config", "corpus", "examples", "tokenization", "models"},
     "metrics": {"examples"},
     "tasks": {"config", "corpus", "examples", "tokenization", "models", "families", "metrics"},
-    "training": {"config", "examples", "models", *FLOOR},
+    "training": {"config", "examples", "models", "optimizers", *FLOOR},
     "evaluation": {
         "config", "corpus", "examples", "tokenization", "models", "metrics", "families",
         "tasks", "training", *FLOOR,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from typing import Any
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
@@ -34,7 +35,7 @@ def _published_objective(before: dict[str, Any]) -> Any:
     model = before.get("model")
     if model is None:  # the model's own mistake is reported; nothing to add here
         return None
-    name = registry.load("families", model.family).OBJECTIVE
+    name: str = registry.member("families", model.family, ABC).OBJECTIVE  # type: ignore[attr-defined]  # of a Family, which stands above configs
     try:
         return registry.load("objectives", name).Config(name=name)
     except ValidationError:  # it has a key without a default, such as a teacher

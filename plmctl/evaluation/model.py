@@ -60,7 +60,7 @@ def family_of(model: str) -> str:
 
     kind = config_of(model).model_type
     known = registry.names("families")
-    called = {getattr(get_family(name), "MODEL_TYPE", name): name for name in known}
+    called = {get_family(name).MODEL_TYPE: name for name in known if get_family(name).MODEL_TYPE}
     if kind not in called:
         raise ConfigError(f"{model}: a model of type {kind!r}; known are: {', '.join(called)}")
     return called[str(kind)]
@@ -289,7 +289,7 @@ def likelihood_kind(family: str) -> LikelihoodKind:
         return "bidirectional"
     if "mlm" in member.HEADS:
         return "masked"
-    return "encoder_decoder" if getattr(member, "ENCODER_DECODER", False) else "causal"
+    return "encoder_decoder" if member.ENCODER_DECODER else "causal"
 
 
 # --- A model that generates text: causal or text-to-text ---

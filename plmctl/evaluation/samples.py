@@ -115,9 +115,9 @@ def _generated_ids(
     """The ids that an encoder-decoder writes to each input, greedily."""
     import torch
 
-    from plmctl.families import t5
+    from plmctl.families.t5 import T5
 
-    model: Any = t5.load(folder, t5.HEADS)
+    model: Any = T5.load(folder, T5.HEADS)
     found = []
     for ids in inputs:
         row = torch.tensor([list(ids)])

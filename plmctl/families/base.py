@@ -1,83 +1,230 @@
-"""A family: sizes, how to build and load its network, where its heads begin.
+"""The base class of all families.
 
-One file per family; what GPT-2 and GPT-3 share is in ``_gpt``.
+A family's file names its paper, its sizes, and how its network differs from others. The options
+that a user may set have the names that transformers gives them, so that the base class hands them
+to transformers' config; what is in ``NETWORK`` is fixed. One file per family; what GPT-2 and GPT-3
+share is in ``_gpt``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
 from plmctl import registry
 from plmctl.config.base import ModelConfig
+from plmctl.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     from plmctl.models.load import NewHeads
 
+NO_LIMIT = 2**31 - 1
+"""``positions`` of a network that takes inputs of any length."""
 
-class Family(Protocol):
-    """What a file of this folder defines; the module itself is the object."""
+_OF_ANY_NETWORK = {"tie_word_embeddings", "decoder_start_token_id"}
+"""Fields that transformers' configs take although their classes do not declare them."""
 
-    OBJECTIVE: str
-    """The objective of the family's paper."""
-    TOKENIZER: str
-    """The tokenizer algorithm of the family's paper."""
-    MODEL_TYPE: str
-    """What transformers calls its architecture, where that is not the family's name."""
-    HEADS: tuple[str, ...]
-    """Parts of a loss that it has heads for."""
-    ENCODER_DECODER: bool
-    """Whether it reads one text and writes another; left out: no."""
-    DROPOUT: tuple[str, ...]
-    """Names of the dropout probabilities in transformers' config."""
 
+class Family(ABC):
+    """A family of networks: how to build, load and run one.
+
+    A subclass names its config in its header, ``class Bert(EncoderFamily, config=Config)``. All
+    methods are class methods or static: a family has no state. No family imports PyTorch or
+    transformers at the top of its file, because reading a config imports all of them.
+
+    Attributes:
+        Config: The options that a user may set.
+        OBJECTIVE: The objective of the paper.
+        TOKENIZER: The tokenizer algorithm of the paper.
+        HEADS: The loss terms that it has heads for.
+        SIZES: For each size, the values of ``SIZE_FIELDS``.
+        SIZE_FIELDS: The fields of transformers' config that a size decides.
+        WIDTH: The fields of the hidden size, of the attention heads and of the feed-forward size.
+            Heads default to hidden size / 64 and the feed-forward size to 4 * hidden size; an empty
+            name has no default. The heads of a size hold for the hidden size of that size.
+        NETWORK: Fields of transformers' config that are the same in all networks of the family.
+        TOKEN_IDS: Fields of transformers' config that get the id of the padding token, or of the
+            end-of-text token if the tokenizer has no padding token.
+        DROPOUT: The dropout probabilities in transformers' config.
+        POSITIONS: The field of the number of positions; empty: inputs of any length.
+        UNUSED_POSITIONS: Positions that no token can have.
+        MODEL_TYPE: transformers' name of the architecture, by which a folder is recognised; empty:
+            its folders are recognised as another family's (GPT-3 as GPT-2, SpanBERT as BERT).
+        ENCODER_DECODER: Whether it has an encoder and a decoder.
+    """
+
+    Config: ClassVar[type[ModelConfig]]
+    OBJECTIVE: ClassVar[str]
+    TOKENIZER: ClassVar[str]
+    HEADS: ClassVar[tuple[str, ...]]
+    SIZES: ClassVar[Mapping[str, tuple[int, ...]]]
+    SIZE_FIELDS: ClassVar[tuple[str, ...]]
+    WIDTH: ClassVar[tuple[str, str, str]] = ("", "", "")
+    NETWORK: ClassVar[Mapping[str, Any]] = {}
+    TOKEN_IDS: ClassVar[tuple[str, ...]] = ("pad_token_id",)
+    DROPOUT: ClassVar[tuple[str, ...]]
+    POSITIONS: ClassVar[str] = "max_position_embeddings"
+    UNUSED_POSITIONS: ClassVar[int] = 0
+    MODEL_TYPE: ClassVar[str] = ""
+    ENCODER_DECODER: ClassVar[bool] = False
+
+    def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:
+        """Set ``Config``; base classes of several families have none."""
+        super().__init_subclass__()
+        if config is not None:
+            cls.Config = config
+
+    # --- What a family defines ---
+
+    @classmethod
+    @abstractmethod
+    def network_class(cls, loss_terms: tuple[str, ...]) -> type[PreTrainedModel]:
+        """The class of the network with the heads for ``loss_terms``."""
+
+    @staticmethod
+    @abstractmethod
+    def forward(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """The logits of each loss term.
+
+        Its first argument is the network, the others are the inputs that objectives make. Encoders
+        take:
+            input_ids: [B, L].
+            attention_mask: [B, L], 0 at padding.
+            token_type_ids: [B, L]; ignored by networks without token types.
+            positions: [K] positions of the flattened batch where a token is predicted.
+        Those with an output layer over the vocabulary also take ``project``: see ``Project``.
+        """
+
+    # --- What a family may define ---
+
+    @classmethod
+    def initialize(cls, model: Any) -> None:
+        """Change a network's initial weights where the paper's differ from transformers'."""
+        return  # the default: transformers' own
+
+    @classmethod
+    def size_fields(cls, config: ModelConfig) -> dict[str, Any]:
+        """The fields of transformers' config that the size decides."""
+        size = dict(config)["size"]
+        return dict(zip(cls.SIZE_FIELDS, cls.SIZES[size], strict=True))
+
+    @classmethod
+    def network_fields(cls, config: ModelConfig, *, vocab_size: int, pad_id: int) -> dict[str, Any]:
+        """All fields of transformers' config that the family decides.
+
+        Options that the user leaves out (None) come from the size, then from the hidden size.
+        """
+        size = cls.size_fields(config)
+        options = {name: value for name, value in config if value is not None}
+        for name in ("size", *ModelConfig.model_fields):
+            options.pop(name, None)
+        width, heads, feed_forward = cls.WIDTH
+        if options.get(width, size.get(width)) != size.get(width):
+            size.pop(heads, None)
+        fields = {"vocab_size": vocab_size, **cls.NETWORK, **size, **options}
+        if heads:
+            fields.setdefault(heads, max(1, fields[width] // 64))
+        if feed_forward:
+            fields.setdefault(feed_forward, 4 * fields[width])
+        return fields | dict.fromkeys(cls.TOKEN_IDS, pad_id)
+
+    @classmethod
+    def init_from_teacher(cls, model: PreTrainedModel, teacher: str) -> None:
+        """Give a student, in place, weights of the network in the folder ``teacher``.
+
+        Raises:
+            ConfigError: The family has no such initialization.
+        """
+        raise ConfigError(
+            f"objective.init: the family {cls.__name__} cannot start from a teacher's weights",
+            "use `family: distilbert`, or `init: random`",
+        )
+
+    # --- What callers use ---
+
+    @classmethod
     def build(
-        self, config: ModelConfig, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
+        cls, config: ModelConfig, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
     ) -> PreTrainedModel:
-        """A network with fresh weights and the heads for ``loss_terms``."""
+        """A network with random weights from the global generator.
 
+        Args:
+            config: Of the family's ``Config``.
+            vocab_size: Rows of the embedding table.
+            pad_id: Id of the padding token, or of the end-of-text token if there is none.
+            loss_terms: Decide the heads.
+
+        Raises:
+            TypeError: transformers' config has no field of a name that the family uses.
+        """
+        network_class = cls.network_class(loss_terms)
+        config_class: Any = network_class.config_class
+        chosen = cls.network_fields(config, vocab_size=vocab_size, pad_id=pad_id)
+        known = {field.name for field in fields(config_class)} | _OF_ANY_NETWORK
+        for name in chosen:
+            if name not in known:
+                raise TypeError(
+                    f"{config_class.__name__} has no field {name}{nearest(name, known)}"
+                )
+        model = network_class(config_class(**chosen))
+        cls.initialize(model)
+        return model
+
+    @classmethod
     def load(
-        self,
+        cls,
         folder: str,
         loss_terms: tuple[str, ...],
         *,
         new_heads: NewHeads | None = None,
         **changes: Any,
     ) -> PreTrainedModel:
-        """A pretrained network with the heads for ``loss_terms``.
+        """A pretrained network in float32 with the heads for ``loss_terms``.
 
         Args:
             folder: A model folder or Hub id.
-            loss_terms: Of the loss, which decide the heads.
-            new_heads: Called with heads that the folder lacks; None: it has to have them all.
-            **changes: To its config.
+            loss_terms: Decide the heads.
+            new_heads: Called with a message if the folder lacks heads; None: an error.
+            **changes: To transformers' config.
 
         Raises:
             DataError: See ``models.load.load_network``.
         """
+        from plmctl.models.load import load_network
 
-    def begin_as(self, model: PreTrainedModel, teacher: str) -> None:
-        """Give a student the weights of alternate layers of a teacher's folder; of students."""
+        network_class = cls.network_class(loss_terms)
+        loaded = load_network(network_class, folder, new_heads=new_heads, **changes)
+        model: PreTrainedModel = loaded.network
+        return model
 
-    def positions(self, config: ModelConfig) -> int:
-        """The longest input."""
+    @classmethod
+    def positions(cls, config: ModelConfig | PreTrainedConfig) -> int:
+        """The longest input, by the family's config or by transformers'."""
+        if not cls.POSITIONS:
+            return NO_LIMIT
+        rows: int = getattr(config, cls.POSITIONS)
+        return rows - cls.UNUSED_POSITIONS
 
-    def forward(self, model: Any, **inputs: Tensor) -> dict[str, Tensor]:
-        """Logits of each part."""
+    @classmethod
+    def fits(cls, loss_terms: tuple[str, ...], *, encoder_decoder: bool) -> bool:
+        """Whether its networks can be trained or measured on an objective."""
+        return set(loss_terms) <= set(cls.HEADS) and encoder_decoder == cls.ENCODER_DECODER
 
 
-def get_family(name: str) -> Family:
+def get_family(name: str) -> type[Family]:
     """The family of that name.
 
     Raises:
-        ConfigError: There is none; the message has the nearest.
+        ConfigError: No family has that name; the message has the nearest.
     """
-    return cast(Family, registry.load("families", name))
+    return registry.member("families", name, Family)
 
 
 def family_fits(family: str, loss_terms: tuple[str, ...], *, encoder_decoder: bool) -> bool:
@@ -88,73 +235,48 @@ def family_fits(family: str, loss_terms: tuple[str, ...], *, encoder_decoder: bo
         loss_terms: The objective's, each of which requires a head.
         encoder_decoder: Whether the objective requires an encoder and a decoder.
     """
-    network = registry.load("families", family)
-    same_stacks = getattr(network, "ENCODER_DECODER", False) == encoder_decoder
-    return set(loss_terms) <= set(network.HEADS) and same_stacks
+    return get_family(family).fits(loss_terms, encoder_decoder=encoder_decoder)
 
 
 # --- The output layer: a hook in place of logits ---
 
 
 Project = Callable[..., Any]
-"""From hidden states [..., H] and the output layer to what stands for the logits."""
+"""Called with hidden states [..., H] and the output layer; its result stands for the logits."""
 
 
 def project_to_logits(hidden: Tensor, layer: nn.Linear) -> Any:
-    """[..., V]."""
+    """Logits [..., V]."""
     return layer(hidden)
 
 
-# --- BERT's encoder as RoBERTa and SpanBERT share it ---
-
-
-ENCODER_DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+# --- BERT's encoder, which RoBERTa and SpanBERT share ---
 
 
 class EncoderConfig(ModelConfig):
-    """Fields over a size."""
+    """Options of BERT's encoder."""
 
     num_hidden_layers: int | None = Field(default=None, ge=1)
     """Layers."""
     hidden_size: int | None = Field(default=None, ge=1)
-    """Width."""
+    """Hidden size."""
     num_attention_heads: int | None = Field(default=None, ge=1)
-    """Default: hidden_size / 64."""
+    """Attention heads. Default: hidden_size / 64."""
     intermediate_size: int | None = Field(default=None, ge=1)
-    """Default: 4 * hidden_size."""
+    """Feed-forward size. Default: 4 * hidden_size."""
     max_position_embeddings: int = Field(default=512, ge=8)
-    """Rows of the position table: the longest input."""
+    """Number of positions: the longest input."""
     hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
     """Dropout of embeddings and sublayers."""
     attention_probs_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
     """Dropout of attention weights."""
     initializer_range: float = Field(default=0.02, gt=0)
-    """Standard deviation of fresh weights."""
+    """Standard deviation of the initial weights."""
 
 
-def encoder_fields(
-    config: EncoderConfig, size: tuple[int, int], *, vocab_size: int, pad_id: int
-) -> dict[str, Any]:
-    """Arguments of transformers' configs: BERT's, and those that have its fields.
+class EncoderFamily(Family):
+    """A family whose networks have the fields of BERT's config."""
 
-    Args:
-        config: Its fields are over the size.
-        size: Layers and width; heads are width / 64 and the feed-forward width is 4 times the
-            width.
-        vocab_size: Rows of the embedding table.
-        pad_id: Id of the padding token.
-    """
-    layers, width = size
-    width = config.hidden_size or width
-    return {
-        "vocab_size": vocab_size,
-        "pad_token_id": pad_id,
-        "hidden_size": width,
-        "num_hidden_layers": config.num_hidden_layers or layers,
-        "num_attention_heads": config.num_attention_heads or max(1, width // 64),
-        "intermediate_size": config.intermediate_size or 4 * width,
-        "hidden_dropout_prob": config.hidden_dropout_prob,
-        "attention_probs_dropout_prob": config.attention_probs_dropout_prob,
-        "max_position_embeddings": config.max_position_embeddings,
-        "initializer_range": config.initializer_range,
-    }
+    SIZE_FIELDS: ClassVar[tuple[str, ...]] = ("num_hidden_layers", "hidden_size")
+    WIDTH = ("hidden_size", "num_attention_heads", "intermediate_size")
+    DROPOUT: ClassVar[tuple[str, ...]] = ("hidden_dropout_prob", "attention_probs_dropout_prob")

@@ -4,30 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from plmctl.families.base import ENCODER_DROPOUT, EncoderConfig, Project, encoder_fields
-from plmctl.families.base import project_to_logits as logits_of
+from plmctl.families.base import EncoderConfig, EncoderFamily, Project, project_to_logits
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import BertForMaskedLM, PreTrainedModel
+    from transformers import PreTrainedModel
 
     from plmctl.models.load import NewHeads
-
-OBJECTIVE = "mlm+sbo"
-TOKENIZER = "wordpiece"
-HEADS = ("mlm", "sbo")
-DROPOUT = ENCODER_DROPOUT
-
-# Layers and width; heads are width / 64 and the feed-forward width is 4 times the width.
-SIZES: dict[str, tuple[int, int]] = {
-    "tiny": (2, 128),
-    "mini": (4, 256),
-    "base": (12, 768),
-    "large": (24, 1024),
-}
-
-PLACES = 15
-"""Tokens of a span that the span-boundary head can tell apart, as published."""
 
 
 class Config(EncoderConfig):
@@ -38,88 +21,82 @@ class Config(EncoderConfig):
 
     family: Literal["spanbert"] = "spanbert"
     size: Literal["tiny", "mini", "base", "large"] = "base"
-    """A size; every field below overrides it."""
+    """A size; every option below overrides it."""
 
 
-def build(
-    config: Config, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
-) -> PreTrainedModel:
-    """A network with fresh weights from the global generator: N(0, 0.02), not cut off.
+class SpanBertFamily(EncoderFamily, config=Config):
+    """SpanBERT, whose initial weights are transformers' own: N(0, 0.02), not truncated."""
 
-    Args:
-        config: Size and dropout.
-        vocab_size: Rows of the embedding table.
-        pad_id: Id of the padding token.
-        loss_terms: Loss terms, which decide the heads.
-    """
-    from transformers import BertConfig, BertForMaskedLM
+    OBJECTIVE = "mlm+sbo"
+    TOKENIZER = "wordpiece"
+    HEADS = ("mlm", "sbo")
+    SIZES = {  # layers, hidden size
+        "tiny": (2, 128),
+        "mini": (4, 256),
+        "base": (12, 768),
+        "large": (24, 1024),
+    }
+    NETWORK = {
+        "hidden_act": "gelu",  # SpanBERT is a PyTorch program: the exact function, not BERT's tanh
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+    }
 
-    network = BertConfig(
-        **encoder_fields(config, SIZES[config.size], vocab_size=vocab_size, pad_id=pad_id),
-        hidden_act="gelu",  # SpanBERT is a PyTorch program: the exact function, not BERT's tanh
-        type_vocab_size=2,
-        layer_norm_eps=1e-12,
-    )
-    if "sbo" not in loss_terms:
-        return BertForMaskedLM(network)
-    from plmctl.models.spanbert import SpanBert
+    @classmethod
+    def network_class(cls, loss_terms: tuple[str, ...]) -> type[PreTrainedModel]:
+        """Without "sbo" there is no span-boundary head."""
+        from transformers import BertForMaskedLM
 
-    return SpanBert(network, PLACES)
+        from plmctl.models.spanbert import SpanBert
 
+        return SpanBert if "sbo" in loss_terms else BertForMaskedLM
 
-def load(
-    folder: str, loss_terms: tuple[str, ...], *, new_heads: NewHeads | None = None, **changes: Any
-) -> PreTrainedModel:
-    """A pretrained model in float32 with the heads for ``loss_terms``, its config changed."""
-    from transformers import BertForMaskedLM
+    @classmethod
+    def load(
+        cls,
+        folder: str,
+        loss_terms: tuple[str, ...],
+        *,
+        new_heads: NewHeads | None = None,
+        **changes: Any,
+    ) -> PreTrainedModel:
+        """As the base class's; the span-boundary head is in a separate file of the folder."""
+        from plmctl.models.spanbert import SpanBert
 
-    from plmctl.models.load import load_network
+        if "sbo" not in loss_terms:
+            return super().load(folder, loss_terms, new_heads=new_heads, **changes)
+        return SpanBert.from_folder(folder, new_heads=new_heads, **changes)
 
-    if "sbo" not in loss_terms:
-        loaded = load_network(BertForMaskedLM, folder, new_heads=new_heads, **changes)
-        model: PreTrainedModel = loaded.network
-        return model
-    from plmctl.models.spanbert import SpanBert
+    @staticmethod
+    def forward(
+        model: Any,  # transformers types its submodules as tensors or modules
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor,
+        positions: Tensor,
+        project: Project = project_to_logits,
+        **spans: Tensor,
+    ) -> dict[str, Tensor]:
+        """Logits mlm [K, V], and sbo [T, V] if spans are given.
 
-    return SpanBert.from_folder(folder, PLACES, new_heads=new_heads, **changes)
-
-
-def positions(config: Config) -> int:
-    """The longest input."""
-    return config.max_position_embeddings
-
-
-def forward(
-    model: BertForMaskedLM,
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    token_type_ids: Tensor,
-    positions: Tensor,
-    project: Project = logits_of,
-    **spans: Tensor,
-) -> dict[str, Tensor]:
-    """Logits of each part.
-
-    Args:
-        model: SpanBert, or BertForMaskedLM where no spans are given.
-        input_ids: [B, L].
-        attention_mask: [B, L], 0 at padding.
-        token_type_ids: [B, L].
-        positions: [K] cells of the flattened batch where a token is predicted.
-        project: What is made of hidden states and output layer: logits.
-        **spans: left, right, place, all [T]: for each target of the span-boundary head the cells
-            around its span, and its place in it.
-
-    Returns:
-        mlm: [K, V]; sbo: [T, V] if spans are given.
-    """
-    whole: Any = model  # transformers types its submodules as tensors or modules
-    encoded = whole.bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
-    cells = encoded.last_hidden_state.flatten(0, 1)
-    head = whole.cls.predictions
-    logits = {"mlm": project(head.transform(cells[positions]), head.decoder)}
-    if "left" in spans:
-        words = whole.bert.embeddings.word_embeddings.weight
-        left, right, place = spans["left"], spans["right"], spans["place"]
-        logits["sbo"] = whole.sbo(cells[left], cells[right], place, words)
-    return logits
+        Args:
+            model: SpanBert, or BertForMaskedLM without spans.
+            input_ids: See ``Family.forward``.
+            attention_mask: See ``Family.forward``.
+            token_type_ids: See ``Family.forward``.
+            positions: See ``Family.forward``.
+            project: See ``Project``.
+            **spans: left, right, place, all [T]: for each target of the span-boundary head, the
+                positions in the flattened batch around its span, and its place in the span.
+        """
+        encoded = model.bert(
+            input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
+        )
+        states = encoded.last_hidden_state.flatten(0, 1)
+        head = model.cls.predictions
+        logits = {"mlm": project(head.transform(states[positions]), head.decoder)}
+        if "left" in spans:
+            words = model.bert.embeddings.word_embeddings.weight
+            left, right, place = spans["left"], spans["right"], spans["place"]
+            logits["sbo"] = model.sbo(states[left], states[right], place, words)
+        return logits

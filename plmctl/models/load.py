@@ -19,10 +19,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.utils.hub import cached_file
 
 from plmctl.errors import ConfigError, DataError
+from plmctl.models.fast import use_fused_attention
 
 # --- The config of a folder, plmctl's own networks among them ---
 
@@ -121,7 +122,7 @@ class Loaded:
     """A network from a folder.
 
     Attributes:
-        network: In float32, in evaluation mode.
+        network: In float32, in evaluation mode, GPT-1 and GPT-2 with fused attention.
         fresh: Parameters of heads with random weights: the folder lacks them, or has them in
             another shape.
     """
@@ -180,7 +181,31 @@ def load_network(
     _check_vocabulary(network, source)
     if heads:
         tell_or_refuse(source, network, _modules(network, heads), new_heads)
+    use_fused_attention(network)
     return Loaded(network, tuple(sorted(heads)))
+
+
+def load_encoder(source: str, config: PreTrainedConfig) -> Any:
+    """The encoder of a folder, for a head that reads all its vectors.
+
+    Its pooler is left out: it would get no gradient, which several processes wait for.
+
+    Args:
+        source: A model folder or Hub id, with any head, which is left out.
+        config: The encoder's.
+
+    Raises:
+        DataError: As ``load_network``.
+    """
+    encoder = load_network(AutoModel, source, config=config, pooler_used=False).network
+    return without_pooler(encoder)
+
+
+def without_pooler(encoder: Any) -> Any:
+    """The same encoder; its pooler, if it has one, is taken away."""
+    if hasattr(encoder, "pooler"):
+        encoder.pooler = None
+    return encoder
 
 
 def tell_or_refuse(

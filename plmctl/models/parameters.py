@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from plmctl.errors import ConfigError, PlmError
@@ -37,6 +37,13 @@ def truncated_normal_(model: nn.Module, std: float) -> None:
     for parameter in model.parameters():
         if parameter.ndim >= 2:
             nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
+
+
+def initialize_head_as_published(head: nn.Module, config: PreTrainedConfig) -> None:
+    """Draw a new head, or a whole network, as BERT's and ALBERT's code does; not for others."""
+    if config.model_type in ("bert", "albert"):
+        whole: Any = config
+        truncated_normal_(head, whole.initializer_range)
 
 
 # --- Layers: depths, learning rates by depth, freezing, new weights for the top ---

@@ -1,7 +1,7 @@
 """BERT with SpanBERT's span-boundary head (Joshi et al., 2020, arXiv:1907.10529).
 
-What it saves is an ordinary BERT folder: the head, which only pretraining has a use for, is a file
-beside the model's.
+What it saves is an ordinary BERT folder: the head, which only pretraining uses, is a separate file
+beside the weights.
 """
 
 from __future__ import annotations
@@ -23,27 +23,30 @@ from plmctl.models.load import NewHeads, load_network, tell_or_refuse
 
 HEAD_FILE = "span_boundary.safetensors"
 
-POSITION_WIDTH = 200
-"""Of the position embeddings, as published."""
+POSITION_SIZE = 200
+"""Size of the position embeddings, as published."""
+
+PLACES = 15
+"""Tokens of a span that the head distinguishes, as published."""
 
 
 class SpanBoundaryHead(nn.Module):
-    """Tells a token from the two tokens around its span and its place in the span.
+    """Predicts a token from the two tokens around its span and its place in the span.
 
     A two-layer network over [left; right; place], activation and LayerNorm after each layer, then
-    the input embeddings and a bias of its own. Source: facebookresearch/SpanBERT,
+    the input embeddings and a separate bias. Source: facebookresearch/SpanBERT,
     ``BertPairTargetPredictionHead``.
 
     Args:
         config: The encoder's.
-        places: Tokens of a span that it can tell apart.
+        places: Tokens of a span that it distinguishes.
     """
 
     def __init__(self, config: BertConfig, places: int) -> None:
         super().__init__()
         hidden, eps = config.hidden_size, config.layer_norm_eps
-        self.position_embeddings = nn.Embedding(places, POSITION_WIDTH)
-        self.linear1 = nn.Linear(2 * hidden + POSITION_WIDTH, hidden)
+        self.position_embeddings = nn.Embedding(places, POSITION_SIZE)
+        self.linear1 = nn.Linear(2 * hidden + POSITION_SIZE, hidden)
         self.norm1 = nn.LayerNorm(hidden, eps=eps)
         self.linear2 = nn.Linear(hidden, hidden)
         self.norm2 = nn.LayerNorm(hidden, eps=eps)
@@ -54,8 +57,8 @@ class SpanBoundaryHead(nn.Module):
         """Logits [T, V].
 
         Args:
-            left_TH: What the encoder says of the token before the span.
-            right_TH: And of the token after it.
+            left_TH: Hidden states of the token before the span.
+            right_TH: Hidden states of the token after it.
             place: [T] the target's place in its span, from 0.
             words_VH: The input embeddings.
         """
@@ -70,7 +73,7 @@ class SpanBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # theirs
 
     _keys_to_ignore_on_load_missing = [r"^sbo\."]
 
-    def __init__(self, config: BertConfig, places: int) -> None:
+    def __init__(self, config: BertConfig, places: int = PLACES) -> None:
         super().__init__(config)
         self.sbo = SpanBoundaryHead(config, places)
         self.post_init()  # type: ignore[no-untyped-call]  # theirs
@@ -87,22 +90,19 @@ class SpanBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # theirs
 
     @classmethod
     def from_folder(
-        cls, folder: str, places: int, *, new_heads: NewHeads | None = None, **changes: Any
+        cls, folder: str, *, new_heads: NewHeads | None = None, **changes: Any
     ) -> SpanBert:
         """A BERT folder or Hub id, in float32, with its head.
 
         Args:
             folder: With the head's file, or without.
-            places: Tokens of a span that the head can tell apart.
-            new_heads: Called with a head that the folder lacks; None: it has to have one.
+            new_heads: Called with a message if the folder lacks the head; None: an error.
             **changes: To the config.
 
         Raises:
             DataError: As ``load_network``; or the head does not fit.
         """
-        model: SpanBert = load_network(
-            cls, folder, new_heads=new_heads, places=places, **changes
-        ).network
+        model: SpanBert = load_network(cls, folder, new_heads=new_heads, **changes).network
         head = cached_file(folder, HEAD_FILE, _raise_exceptions_for_missing_entries=False)
         if head is None:
             tell_or_refuse(folder, model, [f"sbo ({HEAD_FILE})"], new_heads)

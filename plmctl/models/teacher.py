@@ -1,4 +1,4 @@
-"""A frozen teacher, and students that begin as alternate layers of it (DistilBERT)."""
+"""A frozen teacher, and students that start from alternate layers of it (DistilBERT)."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -20,9 +20,9 @@ _LAYER = re.compile(r"(?<=\.layer\.)\d+(?=\.)")
 def load_teacher(folder: str, device: torch.device) -> PreTrainedModel:
     """The masked language model of a folder or Hub id, without dropout or gradients.
 
-    It is loaded once a process, when it is first asked, and is no part of any checkpoint.
+    It is loaded once per process, when it is first needed, and is not part of any checkpoint.
     """
-    with torch.inference_mode(mode=False):  # scoring may ask first: training comes after
+    with torch.inference_mode(mode=False):  # scoring may load it before training does
         teacher: PreTrainedModel = load_network(AutoModelForMaskedLM, folder).network
         teacher.requires_grad_(False)
         teacher.train(mode=False)
@@ -32,15 +32,15 @@ def load_teacher(folder: str, device: torch.device) -> PreTrainedModel:
 
 @torch.no_grad()
 def teach(
-    folder: str, input_ids: Tensor, attention_mask: Tensor, cells: Tensor
+    folder: str, input_ids: Tensor, attention_mask: Tensor, positions: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What a teacher says of some cells.
+    """A teacher's logits and hidden states at some positions.
 
     Args:
         folder: The teacher.
         input_ids: [B, L], one segment.
         attention_mask: [B, L], 0 at padding.
-        cells: [N] cells of the flattened batch.
+        positions: [N] of the flattened batch.
 
     Returns:
         Logits [N, V] and last hidden states [N, H], in float32.
@@ -49,15 +49,15 @@ def teach(
     # The student computes in this precision too, inside Accelerate's wrapper.
     dtype = _PRECISION.get(AcceleratorState().mixed_precision) if is_initialized() else None
     with torch.autocast(input_ids.device.type, dtype=dtype, enabled=dtype is not None):
-        said = teacher(input_ids, attention_mask=attention_mask, output_hidden_states=True)
-    logits, hidden = said.logits, said.hidden_states[-1]
-    return logits.flatten(0, 1)[cells].float(), hidden.flatten(0, 1)[cells].float()
+        output = teacher(input_ids, attention_mask=attention_mask, output_hidden_states=True)
+    logits, hidden = output.logits, output.hidden_states[-1]
+    return logits.flatten(0, 1)[positions].float(), hidden.flatten(0, 1)[positions].float()
 
 
 def alternate(teacher: int, student: int) -> list[int]:
-    """Which layers a student of fewer layers begins as: spread evenly, first and last included.
+    """The teacher's layers that a student of fewer layers starts from: evenly spread.
 
-    12 to 6 gives 0, 2, 4, 7, 9, 11, as published.
+    The first and the last are among them: 12 to 6 gives 0, 2, 4, 7, 9, 11, as published.
     """
     if student == 1:
         return [0]
@@ -65,14 +65,16 @@ def alternate(teacher: int, student: int) -> list[int]:
 
 
 @torch.no_grad()
-def begin_as(student: PreTrainedModel, teacher: PreTrainedModel, names: Mapping[str, str]) -> None:
+def copy_alternate_layers(
+    student: PreTrainedModel, teacher: PreTrainedModel, names: Mapping[str, str]
+) -> None:
     """Give a student the weights of alternate layers of a teacher, its embeddings and its head.
 
     Args:
         student: All its parameters are overwritten.
-        teacher: Of the same width.
-        names: Parts of the student's parameter names, and what stands there in the teacher's;
-            replaced in this order.
+        teacher: Of the same hidden size.
+        names: Parts of the student's parameter names, and their replacements in the teacher's, in
+            this order.
     """
     taught = teacher.state_dict()
     layers = alternate(_layers(taught), _layers(student.state_dict()))

@@ -1,1 +1,1 @@
-"""One file an optimizer: its ``Config`` and ``make(config, network, fused=...)``."""
+"""One file per optimizer; the base class is in ``base.py``."""

@@ -1,6 +1,6 @@
-"""What the optimizers use of PyTorch: parameter groups, and the updates that PyTorch does not have.
+"""Parameter groups, and the updates that PyTorch does not have.
 
-The files of the optimizers import it when they make one, so that reading a config needs no PyTorch.
+The optimizers import it when they make one, so that reading a config needs no PyTorch.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Muon, Optimizer
-from transformers.optimization import Adafactor as _Adafactor
+from transformers.optimization import Adafactor
 
-from plmctl.training.distributed import cut_like, gathered
+from plmctl.models.sharding import cut_like, gathered
 
 # --- Parameter groups ---
 
@@ -27,12 +27,12 @@ def trained(network: nn.Module) -> list[nn.Parameter]:
 def decay_groups(
     network: nn.Module, weight_decay: float, *, without: Iterable[nn.Parameter] = ()
 ) -> list[dict[str, Any]]:
-    """Matrices and embeddings, which are decayed; then biases and norms, which are not.
+    """Two groups: matrices and embeddings, with weight decay; biases and norms, without.
 
     Args:
         network: Its parameters that require gradients.
-        weight_decay: Of the first group.
-        without: Parameters that another optimizer has.
+        weight_decay: The first group's.
+        without: Parameters of another optimizer.
     """
     others = {id(p) for p in without}
     left = [p for p in trained(network) if id(p) not in others]
@@ -43,7 +43,7 @@ def decay_groups(
     return [group for group in groups if group["params"]]
 
 
-# --- AdamW without bias correction (BERT), and LAMB: the same with a rate per tensor ---
+# --- AdamW without bias correction (BERT), and LAMB: the same with a learning rate per tensor ---
 
 
 class Moments(Optimizer):
@@ -56,7 +56,7 @@ class Moments(Optimizer):
     Args:
         params: Groups, each with ``weight_decay``, and ``layerwise`` for LAMB.
         lr: Learning rate.
-        betas: Decay of the means of the gradient and of its square.
+        betas: Decay of the running means of the gradient and of its square.
         eps: Added to the root.
         bias_correction: Divide the means by 1 - beta^t; BERT's and ALBERT's code does not.
     """
@@ -109,21 +109,21 @@ def _update(parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any
     update.add_(parameter, alpha=group["weight_decay"])
     if group["layerwise"]:
         weight, length = parameter.norm(), update.norm()
-        # Without a branch in Python: that would wait for the device at every tensor.
+        # A branch in Python would wait for the device at every tensor.
         ratio = torch.where((weight > 0) & (length > 0), weight / length, 1.0)
         update.mul_(ratio)
     parameter.add_(update, alpha=-group["lr"])
 
 
-# --- transformers' Adafactor with the original's rule of what is factored ---
+# --- transformers' Adafactor with the original's rule for what is factored ---
 
 
 # mesh_tensorflow/optimize.py, AdafactorOptimizer: ``min_dim_size_to_factor``
 _SMALLEST = 128
 
 
-class Adafactor(_Adafactor):
-    """Factored where both of the last two dimensions are 128 or more, as T5's."""
+class AdafactorOfT5(Adafactor):
+    """Factored if both of the last two dimensions are 128 or more, as T5's."""
 
     @staticmethod
     def _get_options(group: dict[str, Any], shape: tuple[int, ...]) -> tuple[bool, bool]:
@@ -134,9 +134,9 @@ class Adafactor(_Adafactor):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """One update; there is no closure in this project.
 
-        Sums over rows and columns need whole tensors. Of a sharded network they are brought
-        together one at a time, which costs as much communication as the step's other gathers; what
-        is kept is a vector a dimension.
+        Sums over rows and columns need whole tensors. Those of a sharded network are gathered one
+        at a time, which costs as much communication as the step's other gathers; the state is one
+        vector per dimension.
         """
         groups = self.param_groups
         if not any(isinstance(p, DTensor) for group in groups for p in group["params"]):
@@ -174,8 +174,8 @@ def _map(function: Callable[[Tensor], Tensor], value: Any) -> Any:
 def hidden_matrices(network: nn.Module) -> list[nn.Parameter]:
     """Matrices between the embeddings and the heads.
 
-    Left out: embedding tables (tied output matrices with them), an output matrix of its own, and
-    everything outside the base model, which are the heads.
+    Left out: embedding tables (with tied output matrices), a separate output matrix, and the heads:
+    everything outside the base model.
     """
     model: Any = getattr(network, "model", network)
     base: nn.Module = getattr(model, "base_model", model)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from plmctl.config.base import OptimizerConfig
+from plmctl.optimizers.base import Optimizer
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
-    from torch.optim import Optimizer
 
 
 class Config(OptimizerConfig):
@@ -31,23 +32,26 @@ class Config(OptimizerConfig):
     scale_parameter: bool = True
     """Multiply the step by the root mean square of the tensor."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Of matrices and embeddings; T5 has none."""
+    """Weight decay of matrices and embeddings; T5 has none."""
 
 
-def make(config: Config, network: nn.Module, *, fused: bool) -> Optimizer:
-    """The Adafactor of transformers, its step size from our schedule.
+class Adafactor(Optimizer[Config], config=Config):
+    """transformers' Adafactor, its step size from our schedule.
 
-    PyTorch's own differs from the paper: the rate is capped at 1/sqrt(t), and the small constant
-    bounds the squares from below instead of being added.
+    PyTorch's own differs from the paper: the learning rate is capped at 1/sqrt(t), and the small
+    constant bounds the squares from below instead of being added.
     """
-    from plmctl.optimizers._updates import Adafactor, decay_groups
 
-    return Adafactor(  # type: ignore[no-untyped-call]
-        decay_groups(network, config.weight_decay),
-        lr=config.lr,
-        eps=config.eps,
-        clip_threshold=config.clip_threshold,
-        decay_rate=-config.decay_rate,
-        scale_parameter=config.scale_parameter,
-        relative_step=False,
-    )
+    def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
+        """See the base class; there is no fused kernel."""
+        from plmctl.optimizers._updates import AdafactorOfT5, decay_groups
+
+        return AdafactorOfT5(  # type: ignore[no-untyped-call]
+            decay_groups(network, self.config.weight_decay),
+            lr=self.config.lr,
+            eps=self.config.eps,
+            clip_threshold=self.config.clip_threshold,
+            decay_rate=-self.config.decay_rate,
+            scale_parameter=self.config.scale_parameter,
+            relative_step=False,
+        )

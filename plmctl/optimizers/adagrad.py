@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from plmctl.config.base import OptimizerConfig
+from plmctl.optimizers.base import Optimizer
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
-    from torch.optim import Optimizer
 
 
 class Config(OptimizerConfig):
-    """Adagrad: the rate of each weight falls with the sum of its squared gradients."""
+    """Adagrad: each weight's learning rate falls with the sum of its squared gradients."""
 
     name: Literal["adagrad"] = "adagrad"
     """Adagrad (Duchi et al., 2011)."""
@@ -23,22 +24,25 @@ class Config(OptimizerConfig):
     clip: float | None = Field(default=10.0, gt=0)
     """Largest global norm of the gradient; empty: no clipping."""
     initial_accumulator: float = Field(default=1.0, gt=0)
-    """The sum of squares to begin with."""
+    """Initial value of the sum of squares."""
     eps: float = Field(default=0.0, ge=0)
     """Added to the root of the sum; TensorFlow's Adagrad, which ELMo used, has none."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Added to the gradient of matrices and embeddings (L2, not decoupled)."""
 
 
-def make(config: Config, network: nn.Module, *, fused: bool) -> Optimizer:
+class Adagrad(Optimizer[Config], config=Config):
     """PyTorch's Adagrad."""
-    from torch.optim import Adagrad
 
-    from plmctl.optimizers._updates import decay_groups
+    def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
+        """See the base class; there is no fused kernel."""
+        import torch
 
-    return Adagrad(
-        decay_groups(network, config.weight_decay),
-        lr=config.lr,
-        initial_accumulator_value=config.initial_accumulator,
-        eps=config.eps,
-    )
+        from plmctl.optimizers._updates import decay_groups
+
+        return torch.optim.Adagrad(
+            decay_groups(network, self.config.weight_decay),
+            lr=self.config.lr,
+            initial_accumulator_value=self.config.initial_accumulator,
+            eps=self.config.eps,
+        )

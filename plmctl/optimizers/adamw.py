@@ -5,27 +5,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plmctl.config.sections import OptimConfig
+from plmctl.optimizers.base import Optimizer
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
-    from torch.optim import Optimizer
 
 Config = OptimConfig
 
 
-def make(config: OptimConfig, network: nn.Module, *, fused: bool) -> Optimizer:
+class AdamW(Optimizer[OptimConfig], config=OptimConfig):
     """AdamW; with ``bias_correction: false`` google-research/bert's (optimization.py).
 
-    Biases and LayerNorm parameters, everything with one dimension, are not decayed: the usual
+    Biases and LayerNorm parameters, everything with one dimension, have no weight decay: the usual
     exclusion, which for BERT's names is exactly the original's.
     """
-    from torch.optim import AdamW
 
-    from plmctl.optimizers._updates import Moments, decay_groups, trained
+    def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
+        """See the base class; without bias correction there is no fused kernel."""
+        import torch
 
-    groups = decay_groups(network, config.weight_decay)
-    if config.decay == "all":
-        groups = [{"params": trained(network), "weight_decay": config.weight_decay}]
-    if not config.bias_correction:
+        from plmctl.optimizers._updates import Moments, decay_groups, trained
+
+        config = self.config
+        groups = decay_groups(network, config.weight_decay)
+        if config.decay == "all":
+            groups = [{"params": trained(network), "weight_decay": config.weight_decay}]
+        if config.bias_correction:
+            return torch.optim.AdamW(
+                groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused
+            )
         return Moments(groups, config.lr, betas=config.betas, eps=config.eps, bias_correction=False)
-    return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)

@@ -1,4 +1,4 @@
-"""LAMB (You et al., 2020, arXiv:1904.00962): AdamW with a rate a matrix, for large batches."""
+"""LAMB (You et al., 2020, arXiv:1904.00962): AdamW with a trust ratio per matrix."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pydantic import Field
 
 from plmctl.config.base import OptimizerConfig
 from plmctl.config.sections import Beta
+from plmctl.optimizers.base import Optimizer
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
-    from torch.optim import Optimizer
 
 
 class Config(OptimizerConfig):
@@ -24,22 +25,25 @@ class Config(OptimizerConfig):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-6, gt=0)
-    """Added to the root of the squares' mean."""
+    """Added to the root of the mean of squares."""
     weight_decay: float = Field(default=0.01, ge=0)
-    """Of matrices and embeddings; biases and norms have no decay and no rate of their own."""
+    """Weight decay of matrices and embeddings; others have neither it nor a trust ratio."""
     bias_correction: bool = False
     """false: as ALBERT's code; true: as the paper."""
 
 
-def make(config: Config, network: nn.Module, *, fused: bool) -> Optimizer:
-    """LAMB, the layerwise rate on what is decayed, as google-research/albert (lamb_optimizer)."""
-    from plmctl.optimizers._updates import Moments, decay_groups
+class Lamb(Optimizer[Config], config=Config):
+    """LAMB: a learning rate for each tensor with weight decay, as in google-research/albert."""
 
-    matrices, *rest = decay_groups(network, config.weight_decay)
-    return Moments(
-        [{**matrices, "layerwise": True}, *rest],
-        config.lr,
-        betas=config.betas,
-        eps=config.eps,
-        bias_correction=config.bias_correction,
-    )
+    def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
+        """See the base class; there is no fused kernel."""
+        from plmctl.optimizers._updates import Moments, decay_groups
+
+        matrices, *rest = decay_groups(network, self.config.weight_decay)
+        return Moments(
+            [{**matrices, "layerwise": True}, *rest],
+            self.config.lr,
+            betas=self.config.betas,
+            eps=self.config.eps,
+            bias_correction=self.config.bias_correction,
+        )

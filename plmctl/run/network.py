@@ -80,7 +80,7 @@ def start_from_teacher(config: PretrainConfig, model: PreTrainedModel) -> None:
     """Give a student the weights that its teacher starts it with, if the objective has one."""
     teacher = get_objective(config.objective.name).teacher(config.objective)
     if teacher is not None:
-        get_family(config.model.family).begin_as(model, teacher)
+        get_family(config.model.family).init_from_teacher(model, teacher)
 
 
 # --- Continued pretraining: what differs from the folder that it starts from ---

@@ -74,7 +74,7 @@ def check_network(config: PretrainConfig) -> None:
     if config.launch.strategy == "fsdp":
         _check_sharded(config, outline.model_type)
     if config.compute.checkpoint_activations and outline.model_type == "elmo":
-        from plmctl.models.fast.layers import no_checkpointing
+        from plmctl.models.fast import no_checkpointing
 
         raise no_checkpointing("ELMo")
     longest = max(phase.seq_len for phase in config.train.phases)
@@ -378,7 +378,7 @@ def resolve_compute(config: RunConfig) -> dict[str, Any]:
     sharded = config.launch.shards(processes)
     compiled = compiles(compute, device, model_type, sharded=sharded)
     if config.compute.checkpoint_activations and model_type == "elmo":
-        from plmctl.models.fast.layers import no_checkpointing
+        from plmctl.models.fast import no_checkpointing
 
         raise no_checkpointing("ELMo")
     return {
@@ -397,7 +397,7 @@ def resolve_compute(config: RunConfig) -> dict[str, Any]:
 
 def _attention_kernel(config: RunConfig, device: str, *, compiled: bool) -> str:
     """The kernel, by its name in transformers and in words."""
-    from plmctl.models.fast.attention import CPU_ATTENTION
+    from plmctl.models.fast import CPU_ATTENTION
 
     name = config.compute.attention
     found = name if name != "auto" else _default_attention(config)

@@ -626,7 +626,7 @@ def load(
     new_heads: NewHeads | None = None,
 ) -> PreTrainedModel:
     """A network with its language-model head; see ``base.Task``."""
-    from plmctl.families import t5
+    from plmctl.families.t5 import T5
     from plmctl.models.load import config_of
 
     if not config_of(model).is_encoder_decoder:
@@ -634,15 +634,17 @@ def load(
 
         ids = gpt1_ids(tokenizer(config, model))
         return load_writer(model, ids, pretrained=pretrained, changes=changes)
-    return t5.load(model, LOSS_TERMS, **changes) if pretrained else t5.anew(model, **changes)
+    return (
+        T5.load(model, LOSS_TERMS, **changes) if pretrained else T5.from_scratch(model, **changes)
+    )
 
 
 def forward(model: Any, **inputs: Any) -> dict[str, Tensor]:
     """Logits of the target tokens, [K, V]."""
-    from plmctl.families import t5
+    from plmctl.families.t5 import T5
     from plmctl.models.heads.text_generation import write
 
-    run = t5.forward if model.config.is_encoder_decoder else write
+    run = T5.forward if model.config.is_encoder_decoder else write
     return run(model, **inputs)
 
 

@@ -33,7 +33,8 @@ from torch.optim import Optimizer
 from plmctl.errors import ConfigError, PlmError
 from plmctl.files import sync
 from plmctl.models.network import RecurrentState
-from plmctl.training.distributed import cut_like, gathered, is_sharded
+from plmctl.models.sharding import cut_like, gathered
+from plmctl.training.distributed import is_sharded
 from plmctl.training.journal import Journal, Mark, Progress
 from plmctl.training.memory import is_out_of_memory
 

@@ -18,7 +18,7 @@ import torch.distributed
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from plmctl.models.network import Network
 from plmctl.models.parameters import layer_stacks
@@ -95,17 +95,3 @@ def whole(network: nn.Module) -> Iterator[None]:
         for unit in units:
             unit.reshard()
             unit.set_reshard_after_forward(unit is not network, recurse=False)
-
-
-def gathered(tensor: Tensor) -> Tensor:
-    """The whole of a tensor that may be sharded; called by all processes."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def cut_like(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """A whole tensor, sharded as a parameter is and on its device."""
-    if not isinstance(parameter, DTensor) or tensor.shape != parameter.shape:
-        return tensor.to(parameter.device)
-    return distribute_tensor(
-        tensor.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
-    )

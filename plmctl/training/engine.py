@@ -1,4 +1,4 @@
-"""What computes: device, precision, compilation, and Accelerate's network and optimizer."""
+"""The engine: device, precision, compilation, and Accelerate's network and optimizer."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
-from transformers import PreTrainedModel
 
-from plmctl import registry
 from plmctl.config.base import OptimizerConfig
 from plmctl.config.sections import ComputeConfig
 from plmctl.errors import ConfigError
-from plmctl.models.fast.attention import use_cpu_attention, use_unread_masks
-from plmctl.models.fast.encoder import skip_unused_positions
-from plmctl.models.fast.layers import checkpoint_activations, fuse_gelu, use_fast_dropout
+from plmctl.models.fast import allow_shapes, apply_fast_paths, checkpoint_activations
 from plmctl.models.network import Network
+from plmctl.optimizers.base import get_optimizer
 from plmctl.training.checkpoint import Trained
 from plmctl.training.distributed import is_sharded, shard
 
@@ -32,13 +29,12 @@ from plmctl.training.distributed import is_sharded, shard
 
 @dataclass(frozen=True)
 class Engine:
-    """What computes: Accelerate, and the network and optimizer that it has prepared.
+    """Accelerate, and the network and optimizer that it has prepared.
 
     Attributes:
         found_nonfinite: On the device, 1 once a loss or gradient was not finite: the optimizer's
-            kernel then leaves out that update and all later ones. None: it has no such kernel.
-        hosts: Processes over which hosts exchange what they know without a GPU; None: over those
-            of the accelerator.
+            kernel then skips that update and all later ones. None: it has no such kernel.
+        hosts: The process group in which hosts communicate without a GPU; None: the accelerator's.
     """
 
     accelerator: Accelerator
@@ -48,7 +44,7 @@ class Engine:
     hosts: ProcessGroup | None = None
 
     def trained(self) -> Trained:
-        """What a checkpoint is about: the same objects without their wrappers."""
+        """What a checkpoint saves: the same objects without their wrappers."""
         return Trained(
             self.accelerator.unwrap_model(self.network).model,
             getattr(self.optimizer, "optimizer", self.optimizer),
@@ -70,10 +66,10 @@ def make_accelerator(compute: ComputeConfig) -> Accelerator:
     """The device and precision of a config, in the process group that the launcher made.
 
     Raises:
-        ConfigError: The device is not there, or cannot compute in that precision.
+        ConfigError: The device is missing, or does not support the precision.
     """
     if compute.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("compute.device: no CUDA device here", "use `compute.device: auto`")
+        raise ConfigError("compute.device: no CUDA device found", "use `compute.device: auto`")
     if compute.threads is not None:
         torch.set_num_threads(compute.threads)
     cuda = torch.cuda.is_available() and compute.device in ("auto", "cuda")
@@ -82,8 +78,8 @@ def make_accelerator(compute: ComputeConfig) -> Accelerator:
     # Accelerate keeps its state for the whole process, and a second run in one process (a test, a
     # sweep) may want another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
-    # It has to be told where there is nothing but a CPU: by itself it would take each of several
-    # processes for the only one.
+    # Without an accelerator it must be told to use the CPU: by itself it would treat each of
+    # several processes as the only one.
     return Accelerator(
         cpu=compute.device == "cpu" or not torch.accelerator.is_available(),
         mixed_precision=_PRECISION[precision(compute, cuda=cuda)],
@@ -94,8 +90,8 @@ def _keep_freed_memory() -> None:
     """Let glibc keep large freed blocks for the next step instead of giving them back.
 
     Logits and their gradients are tens of megabytes, and without this the kernel maps and zeroes
-    their pages anew in every step: a third of the time of a small causal model on CPU. It costs
-    address space only; nothing happens where the C library is another one.
+    their pages again in every step: a third of the time of a small causal model on CPU. It costs
+    address space only. With another C library nothing happens.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -104,14 +100,14 @@ def _keep_freed_memory() -> None:
 
 
 def precision(compute: ComputeConfig, *, cuda: bool) -> str:
-    """The precision of a config here.
+    """The precision of a config on this machine.
 
     Args:
-        compute: What is asked for.
-        cuda: Whether it is for a CUDA device.
+        compute: The config's.
+        cuda: Whether the device is a CUDA device.
 
     Raises:
-        ConfigError: The device has no such precision, or is slow beyond use in it.
+        ConfigError: The device does not support the precision, or is too slow in it.
     """
     if compute.precision == "auto":
         return "bf16" if cuda and torch.cuda.is_bf16_supported() else "fp32"
@@ -121,7 +117,7 @@ def precision(compute: ComputeConfig, *, cuda: bool) -> str:
     if compute.precision == "bf16" and not (cuda or mps) and native_bf16() is False:
         raise ConfigError(
             "compute.precision: this CPU has no instructions for bf16 (avx512_bf16, amx_bf16), "
-            "and without them a step was measured to take 27 times as long as in fp32",
+            "and without them a step takes 27 times as long as in fp32",
             "use fp32, or leave it out",
         )
     return compute.precision
@@ -134,12 +130,12 @@ _BF16_FLAGS = {"avx512_bf16", "amx_bf16", "avx10_bf16", "bf16"}
 
 
 def native_bf16(cpuinfo: Path = _CPUINFO) -> bool | None:
-    """Whether the CPU has instructions for products in bf16; None where that cannot be told.
+    """Whether the CPU has instructions for products in bf16; None: unknown.
 
-    Without them PyTorch computes in bf16 all the same, element by element.
+    Without them PyTorch still computes in bf16, element by element.
 
     Args:
-        cpuinfo: Linux's description of its processors.
+        cpuinfo: Linux's description of the processors.
     """
     if sys.platform != "linux":
         return None
@@ -167,21 +163,26 @@ def make_engine(
 ) -> Engine:
     """The network and a new optimizer, prepared for the device and the processes.
 
-    The schedule is not prepared: Accelerate would step it once a process.
+    The schedule is not prepared: Accelerate would step it once per process.
 
     Args:
         accelerator: Device, precision and processes.
-        network: What is trained.
-        optim: How.
-        compute: What else is asked for.
-        varying: Whether the shapes of batches change from step to step; matters to a compiled one.
-        sharded: Whether each of the processes, which are several, keeps a part of the weights.
+        network: The network to train.
+        optim: The optimizer's config.
+        compute: Attention, compilation and activation checkpointing.
+        varying: Whether the shapes of batches change from step to step; used by compilation.
+        sharded: Whether each of several processes keeps a part of the weights.
     """
     device, model_type = accelerator.device.type, network.model.config.model_type
     compiled = compiles(compute, device, model_type, sharded=sharded)
-    _suit(network.model, compute, by_hand=device == "cpu" and not compiled, sharded=sharded)
-    if device != "cpu":
-        use_unread_masks()
+    attention = compute.attention
+    if attention != "auto":
+        network.model.set_attn_implementation(attention)
+    apply_fast_paths(
+        network.model, device=device, compiled=compiled, sharded=sharded, attention=attention
+    )
+    if compute.checkpoint_activations:
+        checkpoint_activations(network.model)
     if sharded:  # a unit at a time, so that no device ever has all weights
         shard(network, accelerator.device, accelerator.num_processes)
     else:
@@ -194,33 +195,11 @@ def make_engine(
     return enable_late_reading(engine) if accelerator.device.type == "cuda" else engine
 
 
-def _suit(model: PreTrainedModel, compute: ComputeConfig, *, by_hand: bool, sharded: bool) -> None:
-    """Give a model the kernels that it is to compute with, in place.
-
-    Args:
-        model: Its weights and names stay.
-        compute: What is asked for.
-        by_hand: On a CPU, with what is faster there, and nothing that a compiler could read.
-        sharded: Its layers are to be whole only when called: none may be taken apart.
-    """
-    if compute.attention != "auto":
-        model.set_attn_implementation(compute.attention)
-    elif by_hand:
-        use_cpu_attention(model)
-    if by_hand:
-        use_fast_dropout(model)
-    if by_hand and not sharded:
-        skip_unused_positions(model)
-    fuse_gelu(model)
-    if compute.checkpoint_activations:
-        checkpoint_activations(model)
-
-
 def enable_late_reading(engine: Engine) -> Engine:
-    """The same, with what lets the host of a GPU work ahead of it.
+    """The same engine, with what lets the host of a GPU work ahead of it.
 
-    An optimizer leaves out updates by a flag where it has a kernel made for fp16's scaler, which
-    is in the place of that flag where there is one.
+    An optimizer with a kernel for fp16's scaler can skip updates by a flag, which the scaler uses
+    itself if there is one.
     """
     accelerator, optimizer = engine.accelerator, engine.trained().optimizer
     found_nonfinite = hosts = None
@@ -237,20 +216,19 @@ def make_optimizer(config: OptimizerConfig, network: nn.Module, *, fused: bool) 
     """A new optimizer over the parameters that require gradients.
 
     Args:
-        config: Of any member of ``plmctl/optimizers``.
-        network: Whose parameters are optimized.
-        fused: One kernel for all parameters, where there is one; pays on a GPU.
+        config: Of any optimizer.
+        network: Its parameters are optimized.
+        fused: One kernel for all parameters, if the optimizer has one; it pays on a GPU.
     """
-    made: Optimizer = registry.load("optimizers", config.name).make(config, network, fused=fused)
-    return made
+    return get_optimizer(config.name)(config).make(network, fused=fused)
 
 
 # --- Compilation: ``torch.compile`` of what is between batch and losses ---
 
 
 _SHAPES = 64
-"""Shapes that are compiled before PyTorch would go on without; its own 8 are too few for several
-phases, each with a smaller last micro-batch and two sizes of its lists of targets."""
+"""Number of shapes before PyTorch stops compiling; its own 8 are too few for several phases, each
+with a smaller last micro-batch and two sizes of its lists of targets."""
 
 
 def compiles(
@@ -258,14 +236,14 @@ def compiles(
 ) -> bool:
     """Whether a run compiles its network.
 
-    On a CPU it was measured to be slower; ELMo's windows differ in their words, and its layers are
-    loops over time.
+    By default not on a CPU, where it is slower, and not for ELMo, whose windows differ in their
+    words and whose layers are loops over time.
 
     Args:
-        compute: What is asked for.
+        compute: The config's.
         device: "cpu", "cuda" or "mps".
         model_type: transformers' name of the architecture.
-        sharded: Its layers have their weights only while they are called.
+        sharded: Its layers have their weights only while they are called: not supported.
     """
     if sharded:
         return False
@@ -275,7 +253,7 @@ def compiles(
 
 
 def for_finetuning(compute: ComputeConfig) -> ComputeConfig:
-    """The same with auto decided: no, since compiling takes as long as many a finetuning."""
+    """The same, with auto resolved to no: compiling takes as long as many a finetuning."""
     if compute.compile != "auto":
         return compute
     return compute.model_copy(update={"compile": False})
@@ -286,10 +264,8 @@ def compile_network(network: Network, *, varying: bool) -> None:
 
     Args:
         network: Its weights and their names stay.
-        varying: Shapes change from step to step: one kernel for all sizes. Otherwise one a shape,
-            which is faster.
+        varying: Shapes change from step to step: one kernel for all sizes. Otherwise one per
+            shape, which is faster.
     """
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = max(_SHAPES, torch._dynamo.config.recompile_limit)
+    allow_shapes(_SHAPES)
     network.compile(dynamic=varying or network.model.config.model_type == "elmo")

@@ -30,10 +30,11 @@ from plmctl.errors import PlmError, Preempted
 from plmctl.examples.keys import fold, stream
 from plmctl.models.base import Examples
 from plmctl.models.batch import Batch
+from plmctl.models.sharding import gathered
 from plmctl.run.stop import StopAsked, StopRequest
 from plmctl.training.checkpoint import Checkpoints, Saver, Watch, journal_of, restore
 from plmctl.training.data import Phase, StepLoader
-from plmctl.training.distributed import gathered, is_sharded, reduce, summed_facts
+from plmctl.training.distributed import is_sharded, reduce, summed_facts
 from plmctl.training.engine import Engine
 from plmctl.training.journal import Computed, Journal, Progress, Update, Window, record
 from plmctl.training.memory import is_out_of_memory, most_examples, release_memory, smaller

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from plmctl.families.base import get_family
-from plmctl.families.elmo import HEADS, Config
+from plmctl.families.elmo import Config, Elmo
 from plmctl.objectives.base import get_objective
 
 # SPEC of the published models: with the softmax over 793,471 words, and the body alone.
@@ -20,7 +20,7 @@ PUBLISHED = {
 def test_parameter_counts(size: str) -> None:
     with torch.device("meta"):
         model = get_family("elmo").build(
-            Config(size=size), vocab_size=793_471, pad_id=0, loss_terms=HEADS
+            Config(size=size), vocab_size=793_471, pad_id=0, loss_terms=Elmo.HEADS
         )
     counts = tuple(sum(p.numel() for p in part.parameters()) for part in (model, model.elmo))
     assert counts == PUBLISHED[size]
@@ -30,14 +30,14 @@ def test_parameter_counts(size: str) -> None:
 
 def test_fields_override_the_size() -> None:
     config = Config(size="tiny", cell_size=20, projection_size=8, num_highway_layers=0)
-    model = get_family("elmo").build(config, vocab_size=50, pad_id=0, loss_terms=HEADS)
+    model = get_family("elmo").build(config, vocab_size=50, pad_id=0, loss_terms=Elmo.HEADS)
     assert model.elmo.layers[0].projection.shape == (2, 20, 8)
     assert len(model.elmo.characters.highways) == 0
     assert model.head.weight.shape == (50, 8)
 
 
 def test_heads_are_the_objectives_parts() -> None:
-    assert get_objective(get_family("elmo").OBJECTIVE).LOSS_TERMS == HEADS
+    assert get_objective(get_family("elmo").OBJECTIVE).LOSS_TERMS == Elmo.HEADS
 
 
 def test_the_mean_loss_makes_the_published_updates() -> None:

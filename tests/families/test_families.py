@@ -72,3 +72,20 @@ def test_every_family_names_an_objective_and_its_positions(name: str) -> None:
     family = get_family(name)
     assert set(get_objective(family.OBJECTIVE).LOSS_TERMS) <= set(family.HEADS)
     assert family.positions(registry.load("families", name).Config(family=name)) > 0
+
+
+@pytest.mark.parametrize("name", registry.names("families"))
+def test_every_option_is_a_field_of_transformers_config(name: str) -> None:
+    """In every size: a name that transformers does not know is an error of ``build``."""
+    family = get_family(name)
+    for size in family.SIZES:
+        fields = {"version": "v1.1"} if (name, size[0]) == ("t5", "x") else {}
+        config = family.Config.model_validate({"family": name, "size": size, **fields})
+        with torch.device("meta"):
+            assert family.build(config, vocab_size=100, pad_id=0, loss_terms=family.HEADS).config
+
+
+def test_an_unknown_field_is_an_error_with_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_family("bert"), "NETWORK", {"hiden_act": "gelu"})
+    with pytest.raises(TypeError, match=r"BertConfig has no field hiden_act.*hidden_act"):
+        build("bert", 100, ("mlm",), size="tiny")

@@ -9,8 +9,9 @@ from transformers import AutoConfig, AutoModelForMaskedLM, BertForMaskedLM
 from plmctl import registry
 from plmctl.errors import ConfigError, DataError
 from plmctl.families.base import get_family
+from plmctl.families.distilbert import DistilBert
 from plmctl.models.spanbert import HEAD_FILE
-from plmctl.models.teacher import alternate, begin_as
+from plmctl.models.teacher import alternate, copy_alternate_layers
 from tests.families.test_families import build, count
 
 # Parameters with all pretraining heads, tied weights once, as transformers counts them on the meta
@@ -188,7 +189,7 @@ def test_a_student_begins_as_its_teacher(tmp_path: Path) -> None:
     teacher = BertForMaskedLM.from_pretrained(tmp_path).eval()
     student = build("distilbert", 80, ("mlm",), size="tiny", n_layers=2).eval()
     family = get_family("distilbert")
-    family.begin_as(student, str(tmp_path))
+    family.init_from_teacher(student, str(tmp_path))
     ids = torch.randint(5, 80, (2, 9))
     assert torch.allclose(student(ids).logits, teacher(ids).logits, atol=1e-5)
 
@@ -198,7 +199,7 @@ def test_layers_of_a_student_are_those_of_the_list() -> None:
     fields = {"hidden_size": 8, "num_attention_heads": 2}
     teacher = build("bert", 30, ("mlm",), num_hidden_layers=12, **fields)
     student = build("distilbert", 30, ("mlm",), dim=8, n_heads=2)
-    begin_as(student, teacher, registry.load("families", "distilbert")._IN_BERT)
+    copy_alternate_layers(student, teacher, DistilBert.NAMES_IN_BERT)
     for mine, theirs in enumerate((0, 2, 4, 7, 9, 11)):
         assert torch.equal(
             student.distilbert.transformer.layer[mine].ffn.lin1.weight,

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from plmctl.families import albert, bert
+from plmctl.families.albert import Albert
+from plmctl.families.bert import Bert
 from tests.families.test_families import build, count
 
 # All pretraining heads, tied weights once; and without them, the body with its pooler.
@@ -39,7 +40,7 @@ def test_bert(size: str, vocab: int) -> None:
     with torch.device("meta"):
         model = build("bert", vocab, ("mlm", "nsp"), size=size)
     assert (count(model), count(model.bert)) == BERT[size, vocab]
-    assert (count(model), count(model.bert)) == bert_count(*bert.SIZES[size], vocab)
+    assert (count(model), count(model.bert)) == bert_count(*Bert.SIZES[size], vocab)
 
 
 @pytest.mark.parametrize(("layers", "width"), GRID)
@@ -54,7 +55,7 @@ def test_the_smaller_berts(layers: int, width: int) -> None:
 
 
 def test_the_grid_has_the_named_sizes() -> None:
-    named = {bert.SIZES[name] for name in ("tiny", "mini", "small", "medium", "base")}
+    named = {Bert.SIZES[name] for name in ("tiny", "mini", "small", "medium", "base")}
     assert named <= set(GRID)
 
 
@@ -63,7 +64,7 @@ def test_albert(size: str) -> None:
     with torch.device("meta"):
         model = build("albert", 30_000, ("mlm", "sop"), size=size)
     assert (count(model), count(model.albert)) == ALBERT[size]
-    layers, width, heads = albert.SIZES[size]
+    layers, width, heads = Albert.SIZES[size]
     shown = model.config
     assert (shown.num_hidden_layers, shown.hidden_size) == (layers, width)
     assert (shown.num_attention_heads, shown.intermediate_size) == (heads, 4 * width)

@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from plmctl.config.finetune import LoraConfig
 from plmctl.models.batch import Batch
-from plmctl.models.fast.gpt import hidden_states
+from plmctl.models.decoder import hidden_states
 from plmctl.models.network import Network
 from plmctl.models.parameters import add_lora
 from plmctl.tasks.base import get_task

@@ -50,7 +50,7 @@ def saved(name: str, folder: Path) -> tuple[Any, tuple[str, ...]]:
     """A family's tiny network in ``folder``; the family, and the parts that it has heads for."""
     family = name.partition("-")[0]
     member, module = get_family(family), registry.load("families", family)
-    size = next(iter(module.SIZES)) if family.startswith("gpt") else "tiny"
+    size = next(iter(member.SIZES)) if family.startswith("gpt") else "tiny"
     config = module.Config(family=family, size=size, **SIZES[name])
     parts = tuple(part for part in member.HEADS if part != "z_loss")
     torch.manual_seed(0)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from plmctl.families import gpt2
+from plmctl.families.gpt2 import Gpt2
 from plmctl.models import losses as projection
 from plmctl.models.batch import IGNORE
 from plmctl.models.losses import (
@@ -117,7 +117,7 @@ def test_a_network_gives_the_loss_that_transformers_gives() -> None:
     labels = ids.clone()
     labels[1, 5:] = IGNORE
     targets = torch.cat([labels[:, 1:], torch.full((3, 1), IGNORE)], dim=1)
-    network = Network(model, gpt2.forward)
+    network = Network(model, Gpt2.forward)
 
     def outcome(loss: Tensor) -> tuple[Tensor, list[Tensor]]:
         model.zero_grad()

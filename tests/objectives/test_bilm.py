@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.families.base import get_family
-from plmctl.families.elmo import HEADS
 from plmctl.families.elmo import Config as ElmoFamily
+from plmctl.families.elmo import Elmo
 from plmctl.models.elmo import boundary, encode_words
 from plmctl.models.losses import sampled_logits
 from plmctl.models.network import Network
@@ -46,7 +46,7 @@ def read(step: BidirectionalLM, epoch: int = 0) -> list[tuple[list[int], list[in
     by_row = {tuple(step.characters[number].tolist()): number for number in range(60)}
     ids = [by_row[tuple(row)] for row in batch.inputs["characters"].tolist()]
     both = []
-    for direction, part in enumerate(HEADS):
+    for direction, part in enumerate(Elmo.HEADS):
         inputs = [ids[row] for row in batch.inputs["words"][direction].flatten().tolist()]
         both.append((inputs, batch.targets[part].flatten().tolist()))
     return both
@@ -128,7 +128,7 @@ def network(dropout: float = 0.0, words: int = 60) -> Network:
     config = ElmoFamily(size="tiny", projection_size=16, cell_size=24, dropout=dropout)
     family = get_family("elmo")
     return Network(
-        family.build(config, vocab_size=words, pad_id=0, loss_terms=HEADS), family.forward
+        family.build(config, vocab_size=words, pad_id=0, loss_terms=Elmo.HEADS), family.forward
     )
 
 
@@ -212,7 +212,7 @@ def test_the_objective_trains_on_samples_and_scores_in_full(store: TokenStore) -
     full, sampled = made(store), made(store, softmax="sampled", samples=25)
     net = network()
     one, other = full.loss(net, batch), sampled.loss(net, batch)
-    for part in HEADS:
+    for part in Elmo.HEADS:
         assert other[part].item() != one[part].item()
         assert 0 < other[part].item() / batch.counts()[part] < math.log(61)
         assert sampled.score(net, batch)[part].item() == pytest.approx(one[part].item(), rel=1e-6)

@@ -12,7 +12,7 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.evaluation.scoring import score
 from plmctl.examples.inspection import means
-from plmctl.families import t5
+from plmctl.families.t5 import T5
 from plmctl.models.base import Examples
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
@@ -41,9 +41,9 @@ def made(name: str, store: TokenStore, seq_len: int = 64, **fields: object) -> E
 
 def network(version: str = "v1.0", seed: int = 0, dropout: float = 0.0) -> Network:
     torch.manual_seed(seed)
-    config = t5.Config(version=version, size="tiny", d_model=64, d_ff=96, dropout_rate=dropout)
-    model = t5.build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=("lm",))
-    return Network(model, t5.forward)
+    config = T5.Config(version=version, size="tiny", d_model=64, d_ff=96, dropout_rate=dropout)
+    model = T5.build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=("lm",))
+    return Network(model, T5.forward)
 
 
 def rows(step: Examples, epoch: int, samples: np.ndarray) -> list[tuple[list[int], list[int]]]:

@@ -60,7 +60,7 @@ def test_activations_are_not_computed_twice(
     """Refused before a run folder is made."""
     asked = ("run=run-elmo-again", "compute.checkpoint_activations=true")
     assert run_main(command, "elmo.yaml", *asked) == 2
-    assert "not done for ELMo" in capfd.readouterr().err
+    assert "not supported for ELMo" in capfd.readouterr().err
     assert not Path("run-elmo-again").exists()
 
 

@@ -89,7 +89,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 
 def size_of(family: str) -> str:
-    sizes = registry.load("families", family).SIZES
+    sizes = get_family(family).SIZES
     return "tiny" if "tiny" in sizes else next(iter(sizes))
 
 

@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from plmctl import registry
-from plmctl.families import t5
+from plmctl.families.t5 import T5
 from tests.runs.conftest import run_main
 from tests.tasks.conftest import ENCODERS, Folder
 
@@ -125,7 +125,7 @@ def model_of(family: str, folder: Folder, place: Path) -> str:
     ).save_pretrained(place / "t5")
     fields = {"d_model": 32, "d_ff": 64, "d_kv": 16, "dropout_rate": 0.0, "vocab_multiple": 1}
     config = registry.load("families", "t5").Config(size="tiny", version="v1.1", **fields)
-    t5.build(config, vocab_size=len(vocab), pad_id=0, loss_terms=("lm",)).save_pretrained(
+    T5.build(config, vocab_size=len(vocab), pad_id=0, loss_terms=("lm",)).save_pretrained(
         place / "t5"
     )
     return str(place / "t5")

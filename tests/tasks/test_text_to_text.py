@@ -10,7 +10,7 @@ from plmctl import registry
 from plmctl.corpus.labelled import Row
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.scoring import answers
-from plmctl.families import t5
+from plmctl.families.t5 import T5
 from plmctl.models.network import Network
 from plmctl.tasks import text_to_text
 from plmctl.tasks.text_to_text import Config, TextToText
@@ -31,7 +31,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     fields = {"d_model": 32, "d_ff": 48, "d_kv": 8, "dropout_rate": 0.0, "vocab_multiple": 1}
     config = registry.load("families", "t5").Config(size="tiny", version=request.param, **fields)
     torch.manual_seed(3)
-    model = t5.build(config, vocab_size=len(vocab), pad_id=0, loss_terms=("lm",))
+    model = T5.build(config, vocab_size=len(vocab), pad_id=0, loss_terms=("lm",))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

@@ -13,6 +13,7 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.families.base import get_family
 from plmctl.models.base import Examples
+from plmctl.models.fast import checkpoint_activations, use_fused_attention
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
@@ -60,6 +61,7 @@ def network_of(family: str, objective: str, fields: dict[str, Any]) -> Network:
     parts = get_objective(objective).LOSS_TERMS
     member = get_family(family)
     model = member.build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=parts)
+    use_fused_attention(model)
     return Network(model, member.forward)
 
 
@@ -117,7 +119,7 @@ def test_another_draw_would_show(store: TokenStore, monkeypatch: pytest.MonkeyPa
 
     from torch.utils.checkpoint import checkpoint
 
-    from plmctl.models.fast import layers as module
+    from plmctl.models.fast import recompute as module
 
     careless = partial(checkpoint, preserve_rng_state=False)
     monkeypatch.setattr(module, "checkpoint", careless)
@@ -129,14 +131,12 @@ def test_another_draw_would_show(store: TokenStore, monkeypatch: pytest.MonkeyPa
 def test_elmo_is_refused() -> None:
     compute = ComputeConfig(device="cpu", checkpoint_activations=True)
     network = network_of("elmo", "bilm", {})
-    with pytest.raises(ConfigError, match="not done for ElmoForPreTraining"):
+    with pytest.raises(ConfigError, match="not supported for ElmoForPreTraining"):
         make_engine(make_accelerator(compute), network, OptimConfig(lr=1e-2), compute)
 
 
 def test_evaluation_runs_layers_once(store: TokenStore) -> None:
     """Nothing is computed twice where nothing is trained."""
-    from plmctl.models.fast.layers import checkpoint_activations
-
     network = network_of("albert", "mlm", ENCODER).eval()
     (batch,) = StepBatches(step_of("mlm", {}, store), Slicing(4, 4), 7)[0]
     expected = network(**batch.inputs)["mlm"]

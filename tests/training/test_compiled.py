@@ -20,7 +20,7 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.evaluation.scoring import score
 from plmctl.models import losses as projection
-from plmctl.models.fast.layers import checkpoint_activations
+from plmctl.models.fast import checkpoint_activations
 from plmctl.training.data import Phase, Slicing, StepBatches, scoring_batches
 from plmctl.training.engine import Engine, compiles, for_finetuning, make_accelerator, make_engine
 from plmctl.training.loop import Plan, take_step

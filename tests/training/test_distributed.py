@@ -14,9 +14,10 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.families.base import get_family
 from plmctl.models.network import Network
+from plmctl.models.sharding import gathered
 from plmctl.training.checkpoint import Checkpoints, restore, snapshot
 from plmctl.training.data import StepBatches
-from plmctl.training.distributed import gathered, is_sharded, whole
+from plmctl.training.distributed import is_sharded, whole
 from plmctl.training.engine import Engine, make_accelerator, make_engine
 from plmctl.training.journal import Journal
 from plmctl.training.loop import Plan, take_step, train

@@ -14,7 +14,7 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.evaluation.scoring import score
 from plmctl.families.base import get_family
-from plmctl.families.elmo import HEADS, Config
+from plmctl.families.elmo import Config, Elmo
 from plmctl.models.batch import Rows
 from plmctl.models.network import Network, RecurrentState
 from plmctl.objectives.base import get_objective
@@ -31,7 +31,9 @@ def network(seed: int = 0, dropout: float = 0.0) -> Network:
     torch.manual_seed(seed)
     family = get_family("elmo")
     config = Config(size="tiny", projection_size=16, cell_size=24, dropout=dropout)
-    return Network(family.build(config, vocab_size=120, pad_id=0, loss_terms=HEADS), family.forward)
+    return Network(
+        family.build(config, vocab_size=120, pad_id=0, loss_terms=Elmo.HEADS), family.forward
+    )
 
 
 def plan_of(
@@ -93,12 +95,12 @@ def test_two_processes_give_the_losses_of_one(store: TokenStore) -> None:
     for number in range(3):
         (whole,) = StepBatches(step, Slicing(8, 8), 7)[number]
         expected = step.loss(alone, whole)
-        sums = dict.fromkeys(HEADS, 0.0)
+        sums = dict.fromkeys(Elmo.HEADS, 0.0)
         for rank in (0, 1):
             for batch in StepBatches(step, Slicing(8, 2, rank, 2), 7)[number]:
                 for part, value in step.loss(shared[rank], batch).items():
                     sums[part] += value.item()
-        for part in HEADS:
+        for part in Elmo.HEADS:
             assert sums[part] == pytest.approx(expected[part].item(), rel=1e-6)
     gathered = sum(given(net.carried) for net in shared)
     for net in shared:
@@ -159,7 +161,7 @@ def test_the_loss_is_the_mean_of_both_directions_and_so_is_its_gradient(store: T
     (whole,) = StepBatches(step, Slicing(8, 8), 7)[0]
     reference = network()
     sums = step.loss(reference, whole)
-    loss = sum(0.5 * sums[part] / whole.counts()[part] for part in HEADS)
+    loss = sum(0.5 * sums[part] / whole.counts()[part] for part in Elmo.HEADS)
     loss.backward()
     norm = torch.stack([p.grad.norm() for p in reference.parameters() if p.grad is not None]).norm()
     done = take_step(tiny_engine(network()), step, [whole], None, 1)
@@ -187,13 +189,13 @@ def test_carried_windows_are_one_long_window(store: TokenStore) -> None:
     with torch.no_grad():
         zero = np.zeros(1, int)
         expected = long.loss(net, long.collate(zero, np.array([0])))
-        sums = dict.fromkeys(HEADS, 0.0)
+        sums = dict.fromkeys(Elmo.HEADS, 0.0)
         for window in range(4):
             batch = short.collate(zero, np.array([window]))
             batch = replace(batch, rows=Rows(0, 1, 1, window))
             for part, value in short.loss(net, batch).items():
                 sums[part] += value.item()
-    for part in HEADS:
+    for part in Elmo.HEADS:
         assert sums[part] == pytest.approx(expected[part].item(), rel=1e-6)
 
 
@@ -208,7 +210,7 @@ def test_scoring_depends_on_no_micro_batch_and_leaves_the_state(store: TokenStor
         batches = scoring_batches(step, Slicing(1, micro))
         figures.append(score(engine.accelerator, engine.network, step, batches))
     assert figures[0] == pytest.approx(figures[1], rel=1e-5)
-    mean = sum(figures[0][f"loss/{part}"] for part in HEADS) / 2
+    mean = sum(figures[0][f"loss/{part}"] for part in Elmo.HEADS) / 2
     assert figures[0]["loss"] == pytest.approx(mean)
     assert torch.equal(engine.trained().carried.slots, before)
     scored = sum(len(b.targets["forward"]) for b in scoring_batches(step, Slicing(1, 5)))

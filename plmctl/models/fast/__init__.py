@@ -1,0 +1,119 @@
+"""The one door to the fast paths: only this package imports what is inside of transformers.
+
+Each path computes the same mathematics with the same weights under the same names, so that a model
+is saved as ever, and every network works without them. A path needs private names of transformers.
+If a version of transformers lacks one, or has changed it, the path is left out with one warning.
+Other packages import from here, never from the files beside.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+from plmctl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+CPU_ATTENTION = "plmctl_cpu"
+"""The name of our attention in transformers' registry."""
+
+
+def apply_fast_paths(
+    model: PreTrainedModel, *, device: str, compiled: bool, sharded: bool, attention: str = "auto"
+) -> None:
+    """Make a network faster, in place, for training and inference.
+
+    Args:
+        model: Its weights, their names and its results stay.
+        device: "cpu", "cuda" or "mps".
+        compiled: ``torch.compile`` reads it, which some paths would be in the way of.
+        sharded: Its layers have their weights only while they are called, so none may be taken
+            apart.
+        attention: "auto", or the implementation that the user has chosen, which stays.
+    """
+    use_fused_attention(model)
+    with _left_out_if_changed("GELU in one kernel"):
+        from plmctl.models.fast.layers import fuse_gelu
+
+        fuse_gelu(model)
+    if device != "cpu":
+        with _left_out_if_changed("masks that the host does not read"):
+            from plmctl.models.fast.attention import use_unread_masks
+
+            use_unread_masks()
+    if device != "cpu" or compiled:
+        return
+    if attention == "auto":
+        with _left_out_if_changed("attention for CPUs"):
+            from plmctl.models.fast.attention import use_cpu_attention
+
+            use_cpu_attention(model)
+    with _left_out_if_changed("dropout for CPUs"):
+        from plmctl.models.fast.layers import use_fast_dropout
+
+        use_fast_dropout(model)
+    if not sharded:
+        with _left_out_if_changed("skipping unused positions"):
+            from plmctl.models.fast.encoder import skip_unused_positions
+
+            skip_unused_positions(model)
+
+
+def use_fused_attention(model: PreTrainedModel) -> None:
+    """Let GPT-1 and GPT-2, in place, attend in PyTorch's fused kernel, without reading a mask."""
+    with _left_out_if_changed("fused attention of GPT-1 and GPT-2"):
+        from plmctl.models.fast.decoder import use_fast_decoder
+
+        use_fast_decoder(model)
+
+
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Let a network, in place, store only the inputs of its layers and compute the rest again.
+
+    Raises:
+        ConfigError: It is not supported for this network.
+    """
+    try:
+        from plmctl.models.fast.recompute import recompute_layers
+    except ImportError as error:
+        raise no_checkpointing(f"this version of transformers ({error})") from error
+    if not recompute_layers(model):
+        raise no_checkpointing(type(model).__name__)
+
+
+def allow_shapes(count: int) -> None:
+    """Let ``torch.compile``, in this process, compile so many shapes of one function."""
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = max(count, torch._dynamo.config.recompile_limit)
+
+
+def no_checkpointing(network: str) -> ConfigError:
+    """The error for a network without activation checkpointing."""
+    return ConfigError(
+        f"compute.checkpoint_activations: not supported for {network}",
+        "leave it out; a smaller train.micro_batch_size takes less memory as well",
+    )
+
+
+@contextmanager
+def _left_out_if_changed(path: str) -> Iterator[None]:
+    """Warn, once per process, instead of failing where transformers lacks what a path needs."""
+    try:
+        yield
+    except ImportError as error:
+        _warn(path, str(error))
+
+
+@cache
+def _warn(path: str, reason: str) -> None:
+    warnings.warn(
+        f"a fast path is left out ({path}): {reason}. Results stay the same; training may be "
+        "slower. Install the version of transformers that plmctl is tested with.",
+        stacklevel=5,
+    )

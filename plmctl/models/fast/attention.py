@@ -1,4 +1,4 @@
-"""Attention with dropout on a CPU, and without padding; masks that are not read back from a GPU.
+"""Attention with dropout on a CPU, and without padding; masks that the host does not read.
 
 ``scaled_dot_product_attention`` has no fused kernel for dropout on a CPU: it falls back to plain
 products with the slow draws of ``torch.dropout``. ``cpu_attention`` is the same arithmetic with
@@ -7,7 +7,6 @@ the draws of ``fast.layers``; without dropout it is PyTorch's own kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +17,13 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from plmctl.models.fast import CPU_ATTENTION
 from plmctl.models.fast.layers import drop
+from plmctl.models.fast.required import require_parameters
+
+require_parameters(sdpa_attention_forward, "module", "query", "key", "value", "attention_mask")
 
 # --- Attention on a CPU ---
-
-
-CPU_ATTENTION = "plmctl_cpu"
 
 
 def attend(
@@ -69,23 +69,24 @@ def cpu_attention(
     """The attention function that transformers calls; see ``attend``.
 
     ``options`` are transformers': dropout, scaling, is_causal, and T5's position_bias. With
-    ``cells`` (``fast.encoder``) there is one row of what is real of a batch, [1, heads, T, d].
+    ``real`` (``fast.encoder``) there is one row of what is not padding, [1, heads, T, d].
 
     Returns:
         [B, Q, heads, d], and no weights.
     """
-    cells: RealPositions | None = options.pop("cells", None)
-    if cells is not None:
-        return attend_padded(
-            cpu_attention, cells, module, (query, key, value), attention_mask, **options
-        )
+    real: RealPositions | None = options.pop("real", None)
+    if real is not None:
+        q, k, v = (real.padded(x.transpose(1, 2)).transpose(1, 2) for x in (query, key, value))
+        padded, _ = cpu_attention(module, q, k, v, attention_mask, **options)
+        return real.flat(padded), None
     dropout: float = options.get("dropout", 0.0)
     if not dropout or key.shape[1] != query.shape[1]:
         theirs: Any = sdpa_attention_forward
-        found: tuple[Tensor, None] = theirs(module, query, key, value, attention_mask, **options)
-        return found
-    asked = options.get("is_causal")
-    is_causal = getattr(module, "is_causal", False) if asked is None else asked
+        output: tuple[Tensor, None] = theirs(module, query, key, value, attention_mask, **options)
+        return output
+    is_causal = options.get("is_causal")
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", False)
     if attention_mask is None and is_causal and query.shape[2] > 1:
         attention_mask = causal_mask(query.shape[2], key.shape[2])
     bias: Tensor | None = options.get("position_bias")
@@ -93,41 +94,15 @@ def cpu_attention(
         least = torch.finfo(bias.dtype).min
         seen = attention_mask.dtype == torch.bool
         bias = bias.masked_fill(~attention_mask, least) if seen else bias + attention_mask
-    asked_scale: float | None = options.get("scaling")
-    scale = query.shape[-1] ** -0.5 if asked_scale is None else asked_scale
+    scaling: float | None = options.get("scaling")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     mask = attention_mask if bias is None else bias
     attended = attend(query, key, value, mask, dropout=dropout, scale=scale)
     return attended.transpose(1, 2).contiguous(), None
 
 
-def attend_padded(
-    attention: Callable[..., Any],
-    cells: RealPositions,
-    module: nn.Module,
-    states: tuple[Tensor, Tensor, Tensor],
-    mask: Tensor | None,
-    **options: Any,
-) -> tuple[Tensor, None]:
-    """What is real of a batch, padded for an attention that knows nothing of it.
-
-    Args:
-        attention: A function that transformers calls.
-        cells: What is real.
-        module: The layer.
-        states: Query, key and value, each [1, heads, T, d].
-        mask: Of the batch.
-        **options: transformers'.
-
-    Returns:
-        [1, T, heads, d], and no weights.
-    """
-    q, k, v = (cells.padded(x.transpose(1, 2)).transpose(1, 2) for x in states)
-    attended, _ = attention(module, q, k, v, mask, **options)
-    return cells.flat(attended), None
-
-
 def use_cpu_attention(model: PreTrainedModel) -> None:
-    """Let a model attend this way, where its class can do with PyTorch's kernel."""
+    """Let a model, in place, attend this way if it uses PyTorch's kernel."""
     if model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(CPU_ATTENTION)
 
@@ -139,16 +114,16 @@ AttentionMaskInterface.register(CPU_ATTENTION, sdpa_mask)
 # --- The positions of a padded batch that are no padding, and the way there and back ---
 
 
-# Of a batch's cells: with less padding, going there and back costs what it saves.
+# Share of a batch's positions: with less padding, going there and back costs what it saves.
 _LEAST_PADDING = 0.04
 
 
 @dataclass(frozen=True)
 class RealPositions:
-    """Real cells of a batch [B, L], each of them once.
+    """The positions of a batch [B, L] that are not padding.
 
     Attributes:
-        index: [T] their places in the flattened batch.
+        index: [T] of the flattened batch.
         rows: B.
         length: L.
     """
@@ -159,7 +134,7 @@ class RealPositions:
 
     @classmethod
     def of(cls, mask: Tensor) -> RealPositions | None:
-        """Those where a mask [B, L] is not 0; None: they are so many that it is not worth while.
+        """Those where a mask [B, L] is not 0; None: there is too little padding to gain anything.
 
         It waits for a GPU.
         """
@@ -169,7 +144,7 @@ class RealPositions:
         return cls(index, mask.shape[0], mask.shape[1])
 
     def flat(self, x: Tensor) -> Tensor:
-        """[B, L, ...] to one row of what is real, [1, T, ...]."""
+        """[B, L, ...] to one row without padding, [1, T, ...]."""
         apply: Any = _Gather.apply
         taken: Tensor = apply(x.flatten(0, 1), self.index)
         return taken[None]
@@ -181,7 +156,7 @@ class RealPositions:
         return put.view(self.rows, self.length, *x.shape[2:])
 
 
-# Each is the other's backward. PyTorch's own would add where cells can only be set, row by row.
+# Each is the other's backward. PyTorch's own would add, row by row, where setting is enough.
 
 
 class _Gather(torch.autograd.Function):
@@ -218,16 +193,16 @@ def _scattered(x: Tensor, index: Tensor, size: int) -> Tensor:
 
 
 def use_unread_masks() -> None:
-    """Let transformers, in this process, keep a mask of padding that hides nothing.
+    """Let transformers, in this process, keep a padding mask that hides nothing.
 
-    It asks every batch whether its mask could be left out, and the answer has to come from the
-    device: the host waits for all that it was given to do. Nearly every batch has some padding.
+    By itself it checks for every batch whether the mask can be left out, for which the host waits
+    for the device to finish all its work. Nearly every batch has some padding.
     """
     AttentionMaskInterface.register("sdpa", unread_mask)
 
 
 def unread_mask(*inputs: Any, **options: Any) -> Tensor | None:
-    """The mask for PyTorch's attention, of which nobody has asked whether it hides anything."""
+    """The mask for PyTorch's attention, without the check whether it hides anything."""
     theirs: Any = sdpa_mask
     mask: Tensor | None = theirs(*inputs, **{**options, "allow_is_bidirectional_skip": False})
     return mask

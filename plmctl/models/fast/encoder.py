@@ -1,10 +1,9 @@
-"""An encoder's layers computed at the cells that matter, and nowhere else.
+"""An encoder's layers computed at the positions that matter, and nowhere else.
 
-All but attention treats each cell by itself, so that padding, a fifth of BERT's faithful rows, can
-be left out of it. And what the last layer gives for a cell depends on the other cells only through
-their keys and values: its queries, its output projection and its feed-forward, five sixths of the
-layer, are wasted on the cells that no head reads, 85 % of them where 15 % are masked. The
-mathematics is the same, and so are the weights, their names, and the model that is saved.
+All but attention treats each position by itself, so that padding, a fifth of BERT's original
+sequences, can be left out of it. What the last layer computes for a position depends on the others
+only through their keys and values: its queries, its output projection and its feed-forward, five
+sixths of the layer, are wasted on positions that no head reads, 85 % of them if 15 % are masked.
 """
 
 from __future__ import annotations
@@ -19,99 +18,142 @@ from transformers.models.bert.modeling_bert import BertEncoder
 from transformers.models.distilbert.modeling_distilbert import Transformer
 from transformers.models.roberta.modeling_roberta import RobertaEncoder
 
-from plmctl.models.fast.attention import CPU_ATTENTION, RealPositions, cpu_attention
+from plmctl.models.encoder import PartialEncoder
+from plmctl.models.fast import CPU_ATTENTION
+from plmctl.models.fast.attention import RealPositions, cpu_attention
+from plmctl.models.fast.required import require_attributes, require_parameters
 
-# Of a row's cells: with more of them asked for, gathering costs more than it saves.
+# Share of a row's positions: if a head reads more, gathering them costs more than it saves.
 _WORTH_IT = 0.7
 
+for _stack in (BertEncoder, RobertaEncoder, AlbertTransformer, Transformer):
+    require_parameters(_stack.forward, "hidden_states", "attention_mask")
 
-class _Narrow:
-    """A stack of layers that can be asked to leave out padding and what no head reads."""
 
-    _gives: Any = BaseModelOutput
+class _Partial(PartialEncoder):
+    """A stack of layers that can leave out padding and what no head reads."""
+
+    _output: Any = BaseModelOutput
+    needs: tuple[str, ...] = ()
+    """Attributes of a layer that ``_last_layer`` uses; none: it is never called."""
+
+    def encode(
+        self, body: Any, positions: Tensor, **inputs: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """As the function ``encode``; on a CPU only, because a GPU would be waited for."""
+        rows, length = inputs["input_ids"].shape
+        options: dict[str, Any] = {}
+        if body.config._attn_implementation == CPU_ATTENTION:
+            options["real"] = RealPositions.of(inputs["attention_mask"])
+        if self.needs:
+            wanted_BQ, slots_K = _slots(positions, rows, length)
+            if wanted_BQ.shape[1] <= _WORTH_IT * length:
+                options["wanted_BQ"], positions = wanted_BQ, slots_K
+        output = body(**inputs, **options)
+        return output.last_hidden_state.flatten(0, 1)[positions], output.get("pooler_output")
 
     def forward(
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         *rest: Any,
-        cells: RealPositions | None = None,
+        real: RealPositions | None = None,
         wanted_BQ: Tensor | None = None,
         **options: Any,
     ) -> Any:
-        """As transformers' own, where nothing is asked.
+        """As transformers' own, without ``real`` and ``wanted_BQ``.
 
         Args:
             hidden_states: [B, L, H].
             attention_mask: [B, 1, L, L].
             *rest: As transformers'.
-            cells: What is no padding; of the rest comes out 0.
-            wanted_BQ: [B, Q] columns of each row: what comes out is [B, Q, H].
+            real: What is not padding; the output is 0 elsewhere.
+            wanted_BQ: [B, Q] columns of each row: the output is [B, Q, H].
             **options: As transformers'.
         """
-        if cells is None and wanted_BQ is None:
+        if real is None and wanted_BQ is None:
             theirs: Any = super()
             return theirs.forward(hidden_states, attention_mask, *rest, **options)
-        x, layers = self._entered(hidden_states), self._layers()
-        if cells is not None:
-            x, options = cells.flat(x), {**options, "cells": cells}
+        x, layers = self._first_input(hidden_states), self.layers()
+        if real is not None:
+            x, options = real.flat(x), {**options, "real": real}
         for layer in layers[:-1]:
             x = layer(x, attention_mask, **options)
         if wanted_BQ is None:
             x = layers[-1](x, attention_mask, **options)
-        x = x if cells is None else cells.padded(x)
+        x = x if real is None else real.padded(x)
         if wanted_BQ is not None:
-            x = self._at(layers[-1], x, attention_mask, wanted_BQ)
-        return self._gives(last_hidden_state=x)
+            x = self._last_layer(layers[-1], x, attention_mask, wanted_BQ)
+        return self._output(last_hidden_state=x)
 
-    def _entered(self, hidden_BLE: Tensor) -> Tensor:
-        return hidden_BLE
-
-    def _layers(self) -> list[Any]:
+    def layers(self) -> list[Any]:
+        """In the order in which they are applied."""
         whole: Any = self
         return list(whole.layer)
 
+    def _first_input(self, hidden_BLE: Tensor) -> Tensor:
+        return hidden_BLE
+
     @staticmethod
-    def _at(layer: Any, hidden_BLH: Tensor, mask: Tensor | None, wanted_BQ: Tensor) -> Tensor:
-        """A layer's states of the wanted cells, [B, Q, H]."""
+    def _last_layer(layer: Any, hidden_BLH: Tensor, mask: Tensor | None, wanted: Tensor) -> Tensor:
+        """A layer's states [B, Q, H] at the columns ``wanted`` [B, Q]."""
         inner = layer.attention.self
-        x_BQH = _gathered(hidden_BLH, wanted_BQ)
+        x_BQH = _columns(hidden_BLH, wanted)
         dropout = inner.dropout.p if layer.training else 0.0
         attended = _attended(inner, x_BQH, hidden_BLH, mask, dropout)
         out: Tensor = layer.feed_forward_chunk(layer.attention.output(attended, x_BQH))
         return out
 
 
-class _Bert(_Narrow, BertEncoder):
-    _gives = BaseModelOutputWithPastAndCrossAttentions
+_PROJECTIONS = ("query", "key", "value", "scaling", "attention_head_size")
+_OF_BERT = (
+    *(f"attention.self.{name}" for name in (*_PROJECTIONS, "dropout.p")),
+    "attention.output",
+    "feed_forward_chunk",
+)
 
 
-class _Roberta(_Narrow, RobertaEncoder):
-    _gives = BaseModelOutputWithPastAndCrossAttentions
+class _Bert(_Partial, BertEncoder):
+    _output = BaseModelOutputWithPastAndCrossAttentions
+    needs = _OF_BERT
 
 
-class _DistilBert(_Narrow, Transformer):
-    """Only padding is left out: its objective asks every token."""
+class _Roberta(_Partial, RobertaEncoder):
+    _output = BaseModelOutputWithPastAndCrossAttentions
+    needs = _OF_BERT
 
 
-class _Albert(_Narrow, AlbertTransformer):
+class _DistilBert(_Partial, Transformer):
+    """Only padding is left out: its objective reads every token."""
+
+
+class _Albert(_Partial, AlbertTransformer):
     """Its layers share their weights."""
 
-    def _entered(self, hidden_BLE: Tensor) -> Tensor:
-        whole: Any = self
-        entered: Tensor = whole.embedding_hidden_mapping_in(hidden_BLE)
-        return entered
+    needs = (
+        *(f"attention.{name}" for name in (*_PROJECTIONS, "attention_dropout.p", "dense")),
+        "attention.LayerNorm",
+        "attention.output_dropout",
+        "full_layer_layer_norm",
+        "ff_chunk",
+    )
 
-    def _layers(self) -> list[Any]:
+    def _first_input(self, hidden_BLE: Tensor) -> Tensor:
+        whole: Any = self
+        projected: Tensor = whole.embedding_hidden_mapping_in(hidden_BLE)
+        return projected
+
+    def layers(self) -> list[Any]:
+        """Of its groups, in the order in which they are applied."""
         whole: Any = self
         count, groups = self.config.num_hidden_layers, self.config.num_hidden_groups
         numbers = [int(number / (count / groups)) for number in range(count)]  # as transformers'
         return [layer for n in numbers for layer in whole.albert_layer_groups[n].albert_layers]
 
     @staticmethod
-    def _at(layer: Any, hidden_BLH: Tensor, mask: Tensor | None, wanted_BQ: Tensor) -> Tensor:
+    def _last_layer(layer: Any, hidden_BLH: Tensor, mask: Tensor | None, wanted: Tensor) -> Tensor:
         inner = layer.attention
-        x_BQH = _gathered(hidden_BLH, wanted_BQ)
+        x_BQH = _columns(hidden_BLH, wanted)
         dropout = inner.attention_dropout.p if layer.training else 0.0
         attended = inner.dense(_attended(inner, x_BQH, hidden_BLH, mask, dropout))
         x_BQH = inner.LayerNorm(x_BQH + inner.output_dropout(attended))
@@ -119,7 +161,7 @@ class _Albert(_Narrow, AlbertTransformer):
         return out
 
 
-_CLASSES: dict[type[nn.Module], type[nn.Module]] = {
+_CLASSES: dict[type[nn.Module], type[_Partial]] = {
     AlbertTransformer: _Albert,
     BertEncoder: _Bert,
     RobertaEncoder: _Roberta,
@@ -128,40 +170,13 @@ _CLASSES: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def skip_unused_positions(model: nn.Module) -> None:
-    """Let an encoder, in place, be asked for some cells; nothing else changes."""
+    """Let an encoder, in place, compute some positions only; nothing else changes."""
     for module in model.modules():
-        if type(module) in _CLASSES:
-            module.__class__ = _CLASSES[type(module)]
-
-
-def encode(body: Any, positions: Tensor, **inputs: Tensor) -> tuple[Tensor, Tensor | None]:
-    """An encoder's states of the cells that are asked for.
-
-    Args:
-        body: BertModel, RobertaModel, AlbertModel or DistilBertModel.
-        positions: [K] cells of the flattened batch.
-        **inputs: Of ``body``: input_ids [B, L], attention_mask [B, L] and others.
-
-    Returns:
-        [K, H], and what the pooler makes of each row's first cell, [B, H], if there is one.
-    """
-    rows, length = inputs["input_ids"].shape
-    stack = _stack(body)
-    asked: dict[str, Any] = {}
-    slots_K = positions
-    # Not on a GPU, which all of this would wait for.
-    if isinstance(stack, _Narrow):
-        if body.config._attn_implementation == CPU_ATTENTION:
-            asked["cells"] = RealPositions.of(inputs["attention_mask"])
-        wanted_BQ, slots_of_wanted_K = _slots(positions, rows, length)
-        if wanted_BQ.shape[1] <= _WORTH_IT * length and not isinstance(stack, _DistilBert):
-            asked["wanted_BQ"], slots_K = wanted_BQ, slots_of_wanted_K
-    given = body(**inputs, **asked)
-    return given.last_hidden_state.flatten(0, 1)[slots_K], given.get("pooler_output")
-
-
-def _stack(body: Any) -> Any:
-    return body.transformer if hasattr(body, "transformer") else body.encoder
+        kind: Any = _CLASSES.get(type(module))
+        if kind is not None:
+            for layer in kind.layers(module):
+                require_attributes(layer, *kind.needs)
+            module.__class__ = kind
 
 
 def _slots(positions: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor]:
@@ -173,9 +188,9 @@ def _slots(positions: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor]:
         length: L.
 
     Returns:
-        wanted: [B, Q] columns of each row: the first cell, which poolers read, then its positions;
-        what is left is the first cell again.
-        slots: [K] cells of the flattened [B, Q].
+        wanted: [B, Q] columns of each row: the first one, which poolers read, then its positions;
+        what is left over is the first one again.
+        slots: [K] positions of the flattened [B, Q].
     """
     row_K, column_K = positions // length, positions % length
     counts = torch.bincount(row_K, minlength=rows)
@@ -186,14 +201,14 @@ def _slots(positions: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor]:
     return wanted, row_K * wanted.shape[1] + place_K
 
 
-def _gathered(hidden_BLH: Tensor, wanted_BQ: Tensor) -> Tensor:
+def _columns(hidden_BLH: Tensor, wanted_BQ: Tensor) -> Tensor:
     return hidden_BLH.gather(1, wanted_BQ[..., None].expand(-1, -1, hidden_BLH.shape[-1]))
 
 
 def _attended(
     inner: Any, x_BQH: Tensor, hidden_BLH: Tensor, mask: Tensor | None, dropout: float
 ) -> Tensor:
-    """What some cells gather from all cells of their row, [B, Q, H]."""
+    """The attention of some positions to all positions of their row, [B, Q, H]."""
     if mask is not None:  # [B, 1, L or 1, L]: which keys a row has, the same for all its queries
         mask = mask[:, :, :1]
     attended, _ = cpu_attention(

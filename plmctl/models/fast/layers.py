@@ -1,8 +1,4 @@
-"""Single layers replaced by faster or smaller ones: dropout, GELU, recomputed layers.
-
-Each function changes a model in place. The mathematics stays, and so do the weights and their
-names: what is saved is an ordinary transformers model.
-"""
+"""Single layers replaced by faster ones: dropout and GELU. Each function works in place."""
 
 from __future__ import annotations
 
@@ -11,14 +7,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
 from transformers.activations import GELUTanh, NewGELUActivation
-from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.models.albert.modeling_albert import AlbertLayer
-from transformers.models.openai.modeling_openai import Block
-
-from plmctl.errors import ConfigError
 
 # --- Dropout whose random numbers cost next to nothing on a CPU ---
 #
@@ -96,76 +85,3 @@ def fuse_gelu(model: nn.Module) -> None:
         for name, child in module.named_children():
             if type(child) is NewGELUActivation:
                 setattr(module, name, GELUTanh())
-
-
-# --- Activation checkpointing: layers are computed again in the backward pass ---
-#
-# Chen et al., 2016 (arXiv:1604.06174). A layer keeps its input only; the backward runs it once
-# more, a third of a step's arithmetic. Draws of dropout are the same both times: PyTorch puts its
-# global generators back for the second run, and every draw here is seeded by them.
-
-
-class _Recomputed:
-    """A layer of which transformers does not do it."""
-
-    training: bool
-
-    def forward(self, *inputs: Any, **options: Any) -> Any:
-        """As the layer's own."""
-        theirs: Any = super()
-        if not self.training:
-            return theirs.forward(*inputs, **options)
-        return checkpoint(theirs.forward, *inputs, use_reentrant=False, **options)
-
-
-class _AlbertLayer(_Recomputed, AlbertLayer):
-    pass
-
-
-class _Gpt1Block(_Recomputed, Block):
-    pass
-
-
-_FLAG = "gradient_checkpointing"  # of layers, and of what tells them to keep no cache
-
-_RECOMPUTED: dict[type[nn.Module], type[nn.Module]] = {AlbertLayer: _AlbertLayer, Block: _Gpt1Block}
-
-
-def checkpoint_activations(model: PreTrainedModel) -> None:
-    """Let a model, in place, keep the inputs of its layers only; weights and names stay.
-
-    Raises:
-        ConfigError: It has no layers of which that is known.
-    """
-    if model.supports_gradient_checkpointing:
-        model.activation_checkpointing_enable({"use_reentrant": False})
-        _quieten(model)
-        return
-    layers = [module for module in model.modules() if type(module) in _RECOMPUTED]
-    if not layers:
-        raise no_checkpointing(type(model).__name__)
-    for layer in layers:
-        layer.__class__ = _RECOMPUTED[type(layer)]
-
-
-def no_checkpointing(network: str) -> ConfigError:
-    """What is said of a network that has no such layers."""
-    return ConfigError(
-        f"compute.checkpoint_activations: not done for {network}",
-        "leave it out; a smaller train.micro_batch_size takes less memory as well",
-    )
-
-
-def _quieten(model: PreTrainedModel) -> None:
-    """Let nothing but layers, and networks that keep caches, know that layers are computed again.
-
-    An encoder would warn in every forward that it shall not cache what it never does, and T5's
-    attention would mark a tensor for another kind of checkpoint: a compiler breaks its graph there.
-    """
-    caches = getattr(model.config, "is_decoder", True) or model.config.is_encoder_decoder
-    for module in model.modules():
-        keeps = isinstance(module, GradientCheckpointingLayer) or (
-            caches and isinstance(module, PreTrainedModel)
-        )
-        if hasattr(module, _FLAG) and not keeps:
-            setattr(module, _FLAG, False)

@@ -26,9 +26,16 @@ from transformers import (
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from plmctl.errors import ConfigError
-from plmctl.models.fast.gpt import fuse_gpt1_attention, hidden_states
-from plmctl.models.load import NewHeads, config_of, load_network, load_with_labels, tell_or_refuse
-from plmctl.models.parameters import add_token_embeddings, truncated_normal_
+from plmctl.models.decoder import hidden_states
+from plmctl.models.load import (
+    NewHeads,
+    config_of,
+    load_encoder,
+    load_with_labels,
+    tell_or_refuse,
+    without_pooler,
+)
+from plmctl.models.parameters import add_token_embeddings, initialize_head_as_published
 
 # --- Loading a network with its head ---
 
@@ -84,15 +91,12 @@ def load_classifier(
     else:
         made = cls.from_config(config, dtype=torch.float32) if _is_auto(cls) else cls(config)
         fresh = [""]  # all of it
-    if config.model_type in ("bert", "albert"):  # whose published code draws so
-        for module in map(made.get_submodule, fresh):
-            truncated_normal_(module, config.initializer_range)
+    for module in map(made.get_submodule, fresh):
+        initialize_head_as_published(module, config)
     if tokens.new and max(tokens.new) >= made.get_input_embeddings().num_embeddings:
         add_token_embeddings(made, list(tokens.new))
-    whole: PreTrainedModel = (
-        fuse_gpt1_attention(made) if config.model_type == "openai-gpt" else made
-    )
-    return whole
+    network: PreTrainedModel = made
+    return network
 
 
 def _class_with_head(model: str, config: Any, choice: bool) -> Any:
@@ -291,8 +295,7 @@ class PooledForSequenceClassification(PreTrainedModel):
         super().__init__(config)
         inner: Any = config.of_encoder()
         build: Any = AutoModel.from_config
-        self.encoder = build(inner)
-        self.encoder.pooler = None  # BERT's, which is not used
+        self.encoder = without_pooler(build(inner))
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(inner.hidden_size, config.num_labels or 2)
         self.post_init()  # type: ignore[no-untyped-call]  # theirs
@@ -385,11 +388,8 @@ def load_pooled(
         )[0]
         return loaded
     made = PooledForSequenceClassification(config)
-    if inner.model_type in ("bert", "albert"):  # whose published code draws so
-        truncated_normal_(made, inner.initializer_range)
+    initialize_head_as_published(made, inner)
     if pretrained:
         tell_or_refuse(model, made, ["classifier"], new_heads)
-        source: Any = load_network(AutoModel, model, config=inner, pooler_used=False).network
-        source.pooler = None
-        made.encoder.load_state_dict(source.state_dict())
+        made.encoder.load_state_dict(load_encoder(model, inner).state_dict())
     return made

@@ -19,8 +19,15 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from plmctl.errors import ConfigError
 from plmctl.models.elmo import ScalarMix
-from plmctl.models.load import NewHeads, config_of, load_network, load_with_labels, tell_or_refuse
-from plmctl.models.parameters import truncated_normal_
+from plmctl.models.load import (
+    NewHeads,
+    config_of,
+    load_encoder,
+    load_with_labels,
+    tell_or_refuse,
+    without_pooler,
+)
+from plmctl.models.parameters import initialize_head_as_published
 
 # --- Loading a network with its head ---
 
@@ -83,15 +90,11 @@ def load_tagger(
     config = AutoConfig.from_pretrained(model, **names, **changes)
     cls: Any = AutoModelForTokenClassification
     if not pretrained:
-        return _with_published_start(cls.from_config(config, dtype=torch.float32))
-    made, fresh = load_with_labels(cls, model, config, new_heads)
-    return _with_published_start(made) if "classifier" in fresh else made
-
-
-def _with_published_start(made: Any) -> Any:
-    """The new head as BERT's and ALBERT's code draws it."""
-    if made.config.model_type in ("bert", "albert"):
-        truncated_normal_(made.classifier, made.config.initializer_range)
+        made, fresh = cls.from_config(config, dtype=torch.float32), ["classifier"]
+    else:
+        made, fresh = load_with_labels(cls, model, config, new_heads)
+    if "classifier" in fresh:
+        initialize_head_as_published(made.classifier, config)
     return made
 
 
@@ -135,7 +138,7 @@ class MixedForTokenClassification(PreTrainedModel):  # type: ignore[no-untyped-c
         super().__init__(config)
         self.num_labels = config.num_labels
         auto: Any = AutoModel
-        self.encoder = _without_pooler(auto.from_config(config.encoder))
+        self.encoder = without_pooler(auto.from_config(config.encoder))
         inner: Any = self.encoder.config
         self.mix = ScalarMix(inner.num_hidden_layers + 1)
         self.dropout = nn.Dropout(config.dropout)
@@ -198,13 +201,5 @@ def load_mixed(
     made = MixedForTokenClassification(MixedConfig(encoder=config, dropout=dropout, **labels))
     if pretrained:
         tell_or_refuse(model, made, ["mix", "classifier"], new_heads)
-        encoder = load_network(AutoModel, model, config=config, pooler_used=False).network
-        made.encoder = _without_pooler(encoder)
+        made.encoder = load_encoder(model, config)
     return made
-
-
-def _without_pooler(encoder: Any) -> Any:
-    """BERT's [CLS] layer would get no gradient, which several processes wait for."""
-    if hasattr(encoder, "pooler"):
-        encoder.pooler = None
-    return encoder

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from plmctl.arrays import batches
-from plmctl.models.fast.gpt import fuse_gpt1_attention, hidden_states
+from plmctl.models.decoder import hidden_states
 from plmctl.models.load import load_network
 from plmctl.models.parameters import add_token_embeddings
 
@@ -49,9 +49,7 @@ def load_writer(
     )
     if new_ids and max(new_ids) >= made.get_input_embeddings().num_embeddings:
         add_token_embeddings(made, list(new_ids))
-    whole: PreTrainedModel = (
-        fuse_gpt1_attention(made) if config.model_type == "openai-gpt" else made
-    )
+    whole: PreTrainedModel = made
     return whole
 
 

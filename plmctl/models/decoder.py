@@ -1,0 +1,69 @@
+"""The hidden states of GPT-1, GPT-2 and GPT-3, for any head."""
+
+from __future__ import annotations
+
+from abc import ABCMeta, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class FastDecoder(metaclass=ABCMeta):
+    """A decoder's list of layers with a faster way through them: ``models.fast``."""
+
+    @abstractmethod
+    def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+        """[B, T, H] of token embeddings [B, T, H]; ``body`` is the network with these layers."""
+
+
+def hidden_states(model: Any, input_ids: Tensor, position_ids: Tensor | None = None) -> Tensor:
+    """The last hidden states, [B, T, H].
+
+    Args:
+        model: Any head on a ``transformer`` of model type "openai-gpt" or "gpt2".
+        input_ids: [B, T]. Padding is at the end, where no real token sees it: there is no mask.
+        position_ids: [B, T], from 0 at every position that attention shall not look back from;
+            None: each row is one text.
+    """
+    body = model.transformer
+    embedded: Tensor = model.get_input_embeddings()(input_ids)
+    layers = body.h
+    if isinstance(layers, FastDecoder):
+        return layers.states(body, embedded, position_ids)
+    options: dict[str, Any] = {"inputs_embeds": embedded, "position_ids": position_ids}
+    if model.config.model_type != "openai-gpt":
+        # A cache would cost memory, and transformers would not separate the texts of a row.
+        options["use_cache"] = False
+    elif position_ids is not None:
+        return _gpt1_states_of_packed_rows(body, embedded, position_ids)
+    states: Tensor = body(**options).last_hidden_state
+    return states
+
+
+def _gpt1_states_of_packed_rows(body: Any, embedded: Tensor, position_ids: Tensor) -> Tensor:
+    """GPT-1's own forward takes no mask for several texts per row; its layers do."""
+    seen = block_mask(position_ids)
+    states: Tensor = body.drop(embedded + body.positions_embed(position_ids))
+    mask = torch.zeros_like(seen, dtype=states.dtype)
+    mask.masked_fill_(~seen, torch.finfo(states.dtype).min)
+    for block in body.h:
+        states = block(states, mask)[0]
+    return states
+
+
+def block_mask(position_ids: Tensor) -> Tensor:
+    """True where a query sees a key: not after it, and not before position 0 of its own text.
+
+    Args:
+        position_ids: [B, T], from 0 at the start of every text.
+
+    Returns:
+        [B, 1, T, T], B * T * T bytes.
+    """
+    length = position_ids.shape[1]
+    # A row's first text may start in its middle, so that counting the zeros numbers the texts.
+    text_BT = (position_ids == 0).cumsum(1)
+    same_BTT = text_BT[:, :, None] == text_BT[:, None, :]
+    causal_TT = torch.ones(length, length, dtype=torch.bool, device=position_ids.device).tril()
+    return (same_BTT & causal_TT)[:, None]

@@ -1,0 +1,123 @@
+"""GPT-1 and GPT-2 in PyTorch's fused attention, without a mask that the host has to read.
+
+transformers does not use the fused kernel for GPT-1. GPT-2's own forward looks at the positions to
+know whether a row has several texts, for which the host waits for a GPU; if compiled, it cannot
+look, and makes a mask of T * T per row that keeps attention from its fastest kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import GPT2Model, OpenAIGPTModel
+from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+from transformers.models.openai.modeling_openai import Attention, Block
+
+from plmctl.models.decoder import FastDecoder, block_mask
+from plmctl.models.fast.attention import attend, causal_mask
+from plmctl.models.fast.required import require_attributes, require_parameters
+
+require_parameters(Attention._attn, "q", "k", "v", "attention_mask", "output_attentions")
+require_parameters(Block.forward, "x", "attention_mask")
+require_parameters(GPT2Block.forward, "hidden_states", "past_key_values", "attention_mask")
+
+
+# It is the class of the list of layers that changes: by the network's own class transformers knows
+# which hidden states it can return.
+
+
+class _Gpt2Layers(FastDecoder, nn.ModuleList):
+    def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+        """As transformers' own forward computes them."""
+        attention = str(body.config._attn_implementation)
+        if attention != "sdpa" and not attention.startswith("plmctl"):  # the mask is theirs to make
+            run = body(inputs_embeds=embedded, position_ids=position_ids, use_cache=False)
+            output: Tensor = run.last_hidden_state
+            return output
+        mask = None if position_ids is None else block_mask(position_ids)
+        states = body.drop(embedded + body.wpe(_counted(embedded, position_ids)))
+        for block in self:
+            states = block(states, None, mask)
+        normed: Tensor = body.ln_f(states)
+        return normed
+
+
+class _Gpt1Layers(FastDecoder, nn.ModuleList):
+    def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+        """As transformers' own forward computes them, which takes no mask for packed rows."""
+        mask = None if position_ids is None else block_mask(position_ids)
+        places = body.positions_embed(_counted(embedded, position_ids))
+        states: Tensor = body.drop(embedded + places)
+        for block in self:
+            states = block(states, mask)[0]
+        return states
+
+
+def _counted(embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+    if position_ids is not None:
+        return position_ids
+    return torch.arange(embedded.shape[1], device=embedded.device)[None]
+
+
+class _FusedAttention(Attention):
+    """GPT-1's causal attention in one kernel, which stores no matrix of [B, heads, T, T]."""
+
+    def _attn(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        attention_mask: Tensor | None = None,
+        output_attentions: bool = False,
+    ) -> list[Tensor]:
+        """Attention of ``q`` [B, heads, T, d] to ``k`` [B, heads, d, T] and ``v`` as ``q``.
+
+        Args:
+            q: Queries.
+            k: Keys, transposed.
+            v: Values.
+            attention_mask: None: causal. Boolean [B, 1, T, T]: where a query sees a key, causality
+                included. Anything else is transformers' own mask, for its own code.
+            output_attentions: Whether the weights are returned, which a fused kernel cannot.
+        """
+        boolean = attention_mask is None or attention_mask.dtype == torch.bool
+        if output_attentions or not boolean:
+            theirs: Any = super()._attn
+            attended: list[Tensor] = theirs(q, k, v, attention_mask, output_attentions)
+            return attended
+        dropout = self.attn_dropout.p if self.training else 0.0
+        if dropout and q.device.type == "cpu" and not torch.compiler.is_compiling():
+            seen = (
+                causal_mask(q.shape[-2], k.shape[-1]) if attention_mask is None else attention_mask
+            )
+            scale = q.shape[-1] ** -0.5
+            keys = k.transpose(-1, -2)
+            return [attend(q, keys, v, seen, dropout=dropout, scale=scale)]
+        return [
+            scaled_dot_product_attention(
+                q,
+                k.transpose(-1, -2),
+                v,
+                attn_mask=attention_mask,
+                dropout_p=dropout,
+                is_causal=attention_mask is None,
+            )
+        ]
+
+
+def use_fast_decoder(model: nn.Module) -> None:
+    """Give the GPT networks in a model, in place, these forwards; weights and names stay."""
+    found: list[Any] = [
+        module for module in model.modules() if isinstance(module, GPT2Model | OpenAIGPTModel)
+    ]
+    for body in found:
+        places = "wpe" if isinstance(body, GPT2Model) else "positions_embed"
+        require_attributes(body, places, "drop", "h")
+    for body in found:
+        body.h.__class__ = _Gpt2Layers if isinstance(body, GPT2Model) else _Gpt1Layers
+        for block in body.h:
+            if type(block.attn) is Attention:
+                block.attn.__class__ = _FusedAttention
