@@ -50,7 +50,7 @@ from plmctl.run.folder import (
     write_results,
 )
 from plmctl.run.preflight import check_model, failure_handling, retention
-from plmctl.tasks.base import Finetuned, TaskExamples
+from plmctl.tasks.base import Finetuned, ScoredConfig, Task, TaskExamples, make_task
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.arrays import Ints, lengths_of
+from plmctl.arrays import Ints
 from plmctl.tasks._sequences import truncated_lengths
 from plmctl.tasks.base import as_batch
 
@@ -122,5 +122,5 @@ def batch_of(sentences: Sequence[Sequence[str]], targets: Mapping[str, NDArray[A
     ids = encode_sentences(sentences or [[]])
     if not ids.shape[1]:  # no sentence has a word
         ids = np.zeros((ids.shape[0], 1, ids.shape[2]), dtype=ids.dtype)
-    lengths = lengths_of(sentences or [[]])
+    lengths = np.array([len(words) for words in sentences or [[]]])
     return as_batch({"character_ids": ids}, targets, np.arange(ids.shape[1]) < lengths[:, None])

@@ -28,7 +28,7 @@ from plmctl.models.base import Examples
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
@@ -105,7 +105,7 @@ class Task(ABC, Generic[C]):
         """Positions of the network that a row of ``max_length`` tokens takes."""
         return max_length
 
-    def settled(self, results: Mapping[str, Any]) -> C:
+    def settled(self, results: Mapping[str, Any]) -> ScoredConfig:
         """The config with values that the results decide, such as a tuned threshold."""
         return self.config
 
@@ -167,9 +167,7 @@ class Task(ABC, Generic[C]):
         """The logits of each loss term."""
 
     @classmethod
-    def of_network(
-        cls, name: str, network: PreTrainedConfig
-    ) -> tuple[ScoredConfig, tuple[str, ...]]:
+    def of_network(cls, name: str, network: Any) -> tuple[ScoredConfig, tuple[str, ...]]:
         """The config and labels of a network with this head that plmctl has not finetuned."""
         return cls.Config(name=name), ()
 

@@ -51,7 +51,7 @@ from plmctl.tasks.base import (
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
@@ -230,7 +230,7 @@ class Classification(Task[Config]):
         return run(model, **inputs)
 
     @classmethod
-    def of_network(cls, name: str, network: PreTrainedConfig) -> tuple[Config, tuple[str, ...]]:
+    def of_network(cls, name: str, network: Any) -> tuple[ScoredConfig, tuple[str, ...]]:
         """The problem and labels of a network that plmctl has not finetuned."""
         labels = tuple(network.id2label[number] for number in range(network.num_labels))
         problem = str(network.problem_type or "").removesuffix("_classification")

@@ -4,7 +4,9 @@ Each option is a separate sequence and gets one number; the softmax goes over th
 which is one target. Encoders read ``[CLS] passage [SEP] question option [SEP]``; the option
 replaces a ``_`` of the question. GPT-1 reads ``_start_ passage question _delimiter_ option
 _classify_`` and also learns to predict the next tokens of every option. GPT-2, for which nothing is
-published, reads its pairs. Sources: google-research/albert, race_utils.py; finetune-transformer-lm, train.py.
+published, reads its pairs.
+
+Sources: google-research/albert, race_utils.py; finetune-transformer-lm, train.py.
 """
 
 from __future__ import annotations

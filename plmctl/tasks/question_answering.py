@@ -118,7 +118,7 @@ class QuestionAnswering(Task[Config]):
         """The context: all questions about it are in one split."""
         return (self.config.context,)
 
-    def settled(self, results: Mapping[str, Any]) -> Config:
+    def settled(self, results: Mapping[str, Any]) -> ScoredConfig:
         """With the no-answer threshold that was tuned on the validation rows."""
         config, threshold = self.config, results.get("null_threshold")
         if not config.version2 or config.null_threshold != "tune" or threshold is None:
@@ -180,23 +180,22 @@ class QuestionAnswering(Task[Config]):
             )
         network = AutoConfig.from_pretrained(model, num_labels=2, **changes)
         if pretrained:
-            return load_network(cls, model, config=network, new_heads=new_heads).network
+            loaded = load_network(cls, model, config=network, new_heads=new_heads)
+            whole: PreTrainedModel = loaded.network
+            return whole
         is_auto = cls is AutoModelForQuestionAnswering
         from_scratch = cls.from_config if is_auto else cls._from_config
         made: PreTrainedModel = from_scratch(network, dtype=torch.float32)
         return made
 
     @staticmethod
-    def forward(
-        model: Any, *, allowed: Tensor, start_positions: Tensor | None = None, **inputs: Tensor
-    ) -> dict[str, Tensor]:
+    def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
         """Logits of the loss terms, or the beams of ALBERT's head.
 
         Args:
             model: With a head for spans.
-            allowed: [B, L] where an answer may be; only ALBERT's head uses it.
-            start_positions: [B] true starts, for ALBERT's head in training and scoring.
-            **inputs: Of the encoder.
+            **inputs: Of the encoder, and for ALBERT's head ``allowed`` [B, L], where an answer may
+                be, and in training and scoring ``start_positions`` [B], the true starts.
 
         Returns:
             start and end [B, L], minus infinity at padding; for ALBERT's head see
@@ -205,11 +204,9 @@ class QuestionAnswering(Task[Config]):
         import torch
 
         if type(model).__name__ == "AlbertForAnswerOrNone":
-            logits: dict[str, Tensor] = model(
-                allowed=allowed, start_positions=start_positions, **inputs
-            )
+            logits: dict[str, Tensor] = model(**inputs)
             return logits
-        out = model(**inputs)
+        out = model(**{name: value for name, value in inputs.items() if name != "allowed"})
         padding = inputs["attention_mask"] == 0
         return {
             "start": out.start_logits.float().masked_fill(padding, -torch.inf),

@@ -36,7 +36,7 @@ from plmctl.tasks.base import (
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
@@ -207,7 +207,7 @@ class Tagging(Task[Config]):
         return {"tag": model(**inputs).logits}
 
     @classmethod
-    def of_network(cls, name: str, network: PreTrainedConfig) -> tuple[Config, tuple[str, ...]]:
+    def of_network(cls, name: str, network: Any) -> tuple[ScoredConfig, tuple[str, ...]]:
         """The tags of a network that plmctl has not finetuned."""
         return Config(), tuple(network.id2label[number] for number in range(network.num_labels))
 
