@@ -21,7 +21,7 @@ from plmctl.config.finetune import FinetuneConfig
 from plmctl.config.load import find_config, load
 from plmctl.corpus.source import resolve
 from plmctl.errors import ConfigError, DataError, PlmError, nearest
-from plmctl.evaluation.model import family_of
+from plmctl.evaluation.model import LoadedModel, family_of
 from plmctl.metrics.statistics import spread
 from plmctl.run.display import say, show_result
 from plmctl.run.folder import (
@@ -416,23 +416,21 @@ def _further_scores(entry: Entry, run: str, stem: str, source: str) -> dict[str,
     path = Path(run) / "eval" / f"{stem}.json"
     if path.is_file():
         return _document_at(path)
-    from plmctl.corpus.source import content_hash, resolve
-    from plmctl.evaluation.model import EvaluatedModel
-    from plmctl.measures import task
+    from plmctl.corpus.source import content_hash
+    from plmctl.measures.task import Config, FinetunedTask
     from plmctl.tasks.base import uncertainty_of
     from plmctl.training.engine import make_accelerator
 
     say(f"scoring {run} on {source}")
-    accelerator = make_accelerator(entry.config.compute)
-    subject = EvaluatedModel(str(Path(run) / "model"), entry.config.seed, 32, accelerator)
-    examples, found, _ = task.answered(task.Config(data=(source,)), subject)
+    model = LoadedModel(str(Path(run) / "model"), make_accelerator(entry.config.compute))
+    examples, answers, _ = FinetunedTask(Config(data=(source,))).predict(model)
     document = {
         "kind": "eval",
-        "model": subject.model,
+        "model": model.name,
         "data_sha256": content_hash(resolve((source,))),
         "versions": versions(),
-        "results": {**examples.figures(found), "rows": len(found)},
-        "uncertainty": uncertainty_of(examples, found),
+        "results": {**examples.figures(answers), "rows": len(answers)},
+        "uncertainty": uncertainty_of(examples, answers),
     }
     write_results(Path(run), stem, document)
     return document

@@ -27,7 +27,7 @@ from plmctl.examples.keys import below, fold, stream
 
 if TYPE_CHECKING:
     from plmctl.evaluation.completions import CompletionScore
-    from plmctl.evaluation.model import LoadedGenerator
+    from plmctl.evaluation.model import LoadedModel
 
 
 # --- Templates: nothing in them is run ---
@@ -184,7 +184,7 @@ class FewShot:
     """
 
     def __init__(
-        self, config: ShotsConfig, pool: Sequence[Shot], model: LoadedGenerator, seed: int
+        self, config: ShotsConfig, pool: Sequence[Shot], model: LoadedModel, seed: int
     ) -> None:
         if config.count and not pool:
             raise ConfigError(
