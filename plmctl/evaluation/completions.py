@@ -502,9 +502,9 @@ class MaskedCompletions:
         row, place, until = np.concatenate([np.zeros((3, 0), np.int64), *places], axis=1)
         sums, greedy = np.zeros(len(texts)), np.ones(len(texts), bool)
         copies = MaskedCopies(rows, row, place, until)
-        for chosen, nll, first in self._likelihood.masked_token_nll(copies):
+        for chosen, nll, most_probable in self._likelihood.masked_token_nll(copies):
             np.subtract.at(sums, row[chosen], nll)
-            np.logical_and.at(greedy, row[chosen], first)
+            np.logical_and.at(greedy, row[chosen], most_probable)
         counts = np.bincount(row, minlength=len(texts))
         return [
             (float(total), int(count), bool(all_first))

@@ -154,7 +154,8 @@ class Likelihood(ABC):
             kind = MaskedLikelihood
         else:
             kind = EncoderDecoderLikelihood if model.text_to_text else CausalLikelihood
-        if not issubclass(kind, cls):
+        likelihood = kind(model)
+        if not isinstance(likelihood, cls):
             raise ConfigError(
                 f"{model.name} is a {kind.KIND.replace('_', '-')} model ({model.family}); this "
                 f"measure supports only {cls.KIND.replace('_', '-')} models",
@@ -166,7 +167,7 @@ class Likelihood(ABC):
                 f"{model.name}: a {classes[0]} has no language-model head to score text with",
                 "name the pretrained model from which it was finetuned",
             )
-        return kind(model)
+        return likelihood
 
     @abstractmethod
     def score(self, texts: Sequence[TokenizedText], options: ScoringOptions) -> TextScores:
@@ -414,9 +415,9 @@ class MaskedLikelihood(Likelihood):
 
         mask, fill = self.model.special("mask"), self.model.vocab.pad or 0
         lengths = lengths_of(copies.rows)[copies.row]
-        limits = {"cells": self.model.batch_tokens, "most": self.model.batch_predictions}
+        tokens, predictions = self.model.batch_tokens, self.model.batch_predictions
         with torch.inference_mode():
-            for chosen in batches(lengths, **limits):
+            for chosen in batches(lengths, cells=tokens, most=predictions):
                 place, until = copies.place[chosen], copies.until[chosen]
                 ids, present = padded([copies.rows[number] for number in copies.row[chosen]], fill)
                 column = np.arange(ids.shape[1])

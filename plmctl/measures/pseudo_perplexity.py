@@ -53,7 +53,7 @@ class PseudoPerplexity(Measure[Config]):
         corpus = read_corpus(config, likelihood, seed)
         tokens = model.tokens(corpus.texts)
         results: dict[str, Any] = {}
-        per_item = {}
+        per_item: dict[str, PerItemScores] = {}
         items = digest_of_items(
             [
                 [document.text for document in corpus.documents],
