@@ -137,7 +137,24 @@ def generate_texts(
     decoding: Decoding,
     streamer: BaseStreamer | None = None,
 ) -> list[GeneratedText]:
-    """The text that the model generates for each prompt.
+    """The text that the model generates for each prompt; arguments as ``generate_ids``."""
+    tokenizer: Any = model.tokenizer
+    last = _end_ids(model, decoding)
+    texts = []
+    for prompt, ids in zip(prompts, generate_ids(model, prompts, decoding, streamer), strict=True):
+        end = next((at for at, id_ in enumerate(ids) if id_ in last), None)
+        text = str(tokenizer.decode(ids[:end], skip_special_tokens=True))
+        texts.append(GeneratedText(text, len(ids[:end]), end is not None, prompt.cut))
+    return texts
+
+
+def generate_ids(
+    model: LoadedModel,
+    prompts: Sequence[EncodedPrompt],
+    decoding: Decoding,
+    streamer: BaseStreamer | None = None,
+) -> list[list[int]]:
+    """The ids that the model generates for each prompt, end tokens and padding included.
 
     Prompts of similar length are in one batch, padded at the left for causal models; GPT-1, whose
     positions count padding too, gets batches of one length. Apart from rounding, a text does not
@@ -152,13 +169,9 @@ def generate_texts(
     """
     import torch
 
-    start, last = model.start, {*decoding.ends}
-    if model.tokenizer.eos_token_id is not None:
-        last.add(int(model.tokenizer.eos_token_id))
-    if decoding.sentinel:
-        start += first_sentinel(model)
-        last |= set(model.vocab.sentinels[1:])
-    texts: dict[int, GeneratedText] = {}
+    start = model.start + (first_sentinel(model) if decoding.sentinel else ())
+    last = sorted(_end_ids(model, decoding))
+    result: dict[int, list[int]] = {}
     network: Any = model.generator
     with torch.inference_mode(), model.autocast():
         # Padding, which is the end token of GPT-2, would count as a token that was there already.
@@ -170,22 +183,20 @@ def generate_texts(
             width = inputs.get("decoder_input_ids", inputs["input_ids"]).shape[1]
             generated = network.generate(
                 **inputs,
-                generation_config=_generation_config(model, decoding, sorted(last)),
+                generation_config=_generation_config(model, decoding, last),
                 logits_processor=_logits_processors(decoding, numbers, width),
                 streamer=streamer,
             )
-            for number, ids in zip(numbers, generated[:, width:].tolist(), strict=True):
-                texts[number] = _generated_text(model, ids, last, cut=prompts[number].cut)
-    return [texts[number] for number in range(len(prompts))]
+            result.update(zip(numbers, generated[:, width:].tolist(), strict=True))
+    return [result[number] for number in range(len(prompts))]
 
 
-def _generated_text(
-    model: LoadedModel, ids: list[int], last: set[int], *, cut: bool
-) -> GeneratedText:
-    end = next((at for at, id_ in enumerate(ids) if id_ in last), None)
-    tokenizer: Any = model.tokenizer
-    text = str(tokenizer.decode(ids[:end], skip_special_tokens=True))
-    return GeneratedText(text, len(ids[:end]), end is not None, cut)
+def _end_ids(model: LoadedModel, decoding: Decoding) -> set[int]:
+    """The ids that end a text."""
+    ends = {*decoding.ends}
+    if model.tokenizer.eos_token_id is not None:
+        ends.add(int(model.tokenizer.eos_token_id))
+    return ends | set(model.vocab.sentinels[1:] if decoding.sentinel else ())
 
 
 def _model_inputs(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -83,16 +83,21 @@ class LoadedModel:
 
     Args:
         name: A model folder or Hub id.
-        accelerator: The device and the precision.
+        accelerator: The device and the precision; None: the CPU, in float32.
         batch_size: Rows at once; it changes no metric.
+
+    Attributes:
+        networks: The networks that are loaded, by the loss terms that they have heads for.
     """
 
-    def __init__(self, name: str, accelerator: Accelerator, batch_size: int = 32) -> None:
+    def __init__(
+        self, name: str, accelerator: Accelerator | None = None, batch_size: int = 32
+    ) -> None:
         self.name = name
         self.accelerator = accelerator
         self.batch_size = batch_size
         self._window: int | None = None
-        self._networks: dict[tuple[str, ...], Network] = {}
+        self.networks: dict[tuple[str, ...], Network] = {}
 
     # --- What is known without the weights ---
 
@@ -128,11 +133,15 @@ class LoadedModel:
     @property
     def device(self) -> torch.device:
         """Where it computes."""
-        device: torch.device = self.accelerator.device
+        import torch
+
+        device: torch.device = self.accelerator.device if self.accelerator else torch.device("cpu")
         return device
 
     def autocast(self) -> AbstractContextManager[None]:
         """Compute in the precision of the accelerator."""
+        if self.accelerator is None:
+            return nullcontext()
         context: AbstractContextManager[None] = self.accelerator.autocast()
         return context
 
@@ -159,12 +168,12 @@ class LoadedModel:
         from plmctl.models.network import Network
 
         heads = tuple(term for term in loss_terms if term != "z_loss")  # a penalty, without a head
-        if heads not in self._networks:
+        if heads not in self.networks:
             family = get_family(self.family)
             network = Network(family.load(self.name, heads), family.forward)
             network.to(self.device).eval()
-            self._networks[heads] = network
-        return self._networks[heads]
+            self.networks[heads] = network
+        return self.networks[heads]
 
     @property
     def generator(self) -> PreTrainedModel:

@@ -22,7 +22,7 @@ from pydantic import Field
 from plmctl import registry
 from plmctl.arrays import Floats, Ints
 from plmctl.config.base import MeasureConfig, Text
-from plmctl.config.sections import DataConfig, TextConfig
+from plmctl.config.sections import ComputeConfig, DataConfig, TextConfig
 from plmctl.config.units import Bytes, Count, Share
 from plmctl.corpus.document import Document
 from plmctl.corpus.labelled import Row, read_rows
@@ -169,8 +169,10 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
         from plmctl.corpus.store import TokenStore
         from plmctl.evaluation.scoring import score
         from plmctl.training.data import Slicing, scoring_batches
+        from plmctl.training.engine import make_accelerator
 
         config, objective = self.config, get_objective(self.OBJECTIVE)
+        accelerator = model.accelerator or make_accelerator(ComputeConfig(device="cpu"))
         if not family_fits(model.family, self.OBJECTIVE):
             raise ConfigError(
                 f"{model.name}: {self.OBJECTIVE} cannot measure a model of type {model.family!r}",
@@ -206,7 +208,7 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
             )
         batches = scoring_batches(examples, Slicing(1, model.batch_size), config.max_samples)
         network = model.network(objective.LOSS_TERMS)
-        results: dict[str, Any] = score(model.accelerator, network, examples, batches)
+        results: dict[str, Any] = score(accelerator, network, examples, batches)
         for term in objective.LOSS_TERMS:
             if term in ("mlm", "lm", "forward", "backward"):
                 results[f"perplexity/{term}"] = math.exp(min(results[f"loss/{term}"], 700.0))

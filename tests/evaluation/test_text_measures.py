@@ -97,6 +97,26 @@ def test_a_uniform_model_has_log2_of_the_vocabulary(
     assert found["accuracy/token"] == 0.0
 
 
+def test_all_measures_of_a_model_share_one_network(
+    folder_of: Folders, text: str, pairs: Path, tmp_path: Path
+) -> None:
+    model = opened(folder_of("gpt2"))
+    for name, fields in (
+        ("clm", {"data": [text], "seq_len": 32, "store": str(tmp_path / "stores")}),
+        ("perplexity", {"data": [text]}),
+        ("minimal_pairs", {"data": [str(pairs / "swap.jsonl")]}),
+        ("lambada", {"data": [text], "seq_len": 40}),
+    ):
+        measure = get_measure(name)
+        config = measure.Config.model_validate({"name": name, **fields})
+        assert measure(config).measure(model, 7).results
+    assert list(model.networks) == [("lm",)]
+    prompted = model.for_generation(16)
+    assert (prompted.window, model.window) == (16, 48)
+    assert prompted.generator is model.generator
+    assert prompted.tokenizer is model.tokenizer
+
+
 def test_figures_of_perplexity_agree(folder_of: Folders, text: str) -> None:
     found = take("perplexity", folder_of("gpt2"), data=[text], seq_len=32, stride=8)
     nll = math.log(found["perplexity"]) * found["scored"]
