@@ -84,8 +84,8 @@ def generate(
         seed=seed,
     )
     prompts = command.read_prompts(prompt or [], input, column)
-    asked = command.Asked(model, prompts, batch_size, device.value)
-    command.run(asked, decoding, out=output, as_json=as_json)
+    request = command.GenerateRequest(model, prompts, batch_size, device.value)
+    command.run(request, decoding, out=output, as_json=as_json)
 
 
 @app.command(epilog=example("plmctl neighbours runs/demo/bert/model speeches.txt --word state"))
@@ -115,5 +115,7 @@ def neighbours(
     """
     from plmctl.commands import neighbours as command
 
-    asked = command.Asked(model, word, sentence, layer, device.value)
-    command.run(asked, text, command.Limits(top, max_sentences, batch_size), as_json=as_json)
+    request = command.NeighboursRequest(
+        model, word, sentence, layer, top, max_sentences, batch_size, device.value
+    )
+    command.run(request, text, as_json=as_json)

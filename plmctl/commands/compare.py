@@ -1,4 +1,4 @@
-"""``plmctl compare``: finished runs side by side, and whether they differ by more than chance."""
+"""``plmctl compare``: finished runs side by side, and whether their differences are significant."""
 
 import json
 from collections.abc import Sequence
@@ -24,27 +24,27 @@ _SEED = 0  # every pair of runs is resampled by the same draws
 
 
 def run(folders: Sequence[str], *, out: str | None, as_json: bool) -> None:
-    """Tables of all key figures and of all pairs of runs that were asked the same items.
+    """Tables of the key metrics, and of all pairs of runs that were measured on the same items.
 
     Args:
         folders: Two run folders or more.
-        out: A page to write, with curves and the differences drawn.
+        out: A page to write, with curves and a drawing of the differences.
         as_json: Print one JSON document.
 
     Raises:
-        ConfigError: Fewer than two runs, or a folder that is none.
+        ConfigError: Fewer than two runs, or a folder is not a run.
     """
     if len(folders) < 2:
-        raise ConfigError("compare: one run alone", "name two run folders or more")
+        raise ConfigError("compare: only one run is given", "name two run folders or more")
     runs = read_runs([Path(folder) for folder in folders])
-    figures = {run.name: {f.name: f.value for f in metrics_of(run)} for run in runs}
-    found = [pair for one, two in combinations(runs, 2) for pair in differences(one, two)]
-    tables = [_side_by_side(figures)]
-    if found:
-        tables.append(_differences(found))
-    document: dict[str, Any] = {"figures": figures, "differences": found}
+    metrics = {run.name: {m.name: m.value for m in metrics_of(run)} for run in runs}
+    pairs = [pair for one, two in combinations(runs, 2) for pair in differences(one, two)]
+    tables = [_side_by_side(metrics)]
+    if pairs:
+        tables.append(_differences(pairs))
+    document: dict[str, Any] = {"figures": metrics, "differences": pairs}
     if out is not None:
-        drawn = [_interval(pair) for pair in found]
+        drawn = [_interval(pair) for pair in pairs]
         document["report"] = str(write_report([run.path for run in runs], Path(out), drawn))
     show_result(document, tables, as_json=as_json)
     if out is not None and not as_json:
@@ -52,19 +52,19 @@ def run(folders: Sequence[str], *, out: str | None, as_json: bool) -> None:
 
 
 def differences(one: Run, two: Run) -> list[dict[str, Any]]:
-    """The paired bootstrap of two runs, for every measure whose items both were asked.
+    """The paired bootstrap of two runs, for every measure that both ran on the same items.
 
     Returns:
-        Of each: first, second, measure (the file's name under ``eval/rows/``), credit (what an
-        item is worth), better ("high" or "low"), rows, difference (second minus first), low, high
+        For each: first, second, measure (the file's name under ``eval/rows/``), credit (the score
+        of an item), better ("high" or "low"), rows, difference (second minus first), low, high
         and p (``metrics.statistics.paired``).
     """
-    ours, theirs = _items(one), _items(two)
-    found = []
-    for name in ours:
-        if name not in theirs:
+    items_of_one, items_of_two = _items(one), _items(two)
+    result = []
+    for name, first in items_of_one.items():
+        if name not in items_of_two:
             continue
-        first, second = ours[name], theirs[name]
+        second = items_of_two[name]
         if (first["rows"], first["credit"]) != (second["rows"], second["credit"]):
             continue
         ones, twos = _values(first), _values(second)
@@ -76,24 +76,24 @@ def differences(one: Run, two: Run) -> list[dict[str, Any]]:
             "better": first.get("better", "high"),
             "rows": len(ones),
         }
-        found.append({**names, **paired(_ratio, ones, twos, np.zeros(len(ones)), _SEED)})
-    return found
+        result.append({**names, **paired(_ratio, ones, twos, np.zeros(len(ones)), _SEED)})
+    return result
 
 
-def _ratio(said: Any, _: Any) -> float:
+def _ratio(values: Any, _: Any) -> float:
     """Sum of the values over the sum of their sizes."""
-    return float(said[:, 0].sum() / said[:, 1].sum())
+    return float(values[:, 0].sum() / values[:, 1].sum())
 
 
 def _values(document: dict[str, Any]) -> Any:
-    """[N, 2] values, and what they are divided by: 1 where the figure is a mean."""
+    """[N, 2] values, and their sizes: 1 if the metric is a mean."""
     values = np.array(document["values"], dtype=np.float64)
     sizes = np.array(document.get("sizes", np.ones(len(values))), dtype=np.float64)
     return np.stack([values, sizes], axis=1)
 
 
 def _items(run: Run) -> dict[str, dict[str, Any]]:
-    """What each item was worth, by the name of the file."""
+    """The scores of the items, by the name of the file."""
     paths = sorted((run.path / "eval" / "rows").glob("*.json"))
     return {path.stem: json.loads(path.read_text("utf-8")) for path in paths}
 
@@ -103,20 +103,20 @@ def _interval(pair: dict[str, Any]) -> Interval:
 
 
 def _named(pair: dict[str, Any]) -> str:
-    low = ", less is better" if pair["better"] == "low" else ""
+    low = ", lower is better" if pair["better"] == "low" else ""
     of = "" if pair["measure"] == "valid" else f"{pair['measure']}: "
     return f"{pair['second']} - {pair['first']} ({of}{pair['credit']}{low})"
 
 
-def _side_by_side(figures: dict[str, dict[str, Any]]) -> "Table":
-    """A row a figure, a column a run: there are more figures than runs."""
-    names = list(dict.fromkeys(name for found in figures.values() for name in found))
-    rows = [[name, *(found.get(name, "") for found in figures.values())] for name in names]
-    return rows_table("side by side", ["", *figures], rows)
+def _side_by_side(metrics: dict[str, dict[str, Any]]) -> "Table":
+    """A row per metric, a column per run: there are more metrics than runs."""
+    names = list(dict.fromkeys(name for values in metrics.values() for name in values))
+    rows = [[name, *(values.get(name, "") for values in metrics.values())] for name in names]
+    return rows_table("side by side", ["", *metrics], rows)
 
 
 def _differences(differences: list[dict[str, Any]]) -> "Table":
-    """A row a pair and measure, the interval drawn beside it, by measure: they have one scale."""
+    """A row per pair and measure, with its interval; the intervals of a measure share a scale."""
     drawn: dict[int, str] = {}
     for measure in dict.fromkeys(pair["measure"] for pair in differences):
         places = [n for n, pair in enumerate(differences) if pair["measure"] == measure]

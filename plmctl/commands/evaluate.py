@@ -1,4 +1,4 @@
-"""``plmctl eval``: a model folder in, figures out."""
+"""``plmctl eval``: measure a model folder, or every checkpoint of its run."""
 
 import json
 from contextlib import nullcontext
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from plmctl.config.evaluate import EvalConfig
 from plmctl.corpus.source import content_hash, resolve
 from plmctl.errors import ConfigError
-from plmctl.evaluation.model import EvaluatedModel
-from plmctl.measures.base import PER_ITEM, get_measure
+from plmctl.evaluation.model import LoadedModel
+from plmctl.measures.base import get_measure
 from plmctl.reporting.tables import classification_tables, rows_table
 from plmctl.run import launch
 from plmctl.run.display import say, show_result
@@ -22,114 +22,124 @@ if TYPE_CHECKING:
 
 
 def run(config: EvalConfig, *, at_checkpoints: bool, fresh: bool, as_json: bool) -> None:
-    """Take every measure; those that a cut-short evaluation has taken already are kept.
+    """Run every measure; results that an interrupted evaluation has written already are kept.
 
     Args:
         config: The model and the measures.
-        at_checkpoints: Measure every checkpoint that the model's run still has as well.
-        fresh: Move the folder aside, if it is there.
+        at_checkpoints: Measure every checkpoint that the model's run still has, not the model.
+        fresh: Move the folder aside, if it exists.
         as_json: Print one JSON document.
     """
     from plmctl.training.engine import make_accelerator
 
-    source = _run_of(config.model) if at_checkpoints else None
-    if source is None:
+    pretraining = _run_of(config.model) if at_checkpoints else None
+    if pretraining is None:
         check_model(config.model)
     folder = open_run(config, config.run, fresh=fresh)
     with AtWork(folder) if launch.is_main() else nullcontext() as work:
         accelerator = make_accelerator(config.compute)
         write_environment(folder, {})
-        if source is not None:
-            _over_time(config, folder, source, accelerator, as_json=as_json)
+        if pretraining is None:
+            _evaluate_model(config, folder, accelerator, as_json=as_json)
         else:
-            _once(config, folder, accelerator, as_json=as_json)
+            _evaluate_checkpoints(config, folder, pretraining, accelerator, as_json=as_json)
         if work is not None:
-            made = sorted((folder / "eval").glob("*.json"))
-            work.promise([f"eval/{path.name}" for path in made])
+            written = sorted((folder / "eval").glob("*.json"))
+            work.promise([f"eval/{path.name}" for path in written])
             work.finish()
-
-
-def _once(config: EvalConfig, folder: Path, accelerator: "Accelerator", *, as_json: bool) -> None:
-    """The model by every measure: its tables."""
-    results = _measured(config, folder, config.model, accelerator)
-    tables: list[Table] = []
-    for name, found in results.items():
-        tables += classification_tables(f"{name} of {config.model}", found)
-    show_result({"model": config.model, "results": results}, tables, as_json=as_json)
 
 
 def _run_of(model: str) -> Path:
     """The run folder of a model: the folder itself, or the one that its ``model/`` is in."""
-    folder = Path(model)
-    if (folder / "checkpoints").is_dir():
-        return folder
-    if (folder.parent / "checkpoints").is_dir():
-        return folder.parent
+    for folder in (Path(model), Path(model).parent):
+        if (folder / "checkpoints").is_dir():
+            return folder
     raise ConfigError(
-        f"{model}: no checkpoints beside it", "name the run folder of a pretraining as `model`"
+        f"{model}: there are no checkpoints beside it",
+        "set `model` to the run folder of a pretraining",
     )
 
 
-def _over_time(
-    config: EvalConfig, folder: Path, source: Path, accelerator: "Accelerator", *, as_json: bool
+def _evaluate_model(
+    config: EvalConfig, folder: Path, accelerator: "Accelerator", *, as_json: bool
 ) -> None:
-    """Every checkpoint by every measure: a table a measure, a row a step."""
-    from plmctl.commands.export import checkpoints, exported
-
-    found: dict[int, dict[str, Any]] = {}
-    for step, checkpoint in sorted(checkpoints(source).items()):
-        with exported(source, checkpoint) as model:
-            found[step] = _measured(config, folder, model, accelerator, step)
+    """All measures of the model: a table per measure."""
+    model = LoadedModel(config.model, accelerator, config.batch_size)
+    results = _results(config, folder, model, config.model)
     tables = [
-        _steps_table(
-            f"{name} of {source}", {step: results[name] for step, results in found.items()}
-        )
-        for name in next(iter(found.values()))
+        table
+        for name, measured in results.items()
+        for table in classification_tables(f"{name} of {config.model}", measured)
     ]
-    show_result({"model": str(source), "steps": found}, tables, as_json=as_json)
+    show_result({"model": config.model, "results": results}, tables, as_json=as_json)
 
 
-def _measured(
+def _evaluate_checkpoints(
     config: EvalConfig,
     folder: Path,
-    model: str,
+    pretraining: Path,
     accelerator: "Accelerator",
-    step: int | None = None,
+    *,
+    as_json: bool,
+) -> None:
+    """All measures of every checkpoint: a table per measure, a row per step."""
+    from plmctl.commands.export import checkpoints, exported
+
+    by_step: dict[int, dict[str, Any]] = {}
+    for step, checkpoint in sorted(checkpoints(pretraining).items()):
+        with exported(pretraining, checkpoint) as exported_folder:
+            model = LoadedModel(exported_folder, accelerator, config.batch_size)
+            title = f"{config.model}, step {step:,}"
+            by_step[step] = _results(config, folder, model, title, f"-step-{step:06d}")
+    tables = [
+        _steps_table(f"{name} of {pretraining}", {n: one[name] for n, one in by_step.items()})
+        for name in next(iter(by_step.values()))
+    ]
+    show_result({"model": str(pretraining), "steps": by_step}, tables, as_json=as_json)
+
+
+def _results(
+    config: EvalConfig, folder: Path, model: LoadedModel, title: str, suffix: str = ""
 ) -> dict[str, Any]:
-    """The figures of every measure by its name, taken or read from ``eval/``."""
-    subject = EvaluatedModel(model, config.seed, config.batch_size, accelerator)
+    """The results of every measure by its name, measured now or read from ``eval/``.
+
+    Args:
+        config: The measures.
+        folder: The run folder.
+        model: The model to measure.
+        title: The name of the model in results and messages.
+        suffix: Added to the names of the files.
+    """
     results: dict[str, Any] = {}
-    for number, asked in enumerate(config.measures, 1):
-        name = asked.name if asked.name not in results else f"{asked.name}-{number}"
-        file = name if step is None else f"{name}-step-{step:06d}"
-        path = folder / "eval" / f"{file}.json"
-        of = config.model if step is None else f"{config.model}, step {step:,}"
+    for number, measure in enumerate(config.measures, 1):
+        name = measure.name if measure.name not in results else f"{measure.name}-{number}"
+        path = folder / "eval" / f"{name}{suffix}.json"
         if not path.is_file():
-            say(f"measuring {asked.name} of {of}")
-            figures = get_measure(asked.name).measure(asked, subject)
+            say(f"measuring {measure.name} of {title}")
+            measurement = get_measure(measure.name)(measure).measure(model, config.seed)
+            for item, scores in measurement.per_item.items():
+                rows = f"rows/{name}{suffix}-{item}" if item else f"rows/{name}{suffix}"
+                write_results(folder, rows, scores.document())
             document = {
                 "kind": "eval",
-                "measure": asked.model_dump(),
-                "model": of,
+                "measure": measure.model_dump(),
+                "model": title,
                 "seed": config.seed,
-                "data_sha256": content_hash(resolve(getattr(asked, "data", ()))),
+                "data_sha256": content_hash(resolve(measure.data)),
                 "versions": versions(),
+                "results": measurement.results,
             }
-            for part, each in figures.pop(PER_ITEM, {}).items():
-                write_results(
-                    folder, f"rows/{file}-{part}" if part else f"rows/{file}", each.document()
-                )
-            write_results(folder, file, {**document, "results": figures})
+            write_results(folder, f"{name}{suffix}", document)
         results[name] = json.loads(path.read_text(encoding="utf-8"))["results"]
     return results
 
 
 def _steps_table(title: str, results: dict[int, dict[str, Any]]) -> "Table":
-    """The figures that are numbers, a row a step."""
+    """The metrics that are numbers, a row per step."""
     names = [
         name
         for name, value in next(iter(results.values())).items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     ]
-    rows = [[f"{step:,}", *(found[name] for name in names)] for step, found in results.items()]
+    rows = [[f"{step:,}", *(one[name] for name in names)] for step, one in results.items()]
     return rows_table(title, ["step", *names], rows)

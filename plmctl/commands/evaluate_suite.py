@@ -1,7 +1,7 @@
 """``plmctl eval MODEL --suite NAME``: a model finetuned and scored task by task, in one table.
 
-First the recipes of the tasks are chosen, with their data and a user's settings; then their runs
-are made as ``finetune --seeds`` makes them; then their scores are set beside published ones.
+``run`` chooses the recipes of the tasks with their data and the user's settings, finetunes as
+``finetune --seeds`` does, and shows the scores beside published results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plmctl.config.finetune import FinetuneConfig
 from plmctl.config.load import find_config, load
 from plmctl.corpus.source import resolve
 from plmctl.errors import ConfigError, DataError, PlmError, nearest
-from plmctl.evaluation.model import family_of
+from plmctl.evaluation.model import LoadedModel, family_of
 from plmctl.metrics.statistics import spread
 from plmctl.run.display import say, show_result
 from plmctl.run.folder import (
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SuiteRequest:
-    """What a user asks for.
+    """The options of the command line.
 
     Attributes:
         model: A pretrained folder or Hub id.
-        suite: Its name.
+        suite: The name of the suite.
         overrides: ``KEY=VALUE`` for every recipe, or ``TASK.KEY=VALUE``.
         data: The data directory; None: the recipes' own sources.
         tasks: Names; None: the whole suite.
-        seeds: Runs of each task.
+        seeds: Runs per task.
         grid: Try the recipes' grids.
-        jobs: Runs at once; None: one a CUDA device, or one.
-        fresh: Move the suite's folder aside, if it is there.
+        jobs: Runs at once; None: one per CUDA device, or one.
+        fresh: Move the suite's folder aside, if it exists.
     """
 
     model: str
@@ -66,53 +66,54 @@ class SuiteRequest:
     fresh: bool = False
 
 
-def run(asked: SuiteRequest, *, as_json: bool) -> None:
-    """Run what is not finished, and show every task that is, beside what was published.
+def run(request: SuiteRequest, *, as_json: bool) -> None:
+    """Run what is not finished, and show every finished task beside published results.
 
     Raises:
-        ConfigError: No such suite or task, a family without recipes, or a wrong setting.
-        DataError: Data are not there; nothing was run.
+        ConfigError: There is no such suite or task, the family has no recipes, or a setting is
+            wrong.
+        DataError: Data are missing; nothing was run.
         PlmError: Some of the runs failed; the others are kept, and in the table.
     """
-    suite = get_suite(asked.suite)
-    check_model(asked.model)
-    family = family_of(asked.model)
-    chosen = tasks_of(suite, asked.suite, family, asked.tasks)
-    folder, settings, of_task = settings_of(suite, asked.overrides)
+    suite = get_suite(request.suite)
+    check_model(request.model)
+    family = family_of(request.model)
+    tasks = tasks_of(suite, request.suite, family, request.tasks)
+    folder, settings, task_settings = settings_of(suite, request.overrides)
     config = SuiteConfig(
-        run=folder or f"runs/suites/{asked.suite}/{_slug(asked.model)}",
-        suite=asked.suite,
-        model=asked.model,
-        data=asked.data,
+        run=folder or f"runs/suites/{request.suite}/{_slug(request.model)}",
+        suite=request.suite,
+        model=request.model,
+        data=request.data,
         settings=settings,
-        grid=asked.grid,
+        grid=request.grid,
     )
-    check_run(config, config.run, fresh=asked.fresh)
-    planned = entries(config, chosen, suite.recipes[family], of_task)
-    members = _members(planned, asked)
-    open_run(config, config.run, fresh=asked.fresh)
-    say(f"{asked.suite}: {_names(members)}, {sum(map(len, members.values()))} runs")
-    several = [member.config for runs in members.values() for member in runs]
+    check_run(config, config.run, fresh=request.fresh)
+    planned = entries(config, tasks, suite.recipes[family], task_settings)
+    runs_of_task = _protocol_runs(planned, request)
+    open_run(config, config.run, fresh=request.fresh)
+    configs = [run.config for runs in runs_of_task.values() for run in runs]
+    say(f"{request.suite}: {_names(runs_of_task)}, {len(configs)} runs")
     with AtWork(Path(config.run)) as work:
-        failed = finish_all(several, asked.jobs)
-        document = _document(config, suite, family, planned, members)
-        work.promise([f"eval/{asked.suite}.json"])
-        write_results(Path(config.run), asked.suite, document)
+        failed = finish_all(configs, request.jobs)
+        document = _document(config, suite, family, planned, runs_of_task)
+        work.promise([f"eval/{request.suite}.json"])
+        write_results(Path(config.run), request.suite, document)
         if document["columns"]:
             show_result(document, [suite_table(suite, document)], as_json=as_json)
             for line in table_notes(suite, document):
                 say(line)
         if failed:
-            shown = "\n  ".join(f"{name}: {said}" for name, said in failed.items())
+            shown = "\n  ".join(f"{name}: {message}" for name, message in failed.items())
             raise PlmError(
-                f"{len(failed)} of {len(several)} runs failed:\n  {shown}",
-                "the others are kept; the same command tries these again",
+                f"{len(failed)} of {len(configs)} runs failed:\n  {shown}",
+                "the others are kept; run the same command again to retry the failed runs",
             )
         work.finish()
 
 
-def _names(members: Mapping[str, Sequence[Any]]) -> str:
-    return f"{len(members)} task{'s' if len(members) > 1 else ''} ({', '.join(members)})"
+def _names(tasks: Mapping[str, Sequence[Any]]) -> str:
+    return f"{len(tasks)} task{'s' if len(tasks) > 1 else ''} ({', '.join(tasks)})"
 
 
 def _slug(model: str) -> str:
@@ -122,23 +123,23 @@ def _slug(model: str) -> str:
     return re.sub(r"[^\w.-]+", "-", "-".join(kept)) or "model"
 
 
-def _members(planned: Sequence[Entry], asked: SuiteRequest) -> dict[str, list[ProtocolRun]]:
+def _protocol_runs(planned: Sequence[Entry], request: SuiteRequest) -> dict[str, list[ProtocolRun]]:
     """The runs of each task.
 
     Raises:
-        ConfigError: A grid is asked for, and no recipe has one.
+        ConfigError: A grid is requested, but no recipe has one.
     """
-    if asked.grid and not any(entry.config.grid for entry in planned):
-        raise ConfigError("--grid: none of these recipes has a grid", "leave it out")
+    if request.grid and not any(entry.config.grid for entry in planned):
+        raise ConfigError("--grid: none of these recipes has a grid", "leave out --grid")
     return {
         entry.task.name: protocol_runs(
-            entry.config, asked.seeds, grid=asked.grid and bool(entry.config.grid)
+            entry.config, request.seeds, grid=request.grid and bool(entry.config.grid)
         )
         for entry in planned
     }
 
 
-# --- What is run: the recipe of each task, its data, and a user's settings ---
+# --- The recipe of each task, its data, and the user's settings ---
 
 
 _FORMATS = (".jsonl", ".json", ".tsv", ".csv", ".parquet")
@@ -148,11 +149,11 @@ _COMPRESSED = ("", ".gz", ".zst")
 
 @dataclass(frozen=True)
 class Entry:
-    """One task that is to be run.
+    """One task to run.
 
     Attributes:
-        task: Of the suite.
-        config: Of its finetuning; its runs go into folders under ``config.run``.
+        task: The task of the suite.
+        config: The config of its finetuning; its runs go into folders under ``config.run``.
         also: Further labelled files to score, by their stem.
     """
 
@@ -161,47 +162,51 @@ class Entry:
     also: Mapping[str, str]
 
 
-def tasks_of(suite: Suite, name: str, family: str, asked: Sequence[str] | None) -> list[SuiteTask]:
+def tasks_of(
+    suite: Suite, name: str, family: str, requested: Sequence[str] | None
+) -> list[SuiteTask]:
     """The tasks to run, in the suite's order.
 
     Args:
-        suite: All of them.
-        name: Of the suite, for messages.
-        family: Of the model.
-        asked: Names; None: all that the family has a recipe for and that need not be asked for.
+        suite: The suite.
+        name: Its name, for messages.
+        family: The family of the model.
+        requested: Names; None: all tasks of the score that the family has a recipe for.
 
     Raises:
-        ConfigError: A task that there is not, or no recipe of it for the family.
+        ConfigError: There is no such task, or no recipe of it for the family.
     """
-    known = {task.name: task for task in suite.tasks}
-    there = suite.recipes.get(family, {})
-    if not there:
+    tasks = {task.name: task for task in suite.tasks}
+    recipes = suite.recipes.get(family, {})
+    if not recipes:
         raise ConfigError(
             f"{name}: no recipe for {family}",
             f"there are recipes for {', '.join(suite.recipes)}",
         )
-    for one in asked or ():
-        if one not in known:
-            raise ConfigError(f"--tasks: {name} has no task {one!r}{nearest(one, known)}")
-        if one not in there:
+    for task_name in requested or ():
+        if task_name not in tasks:
             raise ConfigError(
-                f"--tasks: {name} has no recipe of {one} for {family}",
-                f"there are: {', '.join(there)}",
+                f"--tasks: {name} has no task {task_name!r}{nearest(task_name, tasks)}"
             )
-    if asked is not None:
-        return [task for task in suite.tasks if task.name in asked]
-    return [task for task in suite.tasks if task.name in there and not task.asked_for]
+        if task_name not in recipes:
+            raise ConfigError(
+                f"--tasks: {name} has no recipe of {task_name} for {family}",
+                f"there are recipes of {', '.join(recipes)}",
+            )
+    if requested is not None:
+        return [task for task in suite.tasks if task.name in requested]
+    return [task for task in suite.tasks if task.name in recipes and not task.asked_for]
 
 
 def settings_of(
     suite: Suite, overrides: Sequence[str]
 ) -> tuple[str | None, tuple[str, ...], dict[str, list[str]]]:
-    """What a user set: the suite's folder, all of the settings, and those of each task.
+    """The user's settings: the suite's folder, all settings, and those of each task.
 
-    ``KEY=VALUE`` is set in every recipe, ``TASK.KEY=VALUE`` in that of a task.
+    ``KEY=VALUE`` is set in every recipe, ``TASK.KEY=VALUE`` in the recipe of one task.
 
     Raises:
-        ConfigError: A key that cannot be the same for all tasks.
+        ConfigError: A key cannot be the same for all tasks.
     """
     run: str | None = None
     kept: list[str] = []
@@ -240,22 +245,24 @@ def entries(
     """The tasks with their configs and data.
 
     Args:
-        config: Of the suite's run.
+        config: The config of the suite's run.
         chosen: The tasks to run.
-        recipes: Of the model's family.
-        settings: Of each task, in the order in which they were given.
+        recipes: The recipes of the model's family.
+        settings: The settings of each task, in the order of the command line.
 
     Raises:
-        ConfigError: A recipe that is not there, or a wrong setting.
-        DataError: Data of any task are not there: which, what to download, and where to put it.
+        ConfigError: A recipe does not exist, or a setting is wrong.
+        DataError: Data of a task are missing; the message lists them, with what to download.
     """
-    made, missing = [], []
+    result, missing = [], []
     for task in chosen:
-        own = _has_own_data(settings[task.name])
-        found, absent = ({}, []) if own else _files(task, config.data)
+        own_data = any(
+            setting.startswith(("data.train=", "data.valid=")) for setting in settings[task.name]
+        )
+        files, absent = ({}, []) if own_data else _files(task, config.data)
         missing += absent
         recipe = recipes[task.name]
-        values = [f"{key}=[{json.dumps(value)}]" for key, value in found.items() if "." in key]
+        values = [f"{key}=[{json.dumps(value)}]" for key, value in files.items() if "." in key]
         changes = [
             *recipe.changes,
             f"model={json.dumps(config.model)}",
@@ -267,21 +274,25 @@ def entries(
         loaded = load(
             "finetune", find_config(Path("configs/finetune") / recipe.path, ("finetune",)), changes
         )
-        also = {stem: found.get(stem, task.also[stem]) for stem in task.also}
-        made.append(Entry(task, loaded, {} if own else also))
+        also = {stem: files.get(stem, task.also[stem]) for stem in task.also}
+        result.append(Entry(task, loaded, {} if own_data else also))
     if not config.data:
-        missing += _absent_from_hub(made)
+        missing += _absent_from_hub(result)
     if missing:
-        raise _missing_data(config, missing)
-    return made
-
-
-def _has_own_data(settings: Sequence[str]) -> bool:
-    return any(given.startswith(("data.train=", "data.valid=")) for given in settings)
+        shown = "\n    ".join(missing)
+        where = config.data or "DIR"
+        layout = f"{where}/TASK/train.jsonl and {where}/TASK/dev.jsonl"
+        option = "" if config.data else " and add --data DIR"
+        raise DataError(
+            f"{config.suite}: data are missing, nothing was scored:\n    {shown}",
+            f"put them into {layout}{option} (jsonl, json, tsv, csv or parquet), or choose tasks "
+            "with --tasks",
+        )
+    return result
 
 
 def _files(task: SuiteTask, data: str | None) -> tuple[dict[str, str], list[str]]:
-    """The files of a task in a data directory by config key or stem, and what is missing there."""
+    """The files of a task in a data directory by config key or stem, and which are missing."""
     if data is None:
         return {}, []
     folder = Path(data) / task.name
@@ -289,33 +300,32 @@ def _files(task: SuiteTask, data: str | None) -> tuple[dict[str, str], list[str]
         pair = (_file(folder, train), _file(folder, dev))
         if pair[0] and pair[1]:
             break
-    found = {"data.train": pair[0], "data.valid": pair[1]}
-    found |= {stem: _file(folder, stem) for stem in task.also}
+    files = {"data.train": pair[0], "data.valid": pair[1]}
+    files |= {stem: _file(folder, stem) for stem in task.also}
     names = ("train", "dev", *task.also)
-    absent = [name for name, path in zip(names, found.values(), strict=True) if path is None]
+    absent = [name for name, path in zip(names, files.values(), strict=True) if path is None]
     if not absent:
-        return {key: str(path) for key, path in found.items()}, []
+        return {key: str(path) for key, path in files.items()}, []
     wanted = ", ".join(f"{folder}/{name}.jsonl" for name in absent)
-    return {}, [f"{task.name}: {wanted} ({task.rows}); of the Hub: {task.hub}"]
+    return {}, [f"{task.name}: {wanted} ({task.rows}); on the Hub: {task.hub}"]
 
 
 def _file(folder: Path, stem: str) -> str | None:
-    """The file of that stem, or the folder saved by ``datasets``."""
+    """The file with this stem, or the folder saved by ``datasets``."""
     if (folder / stem / "state.json").is_file():
         return str(folder / stem)
     paths = (folder / f"{stem}{end}{packed}" for end in _FORMATS for packed in _COMPRESSED)
     return next((str(path) for path in paths if path.is_file()), None)
 
 
-def _absent_from_hub(made: Sequence[Entry]) -> list[str]:
-    """A line for each task from the first on whose sources cannot be opened; no row is read yet.
+def _absent_from_hub(planned: Sequence[Entry]) -> list[str]:
+    """A line for each task from the first whose sources cannot be opened; no row is read yet.
 
-    What comes after that one is not looked for: where there is no network, each takes half a
-    minute to fail.
+    The tasks after it are not checked: without a network, each takes half a minute to fail.
     """
     from plmctl.corpus.tabular import open_dataset
 
-    for number, entry in enumerate(made):
+    for number, entry in enumerate(planned):
         data = entry.config.data
         names = [*data.train, *(data.valid if isinstance(data.valid, tuple) else ())]
         try:
@@ -323,22 +333,12 @@ def _absent_from_hub(made: Sequence[Entry]) -> list[str]:
                 if source.kind == "hf":
                     open_dataset(source)
         except DataError as error:
-            lines = [f"{one.task.name}: {one.task.hub} ({one.task.rows})" for one in made[number:]]
-            later = ["(the others were not looked for)"] if lines[1:] else []
+            lines = [
+                f"{one.task.name}: {one.task.hub} ({one.task.rows})" for one in planned[number:]
+            ]
+            later = ["(the other tasks were not checked)"] if lines[1:] else []
             return [f"{lines[0]}: {error.message}", *lines[1:], *later]
     return []
-
-
-def _missing_data(config: SuiteConfig, missing: Sequence[str]) -> DataError:
-    shown = "\n    ".join(missing)
-    where = config.data or "DIR"
-    layout = f"{where}/TASK/train.jsonl and {where}/TASK/dev.jsonl"
-    option = "" if config.data else " and add --data DIR"
-    return DataError(
-        f"{config.suite}: data are not there, so that nothing was scored:\n    {shown}",
-        f"put them into {layout}{option} (jsonl, json, tsv, csv or parquet), or take a part with "
-        "--tasks",
-    )
 
 
 # --- The scores of the finished runs ---
@@ -349,25 +349,25 @@ def _document(
     suite: Suite,
     family: str,
     planned: Sequence[Entry],
-    members: Mapping[str, Sequence[ProtocolRun]],
+    runs_of_task: Mapping[str, Sequence[ProtocolRun]],
 ) -> dict[str, Any]:
-    """The figures of every task that is finished, with those that the folder has from before."""
+    """The results of every finished task, with the earlier results of the folder."""
     folder = Path(config.run)
     before = _document_at(folder / "eval" / f"{config.suite}.json")
-    found: dict[str, Any] = dict(before.get("tasks", {}))
+    tasks: dict[str, Any] = dict(before.get("tasks", {}))
     hashes: dict[str, str] = {}
     for entry in planned:
         try:
-            compared = compare_settings(entry.config, members[entry.task.name])
+            compared = compare_settings(entry.config, runs_of_task[entry.task.name])
         except PlmError:  # none of its runs is finished
-            found.pop(entry.task.name, None)
+            tasks.pop(entry.task.name, None)
             continue
-        found[entry.task.name] = _task_scores(entry, compared)
-        _write_rows(folder, entry, found[entry.task.name]["runs"])
-    for name, task in found.items():
+        tasks[entry.task.name] = _task_scores(entry, compared)
+        _write_rows(folder, entry, tasks[entry.task.name]["runs"])
+    for name, task in tasks.items():
         hashes[name] = task["data"]
     write_environment(folder, hashes)
-    ordered = {task.name: found[task.name] for task in suite.tasks if task.name in found}
+    ordered = {task.name: tasks[task.name] for task in suite.tasks if task.name in tasks}
     columns = suite_columns(suite, ordered)
     averages = suite_averages(suite, columns)
     flat = {c["name"]: c["value"] for c in (*columns, *averages)}
@@ -390,7 +390,7 @@ def _document(
 
 
 def _task_scores(entry: Entry, compared: Mapping[str, Any]) -> dict[str, Any]:
-    """What the chosen setting's runs found, on the validation rows and on further ones."""
+    """The results of the chosen setting's runs, on the validation rows and on further rows."""
     runs = list(compared["chosen"]["runs"])
     environment = json.loads((Path(runs[0]) / "environment.json").read_text(encoding="utf-8"))
     scored = {"dev": [_document_at(Path(run) / "eval" / "valid.json") for run in runs]}
@@ -412,33 +412,31 @@ def _task_scores(entry: Entry, compared: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _further_scores(entry: Entry, run: str, stem: str, source: str) -> dict[str, Any]:
-    """The figures of a finetuned folder on further rows, taken once."""
+    """The results of a finetuned folder on further rows; they are computed once."""
     path = Path(run) / "eval" / f"{stem}.json"
     if path.is_file():
         return _document_at(path)
-    from plmctl.corpus.source import content_hash, resolve
-    from plmctl.evaluation.model import EvaluatedModel
-    from plmctl.measures import task
+    from plmctl.corpus.source import content_hash
+    from plmctl.measures.task import Config, FinetunedTask
     from plmctl.training.engine import make_accelerator
 
     say(f"scoring {run} on {source}")
-    accelerator = make_accelerator(entry.config.compute)
-    subject = EvaluatedModel(str(Path(run) / "model"), entry.config.seed, 32, accelerator)
-    examples, found, _ = task.answered(task.Config(data=(source,)), subject)
+    model = LoadedModel(str(Path(run) / "model"), make_accelerator(entry.config.compute))
+    examples, answers, _ = FinetunedTask(Config(data=(source,))).predict(model)
     document = {
         "kind": "eval",
-        "model": subject.model,
+        "model": model.name,
         "data_sha256": content_hash(resolve((source,))),
         "versions": versions(),
-        "results": {**examples.figures(found), "rows": len(found)},
-        "uncertainty": examples.uncertainty(found),
+        "results": {**examples.figures(answers), "rows": len(answers)},
+        "uncertainty": examples.uncertainty(answers),
     }
     write_results(Path(run), stem, document)
     return document
 
 
 def _write_rows(folder: Path, entry: Entry, runs: Sequence[str]) -> None:
-    """What each validation row is worth, the mean over the seeds: what suites are compared by."""
+    """The score of each validation row, the mean over the seeds, by which suites are compared."""
     several = [_document_at(Path(run) / "eval" / "rows" / "valid.json") for run in runs]
     values = [sum(row) / len(row) for row in zip(*(one["values"] for one in several), strict=True)]
     write_results(folder, f"rows/{entry.task.name}", {**several[0], "values": values})
@@ -453,27 +451,27 @@ def _numbers(results: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _shape(model: str) -> list[int] | None:
-    """Layers and hidden size, where the model's config says them."""
+    """Layers and hidden size, if the model's config has them."""
     from plmctl.models.load import config_of
 
     config = config_of(model)
     layers = getattr(config, "num_hidden_layers", None)
-    width = getattr(config, "hidden_size", None)
-    return [int(layers), int(width)] if layers and width else None
+    hidden_size = getattr(config, "hidden_size", None)
+    return [int(layers), int(hidden_size)] if layers and hidden_size else None
 
 
 def _document_at(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return document
 
 
 # --- The table, beside published results ---
 
 
-# Of the terminal: what our own columns take, and one of a published model. Those that have no place
-# are in eval/ all the same.
+# Characters of the terminal for our own columns, and for a published model. Models without a place
+# in the table are still in eval/.
 _OURS, _COLUMN, _LEAST = 42, 12, 2
 
 
@@ -488,65 +486,68 @@ _DEFINITION = (
 
 
 def suite_columns(suite: Suite, tasks: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The figures of all tasks that are finished.
+    """The metrics of all finished tasks.
 
     Args:
-        suite: Which there are.
-        tasks: By name, as ``_document`` keeps them.
+        suite: The suite.
+        tasks: By name, as in ``_document``.
 
     Returns:
-        name, task, what, rows; value, se, low, high (None where the task does not say); seeds and
-        std.
+        For each: name, task, what, rows; value, se, low, high (None if the task has none); seeds
+        and std.
     """
-    found = []
+    result = []
     for column in suite.columns:
         scored = tasks.get(column.task, {}).get("scored", {}).get(column.rows, [])
         values = [one["results"].get(column.figure) for one in scored]
         if not values or None in values:
             continue
         scaled = [column.scale * value for value in values]
-        sure = [one["uncertainty"].get(column.figure) for one in scored]
-        known = {
-            key: column.scale * median(one[key] for one in sure) if all(sure) else None
+        errors = [one["uncertainty"].get(column.figure) for one in scored]
+        uncertainty = {
+            key: column.scale * median(one[key] for one in errors) if all(errors) else None
             for key in ("se", "low", "high")
         }
-        found.append(
+        result.append(
             {
                 "name": column.name,
                 "task": column.task,
                 "what": column.what,
                 "rows": column.rows,
                 "value": median(scaled),
-                **known,
+                **uncertainty,
                 "seeds": len(scaled),
                 "std": spread(scaled)["std"],
             }
         )
-    return found
+    return result
 
 
-def suite_averages(suite: Suite, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The suite's averages, those of which every column is there."""
-    values = {column["name"]: column["value"] for column in found}
-    errors = {column["name"]: column["se"] for column in found if column["se"] is not None}
-    made = []
+def suite_averages(suite: Suite, columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the suite's averages for which every column has a value."""
+    values = {column["name"]: column["value"] for column in columns}
+    errors = {column["name"]: column["se"] for column in columns if column["se"] is not None}
+    result = []
     for average in suite.averages:
         value, error = average.of(values), average.error(errors)
         if value is None:
             continue
-        away = None if error is None else _NORMAL * error
-        ends = {
-            "low": None if away is None else value - away,
-            "high": None if away is None else value + away,
-        }
-        made.append(
-            {"name": average.name, "what": average.what, "value": value, "se": error, **ends}
+        margin = None if error is None else _NORMAL * error
+        result.append(
+            {
+                "name": average.name,
+                "what": average.what,
+                "value": value,
+                "se": error,
+                "low": None if margin is None else value - margin,
+                "high": None if margin is None else value + margin,
+            }
         )
-    return made
+    return result
 
 
 def published_results(suite: Suite, family: str) -> list[dict[str, Any]]:
-    """What was published of a family, with the averages of it that can be taken."""
+    """The published results of a family, with the averages that they determine."""
     return [
         {
             "model": row.model,
@@ -566,7 +567,7 @@ def _published_averages(suite: Suite, figures: Mapping[str, float]) -> dict[str,
 
 
 def suite_table(suite: Suite, document: Mapping[str, Any]) -> Table:
-    """A row a figure: ours with its error, then what was published of the nearest models."""
+    """A row per metric: ours with its error, then the published results of the nearest models."""
     from plmctl.reporting.tables import rows_table
 
     figures = [*document["columns"], *document["averages"]]
@@ -589,7 +590,7 @@ def suite_table(suite: Suite, document: Mapping[str, Any]) -> Table:
 
 
 def table_notes(suite: Suite, document: Mapping[str, Any]) -> Iterator[str]:
-    """What the table leaves unsaid: what averages are, and where published figures stand."""
+    """Notes below the table: the definitions of averages, and the sources of published results."""
     for average in document["averages"]:
         yield f"{average['name']}: {average['what']}"
     for row in _nearest_published(suite, document):
@@ -615,4 +616,6 @@ def _one_decimal(value: float | None) -> str:
 def _interval(figure: Mapping[str, Any]) -> str:
     if figure["low"] is None:
         return ""
-    return f"[{figure['low']:.1f},{figure['high']:.1f}]"  # without a space: it is not to be broken
+    return (
+        f"[{figure['low']:.1f},{figure['high']:.1f}]"  # without a space, so that it is not broken
+    )

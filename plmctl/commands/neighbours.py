@@ -1,4 +1,4 @@
-"""``plmctl neighbours``: the uses of words that a model takes for near each other."""
+"""``plmctl neighbours``: the uses of words whose vectors are nearest to that of a given word."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,44 +16,51 @@ from plmctl.run.preflight import check_model
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The word, where it stands, and who is asked."""
+class NeighboursRequest:
+    """A word in its sentence, and where to look for its neighbours.
+
+    Attributes:
+        model: A model folder or Hub id.
+        word: The word.
+        sentence: Its sentence; None: the first of the text that has it.
+        layer: Layer of the network; 0 is the one below the first, -1 the last.
+        top: Neighbours to show.
+        max_sentences: Sentences of the text to read at most.
+        batch_size: Sentences at once.
+        device: Where to compute.
+    """
 
     model: str
     word: str
     sentence: str | None
     layer: int
+    top: int
+    max_sentences: int
+    batch_size: int
     device: Literal["auto", "cpu", "cuda", "mps"]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How many neighbours, of how many sentences, how many sentences at once."""
-
-    top: int
-    sentences: int
-    batch_size: int
-
-
-def run(asked: Asked, files: Sequence[str], limits: Limits, *, as_json: bool) -> None:
-    """A table of words and their sentences, the nearest first."""
+def run(request: NeighboursRequest, files: Sequence[str], *, as_json: bool) -> None:
+    """Show a table of words and their sentences, the nearest first."""
+    from plmctl.evaluation.model import LoadedModel
     from plmctl.evaluation.neighbours import find_use, nearest, vector_reader
     from plmctl.training.engine import make_accelerator
 
-    check_model(asked.model)
-    sentences = list(islice(_sentences(files), limits.sentences))
+    check_model(request.model)
+    sentences = list(islice(_sentences(files), request.max_sentences))
     if not sentences:
-        raise DataError(f"no text in {', '.join(files)}")
-    use = find_use(asked.word, sentences if asked.sentence is None else [asked.sentence])
-    accelerator = make_accelerator(ComputeConfig(device=asked.device))
-    read = vector_reader(asked.model, asked.layer, accelerator.device)
-    found, unseen = nearest(read, use, sentences, limits.top, limits.batch_size)
-    if len(sentences) == limits.sentences:
-        say(f"looked in the first {len(sentences):,} sentences: --max-sentences")
+        raise DataError(f"no text in {', '.join(files)}", "name files with text")
+    use = find_use(request.word, [request.sentence] if request.sentence is not None else sentences)
+    accelerator = make_accelerator(ComputeConfig(device=request.device))
+    model = LoadedModel(request.model, accelerator, request.batch_size)
+    read = vector_reader(model, request.layer)
+    uses, unseen = nearest(read, use, sentences, request.top, request.batch_size)
+    if len(sentences) == request.max_sentences:
+        say(f"only the first {len(sentences):,} sentences were read: --max-sentences")
     if unseen:
-        say(f"{unseen} words stand behind the model's last position, and were not seen")
+        say(f"{unseen} words are after the model's last position and were left out")
     document = {
-        "model": asked.model,
+        "model": request.model,
         "word": use.word,
         "sentence": use.sentence,
         "sentences": len(sentences),
@@ -65,11 +72,11 @@ def run(asked: Asked, files: Sequence[str], limits: Limits, *, as_json: bool) ->
                 "sentence": one.sentence,
                 "start": one.span[0],
             }
-            for one in found
+            for one in uses
         ],
     }
     title = f"{use.word}: {_marked(use.sentence, use.span)}"
-    rows = [(_marked(one.sentence, one.span), one.similarity) for one in found]
+    rows = [(_marked(one.sentence, one.span), one.similarity) for one in uses]
     table = rows_table(title, ["nearest", "cosine"], rows)
     show_result(document, [table], as_json=as_json)
 
@@ -87,7 +94,7 @@ def _sentences(files: Sequence[str]) -> Iterator[str]:
 
 
 def _marked(sentence: str, span: tuple[int, int]) -> str:
-    """What stands around a word, the word in brackets."""
+    """A word in brackets, with the text around it."""
     start, end = span
     before, after = sentence[max(0, start - 40) : start], sentence[end : end + 40]
     return f"{'…' if start > 40 else ''}{before}[{sentence[start:end]}]{after}" + (

@@ -70,6 +70,8 @@ class MeasureConfig(Model):
     """Config of an evaluation measure (``plmctl/measures``)."""
 
     name: str
+    data: tuple[Text, ...] = Field(min_length=1)
+    """Rows: jsonl, csv, tsv, parquet, folders saved by `datasets`, `hf:NAME`."""
 
 
 class OptimizerConfig(Model):

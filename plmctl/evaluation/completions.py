@@ -18,18 +18,16 @@ from plmctl.arrays import Ints, padded
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.likelihood import (
     MaskedCopies,
+    MaskedLikelihood,
     equal_pieces,
-    masked_token_nll,
     masked_until,
-    with_special_tokens,
 )
-from plmctl.evaluation.model import load_model
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
     from torch import Tensor
 
-    from plmctl.evaluation.model import EvaluatedModel, LoadedGenerator
+    from plmctl.evaluation.model import LoadedModel
 
 
 _LOGIT_ROWS = 1024  # rows of logits, each of the size of the vocabulary
@@ -37,7 +35,7 @@ _LOGIT_ROWS = 1024  # rows of logits, each of the size of the vocabulary
 
 @dataclass(frozen=True)
 class CompletionScore:
-    """What a model says to a completion.
+    """The score of a completion.
 
     Attributes:
         log_prob: log p(completion | context) in nats, summed over its tokens.
@@ -53,64 +51,58 @@ class CompletionScore:
 
 
 def score_completions(
-    model: LoadedGenerator, pairs: Sequence[Pair], batch_size: int, *, sentinel: bool = False
+    model: LoadedModel, pairs: Sequence[Pair], *, sentinel: bool = False
 ) -> list[CompletionScore]:
     """Score each pair by log p(completion | context).
 
     See ``encode_completions`` and ``score_encoded``.
     """
-    return (
-        score_encoded(model, encode_completions(model, pairs, sentinel=sentinel), batch_size)
-        if pairs
-        else []
-    )
+    if not pairs:
+        return []
+    return score_encoded(model, encode_completions(model, pairs, sentinel=sentinel))
 
 
-def score_encoded(
-    model: LoadedGenerator, texts: Sequence[EncodedCompletion], batch_size: int
-) -> list[CompletionScore]:
+def score_encoded(model: LoadedModel, texts: Sequence[EncodedCompletion]) -> list[CompletionScore]:
     """The log-probability of the scored tokens of each text.
 
-    Texts of like length are in one batch, and what several share is computed once: the keys and
+    Texts of similar length are in one batch, and what several share is computed once: the keys and
     values of a causal model's context, the output of T5's encoder. Order and batch size change the
     result by rounding only.
 
     Args:
-        model: A model that writes.
+        model: A causal or text-to-text model.
         texts: Each with one scored token or more.
-        batch_size: Rows at once.
 
     Returns:
         One for each text, in their order.
     """
     import torch
 
-    found: dict[int, CompletionScore] = {}
+    scores: dict[int, CompletionScore] = {}
     with torch.inference_mode():
-        for groups in completion_batches(texts, batch_size, caches=model.caches):
+        for groups in completion_batches(texts, model.batch_size, caches=model.caches):
             states_KH = predicting_states(model, texts, groups)
-            scored = [texts[row].ids[texts[row].first :] for row in members_of(groups)]
+            numbers = [member for group in groups for member in group.members]
+            targets = [texts[number].ids[texts[number].first :] for number in numbers]
             log_probs, greedy = _target_log_probs(
-                model, states_KH, [id_ for ids in scored for id_ in ids]
+                model, states_KH, [id_ for ids in targets for id_ in ids]
             )
-            ends = np.cumsum([len(ids) for ids in scored])[:-1]
-            parts = zip(
-                members_of(groups), np.split(log_probs, ends), np.split(greedy, ends), strict=True
-            )
-            for row, p, right in parts:
-                found[row] = CompletionScore(
-                    float(p.sum()), len(p), bool(right.all()), texts[row].cut
+            ends = np.cumsum([len(ids) for ids in targets])[:-1]
+            parts = zip(numbers, np.split(log_probs, ends), np.split(greedy, ends), strict=True)
+            for number, p, right in parts:
+                scores[number] = CompletionScore(
+                    float(p.sum()), len(p), bool(right.all()), texts[number].cut
                 )
-    return [found[row] for row in range(len(texts))]
+    return [scores[number] for number in range(len(texts))]
 
 
 def _target_log_probs(
-    model: LoadedGenerator, states_KH: Tensor, targets: list[int]
+    model: LoadedModel, states_KH: Tensor, targets: list[int]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The log-probability of each target in float32, and whether it is the most probable token."""
     import torch
 
-    network: Any = model.network
+    network: Any = model.generator
     head = network.get_output_embeddings()
     target_K = torch.tensor(targets, device=states_KH.device)
     log_probs, greedy = [], []
@@ -136,9 +128,9 @@ class EncodedCompletion:
     """Token ids, some of which are scored.
 
     Attributes:
-        ids: What the network reads token by token, and the last one, which is only predicted; of
-            T5 what its decoder writes, its start token first.
-        first: Where the scored tokens begin; they go on to the end.
+        ids: The tokens that the network reads, and the last one, which is only predicted; for T5
+            the tokens of the decoder, its start token first.
+        first: Where the scored tokens begin; all tokens after it are scored.
         source: What T5's encoder reads; empty for the others.
         cut: Whether tokens were left out at the left.
     """
@@ -152,8 +144,8 @@ class EncodedCompletion:
 def join_pair(context: str, completion: str) -> Pair:
     """The two with the space between them, if there is one, on the completion's side.
 
-    A tokenizer of GPT-2's kind has the space within the token of a word, and a context that ends
-    in a space is one that it has hardly seen.
+    A tokenizer like GPT-2's has the space within the token of a word, and has hardly seen a context
+    that ends in a space.
     """
     bare = context.rstrip(" ")
     if bare == context or completion[:1].isspace():
@@ -162,7 +154,7 @@ def join_pair(context: str, completion: str) -> Pair:
 
 
 def encode_completions(
-    model: LoadedGenerator, pairs: Sequence[Pair], *, sentinel: bool = False
+    model: LoadedModel, pairs: Sequence[Pair], *, sentinel: bool = False
 ) -> list[EncodedCompletion]:
     """Contexts and completions as token ids, cut from the left to the model's window.
 
@@ -171,68 +163,70 @@ def encode_completions(
     without one, so that its probability is that of text which begins so, as for causal models.
 
     Args:
-        model: A model that writes.
+        model: A causal or text-to-text model.
         pairs: See ``join_pair`` for the space between the two.
-        sentinel: Of T5: ask for the completion in place of ``<extra_id_0>`` after the context,
-            which is what span corruption teaches.
+        sentinel: T5 only: predict the completion in place of ``<extra_id_0>`` after the context,
+            as span corruption trains it.
 
     Raises:
-        DataError: A completion without a token or longer than the window, or nothing before it in
-            a model that has no token for the beginning of a text.
-        ConfigError: A sentinel for a model that has none.
+        DataError: A completion has no token or is longer than the window, or it has no context
+            and the model has no begin token.
+        ConfigError: ``sentinel`` for a model without sentinels.
     """
     pairs = [join_pair(*pair) for pair in pairs]
     mark = first_sentinel(model) if sentinel else ()
     if model.text_to_text:
         return _encode_text_to_text(model, pairs, mark)
     both = model.plain.encode_batch(["".join(pair) for pair in pairs], add_special_tokens=False)
-    return [_encode_causal(model, pair, found) for pair, found in zip(pairs, both, strict=True)]
+    return [
+        _encode_causal(model, pair, encoding) for pair, encoding in zip(pairs, both, strict=True)
+    ]
 
 
-def _encode_causal(model: LoadedGenerator, pair: Pair, found: Encoding) -> EncodedCompletion:
+def _encode_causal(model: LoadedModel, pair: Pair, encoding: Encoding) -> EncodedCompletion:
     context, completion = pair
-    ids = tuple(found.ids)
-    ends = [end for _, end in found.offsets]
+    ids = tuple(encoding.ids)
+    ends = [end for _, end in encoding.offsets]
     first = next((n for n, end in enumerate(ends) if end > len(context)), len(ids))
     if first == len(ids):
-        raise DataError(f"{completion!r}: a completion without a token")
+        raise DataError(f"the completion {completion!r} has no token")
     if first == 0:
         if not model.start:
             raise DataError(
-                f"{completion!r} has no context, and {model.name} has no token for the beginning "
-                "of a text",
-                "give a context",
+                f"{completion!r} has no context, and {model.name} has no begin token to predict it "
+                "from",
+                "add a context",
             )
         ids, first = model.start + ids, len(model.start)
     over = max(0, len(ids) - 1 - model.window)
     if over >= first:
         raise DataError(
-            f"{completion[:40]!r}...: {len(ids) - first} tokens, longer than the {model.window} "
-            "that the model reads",
-            "leave the item out, or shorten it",
+            f"{completion[:40]!r}...: {len(ids) - first} tokens, but the model reads at most "
+            f"{model.window}",
+            "remove the item, or shorten it",
         )
     return EncodedCompletion(ids[over:], first - over, cut=over > 0)
 
 
 def _encode_text_to_text(
-    model: LoadedGenerator, pairs: list[Pair], mark: tuple[int, ...]
+    model: LoadedModel, pairs: list[Pair], mark: tuple[int, ...]
 ) -> list[EncodedCompletion]:
     sources, targets = (
         model.plain.encode_batch(list(texts), add_special_tokens=False)
         for texts in zip(*pairs, strict=True)
     )
-    found = []
+    encoded = []
     for (_, completion), source, target in zip(pairs, sources, targets, strict=True):
         if not target.ids:
-            raise DataError(f"{completion!r}: a completion without a token")
+            raise DataError(f"the completion {completion!r} has no token")
         kept, cut = encoder_input(model, source.ids, mark)
         before = model.start + mark
-        found.append(EncodedCompletion((*before, *target.ids), len(before), kept, cut))
-    return found
+        encoded.append(EncodedCompletion((*before, *target.ids), len(before), kept, cut))
+    return encoded
 
 
 def encoder_input(
-    model: LoadedGenerator, ids: Sequence[int], mark: tuple[int, ...]
+    model: LoadedModel, ids: Sequence[int], mark: tuple[int, ...]
 ) -> tuple[tuple[int, ...], bool]:
     """What T5's encoder reads of a context: its last tokens, the sentinel, the end token.
 
@@ -244,23 +238,25 @@ def encoder_input(
     return (*ids[max(0, len(ids) - room) :], *after), len(ids) > room
 
 
-def first_sentinel(model: LoadedGenerator) -> tuple[int, ...]:
+def first_sentinel(model: LoadedModel) -> tuple[int, ...]:
     """The id of ``<extra_id_0>``.
 
     Raises:
-        ConfigError: The model has none.
+        ConfigError: The model has no sentinels.
     """
-    sentinels = model.sentinels if model.text_to_text else ()
+    sentinels = model.vocab.sentinels if model.text_to_text else ()
     if not sentinels:
-        raise ConfigError(f"{model.name}: it has no sentinel", "leave out `sentinel`: it is for T5")
+        raise ConfigError(
+            f"{model.name} has no sentinel tokens", "leave out `sentinel`: it is only for T5"
+        )
     return sentinels[:1]
 
 
 # --- Batches: which texts are together, and what of them is computed once ---
 
 
-# A context this long is read once for all its completions; for a shorter one a second pass costs
-# more than it saves.
+# A context of this length is read once for all its completions; for a shorter one a second pass
+# costs more than it saves.
 _MIN_SHARED_TOKENS = 16
 
 
@@ -282,12 +278,12 @@ class SharedContext:
 def completion_batches(
     texts: Sequence[EncodedCompletion], size: int, *, caches: bool
 ) -> Iterator[list[SharedContext]]:
-    """All texts in batches of at most ``size`` rows, alike in length.
+    """All texts in batches of at most ``size`` rows of similar length.
 
     Args:
-        texts: What is scored.
+        texts: The texts to score.
         size: Rows at once.
-        caches: Whether a beginning can be read once.
+        caches: Whether a shared beginning can be read once.
     """
     together: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
     for number, text in enumerate(texts):
@@ -298,7 +294,7 @@ def completion_batches(
         for at in range(0, len(same), size)
         for group in _contexts(texts, tuple(same[at : at + size]), caches=caches)
     ]
-    # The longest first: a batch that does not fit the memory is met at once.
+    # The longest first: a batch that does not fit the memory fails immediately.
     groups.sort(key=lambda group: (group.shared > 0, group.shared, group.length), reverse=True)
     batch: list[SharedContext] = []
     for group in groups:
@@ -309,11 +305,6 @@ def completion_batches(
         batch.append(group)
     if batch:
         yield batch
-
-
-def members_of(groups: Sequence[SharedContext]) -> list[int]:
-    """The numbers of the texts of a batch, one a row."""
-    return [member for group in groups for member in group.members]
 
 
 def _contexts(
@@ -335,12 +326,12 @@ def _contexts(
 
 
 def predicting_states(
-    model: LoadedGenerator, texts: Sequence[EncodedCompletion], groups: Sequence[SharedContext]
+    model: LoadedModel, texts: Sequence[EncodedCompletion], groups: Sequence[SharedContext]
 ) -> Tensor:
     """The states before the output layer that predict the scored tokens of a batch.
 
     Args:
-        model: A model that writes.
+        model: A causal or text-to-text model.
         texts: All texts.
         groups: Those of this batch.
 
@@ -350,7 +341,7 @@ def predicting_states(
     import torch
 
     run = _text_to_text_states if model.text_to_text else _causal_states
-    with model.accelerator.autocast():
+    with model.autocast():
         hidden_BTH = run(model, texts, groups)
     places = [
         (row, at - 1 - group.shared)
@@ -362,12 +353,12 @@ def predicting_states(
 
 
 def _causal_states(
-    model: LoadedGenerator, texts: Sequence[EncodedCompletion], groups: Sequence[SharedContext]
+    model: LoadedModel, texts: Sequence[EncodedCompletion], groups: Sequence[SharedContext]
 ) -> Tensor:
     """Rows are padded at the right, where a causal model does not look."""
     import torch
 
-    network: Any = model.network.base_model
+    network: Any = model.generator.base_model
     rows = _group_members(groups)
     ids_BT, live_BT = _padded_tensors([texts[m].ids[group.shared : -1] for group, m in rows], model)
     if not groups[0].shared:
@@ -387,7 +378,7 @@ def _causal_states(
         ids_BT,
         past_key_values=cache,
         attention_mask=torch.cat([context_live_GT[group_B], live_BT], dim=1),
-        position_ids=place_BT.clamp(max=model.network.config.max_position_embeddings - 1),
+        position_ids=place_BT.clamp(max=model.generator.config.max_position_embeddings - 1),
         use_cache=True,
     )
     last: Tensor = after.last_hidden_state
@@ -395,11 +386,11 @@ def _causal_states(
 
 
 def _text_to_text_states(
-    model: LoadedGenerator, texts: Sequence[EncodedCompletion], groups: Sequence[SharedContext]
+    model: LoadedModel, texts: Sequence[EncodedCompletion], groups: Sequence[SharedContext]
 ) -> Tensor:
     import torch
 
-    network: Any = model.network
+    network: Any = model.generator
     source_GL, live_GL = _padded_tensors(
         [texts[group.members[0]].source for group in groups], model
     )
@@ -423,7 +414,7 @@ def _group_members(groups: Sequence[SharedContext]) -> list[tuple[SharedContext,
     return [(group, member) for group in groups for member in group.members]
 
 
-def _padded_tensors(rows: Sequence[Sequence[int]], model: LoadedGenerator) -> tuple[Tensor, Tensor]:
+def _padded_tensors(rows: Sequence[Sequence[int]], model: LoadedModel) -> tuple[Tensor, Tensor]:
     """[B, T] ids with zeros at the right, and 1 where there is a token."""
     import torch
 
@@ -434,7 +425,7 @@ def _padded_tensors(rows: Sequence[Sequence[int]], model: LoadedGenerator) -> tu
 
 # --- Encoders, for the lm-evaluation-harness ---
 #
-# The likelihood is that of ``likelihood.score_masked`` with ``word_l2r``. Here is where a
+# The likelihood is that of ``MaskedLikelihood`` with ``word_l2r``. This class adds where a
 # completion starts, and how a context is cut.
 
 
@@ -442,81 +433,80 @@ class MaskedCompletions:
     """An encoder with its masked-language-model head.
 
     Args:
-        subject: The model.
-        seq_len: Tokens at most, special ones included; None: its positions.
+        model: The model.
+        seq_len: Tokens at most, special tokens included; None: its positions.
 
     Raises:
         ConfigError: The model has no such head.
     """
 
-    def __init__(self, subject: EvaluatedModel, seq_len: int | None = None) -> None:
-        self._reader = load_model(subject, ("masked",))
-        self._room = min(seq_len or 2**31, self._reader.context) - 2
+    def __init__(self, model: LoadedModel, seq_len: int | None = None) -> None:
+        self._model = model
+        self._likelihood = MaskedLikelihood.of(model)
+        self._limit = min(seq_len or 2**31, model.context) - 2
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[CompletionScore]:
+    def score(self, pairs: Sequence[Pair]) -> list[CompletionScore]:
         """Score the tokens of each completion, all else seen; a context is cut from the left.
 
         Args:
-            pairs: A context and its completion each.
+            pairs: Contexts and their completions.
 
         Raises:
             DataError: A completion without a token, or longer than the positions.
         """
         texts = [context + completion for context, completion in pairs]
-        read = self._reader.tokens([[text] for text in texts])
+        tokenized = self._model.tokens([[text] for text in texts])
         firsts = [
             self._first(text, context, completion)
             for text, (context, completion) in zip(texts, pairs, strict=True)
         ]
-        over = [max(0, len(tokens.ids) - self._room) for tokens in read]
-        cut = [
-            (tokens.ids[less:], tokens.starts[less:], first - less)
-            for tokens, first, less in zip(read, firsts, over, strict=True)
+        cuts = [max(0, len(tokens.ids) - self._limit) for tokens in tokenized]
+        kept = [
+            (tokens.ids[cut:], tokens.starts[cut:], first - cut)
+            for tokens, first, cut in zip(tokenized, firsts, cuts, strict=True)
         ]
-        found = self._scored(cut)
-        parts = zip(found, over, strict=True)
-        return [CompletionScore(*one, cut=less > 0) for one, less in parts]
+        scores = zip(self._scores(kept), cuts, strict=True)
+        return [CompletionScore(*score, cut=cut > 0) for score, cut in scores]
 
     def rolled(self, text: str) -> list[CompletionScore]:
-        """Every token of a text once, in windows that do not overlap."""
-        (tokens,) = self._reader.tokens([[text]])
+        """Score every token of a text once, in windows that do not overlap."""
+        (tokens,) = self._model.tokens([[text]])
         windows = [
             (tokens.ids[start:end], tokens.starts[start:end], 0)
-            for start, end in equal_pieces(len(tokens.ids), self._room)
+            for start, end in equal_pieces(len(tokens.ids), self._limit)
         ]
-        return [CompletionScore(*one) for one in self._scored(windows)]
+        return [CompletionScore(*score) for score in self._scores(windows)]
 
     def _first(self, text: str, context: str, completion: str) -> int:
-        """The first token that has anything of the completion."""
-        ends = [end for _, end in self._reader.offsets(text)]
+        """The first token that has any character of the completion."""
+        ends = [end for _, end in self._model.offsets(text)]
         first = next((n for n, end in enumerate(ends) if end > len(context)), len(ends))
         count = len(ends) - first
-        if not 1 <= count <= self._room:
+        if not 1 <= count <= self._limit:
             raise DataError(
-                f"{completion[:40]!r}: {count} tokens, where the model takes 1 to {self._room}",
-                "leave the item out",
+                f"{completion[:40]!r} has {count} tokens; the model takes 1 to {self._limit}",
+                "remove the item",
             )
         return first
 
-    def _scored(
+    def _scores(
         self, texts: Sequence[tuple[Ints, NDArray[np.bool_], int]]
     ) -> list[tuple[float, int, bool]]:
-        """Of ids, word starts and the first scored place of each text: sum, tokens, greedy."""
+        """Sum, tokens and greedy of each text: its ids, word starts and first scored place."""
         rows, places = [], []
         for number, (ids, starts, first) in enumerate(texts):
             place = np.arange(first, len(ids))
             until = masked_until(starts, "word_l2r")[first:]
             places.append(np.stack([np.full_like(place, number), place + 1, until + 1]))
-            rows.append(with_special_tokens(self._reader, ids))
+            rows.append(self._likelihood.with_special_tokens(ids))
         row, place, until = np.concatenate([np.zeros((3, 0), np.int64), *places], axis=1)
         sums, greedy = np.zeros(len(texts)), np.ones(len(texts), bool)
-        for which, nll, likeliest in masked_token_nll(
-            self._reader, MaskedCopies(rows, row, place, until)
-        ):
-            np.subtract.at(sums, row[which], nll)
-            np.logical_and.at(greedy, row[which], likeliest)
+        copies = MaskedCopies(rows, row, place, until)
+        for chosen, nll, most_probable in self._likelihood.masked_token_nll(copies):
+            np.subtract.at(sums, row[chosen], nll)
+            np.logical_and.at(greedy, row[chosen], most_probable)
         counts = np.bincount(row, minlength=len(texts))
         return [
-            (float(total), int(count), bool(right))
-            for total, count, right in zip(sums, counts, greedy, strict=True)
+            (float(total), int(count), bool(all_first))
+            for total, count, all_first in zip(sums, counts, greedy, strict=True)
         ]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers.generation.streamers import BaseStreamer
 
-    from plmctl.evaluation.model import LoadedGenerator
+    from plmctl.evaluation.model import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,17 @@ class Decoding:
     """How the next token is chosen.
 
     Attributes:
-        max_new_tokens: Tokens to write at most.
-        beams: Hypotheses kept; 1: greedy, or sampling.
-        length_penalty: Of beam search: a hypothesis' score is its log-probability divided by its
+        max_new_tokens: Tokens to generate at most.
+        beams: Hypotheses of beam search; 1: greedy, or sampling.
+        length_penalty: Beam search: a hypothesis' score is its log-probability divided by its
             length to this power.
         temperature: Divides the logits before a draw; None with ``top_k`` and ``top_p`` None: the
             most probable token, no draw.
         top_k: Draw from this many most probable tokens.
         top_p: Draw from the fewest most probable tokens with this probability together.
-        no_repeat_ngram: Never write so many tokens in a row twice; 0: whatever comes.
-        seed: Decides the draws, with the number of the prompt and the place of the token.
-        ends: Ids that end the text, besides the tokenizer's.
+        no_repeat_ngram: Never generate a sequence of this many tokens twice; 0: no limit.
+        seed: Decides the draws, with the number of the prompt and the position of the token.
+        ends: Ids that end the text, besides the tokenizer's end token.
         sentinel: Whether T5's answer begins with ``<extra_id_0>``, and ends before the next.
     """
 
@@ -53,12 +53,13 @@ class Decoding:
     def __post_init__(self) -> None:
         if self.temperature is not None and not self.temperature > 0:
             raise ConfigError(
-                f"a temperature of {self.temperature}", "leave it out for the most probable token"
+                f"the temperature is {self.temperature}, but it must be greater than 0",
+                "leave it out to choose the most probable token",
             )
         if self.sampled and self.beams > 1:
             raise ConfigError(
-                "beam search draws no tokens: it goes with no temperature, top-k or top-p",
-                "ask for either of them",
+                "beam search draws no tokens: temperature, top-k and top-p have no effect",
+                "set either --beams or one of these",
             )
 
     @property
@@ -69,11 +70,11 @@ class Decoding:
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """What a model is given to go on from, or T5's encoder to read.
+    """The tokens that a causal model continues, or that T5's encoder reads.
 
     Attributes:
         ids: Tokens.
-        cut: Whether some were left out at the left.
+        cut: Whether tokens were cut from the left.
     """
 
     ids: tuple[int, ...]
@@ -82,12 +83,12 @@ class EncodedPrompt:
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """What a model wrote.
+    """The text that a model generated.
 
     Attributes:
         text: Without special tokens.
         tokens: Their number.
-        ended: Whether the model ended it, and not the limit.
+        ended: Whether the model ended it; else it reached the limit.
         cut: Whether the prompt was cut from the left to fit.
     """
 
@@ -98,19 +99,19 @@ class GeneratedText:
 
 
 def encode_prompt(
-    model: LoadedGenerator, ids: Sequence[int], new_tokens: int, *, sentinel: bool = False
+    model: LoadedModel, ids: Sequence[int], new_tokens: int, *, sentinel: bool = False
 ) -> EncodedPrompt:
-    """A prompt with room for what is to be written.
+    """A prompt, cut from the left so that the new tokens fit.
 
     Args:
-        model: A model that writes.
+        model: A causal or text-to-text model.
         ids: Tokens of the prompt, without an end token.
-        new_tokens: Room to leave, of causal models.
-        sentinel: Of T5: see ``completions.encode_completions``.
+        new_tokens: Tokens to leave free; causal models only.
+        sentinel: T5 only: see ``completions.encode_completions``.
 
     Raises:
-        ConfigError: No room is left for a prompt.
-        DataError: An empty prompt for a model without a token for the beginning of a text.
+        ConfigError: The new tokens leave no position for a prompt.
+        DataError: The prompt is empty, and the model has no begin token.
     """
     if model.text_to_text:
         mark = first_sentinel(model) if sentinel else ()
@@ -118,79 +119,88 @@ def encode_prompt(
     room = model.window - new_tokens
     if room < 1:
         raise ConfigError(
-            f"{new_tokens} new tokens asked for, and {model.name} has {model.window} positions",
-            f"ask for {model.window - 1} at most; the prompt takes its share of them",
+            f"{new_tokens} new tokens requested, but {model.name} has {model.window} positions",
+            f"request at most {model.window - 1}: the prompt needs positions too",
         )
     kept = tuple(ids) or model.start
     if not kept:
         raise DataError(
-            f"an empty prompt, and {model.name} has no token for the beginning of a text",
-            "give it a word to begin with",
+            f"the prompt is empty, and {model.name} has no begin token to continue from",
+            "add a word to the prompt",
         )
     return EncodedPrompt(kept[max(0, len(kept) - room) :], len(kept) > room)
 
 
 def generate_texts(
-    model: LoadedGenerator,
+    model: LoadedModel,
     prompts: Sequence[EncodedPrompt],
     decoding: Decoding,
-    batch_size: int = 16,
     streamer: BaseStreamer | None = None,
 ) -> list[GeneratedText]:
-    """What the model writes to each prompt.
+    """The text that the model generates for each prompt; arguments as ``generate_ids``."""
+    tokenizer: Any = model.tokenizer
+    last = _end_ids(model, decoding)
+    texts = []
+    for prompt, ids in zip(prompts, generate_ids(model, prompts, decoding, streamer), strict=True):
+        end = next((at for at, id_ in enumerate(ids) if id_ in last), None)
+        text = str(tokenizer.decode(ids[:end], skip_special_tokens=True))
+        texts.append(GeneratedText(text, len(ids[:end]), end is not None, prompt.cut))
+    return texts
 
-    Prompts of like length are in one batch, causal ones padded at the left; GPT-1, whose positions
-    count from the first cell, gets batches of one length. What is written does not depend on the
-    other prompts but for rounding: a draw is keyed by the seed, the number of its prompt and its
-    place.
+
+def generate_ids(
+    model: LoadedModel,
+    prompts: Sequence[EncodedPrompt],
+    decoding: Decoding,
+    streamer: BaseStreamer | None = None,
+) -> list[list[int]]:
+    """The ids that the model generates for each prompt, end tokens and padding included.
+
+    Prompts of similar length are in one batch, padded at the left for causal models; GPT-1, whose
+    positions count padding too, gets batches of one length. Apart from rounding, a text does not
+    depend on the other prompts: a draw is keyed by the seed, the number of its prompt and its
+    position.
 
     Args:
-        model: A model that writes.
+        model: A causal or text-to-text model.
         prompts: See ``encode_prompt``.
         decoding: How the next token is chosen.
-        batch_size: Rows at once.
-        streamer: Gets the tokens of a single prompt as they come.
+        streamer: Receives the tokens of a single prompt as they are generated.
     """
     import torch
 
-    begin, last = model.start, {*decoding.ends}
-    if model.tokenizer.eos_token_id is not None:
-        last.add(int(model.tokenizer.eos_token_id))
-    if decoding.sentinel:
-        begin += first_sentinel(model)
-        last |= set(model.sentinels[1:])
-    found: dict[int, GeneratedText] = {}
-    network: Any = model.network
-    with torch.inference_mode(), model.accelerator.autocast():
+    start = model.start + (first_sentinel(model) if decoding.sentinel else ())
+    last = sorted(_end_ids(model, decoding))
+    result: dict[int, list[int]] = {}
+    network: Any = model.generator
+    with torch.inference_mode(), model.autocast():
         # Padding, which is the end token of GPT-2, would count as a token that was there already.
         padding = model.caches and decoding.no_repeat_ngram != 1
         lengths = lengths_of([prompt.ids for prompt in prompts])
-        for which in batches(lengths, most=batch_size, same_length=not padding):
+        for which in batches(lengths, most=model.batch_size, same_length=not padding):
             numbers = tuple(which.tolist())
-            inputs = _model_inputs(model, [prompts[number].ids for number in numbers], begin)
+            inputs = _model_inputs(model, [prompts[number].ids for number in numbers], start)
             width = inputs.get("decoder_input_ids", inputs["input_ids"]).shape[1]
-            said = network.generate(
+            generated = network.generate(
                 **inputs,
-                generation_config=_generation_config(model, decoding, sorted(last)),
+                generation_config=_generation_config(model, decoding, last),
                 logits_processor=_logits_processors(decoding, numbers, width),
                 streamer=streamer,
             )
-            for number, ids in zip(numbers, said[:, width:].tolist(), strict=True):
-                found[number] = _generated_text(model, ids, last, cut=prompts[number].cut)
-    return [found[number] for number in range(len(prompts))]
+            result.update(zip(numbers, generated[:, width:].tolist(), strict=True))
+    return [result[number] for number in range(len(prompts))]
 
 
-def _generated_text(
-    model: LoadedGenerator, ids: list[int], last: set[int], *, cut: bool
-) -> GeneratedText:
-    end = next((at for at, id_ in enumerate(ids) if id_ in last), None)
-    tokenizer: Any = model.tokenizer
-    text = str(tokenizer.decode(ids[:end], skip_special_tokens=True))
-    return GeneratedText(text, len(ids[:end]), end is not None, cut)
+def _end_ids(model: LoadedModel, decoding: Decoding) -> set[int]:
+    """The ids that end a text."""
+    ends = {*decoding.ends}
+    if model.tokenizer.eos_token_id is not None:
+        ends.add(int(model.tokenizer.eos_token_id))
+    return ends | set(model.vocab.sentinels[1:] if decoding.sentinel else ())
 
 
 def _model_inputs(
-    model: LoadedGenerator, rows: Sequence[Sequence[int]], begin: tuple[int, ...]
+    model: LoadedModel, rows: Sequence[Sequence[int]], start: tuple[int, ...]
 ) -> dict[str, Tensor]:
     import torch
 
@@ -200,18 +210,18 @@ def _model_inputs(
     if model.caches:  # GPT-1 gets no padding, and computes faster without a mask
         inputs["attention_mask"] = torch.from_numpy(live).to(model.device).long()
     if model.text_to_text:
-        inputs["decoder_input_ids"] = torch.tensor([begin] * len(rows), device=model.device)
+        inputs["decoder_input_ids"] = torch.tensor([start] * len(rows), device=model.device)
     return inputs
 
 
-def _generation_config(model: LoadedGenerator, decoding: Decoding, ends: list[int]) -> Any:
-    """Nothing of what the model's own folder says on generating, which differs between models."""
+def _generation_config(model: LoadedModel, decoding: Decoding, ends: list[int]) -> Any:
+    """All settings, so that the generation config of the model folder is not used."""
     from transformers import GenerationConfig
 
     beams: dict[str, Any] = {}
     if decoding.beams > 1:
         beams = {"num_beams": decoding.beams, "length_penalty": decoding.length_penalty}
-    network: Any = model.network
+    network: Any = model.generator
     network.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]  # theirs
     return GenerationConfig(  # type: ignore[no-untyped-call]  # theirs
         max_new_tokens=decoding.max_new_tokens,
@@ -226,12 +236,11 @@ def _generation_config(model: LoadedGenerator, decoding: Decoding, ends: list[in
 
 
 def _logits_processors(decoding: Decoding, numbers: tuple[int, ...], width: int) -> Any:
-    """What turns the logits into those whose largest is the token."""
+    """Processors after which the largest logit is the next token."""
     from transformers import LogitsProcessorList
 
     if not decoding.sampled:
         return LogitsProcessorList()
-
     return LogitsProcessorList(sampling_processors(decoding, numbers, width))
 
 
@@ -247,7 +256,7 @@ class KeyedGumbel:
 
     Args:
         seed: Any.
-        numbers: Of the prompts, a row each.
+        numbers: The number of the prompt of each row.
         width: Tokens before the first that is drawn.
     """
 
@@ -270,11 +279,11 @@ def sampling_processors(decoding: Decoding, numbers: tuple[int, ...], width: int
     """Temperature, top-k and top-p in transformers' order, then the draw."""
     from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-    found: list[Any] = []
+    processors: list[Any] = []
     if decoding.temperature not in (None, 1.0):
-        found.append(TemperatureLogitsWarper(decoding.temperature))
+        processors.append(TemperatureLogitsWarper(decoding.temperature))
     if decoding.top_k is not None:
-        found.append(TopKLogitsWarper(decoding.top_k))
+        processors.append(TopKLogitsWarper(decoding.top_k))
     if decoding.top_p is not None:
-        found.append(TopPLogitsWarper(decoding.top_p))
-    return [*found, KeyedGumbel(decoding.seed, numbers, width)]
+        processors.append(TopPLogitsWarper(decoding.top_p))
+    return [*processors, KeyedGumbel(decoding.seed, numbers, width)]

@@ -1,22 +1,24 @@
 """Log-likelihoods of texts and of sentences under a model of any family.
 
-``score_texts`` and ``score_sentences`` choose by family; each family has one function below. What
-is summed is always the negative log-likelihood in nats of every token, and each token is scored
-exactly once. Averages are taken by the measures, over a whole set and never over batches.
+There is one class per kind of likelihood; ``Likelihood.of`` chooses it by the family. All of them
+sum the negative log-likelihood of every token in nats, and score each token exactly once. Measures
+take averages, over the whole set and never over batches.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import Floats, Ints, batches, lengths_of, padded
 from plmctl.errors import ConfigError, DataError
-from plmctl.evaluation.model import LikelihoodKind, LoadedModel, TokenizedText
+from plmctl.evaluation.model import LoadedModel, TokenizedText
+from plmctl.families.base import get_family
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,103 +26,40 @@ if TYPE_CHECKING:
     from plmctl.models.batch import Rows
 
 
-# --- Texts: what perplexities and bits are made of ---
+# --- What is scored, and the result ---
 
 
 MaskingVariant = Literal["original", "word_l2r"]
 
 
-_DEFAULT_ROW = 128  # of models that read a row once for every token of it
-
-
 @dataclass(frozen=True)
 class ScoringOptions:
-    """How texts are scored, where a family leaves a choice.
+    """How texts are scored, where a kind of likelihood leaves a choice.
 
     Attributes:
         seq_len: Tokens that the model reads at once; None: the default of its kind.
         stride: Causal models: see ``sliding_windows``; None: half of the window.
-        begin: Causal models: whether the begin token stands before a text.
-        variant: Masked models: see ``score_masked``.
-        span: Encoder-decoders: tokens that are hidden together.
+        begin: Causal models: whether the begin token is put before a text.
+        variant: Masked models: original: one token is masked; word_l2r: the later tokens of its
+            word too.
+        span: Encoder-decoders: tokens that are hidden together; None: the whole text.
     """
 
     seq_len: int | None = None
     stride: int | None = None
     begin: bool = True
     variant: MaskingVariant = "original"
-    span: int = 3
-
-
-def score_texts(
-    reader: LoadedModel, texts: Sequence[TokenizedText], way: ScoringOptions
-) -> TextScores:
-    """Every token of each text scored once.
-
-    Raises:
-        ConfigError: As ``window_of``.
-    """
-    size, stride = window_of(reader, way)
-    if reader.kind == "causal":
-        return score_causal(reader, texts, size, stride, reader.begin if way.begin else None)
-    if reader.kind == "masked":
-        return score_masked(reader, texts, size, way.variant)
-    if reader.kind == "encoder_decoder":
-        return score_encoder_decoder(reader, texts, size, way.span)
-    return score_bidirectional(reader, texts)
-
-
-def window_of(reader: LoadedModel, way: ScoringOptions) -> tuple[int, int]:
-    """Tokens of a window, and its stride.
-
-    Raises:
-        ConfigError: More than the model can read at once, or a stride that leaves tokens out.
-    """
-    default = reader.context if reader.kind == "causal" else min(_DEFAULT_ROW, reader.context)
-    size = way.seq_len or default
-    if size > reader.context:
-        raise ConfigError(
-            f"seq_len: {size:,}, but {reader.name} reads {reader.context:,} tokens at once",
-            f"use at most {reader.context}",
-        )
-    stride = way.stride or max(1, size // 2)
-    if stride > size:
-        raise ConfigError(
-            f"stride: {stride:,} is more than the window of {size:,} tokens, so that tokens would "
-            "be left out",
-            f"use at most {size}: the smaller, the more context and the more work",
-        )
-    return size, stride
-
-
-def text_definition(reader: LoadedModel, way: ScoringOptions) -> str:
-    """In one line what a token's likelihood is."""
-    size, stride = window_of(reader, way)
-    if reader.kind == "causal":
-        begin = "a begin token" if way.begin and reader.begin is not None else "no begin token"
-        return (
-            f"p(token | tokens before it in its document), windows of {size} inputs, stride "
-            f"{stride}, {begin}"
-        )
-    if reader.kind == "masked":
-        words = ", later tokens of its word masked too" if way.variant == "word_l2r" else ""
-        return f"p(token | the others), one masked copy a token{words}, rows of {size} tokens"
-    if reader.kind == "encoder_decoder":
-        return (
-            f"p(token | the rest, tokens before it in its span), spans of {way.span} tokens hidden "
-            f"one after the other, rows of {size} tokens, without sentinels and end tokens"
-        )
-    return "p(word | words before it in its document), mean of both directions, without marks"
+    span: int | None = 3
 
 
 @dataclass(frozen=True)
 class TextScores:
-    """Of each of N texts.
+    """Scores of N texts.
 
     Attributes:
         nll: [N] negative log-likelihood in nats, summed over the scored tokens.
-        scored: [N] their number.
-        first: [N] tokens without a prediction: the first of a text of a model that has no begin
+        scored: [N] number of scored tokens.
+        first: [N] tokens without a prediction: the first token of a text if the model has no begin
             token.
     """
 
@@ -134,9 +73,26 @@ class TextScores:
         return cls(np.zeros(texts), np.zeros(texts, np.int64), np.zeros(texts, np.int64))
 
     def add(self, text: Ints, nll: Floats) -> None:
-        """Add the tokens' ``nll`` [K] to the texts [K] that they are of."""
+        """Add the ``nll`` [K] of tokens to the texts [K] that they belong to."""
         np.add.at(self.nll, text, nll)
         np.add.at(self.scored, text, 1)
+
+
+@dataclass(frozen=True)
+class SentenceScores:
+    """Scores of N sentences.
+
+    Attributes:
+        log_probability: [N] in nats.
+        tokens: [N] tokens that are counted in it.
+        cut: Number of sentences that were longer than the context and were cut from the left.
+        unknown: Number of tokens that stand for text outside the vocabulary.
+    """
+
+    log_probability: Floats
+    tokens: Ints
+    cut: int
+    unknown: int
 
 
 def token_nll(logits: Tensor, targets: Ints) -> Floats:
@@ -152,214 +108,245 @@ def token_nll(logits: Tensor, targets: Ints) -> Floats:
     import torch
     from torch.nn.functional import cross_entropy
 
-    wanted = torch.from_numpy(targets).to(logits.device)
-    found = cross_entropy(logits.float(), wanted, reduction="none")
-    return found.double().cpu().numpy()
+    target = torch.from_numpy(targets).to(logits.device)
+    nll = cross_entropy(logits.float(), target, reduction="none")
+    return nll.double().cpu().numpy()
 
 
-# --- Sentences: one summed log-probability per sentence, which minimal pairs compare ---
+# --- Every kind of likelihood ---
 
 
-SENTENCE_DEFINITIONS: dict[LikelihoodKind, str] = {
-    "causal": "sum of log p(token | tokens before it), given the begin token where there is one",
-    "masked": "pseudo-log-likelihood: sum of log p(token | the others), {variant}",
-    "encoder_decoder": "{span}",
-    "bidirectional": "mean over both directions of the sum of log p(word | words before it)",
-}
-
-_WHOLE_SENTENCE = (
-    "sum of log p(token | tokens before it) in the decoder; the encoder reads one sentinel for "
-    "the whole sentence"
-)
-
-_SPANS_OF_SENTENCE = (
-    "sum of log p(token | the rest, tokens before it in its span), spans of {size} hidden one "
-    "after the other"
-)
+# Parts of the names of transformers' and our classes that have a language-model head.
+_LM_HEADS = (
+    "MaskedLM", "PreTraining", "LMHead", "DoubleHeads", "CausalLM", "ConditionalGeneration",
+    "SpanBert",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SentenceScores:
-    """Of N sentences.
+class Likelihood(ABC):
+    """Scores texts with one model; make it by ``of``."""
 
-    Attributes:
-        log_probability: [N] in nats.
-        tokens: [N] that count in it.
-        cut: Sentences that were longer than the context, and were cut from the left.
-        unknown: Tokens that stand for anything not in the vocabulary.
-    """
+    KIND: ClassVar[str]
+    """The kind of model, as results name it."""
+    LOSS_TERMS: ClassVar[tuple[str, ...]]
+    """The heads that it needs."""
+    MEASURES: ClassVar[str]
+    """The measures that support this kind, for messages."""
+    READS_SENTENCES: ClassVar[bool] = False
+    """Whether models of this kind are trained on sentences; else on text as it is."""
 
-    log_probability: Floats
-    tokens: Ints
-    cut: int
-    unknown: int
+    def __init__(self, model: LoadedModel) -> None:
+        self.model = model
 
+    @classmethod
+    def of(cls, model: LoadedModel) -> Self:
+        """The likelihood of a model, by its family.
 
-def score_sentences(
-    reader: LoadedModel,
-    texts: Sequence[str],
-    variant: MaskingVariant = "original",
-    span: int | None = None,
-) -> SentenceScores:
-    """The log-probability of each sentence by itself.
-
-    Args:
-        reader: A model of any family.
-        texts: N of them, each read as one sentence.
-        variant: Masked models only, see ``score_masked``.
-        span: Encoder-decoders only: tokens that are hidden together; None: all of them.
-
-    Returns:
-        Sums of logarithms. The first token of a model without a begin token counts as a guess
-        among all tokens alike, the same for every sentence.
-
-    Raises:
-        DataError: A sentence of which the tokenizer leaves nothing, and which would so be certain.
-    """
-    read = reader.tokens([[text] for text in texts])
-    for text, tokens in zip(texts, read, strict=True):
-        if not len(tokens.ids):
-            raise DataError(
-                f"{text!r}: the tokenizer of {reader.name} leaves nothing of this sentence",
-                "leave it out, or mend its characters",
+        Raises:
+            ConfigError: The model is of another kind than this class, or has no language-model
+                head. Its weights are not read for this.
+        """
+        heads = get_family(model.family).HEADS
+        kind: type[Likelihood]
+        if "forward" in heads:
+            kind = BidirectionalLikelihood
+        elif "mlm" in heads:
+            kind = MaskedLikelihood
+        else:
+            kind = EncoderDecoderLikelihood if model.text_to_text else CausalLikelihood
+        likelihood = kind(model)
+        if not isinstance(likelihood, cls):
+            raise ConfigError(
+                f"{model.name} is a {kind.KIND.replace('_', '-')} model ({model.family}); this "
+                f"measure supports only {cls.KIND.replace('_', '-')} models",
+                f"use {kind.MEASURES}",
             )
-    room = _sentence_context(reader)
-    kept = [cut_from_left(tokens, room) for tokens in read]
-    scores = _token_scores(reader, kept, variant, span)
-    return SentenceScores(
-        -scores.nll - scores.first * np.log(reader.outputs),
-        np.array([len(tokens.ids) for tokens in kept], dtype=np.int64),
-        sum(len(tokens.ids) > room for tokens in read),
-        sum(tokens.unknown for tokens in read),
-    )
+        classes = model.config.architectures or []
+        if classes and not any(head in classes[0] for head in _LM_HEADS):
+            raise ConfigError(
+                f"{model.name}: a {classes[0]} has no language-model head to score text with",
+                "name the pretrained model from which it was finetuned",
+            )
+        return likelihood
 
+    @abstractmethod
+    def score(self, texts: Sequence[TokenizedText], options: ScoringOptions) -> TextScores:
+        """Score every token of each text once.
 
-def _token_scores(
-    reader: LoadedModel, texts: Sequence[TokenizedText], variant: MaskingVariant, span: int | None
-) -> TextScores:
-    if reader.kind == "causal":
-        return score_causal(reader, texts, reader.context, reader.context, reader.begin)
-    if reader.kind == "masked":
-        return score_masked(reader, texts, reader.context, variant)
-    if reader.kind == "encoder_decoder":
-        return score_encoder_decoder(reader, texts, reader.context, span)
-    return score_bidirectional(reader, texts)
+        Raises:
+            ConfigError: See ``window``.
+        """
 
+    @abstractmethod
+    def definition(self, options: ScoringOptions) -> str:
+        """The likelihood of a token of ``score``, in one line."""
 
-def _sentence_context(reader: LoadedModel) -> int:
-    """Tokens of a sentence that a model can read at once."""
-    if reader.kind == "masked":
-        return reader.context - 2
-    # A causal model reads all but the last token, and the begin token if it has one.
-    return reader.context + (reader.kind == "causal" and reader.begin is None)
+    @abstractmethod
+    def sentence_definition(self, options: ScoringOptions) -> str:
+        """The result of ``score_sentences``, in one line."""
 
+    @property
+    def default_window(self) -> int:
+        """Tokens at once if ``seq_len`` is not given: models that read a row once per token."""
+        return min(128, self.model.context)
 
-def cut_from_left(tokens: TokenizedText, room: int) -> TokenizedText:
-    """The last ``room`` tokens."""
-    if len(tokens.ids) <= room:
-        return tokens
-    ids = tokens.ids[-room:]
-    return replace(tokens, ids=ids, starts=tokens.starts[-room:], sentences=np.array([len(ids)]))
+    @property
+    def sentence_length(self) -> int:
+        """Tokens of a sentence that the model can read at once."""
+        return self.model.context
 
+    def window(self, options: ScoringOptions) -> tuple[int, int]:
+        """Tokens of a window, and its stride.
 
-def sentence_definition(reader: LoadedModel, variant: MaskingVariant, span: int | None) -> str:
-    """In one line what ``score_sentences`` gives."""
-    shown = "its word's later tokens masked too" if variant == "word_l2r" else "one masked at once"
-    spans = _WHOLE_SENTENCE if span is None else _SPANS_OF_SENTENCE.format(size=span)
-    return SENTENCE_DEFINITIONS[reader.kind].format(variant=shown, span=spans)
+        Raises:
+            ConfigError: The model cannot read that many at once, or the stride skips tokens.
+        """
+        context = self.model.context
+        size = options.seq_len or self.default_window
+        if size > context:
+            raise ConfigError(
+                f"seq_len is {size:,}, but {self.model.name} reads at most {context:,} tokens at "
+                "once",
+                f"set seq_len to {context} or less",
+            )
+        stride = options.stride or max(1, size // 2)
+        if stride > size:
+            raise ConfigError(
+                f"stride is {stride:,}, but the window has {size:,} tokens: tokens between two "
+                "windows would not be scored",
+                f"set stride to {size} or less; a smaller stride gives more context and takes "
+                "longer",
+            )
+        return size, stride
+
+    def score_sentences(
+        self,
+        texts: Sequence[str],
+        variant: MaskingVariant = "original",
+        span: int | None = None,
+    ) -> SentenceScores:
+        """The log-probability of each of N sentences by itself.
+
+        Args:
+            texts: Each is read as one sentence.
+            variant: Masked models: see ``ScoringOptions``.
+            span: Encoder-decoders: see ``ScoringOptions``.
+
+        Returns:
+            Sums of logarithms. The first token of a model without a begin token counts as a guess
+            among all tokens, the same for every sentence.
+
+        Raises:
+            DataError: A sentence has no token, and would be certain.
+        """
+        tokenized = self.model.tokens([[text] for text in texts])
+        for text, tokens in zip(texts, tokenized, strict=True):
+            if not len(tokens.ids):
+                raise DataError(
+                    f"{text!r}: the tokenizer of {self.model.name} returns no token for this "
+                    "sentence",
+                    "remove the sentence, or fix its characters",
+                )
+        limit = self.sentence_length
+        kept = [cut_from_left(tokens, limit) for tokens in tokenized]
+        context = self.model.context
+        scores = self.score(kept, ScoringOptions(context, context, variant=variant, span=span))
+        return SentenceScores(
+            -scores.nll - scores.first * np.log(self.model.outputs),
+            np.array([len(tokens.ids) for tokens in kept], dtype=np.int64),
+            sum(len(tokens.ids) > limit for tokens in tokenized),
+            sum(tokens.unknown for tokens in tokenized),
+        )
+
+    def logits(self, *, rows: Rows | None = None, **inputs: NDArray[Any]) -> dict[str, Tensor]:
+        """The logits of the family's forward; call it in inference mode."""
+        import torch
+
+        tensors = {n: torch.from_numpy(a).to(self.model.device) for n, a in inputs.items()}
+        with self.model.autocast():
+            logits: dict[str, Tensor] = self.model.network(self.LOSS_TERMS)(rows=rows, **tensors)
+        return logits
 
 
 # --- Causal models (GPT-1, GPT-2, GPT-3): log p(token | the tokens before it), sliding windows ---
 
 
-def score_causal(
-    reader: LoadedModel, texts: Sequence[TokenizedText], size: int, stride: int, begin: int | None
-) -> TextScores:
-    """Every token of each text scored once, by itself from the tokens of its own text.
+class CausalLikelihood(Likelihood):
+    """log p(token | the tokens before it in its text)."""
 
-    Args:
-        reader: A causal model.
-        texts: N of them.
-        size: Inputs of a window, at most the model's context.
-        stride: How far a window begins after the one before, see ``sliding_windows``.
-        begin: The token before each text; None: the first token of a text has no prediction.
+    KIND = "causal"
+    LOSS_TERMS = ("lm",)
+    MEASURES = "`perplexity` or `bits_per_byte`"
 
-    Returns:
-        The sums of each text.
-    """
-    import torch
+    @property
+    def default_window(self) -> int:
+        """The context: a window is read once for all of its tokens."""
+        return self.model.context
 
-    scores = TextScores.empty(len(texts))
-    before = np.array([] if begin is None else [begin], dtype=np.int64)
-    rows: list[Ints] = []
-    spans: list[tuple[int, int, int]] = []  # the text, and what of a row is scored
-    for number, text in enumerate(texts):
-        ids = np.concatenate([before, text.ids])
-        scores.first[number] = len(text.ids) and begin is None
-        for window in sliding_windows(len(ids) - 1, size, stride):
-            rows.append(ids[window.begin : window.end + 1])
-            spans.append((number, window.first - window.begin, window.end - window.begin))
-    of, first, end = np.array(spans, dtype=np.int64).reshape(-1, 3).T
-    with torch.inference_mode():
-        for which in batches(end, cells=min(reader.cells, reader.predictions)):
-            table, _ = padded([rows[number] for number in which], 0)
-            # Padding comes after a row's tokens, which look back only: it changes nothing.
-            logits = reader.logits(input_ids=np.ascontiguousarray(table[:, :-1]))["lm"]
-            column = np.arange(table.shape[1] - 1)
-            asked = (column >= first[which, None]) & (column < end[which, None])
-            place = torch.from_numpy(asked).to(logits.device)
-            row, _ = np.nonzero(asked)
-            scores.add(of[which][row], token_nll(logits[place], table[:, 1:][asked]))
-    return scores
+    @property
+    def sentence_length(self) -> int:
+        """The last token is only predicted; the begin token takes a position if there is one."""
+        return self.model.context + (not self.model.start)
+
+    def score(self, texts: Sequence[TokenizedText], options: ScoringOptions) -> TextScores:
+        """Score in sliding windows; without a begin token the first token has no prediction."""
+        import torch
+
+        size, stride = self.window(options)
+        before = np.array(self.model.start if options.begin else (), dtype=np.int64)
+        scores = TextScores.empty(len(texts))
+        rows: list[Ints] = []
+        spans: list[tuple[int, int, int]] = []  # the text, and which part of a row is scored
+        for number, text in enumerate(texts):
+            ids = np.concatenate([before, text.ids])
+            scores.first[number] = len(text.ids) > 0 and not len(before)
+            for window in sliding_windows(len(ids) - 1, size, stride):
+                rows.append(ids[window.begin : window.end + 1])
+                spans.append((number, window.first - window.begin, window.end - window.begin))
+        text_of, first, end = np.array(spans, dtype=np.int64).reshape(-1, 3).T
+        limit = min(self.model.batch_tokens, self.model.batch_predictions)
+        with torch.inference_mode():
+            for chosen in batches(end, cells=limit):
+                table, _ = padded([rows[number] for number in chosen], 0)
+                # Padding follows the tokens of a row, which attend only to what is before them.
+                logits = self.logits(input_ids=np.ascontiguousarray(table[:, :-1]))["lm"]
+                column = np.arange(table.shape[1] - 1)
+                scored = (column >= first[chosen, None]) & (column < end[chosen, None])
+                row, _ = np.nonzero(scored)
+                predictions = logits[torch.from_numpy(scored).to(logits.device)]
+                scores.add(text_of[chosen][row], token_nll(predictions, table[:, 1:][scored]))
+        return scores
+
+    def definition(self, options: ScoringOptions) -> str:
+        """See ``Likelihood.definition``."""
+        size, stride = self.window(options)
+        begin = "a begin token" if options.begin and self.model.start else "no begin token"
+        return (
+            f"p(token | tokens before it in its document), windows of {size} inputs, stride "
+            f"{stride}, {begin}"
+        )
+
+    def sentence_definition(self, options: ScoringOptions) -> str:
+        """See ``Likelihood.sentence_definition``."""
+        return "sum of log p(token | tokens before it), given the begin token where there is one"
 
 
 # --- Masked models: pseudo-log-likelihood (Salazar et al., 2020, arXiv:1910.14659) ---
 #
-# The sum over the tokens of log p(token | the others), one masked copy of the text per token. In
-# a word of several tokens the others give a token away; ``word_l2r`` also masks the later tokens
-# of its word (Kauf and Ivanova, 2023, arXiv:2305.10588).
-
-
-def score_masked(
-    reader: LoadedModel, texts: Sequence[TokenizedText], size: int, variant: MaskingVariant
-) -> TextScores:
-    """Every token of each text masked and scored once; special tokens are not scored.
-
-    Args:
-        reader: A masked model.
-        texts: N of them.
-        size: Tokens of a row, the two special ones included; longer texts are cut into pieces,
-            each scored by itself.
-        variant: original: one token is masked; word_l2r: and the later ones of its word.
-
-    Returns:
-        The sums of each text.
-    """
-    rows: list[Ints] = []
-    places: list[Ints] = []  # [4, n]: row, place, end of what is masked, text
-    for number, text in enumerate(texts):
-        for start, end in equal_pieces(len(text.ids), size - 2):
-            place = np.arange(1, end - start + 1)
-            until = masked_until(text.starts[start:end], variant) + 1
-            fixed = np.full_like(place, len(rows)), np.full_like(place, number)
-            places.append(np.stack([fixed[0], place, until, fixed[1]]))
-            rows.append(with_special_tokens(reader, text.ids[start:end]))
-    row, place, until, of = np.concatenate([np.zeros((4, 0), np.int64), *places], axis=1)
-    scores = TextScores.empty(len(texts))
-    for which, nll, _ in masked_token_nll(reader, MaskedCopies(rows, row, place, until)):
-        scores.add(of[which], nll)
-    return scores
+# The sum over the tokens of log p(token | the others), one masked copy of the text per token. The
+# other tokens of a word give a token away; ``word_l2r`` also masks the later tokens of its word
+# (Kauf and Ivanova, 2023, arXiv:2305.10588).
 
 
 @dataclass(frozen=True)
 class MaskedCopies:
-    """Masked copies of rows, each asking for one token.
+    """Masked copies of rows, each of which predicts one token.
 
     Attributes:
         rows: Ids, special tokens included.
-        row: [n] whose copy it is.
-        place: [n] the token that is asked for.
-        until: [n] where what is masked from there on ends.
+        row: [n] the row that each copy is of.
+        place: [n] the token to predict.
+        until: [n] end of the masked tokens, which begin at ``place``.
     """
 
     rows: Sequence[Ints]
@@ -368,51 +355,94 @@ class MaskedCopies:
     until: Ints
 
 
-def with_special_tokens(reader: LoadedModel, ids: Ints) -> Ints:
-    """A row: the ids between the two special tokens."""
-    return np.concatenate([[reader.special("cls")], ids, [reader.special("sep")]])
+class MaskedLikelihood(Likelihood):
+    """log p(token | the others); special tokens are not scored."""
 
+    KIND = "masked"
+    LOSS_TERMS = ("mlm",)
+    MEASURES = "`pseudo_perplexity` or `bits_per_byte`"
+    READS_SENTENCES = True
 
-def masked_token_nll(
-    reader: LoadedModel, copies: MaskedCopies
-) -> Iterator[tuple[Ints, Floats, NDArray[np.bool_]]]:
-    """What a model says to every copy, in batches by length.
+    @property
+    def sentence_length(self) -> int:
+        """Without the two special tokens."""
+        return self.model.context - 2
 
-    Yields:
-        Numbers of copies [K], the negative log-likelihood of their tokens in nats [K], and whether
-        each is the most probable one [K].
-    """
-    import torch
+    def score(self, texts: Sequence[TokenizedText], options: ScoringOptions) -> TextScores:
+        """Mask and score every token; longer texts are cut into pieces, each scored by itself."""
+        size, _ = self.window(options)
+        rows: list[Ints] = []
+        places: list[Ints] = []  # [4, n]: row, place, end of the masked tokens, text
+        for number, text in enumerate(texts):
+            for start, end in equal_pieces(len(text.ids), size - 2):
+                place = np.arange(1, end - start + 1)
+                until = masked_until(text.starts[start:end], options.variant) + 1
+                fixed = np.full_like(place, len(rows)), np.full_like(place, number)
+                places.append(np.stack([fixed[0], place, until, fixed[1]]))
+                rows.append(self.with_special_tokens(text.ids[start:end]))
+        row, place, until, text_of = np.concatenate([np.zeros((4, 0), np.int64), *places], axis=1)
+        scores = TextScores.empty(len(texts))
+        for chosen, nll, _ in self.masked_token_nll(MaskedCopies(rows, row, place, until)):
+            scores.add(text_of[chosen], nll)
+        return scores
 
-    mask, fill = reader.special("mask"), reader.vocab.pad or 0
-    lengths = lengths_of(copies.rows)[copies.row]
-    with torch.inference_mode():
-        for which in batches(lengths, cells=reader.cells, most=reader.predictions):
-            place, until = copies.place[which], copies.until[which]
-            ids, there = padded([copies.rows[number] for number in copies.row[which]], fill)
-            column = np.arange(ids.shape[1])
-            at = np.arange(len(which)), place
-            targets = ids[at]
-            ids[(column >= place[:, None]) & (column < until[:, None])] = mask
-            logits = reader.logits(
-                input_ids=ids,
-                attention_mask=there.astype(np.int64),
-                token_type_ids=np.zeros_like(ids),
-                positions=at[0] * ids.shape[1] + at[1],
-            )["mlm"]
-            first = logits.argmax(-1).cpu().numpy() == targets
-            yield which, token_nll(logits, targets), first
+    def definition(self, options: ScoringOptions) -> str:
+        """See ``Likelihood.definition``."""
+        size, _ = self.window(options)
+        words = ", later tokens of its word masked too" if options.variant == "word_l2r" else ""
+        return f"p(token | the others), one masked copy a token{words}, rows of {size} tokens"
+
+    def sentence_definition(self, options: ScoringOptions) -> str:
+        """See ``Likelihood.sentence_definition``."""
+        words = options.variant == "word_l2r"
+        masked = "its word's later tokens masked too" if words else "one masked at once"
+        return f"pseudo-log-likelihood: sum of log p(token | the others), {masked}"
+
+    def with_special_tokens(self, ids: Ints) -> Ints:
+        """A row: the ids between the two special tokens."""
+        return np.concatenate([[self.model.special("cls")], ids, [self.model.special("sep")]])
+
+    def masked_token_nll(
+        self, copies: MaskedCopies
+    ) -> Iterator[tuple[Ints, Floats, NDArray[np.bool_]]]:
+        """Score every copy, in batches by length.
+
+        Yields:
+            Numbers of copies [K], the negative log-likelihood of their tokens in nats [K], and
+            whether each token is the most probable one [K].
+        """
+        import torch
+
+        mask, fill = self.model.special("mask"), self.model.vocab.pad or 0
+        lengths = lengths_of(copies.rows)[copies.row]
+        tokens, predictions = self.model.batch_tokens, self.model.batch_predictions
+        with torch.inference_mode():
+            for chosen in batches(lengths, cells=tokens, most=predictions):
+                place, until = copies.place[chosen], copies.until[chosen]
+                ids, present = padded([copies.rows[number] for number in copies.row[chosen]], fill)
+                column = np.arange(ids.shape[1])
+                at = np.arange(len(chosen)), place
+                targets = ids[at]
+                ids[(column >= place[:, None]) & (column < until[:, None])] = mask
+                logits = self.logits(
+                    input_ids=ids,
+                    attention_mask=present.astype(np.int64),
+                    token_type_ids=np.zeros_like(ids),
+                    positions=at[0] * ids.shape[1] + at[1],
+                )["mlm"]
+                first = logits.argmax(-1).cpu().numpy() == targets
+                yield chosen, token_nll(logits, targets), first
 
 
 def masked_until(starts: NDArray[np.bool_], variant: MaskingVariant) -> Ints:
-    """Where the masked stretch that begins at each token ends.
+    """Where the masked tokens end, if they begin at each token.
 
     Args:
         starts: [n] whether a word starts at each token.
         variant: One token, or the rest of its word.
 
     Returns:
-        [n], each above its own place.
+        [n], each greater than its own place.
     """
     after = np.arange(1, len(starts) + 1)
     if variant == "original":
@@ -423,112 +453,167 @@ def masked_until(starts: NDArray[np.bool_], variant: MaskingVariant) -> Ints:
 
 # --- Encoder-decoders (T5): likelihood of hidden spans, as in pretraining ---
 #
-# A span of a text is replaced by the first sentinel; the encoder reads the rest and the end token,
-# the decoder is given the sentinel and then the span, token by token. Spans follow one another,
-# so that every token is in one; the likelihoods of the sentinel and the end token are left out.
-# Within a span this is the chain rule, over the spans it is a pseudo-likelihood. A span that is
-# the whole text makes it log p(text | a hidden text): the encoder reads the sentinel alone.
+# The first sentinel replaces a span of a text. The encoder reads the rest and the end token; the
+# decoder is given the sentinel and then the span, token by token. Spans follow one another, so that
+# every token is in one; the likelihoods of the sentinel and the end token are left out. Within a
+# span this is the chain rule, over the spans it is a pseudo-likelihood. If the span is the whole
+# text, the result is log p(text | a hidden text): the encoder reads only the sentinel.
 
 
-def score_encoder_decoder(
-    reader: LoadedModel, texts: Sequence[TokenizedText], size: int, span: int | None
-) -> TextScores:
-    """Every token of each text hidden and scored once.
+class EncoderDecoderLikelihood(Likelihood):
+    """log p(token | the rest of the text, the tokens before it in its hidden span)."""
 
-    Args:
-        reader: An encoder-decoder.
-        texts: N of them.
-        size: Tokens of a piece, the end token included; longer texts are cut into pieces, each
-            scored by itself.
-        span: Tokens that are hidden together; None: the whole piece.
+    KIND = "encoder_decoder"
+    LOSS_TERMS = ("lm",)
+    MEASURES = "`bits_per_byte` or `span_corruption`"
 
-    Returns:
-        The sums of each text.
-    """
-    import torch
+    def score(self, texts: Sequence[TokenizedText], options: ScoringOptions) -> TextScores:
+        """Hide and score every token; longer texts are cut into pieces, each scored by itself."""
+        import torch
 
-    eos, pad, sentinel = (reader.special(name) for name in ("eos", "pad", "sentinels"))
-    sources: list[Ints] = []
-    hidden: list[Ints] = []
-    texts_of: list[int] = []
-    for number, text in enumerate(texts):
-        for start, end in equal_pieces(len(text.ids), size - 1):
-            piece = text.ids[start:end]
-            for first in range(0, len(piece), span or len(piece)):
-                last = first + (span or len(piece))
-                sources.append(np.concatenate([piece[:first], [sentinel], piece[last:], [eos]]))
-                hidden.append(piece[first:last])
-                texts_of.append(number)
-    scores, of = TextScores.empty(len(texts)), np.array(texts_of, dtype=np.int64)
-    lengths = lengths_of(sources) + lengths_of(hidden)
-    with torch.inference_mode():
-        for which in batches(lengths, cells=min(reader.cells, reader.predictions)):
-            source, there = padded([sources[number] for number in which], pad)
-            targets, hides = padded([hidden[number] for number in which], -1)
-            rows, places = np.nonzero(hides)
-            # The decoder's first input is the padding token, its first output the sentinel.
-            before = np.full((len(which), targets.shape[1] + 1), pad, dtype=np.int64)
-            before[:, 1] = sentinel
-            before[:, 2:] = np.maximum(targets[:, :-1], 0)
-            logits = reader.logits(
-                input_ids=source,
-                attention_mask=there.astype(np.int64),
-                decoder_input_ids=before,
-                positions=rows * before.shape[1] + places + 1,
+        size, _ = self.window(options)  # the end token included
+        eos, pad, sentinel = (self.model.special(name) for name in ("eos", "pad", "sentinels"))
+        sources: list[Ints] = []
+        hidden: list[Ints] = []
+        texts_of: list[int] = []
+        for number, text in enumerate(texts):
+            for start, end in equal_pieces(len(text.ids), size - 1):
+                piece = text.ids[start:end]
+                span = options.span or len(piece)
+                for first in range(0, len(piece), span):
+                    last = first + span
+                    sources.append(np.concatenate([piece[:first], [sentinel], piece[last:], [eos]]))
+                    hidden.append(piece[first:last])
+                    texts_of.append(number)
+        scores, text_of = TextScores.empty(len(texts)), np.array(texts_of, dtype=np.int64)
+        lengths = lengths_of(sources) + lengths_of(hidden)
+        limit = min(self.model.batch_tokens, self.model.batch_predictions)
+        with torch.inference_mode():
+            for chosen in batches(lengths, cells=limit):
+                source, present = padded([sources[number] for number in chosen], pad)
+                targets, scored = padded([hidden[number] for number in chosen], -1)
+                rows, places = np.nonzero(scored)
+                # The decoder's first input is the padding token, its first output the sentinel.
+                decoder_ids = np.full((len(chosen), targets.shape[1] + 1), pad, dtype=np.int64)
+                decoder_ids[:, 1] = sentinel
+                decoder_ids[:, 2:] = np.maximum(targets[:, :-1], 0)
+                logits = self.logits(
+                    input_ids=source,
+                    attention_mask=present.astype(np.int64),
+                    decoder_input_ids=decoder_ids,
+                    positions=rows * decoder_ids.shape[1] + places + 1,
+                )
+                scores.add(text_of[chosen][rows], token_nll(logits["lm"], targets[rows, places]))
+        return scores
+
+    def definition(self, options: ScoringOptions) -> str:
+        """See ``Likelihood.definition``."""
+        size, _ = self.window(options)
+        return (
+            f"p(token | the rest, tokens before it in its span), spans of {options.span} tokens "
+            f"hidden one after the other, rows of {size} tokens, without sentinels and end tokens"
+        )
+
+    def sentence_definition(self, options: ScoringOptions) -> str:
+        """See ``Likelihood.sentence_definition``."""
+        if options.span is None:
+            return (
+                "sum of log p(token | tokens before it) in the decoder; the encoder reads one "
+                "sentinel for the whole sentence"
             )
-            scores.add(of[which][rows], token_nll(logits["lm"], targets[rows, places]))
-    return scores
+        return (
+            f"sum of log p(token | the rest, tokens before it in its span), spans of {options.span}"
+            " hidden one after the other"
+        )
 
 
 # --- ELMo: the mean of the log-likelihoods of both directions ---
 #
 # A text is a stream of its sentences, each from <S> to its last word; the backward stream has the
 # last sentence first and each from </S> to its first word, as in pretraining. The recurrent state
-# starts at zero and is kept through a text. The marks' own likelihoods are left out. A word that is
-# not in the vocabulary is predicted as <UNK>.
+# starts at zero and is kept through a text. The likelihoods of the marks are left out. A word
+# outside the vocabulary is predicted as <UNK>.
 
 
-_ELMO_WINDOW = 64  # words whose logits are there at once; the state goes on
+_ELMO_WINDOW = 64  # words whose logits are computed at once; the state is kept between windows
 
 _NO_TARGET = -1
 
 
-def score_bidirectional(reader: LoadedModel, texts: Sequence[TokenizedText]) -> TextScores:
-    """Every word of each text scored once in each direction.
+class BidirectionalLikelihood(Likelihood):
+    """Mean over both directions of log p(word | the words before it in its text)."""
 
-    Returns:
-        The sums of each text: of both directions, halved.
-    """
-    import torch
+    KIND = "bidirectional"
+    LOSS_TERMS = ("forward", "backward")
+    MEASURES = "`bits_per_byte` or `bilm`"
+    READS_SENTENCES = True
 
-    from plmctl.models.batch import Rows
+    def score(self, texts: Sequence[TokenizedText], options: ScoringOptions) -> TextScores:
+        """Score every word once in each direction; sums of both directions, halved."""
+        import torch
 
-    unknown, bos, eos = (reader.special(name) for name in ("unk", "bos", "eos"))
-    streams = [_elmo_streams(text, bos, eos) for text in texts]
-    table, scores = _word_characters(reader, bos, eos), TextScores.empty(len(texts))
-    lengths = np.array([stream.shape[-1] for stream in streams], dtype=np.int64)
-    with torch.inference_mode():
-        cells = min(reader.cells, reader.predictions // 2)
-        for which in batches(lengths, cells=cells, window=_ELMO_WINDOW):
-            chosen = [streams[number] for number in which]
-            inputs, targets = (
-                np.stack([padded([stream[side, d] for stream in chosen], fill)[0] for d in (0, 1)])
-                for side, fill in ((0, bos), (1, _NO_TARGET))
-            )
-            targets[targets >= reader.outputs] = unknown
-            with reader.network.apart():  # so that the state begins anew
-                for number, start in enumerate(range(0, inputs.shape[-1], _ELMO_WINDOW)):
-                    part = np.s_[:, :, start : start + _ELMO_WINDOW]
-                    rows = Rows(0, len(which), len(which), number)
-                    _add_both_directions(
-                        scores,
-                        which,
-                        targets[part],
-                        _elmo_logits(reader, table, inputs[part], rows),
+        from plmctl.models.batch import Rows
+
+        self.window(options)
+        unknown, bos, eos = (self.model.special(name) for name in ("unk", "bos", "eos"))
+        streams = [_elmo_streams(text, bos, eos) for text in texts]
+        characters, scores = self.word_characters(bos, eos), TextScores.empty(len(texts))
+        lengths = np.array([stream.shape[-1] for stream in streams], dtype=np.int64)
+        limit = min(self.model.batch_tokens, self.model.batch_predictions // 2)
+        network = self.model.network(self.LOSS_TERMS)
+        with torch.inference_mode():
+            for chosen in batches(lengths, cells=limit, window=_ELMO_WINDOW):
+                batch = [streams[number] for number in chosen]
+                inputs, targets = (
+                    np.stack(
+                        [padded([stream[side, d] for stream in batch], fill)[0] for d in (0, 1)]
                     )
-    scores.nll[:] /= 2
-    scores.scored[:] //= 2
-    return scores
+                    for side, fill in ((0, bos), (1, _NO_TARGET))
+                )
+                targets[targets >= self.model.outputs] = unknown
+                with network.apart():  # the recurrent state starts at zero
+                    for number, start in enumerate(range(0, inputs.shape[-1], _ELMO_WINDOW)):
+                        part = np.s_[:, :, start : start + _ELMO_WINDOW]
+                        distinct, words = np.unique(inputs[part], return_inverse=True)
+                        logits = self.logits(
+                            rows=Rows(0, len(chosen), len(chosen), number),
+                            characters=characters[distinct],
+                            words=words.reshape(inputs[part].shape),
+                        )
+                        for name, target in zip(self.LOSS_TERMS, targets[part], strict=True):
+                            scored = target >= 0
+                            place = torch.from_numpy(scored).to(logits[name].device)
+                            nll = token_nll(logits[name][place], target[scored])
+                            scores.add(chosen[np.nonzero(scored)[0]], nll)
+        scores.nll[:] /= 2
+        scores.scored[:] //= 2
+        return scores
+
+    def definition(self, options: ScoringOptions) -> str:
+        """See ``Likelihood.definition``."""
+        self.window(options)
+        return "p(word | words before it in its document), mean of both directions, without marks"
+
+    def sentence_definition(self, options: ScoringOptions) -> str:
+        """See ``Likelihood.sentence_definition``."""
+        return "mean over both directions of the sum of log p(word | words before it)"
+
+    def word_characters(self, bos: int, eos: int) -> NDArray[np.int16]:
+        """The characters of every word and mark.
+
+        Raises:
+            ConfigError: The tokenizer is not one of whole words.
+        """
+        from plmctl.models.elmo import BEGIN_SENTENCE, END_SENTENCE, boundary, encode_words
+
+        if self.model.vocab.words is None:
+            raise ConfigError(
+                f"{self.model.name}: ELMo requires a tokenizer of whole words",
+                "measure a model that was saved with the tokenizer it was pretrained with",
+            )
+        table = encode_words(self.model.vocab.words)
+        table[bos], table[eos] = boundary(BEGIN_SENTENCE), boundary(END_SENTENCE)
+        return table
 
 
 def _elmo_streams(text: TokenizedText, bos: int, eos: int) -> Ints:
@@ -545,48 +630,15 @@ def _elmo_streams(text: TokenizedText, bos: int, eos: int) -> Ints:
     return np.stack([inputs, targets])
 
 
-def _word_characters(reader: LoadedModel, bos: int, eos: int) -> NDArray[np.int16]:
-    """The characters of every word and mark."""
-    from plmctl.models.elmo import BEGIN_SENTENCE, END_SENTENCE, boundary, encode_words
-
-    if reader.vocab.words is None:
-        raise ConfigError(
-            f"{reader.name}: its tokenizer is none of whole words, which ELMo needs",
-            "measure a model that was saved with the tokenizer it was pretrained with",
-        )
-    table = encode_words(reader.vocab.words)
-    table[bos], table[eos] = boundary(BEGIN_SENTENCE), boundary(END_SENTENCE)
-    return table
-
-
-def _elmo_logits(
-    reader: LoadedModel, table: NDArray[np.int16], inputs: Ints, rows: Rows
-) -> dict[str, Tensor]:
-    """Logits of a window of both directions, going on from the window before."""
-    distinct, words = np.unique(inputs, return_inverse=True)
-    return reader.logits(rows=rows, characters=table[distinct], words=words.reshape(inputs.shape))
-
-
-def _add_both_directions(
-    scores: TextScores, which: Ints, targets: Ints, logits: dict[str, Tensor]
-) -> None:
-    import torch
-
-    for direction, part in enumerate(("forward", "backward")):
-        asked = targets[direction] >= 0
-        chosen = logits[part][torch.from_numpy(asked).to(logits[part].device)]
-        scores.add(which[np.nonzero(asked)[0]], token_nll(chosen, targets[direction][asked]))
-
-
-# --- Where long texts are cut: windows that overlap, and pieces of about one length ---
+# --- How long texts are cut: windows that overlap, and pieces of about one length ---
 
 
 class Window(NamedTuple):
-    """A stretch of predictions that are made together.
+    """Predictions that are made together.
 
     Attributes:
         begin: The first input.
-        first: The first prediction that is scored; those before it were scored already.
+        first: The first prediction that is scored; the window before has scored those before it.
         end: After the last input and the last prediction.
     """
 
@@ -598,13 +650,13 @@ class Window(NamedTuple):
 def sliding_windows(count: int, size: int, stride: int) -> Iterator[Window]:
     """Sliding windows over ``count`` predictions, each of which is scored exactly once.
 
-    Prediction i is that of token i + 1 from the tokens up to i. So a window has ``size`` inputs
-    and a scored token always has one token of context at least, also where the stride is the size.
+    Prediction i is that of token i + 1 from the tokens up to i. So a window has ``size`` inputs,
+    and a scored token always has at least one token of context, even if the stride is the size.
 
     Args:
-        count: Tokens less one, or as many as there are with a begin token before them.
+        count: Tokens less one; with a begin token, the tokens of the text.
         size: Inputs of a window.
-        stride: How far a window begins after the one before; 1 gives every token all the context
+        stride: Distance between the beginnings of two windows; 1 gives every token all the context
             that fits, ``size`` makes the windows disjoint.
     """
     scored = 0
@@ -617,10 +669,18 @@ def sliding_windows(count: int, size: int, stride: int) -> Iterator[Window]:
 
 
 def equal_pieces(count: int, size: int) -> list[tuple[int, int]]:
-    """[start, end) of consecutive pieces of at most ``size`` tokens, as equal as can be.
+    """[start, end) of consecutive pieces of at most ``size`` tokens, as equal as possible.
 
-    Equal ones, so that no piece at the end of a text is left with hardly any context.
+    Equal pieces, so that the last piece of a text has context too.
     """
     number = -(-count // size)
     cuts = [count * part // number for part in range(number + 1)] if number else [0]
     return list(zip(cuts, cuts[1:], strict=False))
+
+
+def cut_from_left(tokens: TokenizedText, limit: int) -> TokenizedText:
+    """The last ``limit`` tokens."""
+    if len(tokens.ids) <= limit:
+        return tokens
+    ids = tokens.ids[-limit:]
+    return replace(tokens, ids=ids, starts=tokens.starts[-limit:], sentences=np.array([len(ids)]))

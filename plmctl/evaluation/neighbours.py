@@ -1,7 +1,7 @@
 """The words of a text whose vectors in their sentences are nearest to that of a given word.
 
-What the ELMo paper shows of its vectors (Peters et al., 2018, table 4): a word has a vector for
-each of its uses, and uses of one sense are near each other.
+As in the ELMo paper (Peters et al., 2018, table 4): a word has a vector for each of its uses, and
+uses of one sense are near each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from plmctl.arrays import batches
 from plmctl.errors import ConfigError, DataError
-from plmctl.evaluation.model import family_of
+from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import get_family
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ _WORD = re.compile(rf"[{_CHARACTER}]|[^\W_{_CHARACTER}]+(?:['’][^\W_{_CHARACTE
 
 @dataclass(frozen=True)
 class WordUse:
-    """A word where it stands.
+    """A word in its sentence.
 
     Attributes:
-        sentence: The whole of it.
-        span: Its characters in the sentence.
-        similarity: Cosine of its vector with that of the word that was asked about.
+        sentence: The whole sentence.
+        span: The characters of the word in the sentence.
+        similarity: Cosine of its vector with that of the given word.
     """
 
     sentence: str
@@ -51,7 +51,7 @@ class WordUse:
 
     @property
     def word(self) -> str:
-        """As it is written there."""
+        """The word as the sentence writes it."""
         return self.sentence[self.span[0] : self.span[1]]
 
 
@@ -65,45 +65,45 @@ def find_use(word: str, sentences: Sequence[str]) -> WordUse:
         for span in spans_of(sentence, word):
             if sentence[slice(*span)].casefold() == word.casefold():
                 return WordUse(sentence, span)
-    raise DataError(f"{word!r} is in none of {len(sentences)} sentences", "is it spelt as there?")
+    raise DataError(f"{word!r} is in none of {len(sentences)} sentences", "check its spelling")
 
 
 def spans_of(sentence: str, word: str) -> list[Span]:
-    """The words of a sentence; uses of ``word`` itself also where it is several words by the rule.
+    """The words of a sentence; also the uses of ``word`` if the rule cuts it into several words.
 
-    A Chinese word, and one with a hyphen, is such.
+    The rule cuts Chinese words and words with a hyphen.
     """
-    found = [match.span() for match in _WORD.finditer(sentence)]
+    spans = [match.span() for match in _WORD.finditer(sentence)]
     if word and not _WORD.fullmatch(word):
         uses = re.finditer(re.escape(word), sentence, re.IGNORECASE)
-        found += [match.span() for match in uses]
-    return found
+        spans += [match.span() for match in uses]
+    return spans
 
 
 def nearest(
     read: VectorReader, use: WordUse, sentences: Sequence[str], count: int, batch_size: int
 ) -> tuple[list[WordUse], int]:
-    """The uses of words that are nearest to one of them, the nearest first.
+    """The uses of words whose vectors are nearest to that of a given use, the nearest first.
 
     Args:
         read: See ``vector_reader``.
-        use: What is asked about; it is left out of the answer.
-        sentences: Where to look.
-        count: How many.
-        batch_size: Sentences at once; those of like length are together.
+        use: The given use; it is not among the result.
+        sentences: The sentences to search.
+        count: Uses to return.
+        batch_size: Sentences at once; sentences of similar length are together.
 
     Returns:
-        The uses, and how many words stand behind the model's last position, unseen.
+        The uses, and the number of words after the model's last position, which it does not read.
 
     Raises:
-        DataError: The word stands behind the positions that the model has.
+        DataError: The given use is after the model's last position.
     """
     (vectors,) = read([use.sentence])
-    (asked,) = _word_vectors(vectors, [use.span])
-    if asked is None:
+    (target,) = _word_vectors(vectors, [use.span])
+    if target is None:
         raise DataError(
-            f"{use.word!r} stands behind the last position of the model",
-            "give a shorter sentence",
+            f"{use.word!r} is after the last position of the model",
+            "use a shorter sentence",
         )
     best: list[tuple[float, int, int, WordUse]] = []
     unseen = 0
@@ -111,8 +111,8 @@ def nearest(
         if vector is None:
             unseen += 1
             continue
-        similarity = float(vector @ asked)
-        # Of equal ones the first in the text comes first.
+        similarity = float(vector @ target)
+        # Of equal similarities the first in the text comes first.
         entry = (similarity, -number, -span[0], WordUse(sentences[number], span, similarity))
         if len(best) < count:
             heapq.heappush(best, entry)
@@ -124,7 +124,7 @@ def nearest(
 def _word_uses(
     read: VectorReader, use: WordUse, sentences: Sequence[str], batch_size: int
 ) -> Iterator[tuple[int, Span, NDArray[np.float32] | None]]:
-    """The number of its sentence, its place and its vector, of each use of the word."""
+    """The number of the sentence, the span and the vector of each use of a word."""
     lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
     for which in batches(lengths, most=batch_size):
         batch = [sentences[number] for number in which]
@@ -136,53 +136,52 @@ def _word_uses(
 
 
 def _word_vectors(vectors: Vectors, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
-    """The mean vector of each word's tokens, of length 1; None where the model saw none of them."""
-    places, states = vectors
-    found: list[NDArray[np.float32] | None] = []
+    """The mean vector of each word's tokens, of length 1; None if the model read none of them."""
+    token_spans, states = vectors
+    result: list[NDArray[np.float32] | None] = []
     for start, end in spans:
-        inside = (places[:, 0] < end) & (places[:, 1] > start)
+        inside = (token_spans[:, 0] < end) & (token_spans[:, 1] > start)
         mean = states[inside].mean(0) if inside.any() else None
-        found.append(None if mean is None else mean / max(float(np.linalg.norm(mean)), 1e-12))
-    return found
+        result.append(None if mean is None else mean / max(float(np.linalg.norm(mean)), 1e-12))
+    return result
 
 
-def vector_reader(model: str, layer: int, device: Any) -> VectorReader:
-    """What gives the vectors of sentences' tokens.
+def vector_reader(model: LoadedModel, layer: int) -> VectorReader:
+    """A function from sentences to the vectors of their tokens.
 
     Args:
-        model: A folder or Hub id of ELMo or an encoder.
-        layer: Which of its layers; 0 is the one below the first, -1 the last.
-        device: Where to compute.
+        model: ELMo or an encoder.
+        layer: Layer of the network; 0 is the one below the first, -1 the last.
 
     Raises:
-        ConfigError: It is another kind of model, or has no such layer.
+        ConfigError: The model is of another kind, or has no such layer.
     """
     import torch
     from transformers import AutoModel
 
     from plmctl.models.load import load_network
-    from plmctl.tokenization.load import load_tokenizer
 
-    family = family_of(model)
-    heads = get_family(family).HEADS
-    if family != "elmo" and "mlm" not in heads:
+    family = model.family
+    if family != "elmo" and "mlm" not in get_family(family).HEADS:
         raise ConfigError(
-            f"{model}: a {family} model sees only what stands before a word, or is made to write",
-            "ask ELMo or an encoder (BERT, RoBERTa, ALBERT ...); `plmctl generate` lets it write",
+            f"{model.name}: {family} models are not supported: they do not read the words after a "
+            "word, or they generate text",
+            "use ELMo or an encoder (BERT, RoBERTa, ALBERT ...); for text, `plmctl generate`",
         )
-    network = load_network(AutoModel, model, pooler_used=False).network
+    # The network alone: language-model heads are not needed, and finetuned models have none.
+    network = load_network(AutoModel, model.name, pooler_used=False).network
     layers = network.config.num_hidden_layers
     if not -layers - 1 <= layer <= layers:
         raise ConfigError(
-            f"{model}: no layer {layer}", f"0 to {layers}, or -1, the last, to -{layers + 1}"
+            f"{model.name} has no layer {layer}",
+            f"use 0 to {layers}, or -1 (the last) to -{layers + 1}",
         )
-    network.to(device).train(False)
-    tokenizer = load_tokenizer(model)
+    network.to(model.device).train(False)
     read = _elmo_vectors if family == "elmo" else _encoder_vectors
 
     def vectors(sentences: Sequence[str]) -> list[Vectors]:
         with torch.inference_mode():
-            return read(network, tokenizer, sentences, layer)
+            return read(network, model.tokenizer, sentences, layer)
 
     return vectors
 
@@ -208,7 +207,7 @@ def _elmo_vectors(
 def _encoder_vectors(
     network: Any, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], layer: int
 ) -> list[Vectors]:
-    """Special tokens and padding have empty spans, so that no word is of them."""
+    """Special tokens and padding have empty spans, so that they belong to no word."""
     from plmctl.models.load import longest_input
 
     batch = tokenizer(

@@ -1,7 +1,7 @@
-"""Prompts: from rows of data to the text that a model is given, without any finetuning.
+"""Prompts: from rows of data to the text that a model reads, without finetuning.
 
-A template has ``{column}`` where a row's value goes. A question is a prompt with options, one of
-which is right. A few-shot prompt has as many examples before the item as fit.
+A template has ``{column}`` in place of a value of the row. A question is a prompt with options, one
+of which is right. A few-shot prompt has as many examples before the item as fit.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from plmctl.examples.keys import below, fold, stream
 
 if TYPE_CHECKING:
     from plmctl.evaluation.completions import CompletionScore
-    from plmctl.evaluation.model import LoadedGenerator
+    from plmctl.evaluation.model import LoadedModel
 
 
-# --- Templates: nothing in them is run ---
+# --- Templates: they only insert values, and run no code ---
 
 
 _TEMPLATE_FIELD = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
@@ -40,13 +40,13 @@ def checked_template(template: str) -> str:
     """A template as it is.
 
     Raises:
-        ValueError: A brace that belongs to no field.
+        ValueError: A brace belongs to no field.
     """
-    for found in _TEMPLATE_FIELD.finditer(template):
-        if found[0] in ("{", "}"):
+    for match in _TEMPLATE_FIELD.finditer(template):
+        if match[0] in ("{", "}"):
             raise ValueError(
-                f"a lone {found[0]!r} at character {found.start() + 1}; a field is {{column}}, and "
-                f"a brace of the text is doubled: {found[0] * 2}"
+                f"a lone {match[0]!r} at character {match.start() + 1}; write a field as "
+                f"{{column}}, and a brace of the text as {match[0] * 2}"
             )
     return template
 
@@ -56,26 +56,26 @@ Template = Annotated[str, AfterValidator(checked_template)]
 
 
 def fill_template(template: str, values: Mapping[str, Any], origin: str) -> str:
-    """The template with the values in their places.
+    """The template with the values filled in.
 
     Args:
         template: See ``Template``.
         values: Text or numbers by column.
-        origin: Where they are from, for errors: ``file:line``.
+        origin: Their ``file:line``, for errors.
 
     Raises:
-        DataError: There is no such column, nothing in it, or neither text nor a number.
+        DataError: A column does not exist, is empty, or holds neither text nor a number.
     """
 
-    def value_of(found: re.Match[str]) -> str:
-        column = found[1]
-        return found[0][0] if column is None else column_text(values, column, origin)
+    def value_of(match: re.Match[str]) -> str:
+        column = match[1]
+        return match[0][0] if column is None else column_text(values, column, origin)
 
     return _TEMPLATE_FIELD.sub(value_of, template)
 
 
 def column_text(values: Mapping[str, Any], column: str, origin: str) -> str:
-    """What stands in a column, as text.
+    """The value of a column, as text.
 
     Raises:
         DataError: As ``fill_template``.
@@ -90,10 +90,10 @@ def column_text(values: Mapping[str, Any], column: str, origin: str) -> str:
 
 
 def column_value(values: Mapping[str, Any], column: str, origin: str) -> Any:
-    """What stands in a column.
+    """The value of a column.
 
     Raises:
-        DataError: There is no such column, or nothing in it.
+        DataError: The column does not exist or is empty.
     """
     if column not in values:
         raise DataError(
@@ -101,7 +101,7 @@ def column_value(values: Mapping[str, Any], column: str, origin: str) -> Any:
             "name the columns of the data in the template and its options",
         )
     if values[column] is None:
-        raise DataError(f"{origin}: nothing in column {column!r}", "leave the row out, or fill it")
+        raise DataError(f"{origin}: column {column!r} is empty", "remove the row, or fill it in")
     return values[column]
 
 
@@ -114,22 +114,22 @@ def render_row(template: str, row: Row) -> str:
 
 
 def prompt_rows(names: Sequence[str]) -> list[Row]:
-    """Rows, each line of a txt file being one with the column `text`; empty lines are left out.
+    """The rows of files; each line of a txt file is a row with the column `text`, if not empty.
 
     Raises:
-        DataError: Nothing is there, or a malformed row.
+        DataError: There are no rows, or one is malformed.
     """
     by_line = TextConfig(train=tuple(names), documents="line")
-    found = []
+    result = []
     for source in resolve(tuple(names)):
         if source.kind in ("text", "sample"):
             lines = documents(source, by_line)
-            found += [Row({"text": line.text.rstrip("\r\n")}, line.origin) for line in lines]
+            result += [Row({"text": line.text.rstrip("\r\n")}, line.origin) for line in lines]
         else:
-            found += [Row(values, origin) for values, origin in rows(source)]
-    if not found:
-        raise DataError(f"no rows in {', '.join(names)}", "are the paths right?")
-    return found
+            result += [Row(values, origin) for values, origin in rows(source)]
+    if not result:
+        raise DataError(f"no rows in {', '.join(names)}", "check the paths")
+    return result
 
 
 # --- Few-shot prompts: examples before an item ---
@@ -142,13 +142,13 @@ class ShotsConfig(Model):
     """Examples before each item."""
 
     count: int = Field(default=0, ge=0)
-    """How many at most (0: zero-shot); fewer where no more fit, which is reported."""
+    """Number of examples at most (0: zero-shot); if fewer fit, fewer are used and reported."""
     train: tuple[str, ...] = ()
-    """Rows that they are drawn from, as `data`: a draw of its own for each item."""
+    """Rows from which they are drawn, as `data`; each item has a separate draw."""
     separator: str = "\n\n"
-    """What stands between examples."""
+    """Text between examples."""
     task: str = ""
-    """What stands before them all: what is asked for, in words."""
+    """Text before all examples: the instruction, in words."""
 
 
 @dataclass(frozen=True)
@@ -174,22 +174,22 @@ class FewShot:
     """Puts examples before prompts.
 
     Args:
-        config: How many, and what stands between.
-        pool: What they are drawn from.
-        model: Decides what fits.
+        config: Their number, and the text between them.
+        pool: The examples to draw from.
+        model: Decides how many fit.
         seed: Decides the draws.
 
     Raises:
-        ConfigError: Examples asked for, and nowhere to draw them from.
+        ConfigError: Examples are requested, but the pool is empty.
     """
 
     def __init__(
-        self, config: ShotsConfig, pool: Sequence[Shot], model: LoadedGenerator, seed: int
+        self, config: ShotsConfig, pool: Sequence[Shot], model: LoadedModel, seed: int
     ) -> None:
         if config.count and not pool:
             raise ConfigError(
-                f"shots: {config.count} examples asked for, and no rows to draw them from",
-                "name them: shots.train",
+                f"shots.count is {config.count}, but there are no rows to draw them from",
+                "set shots.train to files of rows",
             )
         self._config, self._pool, self._model, self._seed = config, pool, model, seed
         self._sizes: dict[int, int] = {}
@@ -198,20 +198,20 @@ class FewShot:
         """The prompt after as many examples as fit.
 
         Args:
-            prompt: The item's own.
-            room: Tokens to leave for what comes after it.
+            prompt: The prompt of the item.
+            room: Tokens to leave free after it.
         """
         drawn = [
             number
             for number in draw_shots(self._seed, prompt, len(self._pool), self._config.count + 1)
-            if self._pool[number].prompt != prompt  # the item itself, where it is of the rows too
+            if self._pool[number].prompt != prompt  # the item itself may be in the pool
         ][: self._config.count]
         limit = self._model.window - room - _T5_SPECIAL_TOKENS
         left = limit - self._model.count(self._joined([], prompt))
         kept = 0
         while kept < len(drawn) and (left := left - self._size(drawn[kept])) >= 0:
             kept += 1
-        # Tokens of the parts are nearly those of the whole: what is left to see is small.
+        # The whole has nearly as many tokens as its parts; this corrects the small difference.
         while kept and self._model.count(self._joined(drawn[:kept], prompt)) > limit:
             kept -= 1
         return Prompt(self._joined(drawn[:kept], prompt), kept)
@@ -232,13 +232,13 @@ class FewShot:
 def draw_shots(seed: int, item: str, population: int, count: int) -> list[int]:
     """Distinct numbers below ``population``, a function of the seed and the item alone.
 
-    The item is its text, so that neither its place nor the other items matter.
+    The text identifies the item, so that neither its place nor the other items matter.
 
     Args:
         seed: Any.
-        item: Its prompt.
-        population: How many there are to draw from.
-        count: How many; all where there are no more.
+        item: The prompt of the item.
+        population: Number of examples to draw from.
+        count: Number of draws; all examples if there are fewer.
     """
     key = fold(seed, stream("shots"), stream(item))
     order = list(range(population)) if population <= 4 * count else None
@@ -260,7 +260,7 @@ def draw_shots(seed: int, item: str, population: int, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt, the options as they are written after it, and the number of the right one."""
+    """A prompt, the options as they follow it, and the number of the right one."""
 
     prompt: str
     options: tuple[str, ...]
@@ -270,15 +270,15 @@ class Question:
 
 @dataclass(frozen=True)
 class QuestionColumns:
-    """Where a row has its question.
+    """The columns of a row that make up its question.
 
     Attributes:
-        template: Of the prompt.
+        template: The template of the prompt.
         options: The column that holds a list of options, or a column for each.
-        choices: Instead of options in the data: how each label is written.
-        answer: The column of the right one.
-        first: The number of the first option, where the answer is a number.
-        between: What stands between the prompt and an option that does not begin with a space.
+        choices: Instead of options in the data: the words for each label.
+        answer: The column of the right option.
+        first: The number of the first option, if the answer is a number.
+        between: Text between the prompt and an option that does not begin with a space.
     """
 
     template: str
@@ -294,14 +294,14 @@ def question_of(columns: QuestionColumns, row: Row) -> Question:
 
     Raises:
         DataError: A column is missing, there are fewer than two options, an option is empty, or
-            the answer is none of them.
+            the answer is not among them.
     """
     names, labels = _options(columns, row)
     written = [columns.choices.get(name, name) for name in names]
     if len(names) < 2:
-        raise DataError(f"{row.origin}: {len(names)} options", "a choice needs two or more")
+        raise DataError(f"{row.origin}: {len(names)} options", "two or more are required")
     if not all(option.strip() for option in written):
-        raise DataError(f"{row.origin}: an empty option", "leave the row out, or fill it")
+        raise DataError(f"{row.origin}: an option is empty", "remove the row, or fill it in")
     prompt = render_row(columns.template, row)
     spaced = tuple(
         option if option[0].isspace() else columns.between + option for option in written
@@ -316,25 +316,25 @@ def question_of(columns: QuestionColumns, row: Row) -> Question:
 
 
 def _options(columns: QuestionColumns, row: Row) -> tuple[list[str], list[Any]]:
-    """The options, and what the row calls them if it does: in ARC letters or numbers from 1."""
+    """The options, and their labels in the row if there are any: in ARC letters or numbers."""
     if columns.choices:
         return list(columns.choices), []
     if not isinstance(columns.options, str):
         return [column_text(row.values, name, row.origin) for name in columns.options], []
-    found = column_value(row.values, columns.options, row.origin)
+    value = column_value(row.values, columns.options, row.origin)
     labels: list[Any] = []
-    if isinstance(found, Mapping) and isinstance(found.get("text"), Sequence):
-        labels, found = list(found.get("label") or []), found["text"]
-    if isinstance(found, (str, Mapping)) or not isinstance(found, Sequence):
+    if isinstance(value, Mapping) and isinstance(value.get("text"), Sequence):
+        labels, value = list(value.get("label") or []), value["text"]
+    if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
         raise DataError(
-            f"{row.origin}: column {columns.options!r} holds a {type(found).__name__}, not a list",
+            f"{row.origin}: column {columns.options!r} holds a {type(value).__name__}, not a list",
             "name a column of a list of options, or one column for each option",
         )
-    return [str(option) for option in found], labels if len(labels) == len(found) else []
+    return [str(option) for option in value], labels if len(labels) == len(value) else []
 
 
 def _answer_number(value: Any, names: Sequence[str], columns: QuestionColumns, origin: str) -> int:
-    """The option that is named by its text, its number or its letter."""
+    """The option with this text, number or letter."""
     text = str(value).lower() if isinstance(value, bool) else str(value).strip()
     if columns.choices or not isinstance(value, int):
         same = [number for number, name in enumerate(names) if name.strip() == text]
@@ -360,19 +360,19 @@ def preferred_options(
 ) -> dict[str, int]:
     """The option with the largest score by each normalisation; the first of equal ones.
 
-    sum: log p(option | prompt). token: it over the option's tokens. byte: over the bytes of its
-    text in UTF-8, without the space before it. unconditional: less log p(option | a prompt that
-    says nothing).
+    sum: log p(option | prompt). token: divided by the option's tokens. byte: divided by the UTF-8
+    bytes of its text, without the space before it. unconditional: minus log p(option | a neutral
+    prompt).
 
     Args:
-        options: As written.
-        conditional: Of each after the prompt.
-        unconditional: Of each after the prompt that says nothing, if asked for.
+        options: The options as they follow the prompt.
+        conditional: The score of each after the prompt.
+        unconditional: The score of each after the neutral prompt, if requested.
     """
-    log_probs = np.array([found.log_prob for found in conditional])
-    tokens = np.array([found.tokens for found in conditional])
+    log_probs = np.array([score.log_prob for score in conditional])
+    tokens = np.array([score.tokens for score in conditional])
     sizes = np.array([len(option.strip().encode("utf-8", "surrogatepass")) for option in options])
     scores = {"sum": log_probs, "token": log_probs / tokens, "byte": log_probs / sizes}
     if unconditional is not None:
-        scores["unconditional"] = log_probs - [found.log_prob for found in unconditional]
+        scores["unconditional"] = log_probs - [score.log_prob for score in unconditional]
     return {name: int(score.argmax()) for name, score in scores.items()}

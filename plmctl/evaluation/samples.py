@@ -1,9 +1,21 @@
-"""What a pretrained model says: masked words filled in, or a text gone on with."""
+"""Samples of a pretrained model: masked words filled in, spans filled in, or texts continued.
+
+They are made on the CPU in float32, one text at a time, so that they do not depend on the machine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+from plmctl.evaluation.generation import (
+    Decoding,
+    EncodedPrompt,
+    encode_prompt,
+    generate_ids,
+    generate_texts,
+)
+from plmctl.evaluation.model import LoadedModel
 
 _TOP_TOKENS = 5
 _NEW_TOKENS = 40
@@ -13,9 +25,9 @@ def fill_mask(folder: str, texts: Sequence[str], top: int = _TOP_TOKENS) -> list
     """The most probable tokens for the mask in each text.
 
     Args:
-        folder: A masked model's folder or Hub id.
+        folder: The folder or Hub id of a masked model.
         texts: Each with one mask token or more; the first is filled.
-        top: How many tokens.
+        top: Number of tokens.
 
     Returns:
         For each text: ``text`` and ``predictions``, a list of token and probability.
@@ -24,76 +36,78 @@ def fill_mask(folder: str, texts: Sequence[str], top: int = _TOP_TOKENS) -> list
     from transformers import AutoModelForMaskedLM
 
     from plmctl.models.load import load_network
-    from plmctl.tokenization.load import load_tokenizer
 
-    tokenizer: Any = load_tokenizer(folder)
-    model = load_network(AutoModelForMaskedLM, folder).network
-    found = []
+    tokenizer: Any = LoadedModel(folder).tokenizer
+    network = load_network(AutoModelForMaskedLM, folder).network
+    result = []
     for text in texts:
         batch = tokenizer(text, return_tensors="pt", truncation=True)
         at = int((batch["input_ids"][0] == tokenizer.mask_token_id).nonzero()[0])
         with torch.inference_mode():
-            probabilities = model(**batch).logits[0, at].softmax(-1)
+            probabilities = network(**batch).logits[0, at].softmax(-1)
         best = probabilities.topk(top)
         words = [tokenizer.decode([token]) for token in best.indices.tolist()]
         scores = [round(score, 4) for score in best.values.tolist()]
         predictions = [{"token": w, "score": s} for w, s in zip(words, scores, strict=True)]
-        found.append({"text": text, "predictions": predictions})
-    return found
+        result.append({"text": text, "predictions": predictions})
+    return result
 
 
 def generate_answers(
     folder: str, inputs: Sequence[Sequence[int]], new_tokens: int = _NEW_TOKENS
 ) -> list[dict[str, str]]:
-    """What an encoder-decoder says to each input, greedily.
+    """The text that an encoder-decoder generates for each input, greedily.
 
     Args:
         folder: Its folder or Hub id.
         inputs: Token ids, end token included.
-        new_tokens: At most.
+        new_tokens: Tokens to generate at most.
 
     Returns:
         For each: ``prompt`` without the end token, and ``text`` without special tokens.
     """
-    from plmctl.tokenization.load import Vocab, load_tokenizer
-
-    tokenizer = load_tokenizer(folder)
-    vocab = Vocab.from_folder(folder)
-    unsaid = {vocab.pad, vocab.eos, *vocab.sentinels}
-    found = []
-    for ids, said in zip(inputs, _generated_ids(folder, inputs, new_tokens), strict=True):
-        words = [id_ for id_ in said if id_ not in unsaid]
-        found.append(
-            {"prompt": str(tokenizer.decode(list(ids[:-1]))), "text": str(tokenizer.decode(words))}
+    model = LoadedModel(folder, batch_size=1).for_generation()
+    special = {model.vocab.pad, model.vocab.eos, *model.vocab.sentinels}
+    prompts = [EncodedPrompt(tuple(ids), cut=False) for ids in inputs]
+    result = []
+    for ids, generated in zip(
+        inputs, generate_ids(model, prompts, Decoding(new_tokens)), strict=True
+    ):
+        words = [id_ for id_ in generated if id_ not in special]
+        result.append(
+            {
+                "prompt": str(model.tokenizer.decode(list(ids[:-1]))),
+                "text": str(model.tokenizer.decode(words)),
+            }
         )
-    return found
+    return result
 
 
 def fill_sentinels(folder: str, texts: Sequence[str]) -> list[dict[str, Any]]:
-    """What an encoder-decoder writes for each sentinel of each text, greedily.
+    """The text that an encoder-decoder generates for each sentinel of each text, greedily.
 
     Args:
-        folder: A T5's folder or Hub id, with sentinels.
+        folder: The folder or Hub id of a T5 with sentinels.
         texts: Each with ``<extra_id_0>`` or more.
 
     Returns:
-        For each text: ``text`` and ``fills``, the sentinels of the text in its order, and what is
-        written for each; None for one that the model leaves out.
+        For each text: ``text`` and ``fills``, the sentinels of the text in its order, and the text
+        for each; None for a sentinel that the model leaves out.
     """
-    from plmctl.tokenization.load import Vocab, load_tokenizer
-
-    tokenizer: Any = load_tokenizer(folder)
-    vocab = Vocab.from_folder(folder)
+    model = LoadedModel(folder, batch_size=1).for_generation()
+    tokenizer: Any = model.tokenizer
+    vocab = model.vocab
     names = {id_: f"<extra_id_{number}>" for number, id_ in enumerate(vocab.sentinels)}
-    plain = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-    inputs = [[*ids, vocab.eos or 0] for ids in plain]
-    room = [_NEW_TOKENS * sum(id_ in names for id_ in ids) for ids in plain]
-    found = []
-    written = _generated_ids(folder, inputs, max(room, default=0))
-    for text, ids, said in zip(texts, plain, written, strict=True):
+    encoded = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    limit = max((_NEW_TOKENS * sum(id_ in names for id_ in ids) for ids in encoded), default=0)
+    prompts = [EncodedPrompt((*ids, vocab.eos or 0), cut=False) for ids in encoded]
+    result = []
+    for text, ids, generated in zip(
+        texts, encoded, generate_ids(model, prompts, Decoding(limit)), strict=True
+    ):
         spans: dict[int, list[int]] = {}
         inside = None
-        for id_ in said:
+        for id_ in generated:
             if id_ in names:
                 inside = spans.setdefault(id_, [])
             elif id_ == vocab.eos:
@@ -105,57 +119,26 @@ def fill_sentinels(folder: str, texts: Sequence[str]) -> list[dict[str, Any]]:
             for id_ in ids
             if id_ in names
         }
-        found.append({"text": text, "fills": fills})
-    return found
-
-
-def _generated_ids(
-    folder: str, inputs: Sequence[Sequence[int]], new_tokens: int
-) -> list[list[int]]:
-    """The ids that an encoder-decoder writes to each input, greedily."""
-    import torch
-
-    from plmctl.families.t5 import T5
-
-    model: Any = T5.load(folder, T5.HEADS)
-    found = []
-    for ids in inputs:
-        row = torch.tensor([list(ids)])
-        said = model.generate(
-            row, attention_mask=torch.ones_like(row), max_new_tokens=new_tokens, do_sample=False
-        )
-        found.append(said[0].tolist())
-    return found
+        result.append({"text": text, "fills": fills})
+    return result
 
 
 def continue_texts(
     folder: str, prompts: Sequence[str], new_tokens: int = _NEW_TOKENS
 ) -> list[dict[str, str]]:
-    """Each prompt gone on with by a causal model, greedily but never repeating three tokens.
+    """Each prompt continued by a causal model, greedily and without repeating three tokens.
 
     Returns:
-        For each: ``prompt`` and ``text``, what was added.
+        For each: ``prompt`` and ``text``, the continuation.
     """
-    from transformers import AutoModelForCausalLM
-
-    from plmctl.models.load import load_network
-    from plmctl.tokenization.load import load_tokenizer
-
-    tokenizer: Any = load_tokenizer(folder)
-    model = load_network(AutoModelForCausalLM, folder).network
-    found = []
+    model = LoadedModel(folder, batch_size=1).for_generation()
+    tokenizer: Any = model.tokenizer
+    result = []
     for prompt in prompts:
-        batch = tokenizer(prompt, return_tensors="pt")
-        room = model.config.max_position_embeddings - batch["input_ids"].shape[1]
-        ids = model.generate(
-            **batch,
-            max_new_tokens=min(new_tokens, room),
-            do_sample=False,
-            no_repeat_ngram_size=3,
-            pad_token_id=tokenizer.eos_token_id,
+        ids = tokenizer(prompt)["input_ids"]
+        limit = max(1, min(new_tokens, model.window - len(ids)))
+        (generated,) = generate_texts(
+            model, [encode_prompt(model, ids, limit)], Decoding(limit, no_repeat_ngram=3)
         )
-        added = str(
-            tokenizer.decode(ids[0, batch["input_ids"].shape[1] :], skip_special_tokens=True)
-        )
-        found.append({"prompt": prompt, "text": added})
-    return found
+        result.append({"prompt": prompt, "text": generated.text})
+    return result

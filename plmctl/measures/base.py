@@ -1,18 +1,20 @@
-"""What all measures share: what a measure defines, and the text, the model and the metrics of it.
+"""What all measures share: the base class, and the text, the model and the metrics of each group.
 
-A measure is a file of this folder with ``Config`` and ``measure``. There are three groups. The
-first scores text with the model's own objective (``TextMeasureConfig``, ``score_text``). The second
+A measure is a file of this folder with a ``Config`` and a subclass of ``Measure``. There are three
+groups. The first scores text with an objective of pretraining (``ObjectiveMeasure``). The second
 sums log-likelihoods over raw documents (``RawTextConfig``, ``read_corpus``). The third gives the
-model a prompt (``PromptedConfig``, ``load_prompted_model``).
+model a prompt (``PromptedConfig``).
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, cast
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -20,46 +22,40 @@ from pydantic import Field
 from plmctl import registry
 from plmctl.arrays import Floats, Ints
 from plmctl.config.base import MeasureConfig, Text
-from plmctl.config.sections import DataConfig, TextConfig
+from plmctl.config.sections import ComputeConfig, DataConfig, TextConfig
 from plmctl.config.units import Bytes, Count, Share
 from plmctl.corpus.document import Document
 from plmctl.corpus.labelled import Row, read_rows
-from plmctl.corpus.sentences import Rule, choose_rule, split_sentences
+from plmctl.corpus.sentences import choose_rule, split_sentences
 from plmctl.corpus.subsample import SubsampleLimits, subsample_documents
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.completions import first_sentinel
-from plmctl.evaluation.likelihood import (
-    TextScores,
-)
-from plmctl.evaluation.model import LoadedModel, TokenizedText, family_of, load_generator
+from plmctl.evaluation.likelihood import Likelihood, TextScores
+from plmctl.evaluation.model import LoadedModel, TokenizedText
 from plmctl.evaluation.prompting import ShotsConfig
-from plmctl.families.base import family_fits, get_family
+from plmctl.families.base import family_fits
 from plmctl.hashing import digest_of_rows
 from plmctl.metrics.statistics import error_of_ratio
 from plmctl.objectives.base import get_objective
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from plmctl.config.base import ObjectiveConfig
-    from plmctl.evaluation.model import EvaluatedModel, LoadedGenerator
+    from plmctl.corpus.store import TokenStore
 
 
-PER_ITEM = "each"
-"""Where ``Measure.measure`` puts what each item is worth, apart from the figures."""
+# --- Every measure ---
 
 
 @dataclass(frozen=True)
 class PerItemScores:
-    """What each item of a measure is worth: two models are compared by it, item by item.
+    """The score of each item of a measure: two models are compared by it, item by item.
 
     Attributes:
-        credit: What it is.
-        items: A hash of what was asked; models that were asked the same have the same.
-        values: [N] of each item.
-        sizes: [N] what the values are to be divided by, as the bytes of a text; None: the figure is
-            a plain mean. Else it is the sum of the values over the sum of these.
-        better: Which end is the good one.
+        credit: What the score is.
+        items: A hash of the items; two models that were measured on the same items have the same.
+        values: [N] score of each item.
+        sizes: [N] denominators of the values, such as the bytes of a text: the metric is the sum of
+            the values over the sum of these. None: the metric is a plain mean.
+        better: Whether a high or a low score is better.
     """
 
     credit: str
@@ -69,154 +65,187 @@ class PerItemScores:
     better: Literal["high", "low"] = "high"
 
     def document(self) -> dict[str, Any]:
-        """As it stands in ``eval/rows/``."""
-        made = {"rows": self.items, "credit": self.credit, "better": self.better}
+        """The content of its file in ``eval/rows/``."""
+        document = {"rows": self.items, "credit": self.credit, "better": self.better}
         sizes = {} if self.sizes is None else {"sizes": list(self.sizes)}
-        return {**made, "values": list(self.values), **sizes}
+        return {**document, "values": list(self.values), **sizes}
 
 
-class Measure(Protocol):
-    """What a file of this folder defines; the module itself is the object."""
+@dataclass(frozen=True)
+class Measurement:
+    """The result of a measure.
 
-    def measure(self, config: Any, subject: EvaluatedModel) -> dict[str, Any]:
-        """The figures, with what they were measured on.
+    Attributes:
+        results: The metrics, with what they were measured on.
+        per_item: The scores of the items, by the name of the score; "" if there is only one.
+    """
 
-        Where there are items, ``PER_ITEM`` has ``PerItemScores`` by name: the metrics by which
-        models are compared. The name is "" if a measure has only one.
+    results: dict[str, Any]
+    per_item: Mapping[str, PerItemScores] = field(default_factory=dict)
+
+
+C = TypeVar("C", bound=MeasureConfig)
+
+
+class Measure(ABC, Generic[C]):
+    """A measure of a model.
+
+    Args:
+        config: Its data and its options.
+    """
+
+    Config: ClassVar[type[MeasureConfig]]
+    """What a user may write for it."""
+
+    def __init__(self, config: C) -> None:
+        self.config = config
+
+    @abstractmethod
+    def measure(self, model: LoadedModel, seed: int) -> Measurement:
+        """Measure a model.
+
+        Args:
+            model: The model.
+            seed: Decides masks, pairs, samples and the draws of the bootstrap.
         """
 
 
-def get_measure(name: str) -> Measure:
+def get_measure(name: str) -> type[Measure[Any]]:
     """The measure of that name.
 
     Raises:
-        ConfigError: There is none; the message has the nearest.
+        ConfigError: There is none; the message has the nearest name.
     """
-    return cast(Measure, registry.load("measures", name))
+    return registry.member("measures", name, Measure)  # type: ignore[type-abstract]
 
 
-# --- Text by the model's own objective ---
+# --- Text: the fields of every measure that reads it ---
 
 
 class TextMeasureConfig(MeasureConfig):
     """A measure of text."""
 
-    data: tuple[str, ...] = Field(min_length=1)
+    data: tuple[Text, ...] = Field(min_length=1)
     """Text, as `data.train` of pretraining."""
     held_out: Annotated[Share, Field(gt=0)] | None = None
     """Score only the documents that pretraining with this validation share held out."""
+
+
+# --- Text scored with an objective of pretraining ---
+
+
+class ObjectiveMeasureConfig(TextMeasureConfig):
+    """A measure with an objective of pretraining."""
+
     seq_len: int = Field(default=128, ge=8)
-    """Tokens a sequence, special ones included."""
+    """Tokens per sequence, special tokens included."""
     max_samples: int | None = Field(default=2000, ge=1)
     """Sequences to score at most; empty: all."""
     store: str = "stores"
-    """Folder that keeps the token stores."""
+    """Folder of the token stores."""
 
 
-def score_text(
-    config: TextMeasureConfig, objective: ObjectiveConfig, subject: EvaluatedModel
-) -> dict[str, Any]:
-    """Losses, perplexities and accuracies of an objective on text, on fixed masks and pairs.
+ObjectiveC = TypeVar("ObjectiveC", bound=ObjectiveMeasureConfig)
 
-    Args:
-        config: The text and the length of the sequences.
-        objective: Its name and rates.
-        subject: The model.
 
-    Returns:
-        The metrics of ``scoring.score``, ``perplexity/<part>`` for parts over tokens, and the
-        number of sequences.
-    """
-    from pathlib import Path
+class ObjectiveMeasure(Measure[ObjectiveC]):
+    """Loss, perplexity and accuracy of an objective on text, with fixed masks and pairs."""
 
-    from plmctl.evaluation.scoring import score
-    from plmctl.models.network import Network
-    from plmctl.tokenization.load import Vocab
-    from plmctl.training.data import Slicing, scoring_batches
+    OBJECTIVE: ClassVar[str]
+    """The name of the objective."""
 
-    member = get_objective(objective.name)
-    name = family_of(subject.model)
-    if not family_fits(name, member.LOSS_TERMS, encoder_decoder=member.ENCODER_DECODER):
-        raise ConfigError(
-            f"{subject.model}: a model of type {name!r} cannot be measured by {objective.name}",
-            "ask for a measure of what it was trained with",
+    def objective_fields(self, model: LoadedModel) -> dict[str, Any]:
+        """The fields of the objective's config that are not its defaults."""
+        return {}
+
+    def measure(self, model: LoadedModel, seed: int) -> Measurement:
+        """Mean losses and accuracies, ``perplexity/<term>`` of terms over tokens, and counts.
+
+        Raises:
+            ConfigError: The model's family does not support the objective.
+            DataError: The text is shorter than one sequence, or nothing of it is held out.
+        """
+        from plmctl.corpus.build import build_stores
+        from plmctl.corpus.store import TokenStore
+        from plmctl.evaluation.scoring import score
+        from plmctl.training.data import Slicing, scoring_batches
+        from plmctl.training.engine import make_accelerator
+
+        config, objective = self.config, get_objective(self.OBJECTIVE)
+        accelerator = model.accelerator or make_accelerator(ComputeConfig(device="cpu"))
+        terms, both = objective.LOSS_TERMS, objective.ENCODER_DECODER
+        if not family_fits(model.family, terms, encoder_decoder=both):
+            raise ConfigError(
+                f"{model.name}: {self.OBJECTIVE} cannot measure a model of type {model.family!r}",
+                "use a measure of the objective that the model was pretrained with",
+            )
+        options = objective.Config(name=self.OBJECTIVE, **self.objective_fields(model))
+        stores = build_stores(
+            DataConfig(
+                train=config.data,
+                valid=config.held_out,
+                store=config.store,
+                sentences="auto" if options.reads_sentences else "none",
+            ),
+            model.encoder,
+            root=Path(config.store),
+            processes=1,
+            progress=lambda done, total: None,
+            notice=lambda line: print(line, file=sys.stderr),
         )
-    family = get_family(name)
-    store = _token_store(config, objective, subject.model, Path(config.store))
-    vocab = Vocab.from_folder(subject.model)
-    step = member.make(objective, store, vocab, config.seq_len, subject.seed)
-    if not len(step):
-        raise DataError(f"{', '.join(config.data)}: not one sequence of {config.seq_len} tokens")
-    network = Network(family.load(subject.model, member.LOSS_TERMS), family.forward)
-    network.to(subject.accelerator.device)
-    batches = scoring_batches(step, Slicing(1, subject.batch_size), config.max_samples)
-    figures: dict[str, Any] = score(subject.accelerator, network, step, batches)
-    for part in member.LOSS_TERMS:
-        if part in ("mlm", "lm", "forward", "backward"):
-            figures[f"perplexity/{part}"] = math.exp(min(figures[f"loss/{part}"], 700.0))
-    figures["sequences"] = min(len(step), config.max_samples or len(step))
-    return figures
-
-
-def _token_store(
-    config: TextMeasureConfig, objective: ObjectiveConfig, model: str, root: Path
-) -> Any:
-    from plmctl.corpus.build import build_stores
-    from plmctl.corpus.store import TokenStore
-    from plmctl.tokenization.encode import Encoder
-
-    sentences: Any = "auto" if objective.reads_sentences else "none"
-    data = DataConfig(
-        train=config.data, valid=config.held_out, store=str(root), sentences=sentences
-    )
-    stores = build_stores(
-        data,
-        Encoder(model),
-        root=root,
-        processes=1,
-        progress=lambda done, total: None,
-        notice=lambda line: print(line, file=sys.stderr),
-    )
-    if config.held_out is None:
-        return TokenStore.open(stores.train)
-    if stores.valid is None:
-        raise DataError(f"{', '.join(config.data)}: no document is held out by {config.held_out}")
-    return TokenStore.open(stores.valid)
+        folder = stores.train if config.held_out is None else stores.valid
+        if folder is None:
+            raise DataError(
+                f"{', '.join(config.data)}: held_out={config.held_out} selects no document",
+                "increase held_out, or leave it out",
+            )
+        store: TokenStore = TokenStore.open(folder)
+        examples = objective.make(options, store, model.vocab, config.seq_len, seed)
+        if not len(examples):
+            raise DataError(
+                f"{', '.join(config.data)}: the text is shorter than one sequence of "
+                f"{config.seq_len} tokens",
+                "reduce seq_len, or add text",
+            )
+        batches = scoring_batches(examples, Slicing(1, model.batch_size), config.max_samples)
+        network = model.network(objective.LOSS_TERMS)
+        results: dict[str, Any] = score(accelerator, network, examples, batches)
+        for term in objective.LOSS_TERMS:
+            if term in ("mlm", "lm", "forward", "backward"):
+                results[f"perplexity/{term}"] = math.exp(min(results[f"loss/{term}"], 700.0))
+        results["sequences"] = min(len(examples), config.max_samples or len(examples))
+        return Measurement(results)
 
 
 # --- Likelihoods of raw text: documents, metrics with their standard errors ---
 
 
-_SCRIPT_CHARACTERS = 50_000  # characters, to choose the rule for sentences by
+_SCRIPT_CHARACTERS = 50_000  # characters from which the rule for sentences is chosen
 
 _MIN_ROW = 4  # tokens of a row: a token, two special ones, and one to predict it from
 
 
-class RawTextConfig(MeasureConfig):
+class RawTextConfig(TextMeasureConfig):
     """A measure of raw text."""
 
-    data: tuple[Text, ...] = Field(min_length=1)
-    """Text, as `data.train` of pretraining."""
     text: Text = "text"
     """Column of jsonl, csv, parquet and datasets that holds the text."""
     documents: Literal["auto", "blank_line", "file", "line"] = "auto"
-    """What a document is in a txt file, as `data.documents` of pretraining; file: one text from end
-    to end, as WikiText is read."""
+    """What a document is in a txt file, as `data.documents` of pretraining; file: the whole file is
+    one text, as WikiText is read."""
     sentences: Literal["auto", "line", "en", "zh", "none"] = "auto"
     """Where sentences end, as `data.sentences` of pretraining. auto: by script for masked models
     and ELMo, nowhere for others. A tokenizer that keeps white space reads each document as it is,
     spaces and line ends too."""
-    held_out: Annotated[Share, Field(gt=0)] | None = None
-    """Score only the documents that pretraining with this validation share held out."""
     max_documents: Count | None = Field(default=None, ge=1)
     """Documents to score at most, a seeded sample; empty: all."""
     max_bytes: Bytes | None = None
     """UTF-8 bytes to score at most, a seeded sample of documents; empty: all."""
     max_document_bytes: Bytes | None = None
-    """Score only so many UTF-8 bytes of the beginning of each document; empty: all of it. With a
-    small `max_bytes`, this makes it more documents, of which the standard error is taken."""
+    """Score only this many UTF-8 bytes at the beginning of each document; empty: all of it. With a
+    small `max_bytes`, more documents are scored, over which the standard error is taken."""
     seq_len: int | None = Field(default=None, ge=_MIN_ROW)
-    """Tokens that a model reads at once, special ones included. Empty: its context (causal), 128
+    """Tokens that a model reads at once, special tokens included. Empty: its context (causal), 128
     (masked and encoder-decoder)."""
 
 
@@ -225,49 +254,46 @@ class ScoredCorpus:
     """Documents to score.
 
     Attributes:
-        read: What was read of them.
-        texts: What the tokenizer gets of each: all of it, or its sentences.
+        documents: The documents.
+        texts: The text of each as the tokenizer reads it: all of it, or its sentences.
         sizes: UTF-8 bytes, characters, and words, [3, N]; words are those between white space, and
             one for the end of each line.
     """
 
-    read: list[Document]
+    documents: list[Document]
     texts: list[list[str]]
     sizes: Ints
 
 
-def read_corpus(config: RawTextConfig, reader: LoadedModel) -> ScoredCorpus:
-    """The documents of a measure, as the model's tokenizer gets them.
+def read_corpus(config: RawTextConfig, likelihood: Likelihood, seed: int) -> ScoredCorpus:
+    """The documents of a measure, as the model's tokenizer reads them.
 
     Raises:
         DataError: There is none, or bad input, with file and line.
     """
     source = TextConfig(train=config.data, text=config.text, documents=config.documents)
     limits = SubsampleLimits(
-        config.max_documents,
-        config.max_bytes,
-        config.max_document_bytes,
-        config.held_out,
-        reader.subject.seed,
+        config.max_documents, config.max_bytes, config.max_document_bytes, config.held_out, seed
     )
-    found = subsample_documents(source, limits)
-    if not found:
-        what = f"is held out by {config.held_out}" if config.held_out else "with text in it"
-        raise DataError(f"{', '.join(config.data)}: no document {what}", "is the path right?")
-    if reader.encoder.keeps_white_space:
-        texts = [[document.text] for document in found]
+    documents = subsample_documents(source, limits)
+    if not documents:
+        what = "has text"
+        if config.held_out:
+            what = f"is selected by held_out={config.held_out}"
+        raise DataError(f"{', '.join(config.data)}: no document {what}", "check the paths")
+    if likelihood.model.encoder.keeps_white_space:
+        texts = [[document.text] for document in documents]
     else:
-        rule = _sentence_rule(found, reader) if config.sentences == "auto" else config.sentences
-        texts = [split_sentences(document.text, rule) for document in found]
-    sizes = np.array([_text_sizes(document.text) for document in found], dtype=np.int64).T
-    return ScoredCorpus(found, texts, sizes)
-
-
-def _sentence_rule(found: Sequence[Document], reader: LoadedModel) -> Rule:
-    if reader.kind in ("causal", "encoder_decoder"):  # which are trained on text as it is
-        return "none"
-    share = max(1, _SCRIPT_CHARACTERS // len(found))
-    return choose_rule(document.text[:share] for document in found)
+        if config.sentences != "auto":
+            rule = config.sentences
+        elif likelihood.READS_SENTENCES:
+            share = max(1, _SCRIPT_CHARACTERS // len(documents))
+            rule = choose_rule(document.text[:share] for document in documents)
+        else:
+            rule = "none"
+        texts = [split_sentences(document.text, rule) for document in documents]
+    sizes = np.array([_text_sizes(document.text) for document in documents], dtype=np.int64).T
+    return ScoredCorpus(documents, texts, sizes)
 
 
 def _text_sizes(text: str) -> tuple[int, int, int]:
@@ -285,40 +311,40 @@ def ratio_metrics(
     """``name``, a function of a ratio of sums over documents, and ``name_se``, by the bootstrap.
 
     Raises:
-        DataError: There is nothing to divide by.
+        DataError: No token is scored.
     """
-    below = np.asarray(denominator, dtype=np.float64)
-    if not below.sum():
+    divisor = np.asarray(denominator, dtype=np.float64)
+    if not divisor.sum():
         raise DataError("nothing to score: no text has a token that is predicted")
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        value = float(function(np.array([numerator.sum() / below.sum()]))[0])
-        error = error_of_ratio(numerator, below, seed, function)
+        value = float(function(np.array([numerator.sum() / divisor.sum()]))[0])
+        error = error_of_ratio(numerator, divisor, seed, function)
     return {name: value, f"{name}_se": error}
 
 
 def bits_of(
-    reader: LoadedModel, tokens: Sequence[TokenizedText], scores: TextScores
+    model: LoadedModel, tokens: Sequence[TokenizedText], scores: TextScores
 ) -> tuple[Floats, Floats]:
-    """What each text costs in bits, and how much of that is for the bytes of unknown text.
+    """The bits of each text, and how many of them are for the bytes of unknown text.
 
-    Two things cost what a softmax over a closed vocabulary gets for nothing, so that no model gains
-    by them: a token that stands for unknown text has 8 bits for each of its bytes besides its own
-    likelihood, and a first token that a model cannot predict log2 of the vocabulary.
+    A softmax over a closed vocabulary gets two things for free. They are added here, so that no
+    model gains by them: a token that stands for unknown text costs 8 bits per byte besides its own
+    likelihood, and a first token that a model cannot predict costs log2 of the vocabulary.
 
     Raises:
-        DataError: The tokenizer leaves nothing of all the texts.
+        DataError: No text has a token.
     """
     if not any(len(text.ids) for text in tokens):
-        raise DataError(f"nothing to score: the tokenizer of {reader.name} leaves no token")
-    spelt = 8.0 * np.array([text.unknown_bytes for text in tokens])
-    return scores.nll / np.log(2) + scores.first * np.log2(reader.outputs) + spelt, spelt
+        raise DataError(f"nothing to score: the tokenizer of {model.name} returns no token")
+    unknown = 8.0 * np.array([text.unknown_bytes for text in tokens])
+    return scores.nll / np.log(2) + scores.first * np.log2(model.outputs) + unknown, unknown
 
 
 BITS_DEFINITION = (
     "8 bits a byte of unknown text, log2(vocabulary) for a first token without a prediction; "
     "document separators are not scored"
 )
-"""What else ``bits_of`` counts, for definitions."""
+"""What ``bits_of`` adds, for definitions."""
 
 
 def corpus_counts(
@@ -343,40 +369,52 @@ def corpus_counts(
 class PromptedConfig(MeasureConfig):
     """A measure by prompting."""
 
-    data: tuple[str, ...] = Field(min_length=1)
-    """Rows: jsonl, csv, tsv, parquet, folders saved by `datasets`, `hf:NAME`."""
     shots: ShotsConfig = ShotsConfig()
     """Examples before each item: `{count: 5, train: [FILE]}`."""
     between: str = " "
-    """What stands between a prompt and what follows it, where that does not begin with a space; it
-    counts as a part of the latter. Empty for Chinese."""
+    """Text between a prompt and what follows it, if that does not begin with a space; it counts as
+    a part of the latter. Empty for Chinese."""
     max_items: int | None = Field(default=None, ge=1)
     """Score the first of the items only; empty: all."""
     seq_len: int | None = Field(default=None, ge=8)
-    """Tokens that the model is given at most, cut from the left; empty: its positions (T5: 512)."""
+    """Tokens that the model reads at most; prompts are cut from the left. Empty: its positions (T5:
+    512)."""
     sentinel: bool = False
-    """T5 only: ask for the completion in place of a sentinel, as span corruption has taught it.
-    Without it T5 is asked for the text that follows, which a model learns by prefix_lm."""
+    """T5 only: predict the completion in place of a sentinel, as span corruption trains it. Without
+    it, T5 predicts the text that follows, which it learns by prefix_lm."""
+
+    def with_separator(self, text: str) -> str:
+        """A completion with the text between it and its prompt."""
+        return text if text[:1].isspace() else self.between + text
 
 
-def load_prompted_model(config: PromptedConfig, subject: EvaluatedModel) -> LoadedGenerator:
-    """The model of a measure; see ``model.load_generator``."""
-    model = load_generator(subject.model, subject.accelerator, config.seq_len)
-    if config.sentinel:
-        first_sentinel(model)
-    return model
+PromptedC = TypeVar("PromptedC", bound=PromptedConfig)
 
 
-def item_rows(config: PromptedConfig) -> list[Row]:
-    """The rows to score."""
-    return read_rows(config.data)[: config.max_items]
+class PromptedMeasure(Measure[PromptedC]):
+    """A measure that gives the model a prompt per item."""
+
+    def prompted_model(self, model: LoadedModel) -> LoadedModel:
+        """The model with the window of this measure.
+
+        Raises:
+            ConfigError: It does not generate text, or has no sentinels if they are required.
+        """
+        prompted = model.for_generation(self.config.seq_len)
+        if self.config.sentinel:
+            first_sentinel(prompted)
+        return prompted
+
+    def item_rows(self) -> list[Row]:
+        """The rows to score."""
+        return read_rows(self.config.data)[: self.config.max_items]
+
+    def shot_rows(self) -> list[Row]:
+        """The rows from which examples are drawn."""
+        shots = self.config.shots
+        return read_rows(shots.train) if shots.count and shots.train else []
 
 
-def with_separator(config: PromptedConfig, text: str) -> str:
-    """A completion with what stands before it."""
-    return text if text[:1].isspace() else config.between + text
-
-
-def hash_of_rows(scored: Sequence[Row]) -> str:
-    """Of what the rows hold, to know the data again."""
-    return digest_of_rows([dict(row.values) for row in scored])
+def hash_of_rows(rows: Sequence[Row]) -> str:
+    """A hash of the values of the rows, by which the data are recognised."""
+    return digest_of_rows([dict(row.values) for row in rows])

@@ -1,7 +1,7 @@
 """Bidirectional language modeling: loss, perplexity and accuracy of both directions.
 
-The text in its own order as 32 streams with the state carried on, the full softmax at every word.
-The figure of the ELMo paper is ``perplexity``: of the mean of both directions' losses.
+The text in its own order as 32 streams whose recurrent state is kept, with the full softmax at
+every word. The ELMo paper reports ``perplexity``: that of the mean of both directions' losses.
 """
 
 import math
@@ -9,25 +9,29 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from plmctl.evaluation.model import EvaluatedModel
-from plmctl.measures.base import TextMeasureConfig, score_text
-from plmctl.objectives.bilm import Config as ObjectiveConfig
+from plmctl.evaluation.model import LoadedModel
+from plmctl.measures.base import Measurement, ObjectiveMeasure, ObjectiveMeasureConfig
 
 
-class Config(TextMeasureConfig):
+class Config(ObjectiveMeasureConfig):
     """Loss, perplexity and accuracy of the next word and the one before."""
 
     name: Literal["bilm"] = "bilm"
     seq_len: int = Field(default=20, ge=8)
-    """Words a window; it changes no figure, but how many words `max_samples` are."""
+    """Words per window; it changes no metric, but the number of words in `max_samples`."""
 
 
-def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
-    """See ``base.score_text``."""
-    from plmctl.models.load import config_of
+class BidirectionalLM(ObjectiveMeasure[Config]):
+    """See ``Config``."""
 
-    objective = ObjectiveConfig(
-        name="bilm", shuffle=False, target_words=config_of(subject.model).vocab_size
-    )
-    figures = score_text(config, objective, subject)
-    return {**figures, "perplexity": math.exp(min(figures["loss"], 700.0))}
+    Config = Config
+    OBJECTIVE = "bilm"
+
+    def objective_fields(self, model: LoadedModel) -> dict[str, Any]:
+        """The text in its order, and a softmax over all words."""
+        return {"shuffle": False, "target_words": model.outputs}
+
+    def measure(self, model: LoadedModel, seed: int) -> Measurement:
+        """Adds the perplexity of the mean loss."""
+        results = super().measure(model, seed).results
+        return Measurement({**results, "perplexity": math.exp(min(results["loss"], 700.0))})

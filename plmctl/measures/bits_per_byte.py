@@ -1,22 +1,23 @@
-"""Bits per byte of raw text, for every family: the figure that goes into one table.
+"""Bits per byte of raw text, for every family: one metric that compares all of them.
 
-The text's negative log-likelihood in bits over its UTF-8 bytes, whatever the tokens are. What the
-likelihood is depends on the family (``likelihood``), and no model gains by text that it does not
-know (``base.bits_of``).
+The negative log-likelihood of the text in bits over its UTF-8 bytes, for any tokenizer. The family
+decides the kind of likelihood (``evaluation.likelihood``), and no model gains by text that it does
+not know (``base.bits_of``).
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from plmctl.config.units import Bytes
-from plmctl.evaluation.likelihood import ScoringOptions, score_texts, text_definition
-from plmctl.evaluation.model import EvaluatedModel, load_model
+from plmctl.evaluation.likelihood import Likelihood, ScoringOptions
+from plmctl.evaluation.model import LoadedModel
 from plmctl.hashing import digest_of_items
 from plmctl.measures.base import (
     BITS_DEFINITION,
-    PER_ITEM,
+    Measure,
+    Measurement,
     PerItemScores,
     RawTextConfig,
     bits_of,
@@ -34,7 +35,7 @@ class Config(RawTextConfig):
     """UTF-8 bytes to score at most, a seeded sample of documents; empty: all. Masked models and
     encoder-decoders read a row for every token."""
     stride: int | None = Field(default=None, ge=1)
-    """Causal models: how far a window begins after the one before; empty: half of seq_len."""
+    """Causal models: distance between the beginnings of two windows; empty: half of seq_len."""
     variant: Literal["original", "word_l2r"] = "word_l2r"
     """Masked models. word_l2r: the later tokens of a word are masked with it, so that a vocabulary
     of shorter tokens gains nothing; original: one token is masked."""
@@ -42,25 +43,33 @@ class Config(RawTextConfig):
     """Encoder-decoders: tokens that are hidden together."""
 
 
-def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
-    """Figures with their standard errors over documents."""
-    reader = load_model(subject)
-    way = ScoringOptions(config.seq_len, config.stride, variant=config.variant, span=config.span)
-    line = text_definition(reader, way)  # refuses a wrong window before any text is read
-    corpus = read_corpus(config, reader)
-    tokens = reader.tokens(corpus.texts)
-    scores = score_texts(reader, tokens, way)
-    asked = digest_of_items([document.text for document in corpus.read])
-    size, characters, _ = corpus.sizes.astype(np.float64)
-    bits, spelt = bits_of(reader, tokens, scores)
-    return {
-        **ratio_metrics("bits_per_byte", bits, size, subject.seed),
-        **ratio_metrics("bits_per_character", bits, characters, subject.seed),
-        "unknown_share_of_bits": float(spelt.sum() / bits.sum()),
-        **corpus_counts(corpus, tokens, scores),
-        PER_ITEM: {"": PerItemScores("bits per byte", asked, bits.tolist(), size.tolist(), "low")},
-        "kind": reader.kind,
-        "definition": (
-            f"bits / UTF-8 bytes of the raw text, bits = -log2 {line}; {BITS_DEFINITION}"
-        ),
-    }
+class BitsPerByte(Measure[Config]):
+    """See ``Config``."""
+
+    Config = Config
+
+    def measure(self, model: LoadedModel, seed: int) -> Measurement:
+        """Metrics with their standard errors over documents."""
+        config, likelihood = self.config, Likelihood.of(model)
+        options = ScoringOptions(
+            config.seq_len, config.stride, variant=config.variant, span=config.span
+        )
+        definition = likelihood.definition(options)  # rejects a wrong window before text is read
+        corpus = read_corpus(config, likelihood, seed)
+        tokens = model.tokens(corpus.texts)
+        scores = likelihood.score(tokens, options)
+        items = digest_of_items([document.text for document in corpus.documents])
+        size, characters, _ = corpus.sizes.astype(np.float64)
+        bits, unknown = bits_of(model, tokens, scores)
+        results = {
+            **ratio_metrics("bits_per_byte", bits, size, seed),
+            **ratio_metrics("bits_per_character", bits, characters, seed),
+            "unknown_share_of_bits": float(unknown.sum() / bits.sum()),
+            **corpus_counts(corpus, tokens, scores),
+            "kind": likelihood.KIND,
+            "definition": (
+                f"bits / UTF-8 bytes of the raw text, bits = -log2 {definition}; {BITS_DEFINITION}"
+            ),
+        }
+        per_item = PerItemScores("bits per byte", items, bits.tolist(), size.tolist(), "low")
+        return Measurement(results, {"": per_item})

@@ -1,19 +1,18 @@
 """Masked language modeling: loss, perplexity and accuracy on fixed masks.
 
-Sums over all masked positions of the set, one copy of it, masks drawn from the seed alone. Figures
-are comparable for one tokenizer, one rate and one sequence length only.
+Sums over all masked positions of one copy of the text; the seed alone decides the masks. Metrics
+are comparable only for one tokenizer, one rate and one sequence length.
 """
 
 from typing import Any, Literal
 
 from pydantic import Field
 
-from plmctl.evaluation.model import EvaluatedModel
-from plmctl.measures.base import TextMeasureConfig, score_text
-from plmctl.objectives.mlm import Config as ObjectiveConfig
+from plmctl.evaluation.model import LoadedModel
+from plmctl.measures.base import ObjectiveMeasure, ObjectiveMeasureConfig
 
 
-class Config(TextMeasureConfig):
+class Config(ObjectiveMeasureConfig):
     """Loss, perplexity and accuracy of masked tokens, on fixed masks."""
 
     name: Literal["mlm"] = "mlm"
@@ -21,7 +20,12 @@ class Config(TextMeasureConfig):
     """Share of the tokens that is masked."""
 
 
-def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
-    """See ``base.score_text``."""
-    objective = ObjectiveConfig(name="mlm", rate=config.rate)
-    return score_text(config, objective, subject)
+class MaskedLM(ObjectiveMeasure[Config]):
+    """See ``Config``."""
+
+    Config = Config
+    OBJECTIVE = "mlm"
+
+    def objective_fields(self, model: LoadedModel) -> dict[str, Any]:
+        """The rate of masking."""
+        return {"rate": self.config.rate}

@@ -1,22 +1,23 @@
 """Multiple choice without finetuning: the option that the model finds most probable.
 
-As GPT-3 was measured: log p(option | prompt) of each option, the prompt after examples if asked for
-(few-shot). The likelihood is not enough to compare options of different length and frequency, so
-that the accuracy is given by four scores; see ``prompting.preferred_options``.
+As GPT-3 was measured: log p(option | prompt) of each option, with examples before the prompt if
+requested (few-shot). The likelihood alone does not compare options of different length and
+frequency, so the accuracy is given by four scores; see ``prompting.preferred_options``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from plmctl.corpus.labelled import Row, read_rows
-from plmctl.evaluation.completions import score_completions
-from plmctl.evaluation.model import EvaluatedModel
+from plmctl.corpus.labelled import Row
+from plmctl.evaluation.completions import CompletionScore, score_completions
+from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.prompting import (
     FewShot,
+    Question,
     QuestionColumns,
     Shot,
     Template,
@@ -24,19 +25,13 @@ from plmctl.evaluation.prompting import (
     question_of,
 )
 from plmctl.measures.base import (
-    PER_ITEM,
+    Measurement,
     PerItemScores,
     PromptedConfig,
+    PromptedMeasure,
     hash_of_rows,
-    item_rows,
-    load_prompted_model,
 )
 from plmctl.metrics.statistics import mean_and_error
-
-if TYPE_CHECKING:
-    from plmctl.evaluation.completions import CompletionScore
-    from plmctl.evaluation.model import LoadedGenerator
-    from plmctl.evaluation.prompting import Prompt, Question
 
 
 class Config(PromptedConfig):
@@ -46,81 +41,80 @@ class Config(PromptedConfig):
     template: Template
     """The prompt, with {column} for a row's values; each option is written after it."""
     options: str | tuple[str, ...] = "options"
-    """The column of a list of options; several columns: an option each."""
+    """The column of a list of options, or several columns with one option each."""
     choices: dict[str, str] = {}
-    """Instead of `options`: the labels of a column, each with the words for it."""
+    """Instead of `options`: the labels in the column of the answer, each with its words."""
     answer: str = "answer"
     """The column of the right option: its text, its number or its letter."""
     first: Literal[0, 1] = 0
-    """The number of the first option, where the answer is a number."""
+    """The number of the first option, if the answer is a number."""
     unconditional: str | None = Field(default="Answer:", min_length=1)
-    """The prompt that says nothing, of the score `unconditional`; empty: leave that score out."""
+    """The neutral prompt of the score `unconditional`; empty: leave that score out."""
 
 
-def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
-    """Accuracies with their standard errors, beside chance and always naming one place."""
-    from plmctl.metrics.classification import majority
+class MultipleChoice(PromptedMeasure[Config]):
+    """See ``Config``."""
 
-    rows = item_rows(config)
-    questions = _questions(config, rows)
-    model = load_prompted_model(config, subject)
-    prompts = _prompts(config, questions, model, subject.seed)
-    pairs = [(p.text, o) for p, q in zip(prompts, questions, strict=True) for o in q.options]
-    found = score_completions(model, pairs, subject.batch_size, sentinel=config.sentinel)
-    bare: dict[str, CompletionScore] = {}
-    if config.unconditional is not None:
-        options = list(dict.fromkeys(option for _, option in pairs))
-        alone = [(config.unconditional, option) for option in options]
-        scored = score_completions(model, alone, subject.batch_size, sentinel=config.sentinel)
-        bare = dict(zip(options, scored, strict=True))
-    right: dict[str, list[float]] = {}
-    at = 0
-    for question in questions:
-        conditional = found[at : at + len(question.options)]
-        at += len(question.options)
-        alone_scores = [bare[option] for option in question.options] if bare else None
-        for name, taken in preferred_options(question.options, conditional, alone_scores).items():
-            right.setdefault(name, []).append(float(taken == question.answer))
-    figures: dict[str, Any] = {}
-    for name, hits in right.items():
-        figures[f"accuracy/{name}"], figures[f"stderr/{name}"] = mean_and_error(hits)
-    return {
-        **figures,
-        "chance": mean_and_error([1 / len(question.options) for question in questions])[0],
-        "majority": majority([question.answer for question in questions]),
-        "items": len(questions),
-        "shots": mean_and_error([prompt.shots for prompt in prompts])[0],
-        "cut": sum(continuation.cut for continuation in found),
-        "data_hash": hash_of_rows(rows),
-        "definition": (
-            "share of items whose right option has the highest score, the first of equal ones; "
-            "sum: log p(option | prompt); token, byte: that over the option's tokens or UTF-8 "
-            "bytes; unconditional: less log p(option | a prompt that says nothing)"
-        ),
-        PER_ITEM: {
-            name: PerItemScores(f"accuracy/{name}", hash_of_rows(rows), hits)
-            for name, hits in right.items()
-        },
-    }
+    Config = Config
 
+    def measure(self, model: LoadedModel, seed: int) -> Measurement:
+        """Accuracies with their standard errors, beside chance and the most frequent place."""
+        from plmctl.metrics.classification import majority
 
-def _questions(config: Config, rows: Sequence[Row]) -> list[Question]:
-    columns = QuestionColumns(
-        config.template,
-        config.options,
-        config.choices,
-        config.answer,
-        config.first,
-        config.between,
-    )
-    return [question_of(columns, row) for row in rows]
+        config, rows = self.config, self.item_rows()
+        questions = self._questions(rows)
+        model = self.prompted_model(model)
+        pool = self._questions(self.shot_rows())
+        examples = [Shot(question.prompt, question.options[question.answer]) for question in pool]
+        few_shot = FewShot(config.shots, examples, model, seed)
+        prompts = [few_shot(q.prompt, max(map(model.count, q.options))) for q in questions]
+        pairs = [(p.text, o) for p, q in zip(prompts, questions, strict=True) for o in q.options]
+        scores = score_completions(model, pairs, sentinel=config.sentinel)
+        neutral: dict[str, CompletionScore] = {}
+        if config.unconditional is not None:
+            options = list(dict.fromkeys(option for _, option in pairs))
+            after_neutral = [(config.unconditional, option) for option in options]
+            neutral_scores = score_completions(model, after_neutral, sentinel=config.sentinel)
+            neutral = dict(zip(options, neutral_scores, strict=True))
+        hits: dict[str, list[float]] = {}
+        remaining = iter(scores)
+        for question in questions:
+            conditional = [next(remaining) for _ in question.options]
+            unconditional = [neutral[option] for option in question.options] if neutral else None
+            preferred = preferred_options(question.options, conditional, unconditional)
+            for name, option in preferred.items():
+                hits.setdefault(name, []).append(float(option == question.answer))
+        results: dict[str, Any] = {}
+        for name, values in hits.items():
+            results[f"accuracy/{name}"], results[f"stderr/{name}"] = mean_and_error(values)
+        data_hash = hash_of_rows(rows)
+        results |= {
+            "chance": mean_and_error([1 / len(question.options) for question in questions])[0],
+            "majority": majority([question.answer for question in questions]),
+            "items": len(questions),
+            "shots": mean_and_error([prompt.shots for prompt in prompts])[0],
+            "cut": sum(score.cut for score in scores),
+            "data_hash": data_hash,
+            "definition": (
+                "share of items whose right option has the highest score, the first of equal ones; "
+                "sum: log p(option | prompt); token, byte: that over the option's tokens or UTF-8 "
+                "bytes; unconditional: less log p(option | a prompt that says nothing)"
+            ),
+        }
+        per_item = {
+            name: PerItemScores(f"accuracy/{name}", data_hash, values)
+            for name, values in hits.items()
+        }
+        return Measurement(results, per_item)
 
-
-def _prompts(
-    config: Config, questions: Sequence[Question], model: LoadedGenerator, seed: int
-) -> list[Prompt]:
-    shots = config.shots
-    pool = _questions(config, read_rows(shots.train)) if shots.count and shots.train else []
-    examples = [Shot(question.prompt, question.options[question.answer]) for question in pool]
-    few_shot = FewShot(shots, examples, model, seed)
-    return [few_shot(q.prompt, max(map(model.count, q.options))) for q in questions]
+    def _questions(self, rows: Sequence[Row]) -> list[Question]:
+        config = self.config
+        columns = QuestionColumns(
+            config.template,
+            config.options,
+            config.choices,
+            config.answer,
+            config.first,
+            config.between,
+        )
+        return [question_of(columns, row) for row in rows]

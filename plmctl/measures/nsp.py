@@ -1,18 +1,18 @@
-"""Next-sentence prediction: accuracy on fixed pairs, beside always naming the larger class."""
+"""Next-sentence prediction: accuracy on fixed pairs, beside that of the larger class."""
 
-from typing import Any, Literal
+from typing import Literal
 
-from plmctl.evaluation.model import EvaluatedModel
-from plmctl.measures.base import TextMeasureConfig, score_text
-from plmctl.objectives.mlm_and_nsp import Config as ObjectiveConfig
+from plmctl.measures.base import ObjectiveMeasure, ObjectiveMeasureConfig
 
 
-class Config(TextMeasureConfig):
+class Config(ObjectiveMeasureConfig):
     """Accuracy of next-sentence prediction, on fixed pairs with fixed masks."""
 
     name: Literal["nsp"] = "nsp"
 
 
-def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
-    """See ``base.score_text``; the inputs are masked, as in pretraining."""
-    return score_text(config, ObjectiveConfig(name="mlm+nsp"), subject)
+class NextSentence(ObjectiveMeasure[Config]):
+    """See ``Config``; the inputs are masked, as in pretraining."""
+
+    Config = Config
+    OBJECTIVE = "mlm+nsp"

@@ -2,18 +2,22 @@
 
 from typing import Any, Literal
 
-from plmctl.evaluation.model import EvaluatedModel
-from plmctl.measures.base import TextMeasureConfig, score_text
-from plmctl.objectives.prefix_lm import Config as ObjectiveConfig
+from plmctl.evaluation.model import LoadedModel
+from plmctl.measures.base import ObjectiveMeasure, ObjectiveMeasureConfig
 
 
-class Config(TextMeasureConfig):
+class Config(ObjectiveMeasureConfig):
     """Loss, perplexity and accuracy of the rest of a text, given a beginning of random length."""
 
     name: Literal["prefix_lm"] = "prefix_lm"
 
 
-def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
-    """See ``base.score_text``; without the z-loss."""
-    objective = ObjectiveConfig(name="prefix_lm", z_loss=0.0)
-    return score_text(config, objective, subject)
+class PrefixLM(ObjectiveMeasure[Config]):
+    """See ``Config``."""
+
+    Config = Config
+    OBJECTIVE = "prefix_lm"
+
+    def objective_fields(self, model: LoadedModel) -> dict[str, Any]:
+        """Without the z-loss."""
+        return {"z_loss": 0.0}

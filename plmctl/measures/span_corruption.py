@@ -1,19 +1,18 @@
 """Span corruption: loss, perplexity and accuracy of T5's targets, on fixed noise.
 
-Sums over all target tokens of the set, sentinels and end tokens included, which are easy: figures
-are comparable for one tokenizer, one density, one mean span and one sequence length only.
+Sums over all target tokens of the set, with sentinels and end tokens, which are easy to predict:
+metrics are comparable only for one tokenizer, one density, one mean span and one sequence length.
 """
 
 from typing import Any, Literal
 
 from pydantic import Field
 
-from plmctl.evaluation.model import EvaluatedModel
-from plmctl.measures.base import TextMeasureConfig, score_text
-from plmctl.objectives.span_corruption import Config as ObjectiveConfig
+from plmctl.evaluation.model import LoadedModel
+from plmctl.measures.base import ObjectiveMeasure, ObjectiveMeasureConfig
 
 
-class Config(TextMeasureConfig):
+class Config(ObjectiveMeasureConfig):
     """Loss, perplexity and accuracy of hidden spans, on fixed noise."""
 
     name: Literal["span_corruption"] = "span_corruption"
@@ -23,9 +22,16 @@ class Config(TextMeasureConfig):
     """Mean tokens of a hidden span."""
 
 
-def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
-    """See ``base.score_text``; without the z-loss."""
-    objective = ObjectiveConfig(
-        name="span_corruption", density=config.density, mean_span=config.mean_span, z_loss=0.0
-    )
-    return score_text(config, objective, subject)
+class SpanCorruption(ObjectiveMeasure[Config]):
+    """See ``Config``."""
+
+    Config = Config
+    OBJECTIVE = "span_corruption"
+
+    def objective_fields(self, model: LoadedModel) -> dict[str, Any]:
+        """The noise, without the z-loss."""
+        return {
+            "density": self.config.density,
+            "mean_span": self.config.mean_span,
+            "z_loss": 0.0,
+        }

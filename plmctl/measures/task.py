@@ -2,69 +2,79 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field
 
-from plmctl.config.base import MeasureConfig
+from plmctl.config.base import MeasureConfig, Text
 from plmctl.errors import DataError
-from plmctl.evaluation.model import EvaluatedModel
+from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.scoring import FinetunedModel
+from plmctl.measures.base import Measure, Measurement
 
 if TYPE_CHECKING:
     from plmctl.tasks.base import Answer, ScoredConfig, TaskExamples
 
 
 class Config(MeasureConfig):
-    """What a finetuned model gets right in labelled rows, by the metrics of its task."""
+    """The metrics of a finetuned model's task on labelled rows."""
 
     name: Literal["task"] = "task"
-    data: tuple[str, ...] = Field(min_length=1)
+    data: tuple[Text, ...] = Field(min_length=1)
     """Labelled rows, as `data.train` of finetuning."""
     columns: dict[str, str | tuple[str, ...]] = {}
-    """Fields of the task that name other columns here than in finetuning, as in `text: review`."""
+    """Columns of the task's fields, where they differ from finetuning, as in `text: review`."""
     max_length: int | None = Field(default=None, ge=8)
-    """Tokens a row, special ones included; empty: as in finetuning."""
+    """Tokens per row, special tokens included; empty: as in finetuning."""
 
 
-def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
-    """The figures of the task, and the number of rows.
-
-    Raises:
-        ConfigError: The model is not finetuned, or its task has no such column field, or
-            ``max_length`` is beyond the network's positions.
-        DataError: No row has a label.
-    """
-    examples, found, unlabelled = answered(config, subject)
-    counts = {"rows": len(examples), "cut": examples.cut}
-    return {
-        **examples.figures(found),
-        **counts,
-        **({"unlabelled": unlabelled} if unlabelled else {}),
-    }
-
-
-class Answered(NamedTuple):
-    """Labelled rows, an answer to each, and how many rows were left out for want of a label."""
+class Predictions(NamedTuple):
+    """Labelled rows, the model's answer to each, and the number of rows without a label."""
 
     examples: TaskExamples[ScoredConfig]
     answers: list[Answer]
     unlabelled: int
 
 
-def answered(config: Config, subject: EvaluatedModel) -> Answered:
-    """The rows as the model's task has them, and an answer to each; errors as ``measure``."""
-    from plmctl.corpus.labelled import read_rows
-    from plmctl.models.load import refuse_longer
-    from plmctl.tasks.base import read_finetuned
+class FinetunedTask(Measure[Config]):
+    """See ``Config``."""
 
-    made = read_finetuned(subject.model, config.columns)
-    read = read_rows(config.data)
-    rows = [row for row in read if made.task.is_labelled(row)]
-    if not rows:
-        raise DataError(f"{', '.join(config.data)}: no row has a gold label to score against")
-    longest = config.max_length or made.max_length
-    refuse_longer(subject.model, longest, "max_length")
-    model = FinetunedModel(subject.model, made, subject.accelerator.device)
-    examples = model.examples(rows, "score", longest)
-    return Answered(examples, model.answers(examples), len(read) - len(rows))
+    Config = Config
+
+    def measure(self, model: LoadedModel, seed: int) -> Measurement:
+        """The metrics of the task, and the number of rows; errors as in ``predict``."""
+        examples, predictions, unlabelled = self.predict(model)
+        return Measurement(
+            {
+                **examples.figures(predictions),
+                "rows": len(examples),
+                "cut": examples.cut,
+                **({"unlabelled": unlabelled} if unlabelled else {}),
+            }
+        )
+
+    def predict(self, model: LoadedModel) -> Predictions:
+        """The rows as the model's task has them, and an answer to each.
+
+        Raises:
+            ConfigError: The model is not finetuned, its task has no such column field, or
+                ``max_length`` exceeds the network's positions.
+            DataError: No row has a label.
+        """
+        from plmctl.corpus.labelled import read_rows
+        from plmctl.models.load import refuse_longer
+        from plmctl.tasks.base import read_finetuned
+
+        finetuned = read_finetuned(model.name, self.config.columns)
+        read = read_rows(self.config.data)
+        rows = [row for row in read if finetuned.task.is_labelled(row)]
+        if not rows:
+            raise DataError(
+                f"{', '.join(self.config.data)}: no row has a label to compare with",
+                "name labelled rows",
+            )
+        max_length = self.config.max_length or finetuned.max_length
+        refuse_longer(model.name, max_length, "max_length")
+        loaded = FinetunedModel(model.name, finetuned, model.device)
+        examples = loaded.examples(rows, "score", max_length)
+        return Predictions(examples, loaded.answers(examples), len(read) - len(rows))

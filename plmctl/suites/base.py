@@ -1,46 +1,17 @@
-"""What a suite is: its tasks, the recipe of each for every family, and what papers report.
+"""The base class of suites: tasks, a recipe per task and family, and published results.
 
-A suite is a declaration without code; ``plmctl.runs.suite`` runs it.
+A suite is a declaration; ``commands.evaluate_suite`` runs it.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import ClassVar
 
 from plmctl import registry
-
-
-@dataclass(frozen=True)
-class Suite:
-    """A suite; see the attributes of its parts.
-
-    Attributes:
-        title: In words, with its paper.
-        tasks: In the order of the table.
-        columns: As above.
-        averages: As above.
-        recipes: By family and task; a task that a family lacks is left out for it.
-        published: As above.
-    """
-
-    title: str
-    tasks: tuple[SuiteTask, ...]
-    columns: tuple[Column, ...]
-    averages: tuple[Average, ...]
-    recipes: Mapping[str, Mapping[str, Recipe]]
-    published: tuple[Published, ...]
-
-    def nearest(
-        self, family: str, shape: tuple[int, int] | None, count: int
-    ) -> tuple[Published, ...]:
-        """The rows to set beside a model: of its family, its size first, then those of dev rows."""
-        rows = [row for row in self.published if row.family == family]
-        same = shape is not None
-        rows.sort(key=lambda row: (not (same and row.shape == shape), row.split != "dev"))
-        return tuple(rows[:count])
 
 
 @dataclass(frozen=True)
@@ -49,11 +20,11 @@ class SuiteTask:
 
     Attributes:
         name: Its folder in a data directory, and in the suite's run folder.
-        hub: What to download, as the Hub calls it.
-        rows: What its files hold, in words.
+        hub: Its data on the Hub.
+        rows: The content of its files, in words.
         names: Stems of its two files, besides train and dev, as (train, dev).
-        also: Further labelled files to score, by stem, and what the Hub has for each.
-        asked_for: Run only where it is named: not a part of the suite's score.
+        also: Further labelled files to score, by stem, and the data on the Hub for each.
+        asked_for: Run only if the user names it: not a part of the suite's score.
     """
 
     name: str
@@ -65,21 +36,21 @@ class SuiteTask:
 
     @property
     def stems(self) -> tuple[tuple[str, str], ...]:
-        """Names that its two files may have, without their ends."""
+        """Stems that its two files may have."""
         return (("train", "dev"), *self.names)
 
 
 @dataclass(frozen=True)
 class Column:
-    """One figure of the table.
+    """One metric of the table.
 
     Attributes:
-        name: Short, as papers head it.
-        task: Whose it is.
+        name: Its short name, as in papers.
+        task: The task that it measures.
         figure: Its name among the task's results.
-        what: Which figure it is, in words.
-        scale: To per cent.
-        rows: Of which rows: those of validation, or a file of ``also``.
+        what: The metric, in words.
+        scale: Factor to per cent.
+        rows: The rows that are scored: those of validation, or a file of ``also``.
     """
 
     name: str
@@ -95,9 +66,9 @@ class Average:
     """A mean over columns.
 
     Attributes:
-        name: As the table has it.
-        groups: Names of columns: those of a group are averaged first.
-        what: Whose definition it is.
+        name: Its name in the table.
+        groups: Names of columns; each group is averaged first.
+        what: Its definition and source.
     """
 
     name: str
@@ -105,7 +76,7 @@ class Average:
     what: str
 
     def of(self, values: Mapping[str, float]) -> float | None:
-        """The mean; None where a column has no value."""
+        """The mean; None if a column has no value."""
         if not all(name in values for group in self.groups for name in group):
             return None
         means = [sum(values[name] for name in group) / len(group) for group in self.groups]
@@ -114,8 +85,9 @@ class Average:
     def error(self, errors: Mapping[str, float]) -> float | None:
         """Its standard error from those of the columns.
 
-        Groups are of different rows, so that their errors are independent; the figures of one
-        group are of the same rows, and are taken to err together, which is the worst case.
+        Groups are measured on different rows, so that their errors are independent. The metrics of
+        one group are measured on the same rows; their errors are treated as fully correlated, which
+        is the worst case.
         """
         mean = self.of(errors)
         if mean is None:
@@ -129,8 +101,8 @@ class Recipe:
     """How one task is finetuned by one family.
 
     Attributes:
-        path: Of the shipped config, under ``configs/finetune``.
-        changes: ``KEY=VALUE`` that this family has otherwise.
+        path: The shipped config, under ``configs/finetune``.
+        changes: ``KEY=VALUE`` that differ for this family.
     """
 
     path: str
@@ -139,15 +111,15 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Published:
-    """What was published of a model.
+    """Published results of a model.
 
     Attributes:
         model: Its name.
-        family: Of plmctl's.
-        split: Which rows the figures are of, dev or test; ours are of dev.
-        source: Where they stand.
+        family: Its family in plmctl.
+        split: The rows of the results, dev or test; ours are on dev.
+        source: The publication.
         figures: By column, in per cent.
-        shape: Layers and hidden size, where that tells the size.
+        shape: Layers and hidden size, if these identify the size.
     """
 
     model: str
@@ -158,13 +130,39 @@ class Published:
     shape: tuple[int, int] | None = None
 
 
+class Suite(ABC):
+    """A suite of tasks."""
+
+    title: ClassVar[str]
+    """In words, with its paper."""
+    tasks: ClassVar[tuple[SuiteTask, ...]]
+    """In the order of the table."""
+    columns: ClassVar[tuple[Column, ...]]
+    """The metrics of the table."""
+    averages: ClassVar[tuple[Average, ...]]
+    """The means over columns."""
+    recipes: ClassVar[Mapping[str, Mapping[str, Recipe]]]
+    """By family and task; a family does not run the tasks that it has no recipe for."""
+    published: ClassVar[tuple[Published, ...]]
+    """Published results, in per cent."""
+
+    def nearest(
+        self, family: str, shape: tuple[int, int] | None, count: int
+    ) -> tuple[Published, ...]:
+        """Published results of a family: those of the same size first, then those on dev rows."""
+        rows = [row for row in self.published if row.family == family]
+        same = shape is not None
+        rows.sort(key=lambda row: (not (same and row.shape == shape), row.split != "dev"))
+        return tuple(rows[:count])
+
+
 def get_suite(name: str) -> Suite:
     """The suite of that name.
 
     Raises:
-        ConfigError: There is none; the message has the nearest.
+        ConfigError: There is none; the message has the nearest name.
     """
-    return cast(Suite, registry.load("suites", name).SUITE)
+    return registry.member("suites", name, Suite)()
 
 
 def recipes(folder: str, tasks: Iterable[str], *changes: str) -> dict[str, Recipe]:
@@ -173,6 +171,6 @@ def recipes(folder: str, tasks: Iterable[str], *changes: str) -> dict[str, Recip
     Args:
         folder: Under ``configs/finetune``; ``folder/TASK.yaml`` is the recipe.
         tasks: Their names.
-        *changes: What the family changes in all of them.
+        *changes: ``KEY=VALUE`` that differ for the family in all of them.
     """
     return {task: Recipe(f"{folder}/{task}.yaml".lstrip("/"), changes) for task in tasks}

@@ -72,12 +72,16 @@ PUBLISHED = tuple(
     )
 )  # fmt: skip
 
-SUITE = Suite(
-    "Tasks of CLUE (Xu et al., 2020, arXiv:2004.05986) and CMRC 2018 (Cui et al., 2019, "
-    "arXiv:1810.07366)",
-    TASKS,
-    COLUMNS,
-    AVERAGES,
-    RECIPES,
-    PUBLISHED,
-)
+
+class Clue(Suite):
+    """See ``title``."""
+
+    title = (
+        "Tasks of CLUE (Xu et al., 2020, arXiv:2004.05986) and CMRC 2018 (Cui et al., 2019, "
+        "arXiv:1810.07366)"
+    )
+    tasks = TASKS
+    columns = COLUMNS
+    averages = AVERAGES
+    recipes = RECIPES
+    published = PUBLISHED

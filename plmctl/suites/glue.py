@@ -178,6 +178,13 @@ PUBLISHED = tuple(
     )
 )  # fmt: skip
 
-SUITE = Suite(
-    "GLUE (Wang et al., 2019, arXiv:1804.07461)", TASKS, COLUMNS, AVERAGES, RECIPES, PUBLISHED
-)
+
+class Glue(Suite):
+    """See ``title``."""
+
+    title = "GLUE (Wang et al., 2019, arXiv:1804.07461)"
+    tasks = TASKS
+    columns = COLUMNS
+    averages = AVERAGES
+    recipes = RECIPES
+    published = PUBLISHED

@@ -98,11 +98,13 @@ PUBLISHED = tuple(
     )
 )  # fmt: skip
 
-SUITE = Suite(
-    "SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016, arXiv:1606.05250; 2018, arXiv:1806.03822)",
-    TASKS,
-    COLUMNS,
-    AVERAGES,
-    RECIPES,
-    PUBLISHED,
-)
+
+class Squad(Suite):
+    """See ``title``."""
+
+    title = "SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016, arXiv:1606.05250; 2018, arXiv:1806.03822)"
+    tasks = TASKS
+    columns = COLUMNS
+    averages = AVERAGES
+    recipes = RECIPES
+    published = PUBLISHED

@@ -47,19 +47,19 @@ def _plmctl(given: argparse.Namespace, model: Any, family: Any, texts: list[Any]
     import numpy as np
 
     from plmctl.config.sections import ComputeConfig
-    from plmctl.evaluation.likelihood import score_masked
-    from plmctl.evaluation.model import EvaluatedModel, LoadedModel, TokenizedText
+    from plmctl.evaluation.likelihood import MaskedLikelihood, ScoringOptions
+    from plmctl.evaluation.model import LoadedModel, TokenizedText
     from plmctl.models.network import Network
     from plmctl.tokenization.load import Vocab
     from plmctl.training.engine import make_accelerator
 
-    subject = EvaluatedModel("", 0, 32, make_accelerator(ComputeConfig(device=given.device)))
-    size = model.config.vocab_size
-    vocab = Vocab(size, pad=0, unk=1, cls=2, sep=3, mask=4)
-    network = Network(model, family.forward)
-    reader = LoadedModel("", "masked", network, 512, size, vocab, None, subject)  # ids are given
+    opened = LoadedModel("", make_accelerator(ComputeConfig(device=given.device)), 32)
+    opened.outputs, opened.context = model.config.vocab_size, 512
+    opened.vocab = Vocab(opened.outputs, pad=0, unk=1, cls=2, sep=3, mask=4)
+    likelihood = MaskedLikelihood(opened)
+    opened.networks[likelihood.LOSS_TERMS] = Network(model, family.forward)  # no folder to open
     tokens = [TokenizedText(ids, np.ones(len(ids), bool), np.array([len(ids)])) for ids in texts]
-    return [-nll for nll in score_masked(reader, tokens, 512, "original").nll.tolist()]
+    return [-nll for nll in likelihood.score(tokens, ScoringOptions(512)).nll.tolist()]
 
 
 def _stock(given: argparse.Namespace, model: Any, family: Any, texts: list[Any]) -> list[float]:

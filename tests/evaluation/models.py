@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from plmctl import registry
 from plmctl.config.sections import ComputeConfig
-from plmctl.evaluation.model import EvaluatedModel
+from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import get_family
 from plmctl.run.folder import save_model
 from plmctl.tokenization.load import Vocab
@@ -62,6 +62,6 @@ def make_folder(root: Path, family: str) -> Path:
     return save_model(folder, model, AutoTokenizer.from_pretrained(tokenizer), "")
 
 
-def subject(folder: Path | str, batch_size: int = 32) -> EvaluatedModel:
+def opened(folder: Path | str, batch_size: int = 32) -> LoadedModel:
     """A model folder on the CPU."""
-    return EvaluatedModel(str(folder), 7, batch_size, make_accelerator(ComputeConfig(device="cpu")))
+    return LoadedModel(str(folder), make_accelerator(ComputeConfig(device="cpu")), batch_size)

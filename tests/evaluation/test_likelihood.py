@@ -14,21 +14,16 @@ from transformers import (
     AutoTokenizer,
 )
 
-from plmctl.evaluation import model as reader_module
+from plmctl.evaluation import model as model_module
 from plmctl.evaluation.likelihood import (
+    BidirectionalLikelihood,
+    Likelihood,
     ScoringOptions,
-    _word_characters,
     masked_until,
-    score_bidirectional,
-    score_causal,
-    score_encoder_decoder,
-    score_masked,
-    score_sentences,
-    score_texts,
 )
-from plmctl.evaluation.model import LoadedModel, TokenizedText, load_model
+from plmctl.evaluation.model import TokenizedText
 from plmctl.models.elmo import ElmoForPreTraining, encode_sentences
-from tests.evaluation.models import FAMILIES, subject
+from tests.evaluation.models import FAMILIES, opened
 from tests.runs.conftest import sentence
 
 Folders = Callable[[str], Path]
@@ -42,9 +37,9 @@ TEXTS = [
 ]
 
 
-def opened(folder: Path, batch_size: int = 32) -> tuple[LoadedModel, list[TokenizedText]]:
-    reader = load_model(subject(folder, batch_size))
-    return reader, reader.tokens(TEXTS)
+def scorer(folder: Path) -> tuple[Likelihood, list[TokenizedText]]:
+    likelihood = Likelihood.of(opened(folder))
+    return likelihood, likelihood.model.tokens(TEXTS)
 
 
 def hf_nll(model: torch.nn.Module, ids: list[int], labels: list[int], **inputs: object) -> float:
@@ -56,10 +51,10 @@ def hf_nll(model: torch.nn.Module, ids: list[int], labels: list[int], **inputs: 
 
 @pytest.mark.parametrize("family", ["gpt1", "gpt2"])
 def test_one_window_is_transformers_loss(family: str, folder_of: Folders) -> None:
-    reader, texts = opened(folder_of(family))
+    likelihood, texts = scorer(folder_of(family))
     model = AutoModelForCausalLM.from_pretrained(folder_of(family)).eval()
     short = [text for text in texts if len(text.ids) < 48]
-    scores = score_causal(reader, short, reader.context, reader.context, None)
+    scores = likelihood.score(short, ScoringOptions(stride=likelihood.model.context, begin=False))
     assert short
     for text, nll, scored in zip(short, scores.nll, scores.scored, strict=True):
         ids = text.ids.tolist()
@@ -73,13 +68,14 @@ def test_one_window_is_transformers_loss(family: str, folder_of: Folders) -> Non
 def test_sliding_windows_against_one_token_at_a_time(
     size: int, stride: int, folder_of: Folders
 ) -> None:
-    reader, texts = opened(folder_of("gpt2"))
+    likelihood, texts = scorer(folder_of("gpt2"))
     model = AutoModelForCausalLM.from_pretrained(folder_of("gpt2")).eval()
-    assert reader.begin == AutoTokenizer.from_pretrained(folder_of("gpt2")).eos_token_id
-    scores = score_causal(reader, texts, size, stride, reader.begin)
+    eos = AutoTokenizer.from_pretrained(folder_of("gpt2")).eos_token_id
+    assert likelihood.model.start == (eos,)
+    scores = likelihood.score(texts, ScoringOptions(size, stride))
     assert scores.scored.tolist() == [len(text.ids) for text in texts]
     assert not scores.first.any()
-    ids = [reader.begin, *texts[3].ids.tolist()]
+    ids = [eos, *texts[3].ids.tolist()]
     assert len(ids) > 2 * size or size == 48
     expected = 0.0
     for target in range(1, len(ids)):
@@ -93,10 +89,10 @@ def test_sliding_windows_against_one_token_at_a_time(
 
 @pytest.mark.parametrize("family", MASKED)
 def test_pseudo_likelihood_against_a_plain_loop(family: str, folder_of: Folders) -> None:
-    reader, texts = opened(folder_of(family))
+    likelihood, texts = scorer(folder_of(family))
     model = AutoModelForMaskedLM.from_pretrained(folder_of(family)).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder_of(family))
-    scores = score_masked(reader, texts, 60, "original")
+    scores = likelihood.score(texts, ScoringOptions(60, variant="original"))
     assert scores.scored.tolist() == [len(text.ids) for text in texts]
     for number in (1, 2):
         ids = [tokenizer.cls_token_id, *texts[number].ids.tolist(), tokenizer.sep_token_id]
@@ -112,10 +108,10 @@ def test_pseudo_likelihood_against_a_plain_loop(family: str, folder_of: Folders)
 
 def test_whole_words_from_left_to_right(folder_of: Folders) -> None:
     """The later tokens of a word are masked with it, the earlier ones are seen."""
-    reader, texts = opened(folder_of("bert"))
+    likelihood, texts = scorer(folder_of("bert"))
     model = AutoModelForMaskedLM.from_pretrained(folder_of("bert")).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder_of("bert"))
-    scores = score_masked(reader, texts, 40, "word_l2r")
+    scores = likelihood.score(texts, ScoringOptions(40, variant="word_l2r"))
     read = tokenizer(TEXTS[2][0])
     words, ids = read.word_ids(), read.input_ids
     assert len(set(words)) < len(words) - 5  # the long word is several tokens
@@ -128,9 +124,11 @@ def test_whole_words_from_left_to_right(folder_of: Folders) -> None:
             for n, id_ in enumerate(ids)
         ]
         expected += hf_nll(model, copy, labels)
-    alone = score_masked(reader, reader.tokens([TEXTS[2][:1]]), 40, "word_l2r")
+    alone = likelihood.score(
+        likelihood.model.tokens([TEXTS[2][:1]]), ScoringOptions(40, variant="word_l2r")
+    )
     assert alone.nll[0] == pytest.approx(expected, rel=1e-5)
-    plain = score_masked(reader, texts, 40, "original")
+    plain = likelihood.score(texts, ScoringOptions(40, variant="original"))
     assert abs(plain.nll[2] - scores.nll[2]) > 0.1
 
 
@@ -143,11 +141,11 @@ def test_masked_until() -> None:
 
 
 def test_spans_are_transformers_loss(folder_of: Folders) -> None:
-    reader, texts = opened(folder_of("t5"))
+    likelihood, texts = scorer(folder_of("t5"))
     model = AutoModelForSeq2SeqLM.from_pretrained(folder_of("t5")).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder_of("t5"))
     sentinel = tokenizer.convert_tokens_to_ids("<extra_id_0>")
-    scores = score_encoder_decoder(reader, texts, 500, 3)
+    scores = likelihood.score(texts, ScoringOptions(500, span=3))
     assert scores.scored.tolist() == [len(text.ids) for text in texts]
     ids = texts[2].ids.tolist()
     expected = 0.0
@@ -161,7 +159,7 @@ def test_spans_are_transformers_loss(folder_of: Folders) -> None:
 
 
 def test_a_sentence_hidden_as_a_whole(folder_of: Folders) -> None:
-    reader, _ = opened(folder_of("t5"))
+    likelihood, _ = scorer(folder_of("t5"))
     model = AutoModelForSeq2SeqLM.from_pretrained(folder_of("t5")).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder_of("t5"))
     sentinel = tokenizer.convert_tokens_to_ids("<extra_id_0>")
@@ -169,13 +167,13 @@ def test_a_sentence_hidden_as_a_whole(folder_of: Folders) -> None:
     begun = torch.tensor([[model.config.decoder_start_token_id, sentinel, *ids[:-1]]])
     source = [sentinel, tokenizer.eos_token_id]
     expected = -hf_nll(model, source, [-100, *ids], decoder_input_ids=begun)
-    found = score_sentences(reader, [sentence(5), sentence(6)])
+    found = likelihood.score_sentences([sentence(5), sentence(6)])
     assert found.log_probability[0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_both_directions_of_one_sentence(folder_of: Folders) -> None:
     """Against the encoder for finetuning, which puts the marks around a sentence by itself."""
-    reader, _ = opened(folder_of("elmo"))
+    likelihood, _ = scorer(folder_of("elmo"))
     model = ElmoForPreTraining.from_pretrained(folder_of("elmo")).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder_of("elmo"))
     text = sentence(5)
@@ -189,18 +187,19 @@ def test_both_directions_of_one_sentence(folder_of: Folders) -> None:
         forward, backward = model.head(layers[-1]).log_softmax(-1)[:, 0]
     expected = sum(float(forward[n, id_]) for n, id_ in enumerate(ids))
     expected += sum(float(backward[n, id_]) for n, id_ in enumerate(reversed(ids)))
-    scores = score_bidirectional(reader, reader.tokens([[text]]))
+    scores = likelihood.score(likelihood.model.tokens([[text]]), ScoringOptions())
     assert scores.nll[0] == pytest.approx(-expected / 2, rel=1e-5)
     assert scores.scored[0] == len(ids)
 
 
 def test_the_state_goes_on_through_a_text(folder_of: Folders) -> None:
     """More words than a window, sentence by sentence with the state given on by hand."""
-    reader, texts = opened(folder_of("elmo"))
+    likelihood, texts = scorer(folder_of("elmo"))
+    assert isinstance(likelihood, BidirectionalLikelihood)
     model = ElmoForPreTraining.from_pretrained(folder_of("elmo")).eval()
     text = texts[3]
     assert len(text.ids) > 70
-    table = torch.from_numpy(_word_characters(reader, 0, 1))
+    table = torch.from_numpy(likelihood.word_characters(0, 1))
     parts = np.split(text.ids, np.cumsum(text.sentences)[:-1])
     expected, state = 0.0, None
     with torch.no_grad():
@@ -214,7 +213,7 @@ def test_the_state_goes_on_through_a_text(folder_of: Folders) -> None:
             for logits, row in zip((out.forward_logits, out.backward_logits), rows, strict=True):
                 said = logits[0].log_softmax(-1)
                 expected -= sum(float(said[n, id_]) for n, id_ in enumerate(row[1:]))
-    scores = score_bidirectional(reader, texts)
+    scores = likelihood.score(texts, ScoringOptions())
     assert scores.nll[3] == pytest.approx(expected / 2, rel=1e-5)
 
 
@@ -222,15 +221,15 @@ def test_the_state_goes_on_through_a_text(folder_of: Folders) -> None:
 def test_neither_batch_size_nor_order_changes_anything(
     family: str, folder_of: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_module, "_ROW_TOKENS", 30)  # one row a batch where batch_size is 1
+    monkeypatch.setattr(model_module, "_ROW_TOKENS", 30)  # one row a batch where batch_size is 1
     found = []
     for batch_size, order in ((32, [0, 1, 2, 3]), (1, [2, 3, 1, 0])):
-        reader = load_model(subject(folder_of(family), batch_size))
+        likelihood = Likelihood.of(opened(folder_of(family), batch_size))
         texts = [TEXTS[number] for number in order]
-        scores = score_texts(
-            reader, reader.tokens(texts), ScoringOptions(24, 10, variant="word_l2r")
+        scores = likelihood.score(
+            likelihood.model.tokens(texts), ScoringOptions(24, 10, variant="word_l2r")
         )
-        single = score_sentences(reader, [text[0] for text in texts])
+        single = likelihood.score_sentences([text[0] for text in texts])
         back = np.argsort(order)
         found.append((scores.nll[back], single.log_probability[back]))
     for one, other in zip(*found, strict=True):
@@ -239,29 +238,29 @@ def test_neither_batch_size_nor_order_changes_anything(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_token_is_scored_once(family: str, folder_of: Folders) -> None:
-    reader, texts = opened(folder_of(family))
-    for way in (ScoringOptions(24, 24), ScoringOptions(24, 1), ScoringOptions(9, 4)):
-        scores = score_texts(reader, texts, way)
+    likelihood, texts = scorer(folder_of(family))
+    for options in (ScoringOptions(24, 24), ScoringOptions(24, 1), ScoringOptions(9, 4)):
+        scores = likelihood.score(texts, options)
         assert (scores.scored + scores.first).tolist() == [len(text.ids) for text in texts]
 
 
 def test_a_long_sentence_is_cut_from_the_left_and_counted(folder_of: Folders) -> None:
-    reader, _ = opened(folder_of("bert"))
+    likelihood, _ = scorer(folder_of("bert"))
     long = " ".join(sentence(n) for n in range(9))
-    ids = reader.tokens([[long]])[0].ids
-    assert len(ids) > reader.context
-    found = score_sentences(reader, [long, sentence(1)])
+    ids = likelihood.model.tokens([[long]])[0].ids
+    assert len(ids) > likelihood.model.context
+    found = likelihood.score_sentences([long, sentence(1)])
     assert found.cut == 1
     kept = TokenizedText(ids[-58:], np.ones(58, bool), np.array([58]))
-    expected = score_masked(reader, [kept], 60, "original").nll[0]
+    expected = likelihood.score([kept], ScoringOptions(60, variant="original")).nll[0]
     assert found.log_probability[0] == pytest.approx(-expected, rel=1e-5)
 
 
 def test_unknown_text_is_counted_in_bytes(folder_of: Folders) -> None:
-    reader, _ = opened(folder_of("bert"))
-    text = reader.tokens([["Anna sees 龍 and ☃☃.", "A bridge."], ["Anna."]])
+    likelihood, _ = scorer(folder_of("bert"))
+    text = likelihood.model.tokens([["Anna sees 龍 and ☃☃.", "A bridge."], ["Anna."]])
     assert (text[0].unknown, text[0].unknown_bytes) == (2, 3 + 6)
     assert (text[1].unknown, text[1].unknown_bytes) == (0, 0)
-    elmo, _ = opened(folder_of("elmo"))
-    words = elmo.tokens([["Anna sees Überraschung ."]])[0]
+    elmo, _ = scorer(folder_of("elmo"))
+    words = elmo.model.tokens([["Anna sees Überraschung ."]])[0]
     assert (words.unknown, words.unknown_bytes) == (1, len("Überraschung".encode()))

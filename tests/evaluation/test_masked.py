@@ -1,6 +1,5 @@
 """Completions by pseudo-likelihood: copy by copy with transformers."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertFo
 
 from plmctl.errors import DataError
 from plmctl.evaluation.completions import MaskedCompletions
-from tests.evaluation.models import subject
+from tests.evaluation.models import opened
 from tests.evaluation.test_neighbours import pieces
 
 PAIRS = [("Anna sees", " the banks lend"), ("The bank", " lends"), ("", "the old river")]
@@ -53,7 +52,7 @@ def by_hand(folder: Path, context: str, completion: str) -> tuple[float, int]:
 
 @pytest.mark.parametrize("size", [1, 7])
 def test_each_token_is_masked_with_the_rest_of_its_word(encoder: Path, size: int) -> None:
-    found = MaskedCompletions(replace(subject(encoder), batch_size=size)).score([*PAIRS, PAIRS[0]])
+    found = MaskedCompletions(opened(encoder, size)).score([*PAIRS, PAIRS[0]])
     for one, pair in zip(found, PAIRS, strict=False):
         total, count = by_hand(encoder, *pair)
         assert one.log_prob == pytest.approx(total, rel=1e-4)
@@ -63,16 +62,16 @@ def test_each_token_is_masked_with_the_rest_of_its_word(encoder: Path, size: int
 
 def test_a_whole_text_is_a_completion_of_nothing(encoder: Path) -> None:
     text = "the bank lends money"
-    (one,) = MaskedCompletions(subject(encoder)).rolled(text)
+    (one,) = MaskedCompletions(opened(encoder)).rolled(text)
     assert one.log_prob == pytest.approx(by_hand(encoder, "", text)[0], rel=1e-4)
-    several = MaskedCompletions(subject(encoder), seq_len=6).rolled(text * 5)
+    several = MaskedCompletions(opened(encoder), seq_len=6).rolled(text * 5)
     whole = AutoTokenizer.from_pretrained(encoder)(text * 5, add_special_tokens=False)
     assert len(several) > 1
     assert sum(one.tokens for one in several) == len(whole["input_ids"])
 
 
 def test_a_context_is_cut_from_the_left(encoder: Path) -> None:
-    model = MaskedCompletions(subject(encoder))
+    model = MaskedCompletions(opened(encoder))
     (long,) = model.score([("money " * 40 + "the old river", " bank")])
     assert long.cut
     (none,) = model.score([("the old river", " bank")])

@@ -17,6 +17,7 @@ from transformers import (
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.neighbours import WordUse, find_use, nearest, spans_of, vector_reader
 from plmctl.models.elmo import ElmoConfig, ElmoForPreTraining
+from tests.evaluation.models import opened
 
 SENTENCES = [
     "Anna sees the old river bank.",
@@ -98,7 +99,7 @@ def test_neighbours_are_those_of_all_pairs(
     kind: str, word: str, request: pytest.FixtureRequest
 ) -> None:
     """Every word's vector from its sentence alone; the order by cosine, the use itself left out."""
-    read = vector_reader(str(request.getfixturevalue(kind)), -1, "cpu")
+    read = vector_reader(opened(request.getfixturevalue(kind)), -1)
     use = find_use(word, SENTENCES)
     everything = []
     for sentence in SENTENCES:
@@ -122,20 +123,20 @@ def test_neighbours_are_those_of_all_pairs(
 
 
 def test_words_behind_the_last_position_are_counted(bert: Path) -> None:
-    read = vector_reader(str(bert), -1, "cpu")
+    read = vector_reader(opened(bert), -1)
     use = find_use("bank", SENTENCES)
     long = "the bank " * 30
     found, unseen = nearest(read, use, [long], 100, 2)
     assert unseen > 0
     assert len(found) + unseen == 60
-    with pytest.raises(DataError, match="behind the last position"):
+    with pytest.raises(DataError, match="after the last position"):
         nearest(read, WordUse(long, (261, 265)), [long], 1, 1)
 
 
 def test_models_without_such_vectors_are_refused(bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no layer 3"):
-        vector_reader(str(bert), 3, "cpu")
+    with pytest.raises(ConfigError, match="has no layer 3"):
+        vector_reader(opened(bert), 3)
     config = GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=20)
     GPT2LMHeadModel(config).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="plmctl generate"):
-        vector_reader(str(tmp_path), -1, "cpu")
+        vector_reader(opened(tmp_path), -1)

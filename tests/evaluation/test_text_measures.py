@@ -15,11 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from plmctl.config.evaluate import EvalConfig
 from plmctl.errors import ConfigError, DataError
-from plmctl.evaluation.likelihood import score_sentences
-from plmctl.evaluation.model import load_model
+from plmctl.evaluation.likelihood import Likelihood
 from plmctl.measures.base import get_measure
 from plmctl.training.engine import precision
-from tests.evaluation.models import FAMILIES, subject
+from tests.evaluation.models import FAMILIES, opened
 from tests.runs.conftest import corpus_text, run_main, sentence
 
 Folders = Callable[[str], Path]
@@ -49,7 +48,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def take(name: str, folder: Path, **fields: Any) -> dict[str, Any]:
     measure = get_measure(name)
     config = measure.Config.model_validate({"name": name, **fields})
-    return measure.measure(config, subject(folder))
+    return measure(config).measure(opened(folder), 7).results
 
 
 def uniform(folder: Path, to: Path) -> Path:
@@ -77,7 +76,7 @@ def test_a_uniform_model_has_log2_of_the_vocabulary(
 ) -> None:
     folder = uniform(folder_of(family), tmp_path / family)
     found = take("bits_per_byte", folder, data=[text])
-    outputs = load_model(subject(folder)).outputs
+    outputs = opened(folder).outputs
     assert found["unknown"] == 0
     # Blank lines between documents are no text; a document keeps its last line's end.
     assert found["bytes"] == Path(text).stat().st_size - 7
@@ -96,6 +95,26 @@ def test_a_uniform_model_has_log2_of_the_vocabulary(
     found = take("minimal_pairs", folder, data=[str(ties)])
     assert (found["accuracy"], found["shorter"], found["ties"]) == (0.3, 0.3, 0)
     assert found["accuracy/token"] == 0.0
+
+
+def test_all_measures_of_a_model_share_one_network(
+    folder_of: Folders, text: str, pairs: Path, tmp_path: Path
+) -> None:
+    model = opened(folder_of("gpt2"))
+    for name, fields in (
+        ("clm", {"data": [text], "seq_len": 32, "store": str(tmp_path / "stores")}),
+        ("perplexity", {"data": [text]}),
+        ("minimal_pairs", {"data": [str(pairs / "swap.jsonl")]}),
+        ("lambada", {"data": [text], "seq_len": 40}),
+    ):
+        measure = get_measure(name)
+        config = measure.Config.model_validate({"name": name, **fields})
+        assert measure(config).measure(model, 7).results
+    assert list(model.networks) == [("lm",)]
+    prompted = model.for_generation(16)
+    assert (prompted.window, model.window) == (16, 48)
+    assert prompted.generator is model.generator
+    assert prompted.tokenizer is model.tokenizer
 
 
 def test_figures_of_perplexity_agree(folder_of: Folders, text: str) -> None:
@@ -136,17 +155,23 @@ def test_pseudo_perplexities(folder_of: Folders, text: str) -> None:
 @pytest.mark.parametrize("family", ["gpt2", "bert", "t5", "elmo"])
 def test_minimal_pairs_compare_sums(family: str, folder_of: Folders, pairs: Path) -> None:
     found = take("minimal_pairs", folder_of(family), data=[str(pairs / "*.jsonl")])
-    reader = load_model(subject(folder_of(family)))
+    likelihood = Likelihood.of(opened(folder_of(family)))
     numbers = [*range(30), *range(10)]
-    good = score_sentences(reader, [sentence(n) for n in numbers]).log_probability
-    bad = score_sentences(reader, [" ".join(sentence(n).split()[::-1]) for n in numbers])
+    good = likelihood.score_sentences([sentence(n) for n in numbers]).log_probability
+    bad = likelihood.score_sentences([" ".join(sentence(n).split()[::-1]) for n in numbers])
     right = (good > bad.log_probability).astype(float)
     assert found["accuracy"] == right.mean()
     assert found["pairs"] == 40
     assert [row["paradigm"] for row in found["paradigms"]] == ["order", "swap"]
     assert [row["accuracy"] for row in found["paradigms"]] == [right[:30].mean(), right[30:].mean()]
     for unit, sizes in (
-        ("token", [len(tokens.ids) for tokens in reader.tokens([[sentence(n)] for n in numbers])]),
+        (
+            "token",
+            [
+                len(tokens.ids)
+                for tokens in likelihood.model.tokens([[sentence(n)] for n in numbers])
+            ],
+        ),
         ("byte", [len(sentence(n).encode()) for n in numbers]),
     ):
         others = bad.tokens if unit == "token" else np.array(sizes)  # the same letters
@@ -174,7 +199,7 @@ def test_scores_are_those_of_fp32(
     config = json.loads((of_half / "config.json").read_text())
     (of_half / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
     found, expected = (
-        score_sentences(load_model(subject(at)), [sentence(n) for n in range(4)]).log_probability
+        Likelihood.of(opened(at)).score_sentences([sentence(n) for n in range(4)]).log_probability
         for at in (of_half, of_whole)
     )
     assert found.tolist() == expected.tolist()
@@ -307,7 +332,7 @@ def test_text_of_which_nothing_is_left(folder_of: Folders, tmp_path: Path) -> No
     path = tmp_path / "empty.jsonl"
     row = {"sentence_good": "\u200d", "sentence_bad": "Anna.", "text": "\u200d"}
     path.write_text(json.dumps(row) + "\n")
-    with pytest.raises(DataError, match="leaves nothing"):
+    with pytest.raises(DataError, match="returns no token"):
         take("minimal_pairs", folder_of("bert"), data=[str(path)])
-    with pytest.raises(DataError, match="leaves no token"):
+    with pytest.raises(DataError, match="returns no token"):
         take("bits_per_byte", folder_of("bert"), data=[str(path)])

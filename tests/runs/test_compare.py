@@ -51,7 +51,7 @@ def test_pairs_of_runs(cli: Cli, pretrained: dict[str, Path]) -> None:
 
 
 def test_what_cannot_be_compared(cli: Cli, pretrained: dict[str, Path]) -> None:
-    refused(cli("compare", str(pretrained["bert"])), 2, "one run alone")
+    refused(cli("compare", str(pretrained["bert"])), 2, "only one run")
     refused(cli("compare", str(pretrained["bert"]), "tok-none"), 2, "no run here")
 
 
@@ -86,7 +86,7 @@ def test_language_measures_are_compared_item_by_item(cli: Cli, pretrained: dict[
         assert pair["low"] <= pair["difference"] <= pair["high"]
     assert "Differences" in Path("lm.html").read_text(encoding="utf-8")
     shown = cli("compare", "pairs-bert", "pairs-gpt2")[1]
-    assert "less is better" in " ".join(shown.split())
+    assert "lower is better" in " ".join(shown.split())
 
     # The same measure of other text is not compared.
     assert cli("eval", "pairs-gpt2.yaml", "run=pairs-other", "measures.1.max_documents=4")[0] == 0

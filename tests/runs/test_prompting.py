@@ -35,7 +35,7 @@ def test_generate_from_prompts_and_files(cli: Cli, pretrained: dict[str, Path]) 
     assert [json.loads(line) for line in lines] == answers
     code, _, err = cli("generate", model, *of_rows, *FEW, "--output", "texts.jsonl")
     assert code == 2
-    assert "texts.jsonl: this file is there already" in err
+    assert "texts.jsonl: this file exists already" in err
     assert Path("texts.jsonl").read_text(encoding="utf-8").splitlines() == lines
 
 
@@ -125,7 +125,7 @@ def test_measures_by_prompts(cli: Cli, pretrained: dict[str, Path]) -> None:
     bert = f"model={pretrained['bert'] / 'model'}"
     code, _, err = cli("eval", "prompted.yaml", "run=other", bert)
     assert code == 2
-    assert "writes no text" in err
+    assert "does not generate text" in err
 
 
 def test_neighbours_of_a_word(cli: Cli, pretrained: dict[str, Path]) -> None:

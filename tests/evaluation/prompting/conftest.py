@@ -1,5 +1,6 @@
 """Small random networks of each kind that writes, with tokenizers of theirs, as folders."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from plmctl import registry
 from plmctl.config.sections import ComputeConfig
-from plmctl.evaluation.model import LoadedGenerator, load_generator
+from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import get_family
 from plmctl.training.engine import make_accelerator
 
@@ -115,8 +116,17 @@ def accelerator() -> Accelerator:
 
 
 @pytest.fixture(scope="session")
-def subjects(folders: dict[str, str], accelerator: Accelerator) -> dict[str, LoadedGenerator]:
-    return {kind: load_generator(folder, accelerator) for kind, folder in folders.items()}
+def subjects(folders: dict[str, str], accelerator: Accelerator) -> dict[str, LoadedModel]:
+    return {
+        kind: LoadedModel(folder, accelerator, batch_size=4).for_generation()
+        for kind, folder in folders.items()
+    }
+
+
+def with_batch_size(model: LoadedModel, size: int) -> LoadedModel:
+    other = copy.copy(model)
+    other.batch_size = size
+    return other
 
 
 @pytest.fixture

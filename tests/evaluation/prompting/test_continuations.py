@@ -13,12 +13,11 @@ from plmctl.evaluation.completions import (
     completion_batches,
     encode_completions,
     join_pair,
-    members_of,
     score_completions,
     score_encoded,
 )
-from plmctl.evaluation.model import LoadedGenerator, load_generator
-from tests.evaluation.prompting.conftest import KINDS, SENTINELS
+from plmctl.evaluation.model import LoadedModel
+from tests.evaluation.prompting.conftest import KINDS, SENTINELS, with_batch_size
 
 LONG = "Question: who paints the tower and likes the garden?\nAnswer:"
 OTHER = f"{LONG} Carl paints the tower. the people of the city saw the king"
@@ -46,7 +45,7 @@ def test_a_causal_completion_is_transformers_loss(kind: str, folders: dict, subj
     tokenizer = AutoTokenizer.from_pretrained(folders[kind])
     model = AutoModelForCausalLM.from_pretrained(folders[kind]).eval()
     for (context, completion), found in zip(
-        PAIRS, score_completions(subjects[kind], PAIRS, 4), strict=True
+        PAIRS, score_completions(subjects[kind], PAIRS), strict=True
     ):
         ids = tokenizer(context + completion, return_tensors="pt").input_ids
         before = len(tokenizer(context).input_ids)
@@ -68,7 +67,7 @@ def test_a_completion_of_t5_is_transformers_loss(
     tokenizer = AutoTokenizer.from_pretrained(folders["t5"])
     model = AutoModelForSeq2SeqLM.from_pretrained(folders["t5"]).eval()
     mark = SENTINELS[0] if sentinel else ""
-    found = score_completions(subjects["t5"], PAIRS, 4, sentinel=sentinel)
+    found = score_completions(subjects["t5"], PAIRS, sentinel=sentinel)
     for (context, completion), one in zip(PAIRS, found, strict=True):
         source = tokenizer(context, add_special_tokens=False).input_ids
         ids = tokenizer(completion, add_special_tokens=False).input_ids
@@ -96,7 +95,6 @@ def test_greedy_is_what_greedy_decoding_writes(folders: dict, subjects: dict) ->
     found = score_encoded(
         subjects["gpt1"],
         [EncodedCompletion(row, len(row) - 3), EncodedCompletion(other, len(row) - 3)],
-        2,
     )
     assert [one.greedy for one in found] == [True, False]
 
@@ -107,8 +105,10 @@ def test_greedy_is_what_greedy_decoding_writes(folders: dict, subjects: dict) ->
 def test_order_and_batch_size_change_nothing(
     kind: str, order: list[int], size: int, subjects: dict
 ) -> None:
-    alone = [score_completions(subjects[kind], [pair], 1)[0] for pair in PAIRS]
-    found = score_completions(subjects[kind], [PAIRS[number] for number in order], size)
+    alone = [score_completions(subjects[kind], [pair])[0] for pair in PAIRS]
+    found = score_completions(
+        with_batch_size(subjects[kind], size), [PAIRS[number] for number in order]
+    )
     assert all(close(one, alone[n]) for n, one in zip(order, found, strict=True))
 
 
@@ -122,10 +122,12 @@ def test_a_shared_context_is_read_once(subjects: dict) -> None:
     assert any(
         len(batch) == 2 and batch[1].shared for batch in completion_batches(texts, 8, caches=True)
     )
-    assert sorted(members_of(groups)) == list(range(len(PAIRS)))
+    assert sorted([member for group in groups for member in group.members]) == list(
+        range(len(PAIRS))
+    )
     assert all(not g.shared for batch in completion_batches(texts, 8, caches=False) for g in batch)
     for batch in completion_batches(texts, 2, caches=True):
-        assert len(members_of(batch)) <= 2
+        assert len([member for group in batch for member in group.members]) <= 2
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,7 @@ def test_the_space_goes_with_the_completion(
 
 def test_a_token_over_the_boundary_is_the_completions(subjects: dict) -> None:
     """Joint tokens: where one spans both sides, it is scored, so that nothing is left out."""
-    model: LoadedGenerator = subjects["gpt2"]
+    model: LoadedModel = subjects["gpt2"]
     spanning = [text for text in model.plain.get_vocab() if text.isalpha() and len(text) > 2]
     word = min(spanning)
     whole = model.plain.encode("x " + word, add_special_tokens=False)
@@ -162,22 +164,22 @@ def test_text_that_looks_like_a_special_token_is_text(subjects: dict) -> None:
 
 
 def test_long_items_are_cut_from_the_left(subjects: dict) -> None:
-    model: LoadedGenerator = subjects["gpt2"]
+    model: LoadedModel = subjects["gpt2"]
     context, completion = "the king and " * 60, " the city"
-    (found,) = score_completions(model, [(context, completion)], 1)
+    (found,) = score_completions(model, [(context, completion)])
     assert found.cut
     ids = model.plain.encode(context.rstrip() + completion).ids[-(model.window + 1) :]
     with torch.no_grad():
-        log_probs = model.network(torch.tensor([ids[:-1]])).logits[0].log_softmax(-1)
+        log_probs = model.generator(torch.tensor([ids[:-1]])).logits[0].log_softmax(-1)
     last = range(model.window - found.tokens, model.window)
     expected = sum(log_probs[at, ids[at + 1]].item() for at in last)
     assert found.log_prob == pytest.approx(expected, rel=1e-4)
-    (whole,) = score_completions(model, [("the king", completion)], 1)
+    (whole,) = score_completions(model, [("the king", completion)])
     assert not whole.cut
 
 
 def test_without_a_context_a_text_follows_the_end_of_one(subjects: dict) -> None:
-    model: LoadedGenerator = subjects["gpt2"]
+    model: LoadedModel = subjects["gpt2"]
     (found,) = encode_completions(model, [("", "the king")])
     assert found.ids[0] == model.tokenizer.eos_token_id
     assert found.first == 1
@@ -186,26 +188,26 @@ def test_without_a_context_a_text_follows_the_end_of_one(subjects: dict) -> None
 
 
 def test_what_cannot_be_scored_is_told(subjects: dict) -> None:
-    with pytest.raises(DataError, match="longer than"):
+    with pytest.raises(DataError, match="reads at most"):
         encode_completions(subjects["gpt2"], [("a", " the king" * 90)])
-    with pytest.raises(DataError, match="without a token"):
+    with pytest.raises(DataError, match="has no token"):
         encode_completions(subjects["gpt2"], [("a", "")])
     with pytest.raises(ConfigError, match="no sentinel"):
-        score_completions(subjects["gpt2"], [("a", " b")], 1, sentinel=True)
+        score_completions(subjects["gpt2"], [("a", " b")], sentinel=True)
 
 
 def test_a_smaller_window_may_be_asked_for_but_no_larger_one(folders: dict, accelerator) -> None:
-    assert load_generator(folders["gpt2"], accelerator, 16).window == 16
+    assert LoadedModel(folders["gpt2"], accelerator).for_generation(16).window == 16
     with pytest.raises(ConfigError, match="64 positions"):
-        load_generator(folders["gpt2"], accelerator, 65)
+        LoadedModel(folders["gpt2"], accelerator).for_generation(65)
 
 
 def test_a_uniform_model_gives_the_same_to_every_token(folders: dict, accelerator) -> None:
-    model = load_generator(folders["gpt2"], accelerator)
+    model = LoadedModel(folders["gpt2"], accelerator).for_generation()
     with torch.no_grad():
-        for parameter in model.network.parameters():
+        for parameter in model.generator.parameters():
             parameter.zero_()
-    found = score_completions(model, PAIRS, 4)
-    size = torch.tensor(float(model.network.config.vocab_size)).log().item()
+    found = score_completions(model, PAIRS)
+    size = torch.tensor(float(model.generator.config.vocab_size)).log().item()
     for one in found:
         assert one.log_prob == pytest.approx(-one.tokens * size, rel=1e-6)

@@ -18,8 +18,8 @@ from plmctl.evaluation.generation import (
     generate_texts,
     sampling_processors,
 )
-from plmctl.evaluation.model import LoadedGenerator, check_generates
-from tests.evaluation.prompting.conftest import KINDS
+from plmctl.evaluation.model import LoadedModel
+from tests.evaluation.prompting.conftest import KINDS, with_batch_size
 
 TEXTS = ["Anna sees", "the king went to the city and", "Carl", "who paints the old tower"]
 WAYS = {
@@ -30,7 +30,7 @@ WAYS = {
 }
 
 
-def inputs(model: LoadedGenerator, decoding: Decoding) -> list[EncodedPrompt]:
+def inputs(model: LoadedModel, decoding: Decoding) -> list[EncodedPrompt]:
     return [
         encode_prompt(model, model.plain.encode(text, add_special_tokens=False).ids, 8)
         for text in TEXTS
@@ -46,7 +46,7 @@ def test_it_is_what_transformers_writes_to_each_alone(
     model = auto.from_pretrained(folders[kind]).eval()
     tokenizer = AutoTokenizer.from_pretrained(folders[kind])
     decoding = WAYS[way]
-    found = generate_texts(subjects[kind], inputs(subjects[kind], decoding), decoding, batch_size=4)
+    found = generate_texts(subjects[kind], inputs(subjects[kind], decoding), decoding)
     for text, one in zip(TEXTS, found, strict=True):
         ids = tokenizer(text, return_tensors="pt").input_ids
         asked = {"num_beams": 3, "length_penalty": 0.6} if way == "beams" else {}
@@ -68,9 +68,9 @@ def test_it_is_what_transformers_writes_to_each_alone(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_changes_nothing(kind: str, way: str, subjects: dict) -> None:
     asked = inputs(subjects[kind], WAYS[way])
-    together = generate_texts(subjects[kind], asked, WAYS[way], batch_size=4)
-    assert together == generate_texts(subjects[kind], asked, WAYS[way], batch_size=1)
-    assert together == generate_texts(subjects[kind], asked, WAYS[way], batch_size=3)
+    together = generate_texts(subjects[kind], asked, WAYS[way])
+    assert together == generate_texts(with_batch_size(subjects[kind], 1), asked, WAYS[way])
+    assert together == generate_texts(with_batch_size(subjects[kind], 3), asked, WAYS[way])
 
 
 def test_draws_depend_on_the_seed_and_the_prompts_number(subjects: dict) -> None:
@@ -95,7 +95,7 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
 
 
 def test_the_first_tokens_are_cut_and_room_is_left(subjects: dict) -> None:
-    model: LoadedGenerator = subjects["gpt2"]
+    model: LoadedModel = subjects["gpt2"]
     ids = list(range(5, 105))
     found = encode_prompt(model, ids, 14)
     assert (list(found.ids), found.cut) == (ids[-50:], True)
@@ -105,17 +105,17 @@ def test_the_first_tokens_are_cut_and_room_is_left(subjects: dict) -> None:
 
 
 def test_an_empty_prompt_begins_a_text(subjects: dict) -> None:
-    model: LoadedGenerator = subjects["gpt2"]
+    model: LoadedModel = subjects["gpt2"]
     assert encode_prompt(model, [], 8).ids == (model.tokenizer.eos_token_id,)
-    with pytest.raises(DataError, match="empty prompt"):
+    with pytest.raises(DataError, match="prompt is empty"):
         encode_prompt(subjects["gpt1"], [], 8)
 
 
 def test_a_text_ends_before_what_ends_it(subjects: dict) -> None:
     """The third token of the greedy text as an end: two are left."""
-    model: LoadedGenerator = subjects["gpt2"]
+    model: LoadedModel = subjects["gpt2"]
     asked = inputs(model, WAYS["greedy"])[:1]
-    ids = model.network.generate(
+    ids = model.generator.generate(
         torch.tensor([asked[0].ids]), max_new_tokens=8, do_sample=False, pad_token_id=0
     )[0, len(asked[0].ids) :].tolist()
     at = next(n for n in range(1, 8) if ids[n] not in ids[:n])
@@ -128,7 +128,7 @@ def test_a_text_ends_before_what_ends_it(subjects: dict) -> None:
 
 
 def test_tokens_with_a_line_end_are_known(subjects: dict) -> None:
-    model: LoadedGenerator = subjects["gpt2"]
+    model: LoadedModel = subjects["gpt2"]
     found = model.ids_with("\n")
     assert model.plain.encode("\n", add_special_tokens=False).ids[0] in found
     assert model.plain.encode("a", add_special_tokens=False).ids[0] not in found
@@ -141,14 +141,14 @@ def test_beams_and_draws_exclude_each_other() -> None:
         Decoding(temperature=0.0)
 
 
-def test_models_that_write_no_text_are_refused(tmp_path) -> None:
+def test_models_that_do_not_generate_are_rejected(tmp_path, accelerator) -> None:
     from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2ForSequenceClassification
 
     small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20}
     BertForMaskedLM(BertConfig(**small)).save_pretrained(tmp_path / "bert")
-    with pytest.raises(ConfigError, match="writes no text"):
-        check_generates(str(tmp_path / "bert"))
+    with pytest.raises(ConfigError, match="does not generate text"):
+        LoadedModel(str(tmp_path / "bert"), accelerator).for_generation()
     classifier = GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=20)
     GPT2ForSequenceClassification(classifier).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(ConfigError, match="no language-model head"):
-        check_generates(str(tmp_path / "gpt2"))
+        LoadedModel(str(tmp_path / "gpt2"), accelerator).for_generation()

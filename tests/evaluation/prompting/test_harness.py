@@ -61,11 +61,11 @@ def test_every_token_is_scored_once(folders: dict) -> None:
     for kind, first in (("gpt1", 1), ("gpt2", 0), ("t5", 0)):
         subject = plmctl_model(folders[kind], seq_len=16)
         with torch.no_grad():
-            for parameter in subject._model.network.parameters():
+            for parameter in subject._model.generator.parameters():
                 parameter.zero_()
         (found,) = subject.loglikelihood_rolling(requests((TEXT,)))
         count = subject._model.count(TEXT) - first
-        size = subject._model.network.config.vocab_size
+        size = subject._model.generator.config.vocab_size
         assert found == pytest.approx(-count * torch.tensor(float(size)).log().item(), rel=1e-5)
 
 
@@ -121,7 +121,7 @@ def test_an_encoder_is_scored_by_pseudo_likelihood(encoder: str) -> None:
     assert whole == pytest.approx(
         subject.loglikelihood(requests(("", "the bank lends money")))[0][0], rel=1e-4
     )
-    with pytest.raises(ConfigError, match="writes no text"):
+    with pytest.raises(ConfigError, match="does not generate text"):
         subject.generate_until(requests(("a", {})))
 
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.completions import score_completions
 from plmctl.evaluation.generation import Decoding, encode_prompt, generate_texts
-from plmctl.evaluation.model import EvaluatedModel, LoadedGenerator
+from plmctl.evaluation.model import LoadedModel
 from plmctl.measures import closed_book_qa
 from plmctl.measures.base import get_measure
 
@@ -36,7 +36,7 @@ def rows(path: Path, values: list[dict]) -> str:
 def measured(name: str, folder: str, accelerator: Accelerator, size: int = 4, **fields) -> dict:
     member = get_measure(name)
     config = member.Config(name=name, **fields)
-    return member.measure(config, EvaluatedModel(folder, 42, size, accelerator))
+    return member(config).measure(LoadedModel(folder, accelerator, size), 42).results
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
@@ -50,10 +50,8 @@ def test_multiple_choice(
     for row, answer in zip(QUESTIONS, (0, 0, 1, 2), strict=True):
         options = [f" {option}" for option in row["options"]]
         prompt = f"Question: {row['question']}\nAnswer:"
-        given = [score_completions(subjects[kind], [(prompt, option)], 1)[0] for option in options]
-        alone = [
-            score_completions(subjects[kind], [("Answer:", option)], 1)[0] for option in options
-        ]
+        given = [score_completions(subjects[kind], [(prompt, option)])[0] for option in options]
+        alone = [score_completions(subjects[kind], [("Answer:", option)])[0] for option in options]
         sizes = [len(option) - 1 for option in options]
         each = {
             "sum": [g.log_prob for g in given],
@@ -107,7 +105,7 @@ def test_lambada(
         values = [{"text": context, "last": word} for context, word in halves]
         fields = {"data": [rows(tmp_path / "p.jsonl", values)], "word": "last"}
     found = measured("lambada", folders["gpt2"], accelerator, **fields)
-    single = [score_completions(subjects["gpt2"], [(a, f" {b}")], 1)[0] for a, b in halves]
+    single = [score_completions(subjects["gpt2"], [(a, f" {b}")])[0] for a, b in halves]
     assert found["accuracy"] == sum(one.greedy for one in single) / 3
     mean = -sum(one.log_prob for one in single) / 3
     assert found["perplexity"] == pytest.approx(math.exp(mean), rel=1e-4)
@@ -119,7 +117,7 @@ def test_lambada_names_a_passage_of_one_word(
 ) -> None:
     path = tmp_path / "p.txt"
     path.write_text("two words\n\none\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"p\.txt:3: no word after a context"):
+    with pytest.raises(DataError, match=r"p\.txt:3: the passage has no word after a context"):
         measured("lambada", folders["gpt2"], accelerator, data=[str(path)])
 
 
@@ -128,7 +126,7 @@ def test_closed_book_qa(
     kind: str, folders: dict, subjects: dict, accelerator: Accelerator, tmp_path: Path
 ) -> None:
     """What the model says is the answer to two of three questions, as an alias."""
-    model: LoadedGenerator = subjects[kind]
+    model: LoadedModel = subjects[kind]
     texts = ["who paints?", "who sees the king?", "what is old?"]
     ends = model.ids_with("\n")
     said = []

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from plmctl.corpus.labelled import Row
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.completions import CompletionScore
-from plmctl.evaluation.model import LoadedGenerator
+from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.prompting import (
     FewShot,
     QuestionColumns,
@@ -147,7 +147,7 @@ def test_other_items_and_their_order_change_no_prompt(subjects: dict) -> None:
 
 
 def test_as_many_examples_as_fit(subjects: dict) -> None:
-    model: LoadedGenerator = subjects["gpt2"]
+    model: LoadedModel = subjects["gpt2"]
     found = FewShot(ShotsConfig(count=10), POOL, model, 5)("who?", 4)
     assert 0 < found.shots < 10
     assert model.count(found.text) + 4 + 2 <= model.window
