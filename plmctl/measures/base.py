@@ -116,7 +116,7 @@ def get_measure(name: str) -> type[Measure[Any]]:
     Raises:
         ConfigError: There is none; the message has the nearest name.
     """
-    return registry.member("measures", name, Measure)  # type: ignore[type-abstract]
+    return registry.member("measures", name, Measure)
 
 
 # --- Text: the fields of every measure that reads it ---

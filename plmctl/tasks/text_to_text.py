@@ -219,7 +219,7 @@ class TextToText(Task[Config]):
         new_heads: NewHeads | None = None,
     ) -> PreTrainedModel:
         """The network with its language-model head."""
-        from plmctl.families import t5
+        from plmctl.families.t5 import T5
         from plmctl.models.load import config_of
 
         if not config_of(model).is_encoder_decoder:
@@ -227,15 +227,17 @@ class TextToText(Task[Config]):
 
             ids = gpt1_ids(self.tokenizer(model))
             return load_writer(model, ids, pretrained=pretrained, changes=changes)
-        return t5.load(model, LOSS_TERMS, **changes) if pretrained else t5.anew(model, **changes)
+        if not pretrained:
+            return T5.from_scratch(model, **changes)
+        return T5.load(model, LOSS_TERMS, **changes)
 
     @staticmethod
     def forward(model: Any, **inputs: Any) -> dict[str, Tensor]:
         """Logits of the target tokens, [K, V]."""
-        from plmctl.families import t5
+        from plmctl.families.t5 import T5
         from plmctl.models.heads.text_generation import write
 
-        run = t5.forward if model.config.is_encoder_decoder else write
+        run = T5.forward if model.config.is_encoder_decoder else write
         return run(model, **inputs)
 
 
