@@ -419,7 +419,6 @@ def _further_scores(entry: Entry, run: str, stem: str, source: str) -> dict[str,
     from plmctl.corpus.source import content_hash, resolve
     from plmctl.evaluation.model import EvaluatedModel
     from plmctl.measures import task
-    from plmctl.tasks.base import uncertainty_of
     from plmctl.training.engine import make_accelerator
 
     say(f"scoring {run} on {source}")
@@ -432,7 +431,7 @@ def _further_scores(entry: Entry, run: str, stem: str, source: str) -> dict[str,
         "data_sha256": content_hash(resolve((source,))),
         "versions": versions(),
         "results": {**examples.figures(found), "rows": len(found)},
-        "uncertainty": uncertainty_of(examples, found),
+        "uncertainty": examples.uncertainty(found),
     }
     write_results(Path(run), stem, document)
     return document

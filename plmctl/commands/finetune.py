@@ -1,8 +1,7 @@
 """``plmctl finetune``: a pretrained folder and labelled rows in, a finetuned folder out.
 
-The steps of a finetuning in their order: read the labelled rows, load the network with the task's
-head, train, validate, save. ``--seeds`` and ``--grid`` make several runs of one config and one
-table of them (``run_protocol``).
+From top to bottom: the command, the labelled rows, training, trained parameters, validation, saving;
+then ``--seeds`` and ``--grid``, which make several runs of one config and one table of them.
 """
 
 from __future__ import annotations
@@ -51,22 +50,14 @@ from plmctl.run.folder import (
     write_results,
 )
 from plmctl.run.preflight import check_model, failure_handling, retention
-from plmctl.tasks.base import (
-    Finetuned,
-    TaskExamples,
-    get_task,
-    is_labelled_row,
-    positions_of,
-    settled_config,
-    split_columns_of,
-    uncertainty_of,
-)
+from plmctl.tasks.base import Finetuned, ScoredConfig, Task, TaskExamples, make_task
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch.optim import Optimizer
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from plmctl.models.base import Examples
     from plmctl.run.stop import StopRequest
     from plmctl.training.checkpoint import Watch
     from plmctl.training.engine import Engine
@@ -84,14 +75,14 @@ def run(
     until: int | None = None,
     accept_gap: bool = False,
 ) -> None:
-    """Finetune, or continue a run that was cut short; a finished run is left alone.
+    """Finetune, or resume an interrupted run; a finished run is left unchanged.
 
     Args:
-        config: What is trained.
-        fresh: Move a run folder that is there aside.
-        as_json: Print the result as JSON.
+        config: Of the run.
+        fresh: Move an existing run folder aside.
+        as_json: Print the results as JSON.
         until: Save and stop after this step.
-        accept_gap: Continue although lines of metrics.jsonl were lost.
+        accept_gap: Resume although lines of metrics.jsonl were lost.
     """
     results = finetuned(config, fresh=fresh, until=until, accept_gap=accept_gap)
     if results is None:
@@ -109,13 +100,13 @@ def finetuned(
     until: int | None = None,
     accept_gap: bool = False,
 ) -> dict[str, Any] | None:
-    """Finetune, or continue; the figures, or None where the run was finished before."""
+    """Finetune, or resume. Returns the results, or None if the run was finished before."""
     folder = Path(config.run)
     check_run(config, config.run, fresh=fresh)
     if not fresh and is_finished(folder):
         return None
     if not fresh and is_trained(folder):
-        say(f"{folder} is trained: what follows the training is completed")
+        say(f"{folder} is trained; writing its report")
         if launch.is_main():
             with AtWork(folder) as work:
                 _complete(folder, work)
@@ -138,7 +129,7 @@ def finetuned(
         return _train(config, examples, work, until=until, accept_gap=accept_gap)
 
 
-# --- The labelled rows: read, checked, and as the task takes them ---
+# --- The labelled rows: read, checked, and as examples of the task ---
 
 
 _FEW = 8
@@ -146,23 +137,24 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class LabelledExamples:
-    """Labelled rows as a task has them."""
+    """Labelled rows as examples of a task."""
 
-    tokenizer: Any
+    task: Task[ScoredConfig]
+    tokenizer: PreTrainedTokenizerBase
     labels: tuple[str, ...]
-    train: TaskExamples
-    valid: dict[str, TaskExamples]
-    """By the name of each validation set; the first is what choices go by."""
+    train: TaskExamples[ScoredConfig]
+    valid: dict[str, TaskExamples[ScoredConfig]]
+    """By the name of each validation set; the first decides which weights are best."""
     check: dict[str, Any]
-    """What was found in the rows (``corpus.check_rows``)."""
-    few: TaskExamples
-    """Some rows of the first validation set: what needs no more is tried on them at the start."""
+    """The results of ``corpus.labelled.check_rows``."""
+    few: TaskExamples[ScoredConfig]
+    """A few rows of the first validation set: metrics are tried on them before the first step."""
     hashes: dict[str, str]
     """Of all rows and of each validation set, for ``environment.json``."""
 
     @property
-    def judge(self) -> TaskExamples:
-        """The validation rows that choices go by."""
+    def first_valid(self) -> TaskExamples[ScoredConfig]:
+        """The validation rows that decide which weights are best."""
         return next(iter(self.valid.values()))
 
 
@@ -170,40 +162,37 @@ def read_examples(config: FinetuneConfig) -> LabelledExamples:
     """The rows of a config, split and tokenized.
 
     Raises:
-        ConfigError: ``train.max_length`` is beyond the network's positions.
+        ConfigError: ``train.max_length`` is beyond the network's positions, or a metric of
+            ``task.metrics`` cannot be computed.
         DataError: A missing file or column, a row without text, or a label that is not among the
             training rows'.
     """
-    task = get_task(config.task.name)
     from plmctl.models.load import refuse_longer
 
-    tokenizer = task.tokenizer(config.task, config.model)
+    task = make_task(config.task)
+    tokenizer = task.tokenizer(config.model)
     longest = config.train.max_length
-    taken = positions_of(config.task, longest)
+    taken = task.positions(longest)
     further = " and task.max_target_length" if taken > longest else ""
     refuse_longer(config.model, taken, f"train.max_length{further}")
-    split = split_rows(
-        config.data,
-        config.seed,
-        split_columns_of(config.task),
-        partial(is_labelled_row, config.task),
-    )
-    columns = task.text_columns(config.task)
+    split = split_rows(config.data, config.seed, task.split_columns(), task.is_labelled)
+    columns = task.text_columns()
     for rows in (split.train, *split.valid.values()):
         refuse_empty(rows, columns)
-    labels = task.labels_of(config.task, split.train)
-    make = partial(task.make, config.task, tokenizer=tokenizer, labels=labels, max_length=longest)
+    labels = task.labels(split.train)
+    make = partial(task.make, tokenizer=tokenizer, labels=labels, max_length=longest)
     made = make(split.train, use="train")
     scored = {name: make(rows, use="score") for name, rows in split.valid.items()}
-    named = next((f for f in ("label", "tags") if labels and hasattr(config.task, f)), None)
-    label = getattr(config.task, named) if named else None
+    for examples in scored.values():
+        examples.check_metrics()
+    label = task.label_column if labels else None
     cut = {"train": made.cut, **{name: examples.cut for name, examples in scored.items()}}
     found = add_example_checks(
         check_rows(split.train, split.valid, columns, label), cut, made.dropped, split.unlabelled
     )
     if not len(made):
         raise DataError(
-            "; ".join(["no row can be learnt from", *made.dropped[:3]]), "look at eval/data.json"
+            "; ".join(["no row can be learned from", *made.dropped[:3]]), "see eval/data.json"
         )
     held_out = [row for rows in split.valid.values() for row in rows]
     hashes = {"data": rows_digest([*split.train, *held_out])}
@@ -212,11 +201,11 @@ def read_examples(config: FinetuneConfig) -> LabelledExamples:
         for name, rows in zip(file_names(split.valid), split.valid.values(), strict=True)
     }
     few = make(next(iter(split.valid.values()))[:_FEW], use="score")
-    return LabelledExamples(tokenizer, labels, made, scored, found, few, hashes)
+    return LabelledExamples(task, tokenizer, labels, made, scored, found, few, hashes)
 
 
 def file_names(valid: Iterable[str]) -> list[str]:
-    """What validation sets are called in files: the first is ``valid``, whatever its name."""
+    """The names of validation sets in files: the first is ``valid``, whatever its name."""
     return [f"valid-{name}" if number else "valid" for number, name in enumerate(valid)]
 
 
@@ -231,7 +220,7 @@ def _train(
     until: int | None,
     accept_gap: bool,
 ) -> dict[str, Any]:
-    """The figures of the weights that are kept; empty in all processes but the main one."""
+    """The results of the weights that are kept; empty in all processes except the main one."""
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints
     from plmctl.training.engine import make_accelerator
@@ -261,15 +250,15 @@ def _train(
         checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
         plan = fitted(engine, plan, journal, folder)
         watch = watch_of(config, folder / "best")
-        judged = config if watch is not None else None
-        validate = partial(validation_scores, engine, examples.judge, plan, judged)
+        judged = config if watch is not None else None  # if the best weights are kept
+        validate = partial(validation_scores, engine, examples.first_valid, plan, judged)
         progress = loop.train(engine, plan, checkpoints, journal, validate, watch)
         journal.event("finished", step=progress.step)
     if work is None:
         return {}
     facts = {
         "rows": len(examples.train),
-        "valid_rows": len(examples.judge),
+        "valid_rows": len(examples.first_valid),
         "init": config.init,
         "steps": progress.step,
     }
@@ -278,8 +267,8 @@ def _train(
     return results
 
 
-def make_plan(config: FinetuneConfig, step: Any, accelerator: Accelerator) -> Plan:
-    """The steps of a config, cut up for these processes."""
+def make_plan(config: FinetuneConfig, examples: Examples, accelerator: Accelerator) -> Plan:
+    """The steps of a config, divided among these processes."""
     from plmctl.training.data import Phase, Slicing, auto_micro_batch
     from plmctl.training.loop import Plan
     from plmctl.training.schedule import rate
@@ -290,35 +279,34 @@ def make_plan(config: FinetuneConfig, step: Any, accelerator: Accelerator) -> Pl
     micro = auto_micro_batch(config.train.micro_batch_size, rows, length, device)
     slicing = Slicing(batch, micro, accelerator.process_index, accelerator.num_processes)
     if config.train.group_by_length:
-        slicing = replace(slicing, lengths=step.lengths())
-    total = math.ceil(config.train.epochs * len(step) / batch)
+        slicing = replace(slicing, lengths=examples.lengths())
+    total = math.ceil(config.train.epochs * len(examples) / batch)
     return Plan(
-        phases=(Phase(step, total, slicing),),
+        phases=(Phase(examples, total, slicing),),
         seed=config.seed,
         learning_rate=lambda number: config.optim.lr * rate(config.schedule, number, total),
         clip=config.optim.clip,
         log_every=config.log.every,
-        validate_every=validation_interval(config, len(step)),
+        validate_every=validation_interval(config, len(examples)),
         save_every=config.checkpoint.every,
     )
 
 
 def _engine(config: FinetuneConfig, accelerator: Accelerator, examples: LabelledExamples) -> Engine:
-    """The network with the task's head, what of it is trained, and its optimizer."""
+    """The network with the task's head, the parameters that are trained, and their optimizer."""
     import torch
 
     from plmctl.models.load import new_head_message
     from plmctl.models.network import Network
     from plmctl.training.engine import for_finetuning, make_engine
 
-    task = get_task(config.task.name)
-    if config.init == "pretrained" and config.task.name in ("classification", "tagging"):
-        told_of = new_head_message(config.model, examples.labels)
-        if told_of is not None and accelerator.is_main_process:
-            say(told_of)
+    task = examples.task
+    if config.init == "pretrained" and task.label_column is not None:
+        message = new_head_message(config.model, examples.labels)
+        if message is not None and accelerator.is_main_process:
+            say(message)
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
     model = task.load(
-        config.task,
         config.model,
         examples.labels,
         pretrained=config.init == "pretrained",
@@ -334,18 +322,17 @@ def _engine(config: FinetuneConfig, accelerator: Accelerator, examples: Labelled
 
 
 def _dropout(config: FinetuneConfig) -> dict[str, float]:
-    """The fields of the model's config that set its dropout, where one was asked for."""
-    asked = config.train.dropout
-    if asked is None:
+    """The fields of the model's config that set its dropout, if the config has one."""
+    if config.train.dropout is None:
         return {}
-    return dict.fromkeys(get_family(family_of(config.model)).DROPOUT, asked)
+    return dict.fromkeys(get_family(family_of(config.model)).DROPOUT, config.train.dropout)
 
 
 # --- Which parameters are trained, and how fast ---
 
 
 def set_trained_layers(config: FinetuneConfig, model: PreTrainedModel) -> None:
-    """Fresh top layers, frozen layers or adapters, as a config asks, in place.
+    """New top layers, frozen layers or adapters, as the config says, in place.
 
     Raises:
         ConfigError: More layers than the network has, or no such layers.
@@ -365,9 +352,9 @@ def set_trained_layers(config: FinetuneConfig, model: PreTrainedModel) -> None:
 
 
 def set_layer_rates(optimizer: Optimizer, model: PreTrainedModel, decay: float) -> None:
-    """Cut the optimizer's groups up by layer, each with its share of the rate as ``scale``.
+    """Divide the optimizer's groups by layer, each with its share of the learning rate as ``scale``.
 
-    The loop sets every group's rate to the schedule's times its scale.
+    The loop sets the learning rate of every group to the schedule's times its scale.
     """
     from plmctl.models.parameters import depths, layer_rates
 
@@ -385,7 +372,7 @@ def set_layer_rates(optimizer: Optimizer, model: PreTrainedModel, decay: float) 
 # --- Validation: the metric that decides, and when it is computed ---
 
 
-# The figures that tasks are judged by where the config names none: the first that a task has.
+# The metric that decides if the config names none: the first of these that the task has.
 _DEFAULT_METRICS = ("accuracy", "f1", "spearman", "bleu", "exact_match", "f1_micro", "f1_macro")
 
 
@@ -393,21 +380,21 @@ _SMALLER_IS_BETTER = ("loss", "perplexity", "mse", "mae")
 
 
 def metric_of(asked: str | None, figures: Mapping[str, Any]) -> str:
-    """The name of the figure that counts.
+    """The name of the metric that decides.
 
     Args:
-        asked: By the config; None: the task's own.
-        figures: Of the task.
+        asked: In the config; None: the task's usual one.
+        figures: The metrics of the task.
 
     Raises:
-        ConfigError: There is no such figure.
+        ConfigError: There is no such metric.
     """
     numbers = [name for name, value in figures.items() if isinstance(value, int | float)]
     if asked is None:
         return next((name for name in _DEFAULT_METRICS if name in numbers), numbers[0])
     if asked not in numbers:
         raise ConfigError(
-            f"train.metric: no figure {asked!r}{nearest(asked, numbers)}",
+            f"train.metric: no metric {asked!r}{nearest(asked, numbers)}",
             f"the task has: {', '.join(numbers)}",
         )
     return asked
@@ -422,12 +409,12 @@ def with_further_metrics(
 
 
 def larger_is_better(metric: str) -> bool:
-    """Whether more of a figure is better."""
+    """Whether a larger value of a metric is better."""
     return metric not in _SMALLER_IS_BETTER
 
 
 def watch_of(config: FinetuneConfig, folder: Path) -> Watch | None:
-    """What the config asks to be kept and waited for; None: the last weights, to the end."""
+    """Keeping the best weights and early stopping; None: the last weights, without stopping early."""
     from plmctl.training.checkpoint import Watch
 
     train = config.train
@@ -439,19 +426,19 @@ def watch_of(config: FinetuneConfig, folder: Path) -> Watch | None:
 
 
 def validation_interval(config: FinetuneConfig, rows: int) -> int | None:
-    """Steps between validations: where weights are judged, the config of that; else of the log."""
+    """Steps between validations: ``train.validate_every`` if the best weights are kept."""
     if config.train.keep == "last" and config.train.patience is None:
         return config.log.validate_every
     return config.train.validate_every or math.ceil(rows / config.train.batch_size)
 
 
-def check_metric(engine: Engine, config: FinetuneConfig, few: Any) -> None:
-    """Refuse a metric that the task does not have before the first step: the names need few rows.
+def check_metric(engine: Engine, config: FinetuneConfig, few: TaskExamples[ScoredConfig]) -> None:
+    """Refuse a ``train.metric`` that the task does not have, before the first step.
 
     Args:
         engine: Network and processes.
         config: The run's.
-        few: Some validation rows as examples.
+        few: A few validation rows: their metrics have the same names.
 
     Raises:
         ConfigError: With the metrics that there are.
@@ -462,52 +449,52 @@ def check_metric(engine: Engine, config: FinetuneConfig, few: Any) -> None:
 
 def validation_scores(
     engine: Engine,
-    step: Any,
+    examples: TaskExamples[ScoredConfig],
     plan: Plan,
     judged: FinetuneConfig | None,
     *,
     stop: StopRequest | None = None,
 ) -> dict[str, float]:
-    """Losses over all processes; where weights are judged, the task's figures too.
+    """Losses over all processes; if the best weights are kept, also the metric that decides.
 
     Args:
         engine: Network and processes.
-        step: The validation rows as examples.
-        plan: How they are cut up.
-        judged: The config that says by what, where weights are judged.
+        examples: The validation rows.
+        plan: How they are divided.
+        judged: The run's config, if the best weights are kept.
         stop: A request to stop, which ends it.
 
     Raises:
-        StopAsked: Some process was asked to stop meanwhile.
+        StopAsked: A process was asked to stop.
     """
     from plmctl.evaluation.scoring import score
     from plmctl.training.data import scoring_batches
 
-    batches = scoring_batches(step, plan.phases[0].slicing)
+    batches = scoring_batches(examples, plan.phases[0].slicing)
     bare = engine.accelerator.unwrap_model(engine.network)
-    scores = score(engine.accelerator, bare, step, batches, stop)
+    scores = score(engine.accelerator, bare, examples, batches, stop)
     if judged is not None:
-        figures = {**_task_metrics(engine, step), "loss": scores["loss"]}
+        figures = {**_task_metrics(engine, examples), "loss": scores["loss"]}
         name = metric_of(judged.train.metric, figures)
         scores |= {name: figures[name], "judged": figures[name]}
     return {f"valid/{name}": value for name, value in scores.items()}
 
 
-def _task_metrics(engine: Engine, step: Any) -> dict[str, Any]:
-    """The task's figures, made by the main process and told to the others."""
+def _task_metrics(engine: Engine, examples: TaskExamples[ScoredConfig]) -> dict[str, Any]:
+    """The task's metrics, computed by the main process and broadcast to the others."""
     from accelerate.utils import broadcast_object_list
 
     from plmctl.evaluation.scoring import answers
 
     accelerator = engine.accelerator
-    told: list[Any] = [None]
+    shared: list[Any] = [None]
     if accelerator.is_main_process:
         bare = accelerator.unwrap_model(engine.network)
-        told = [step.figures(answers(bare, step, accelerator.device))]
-    return dict(broadcast_object_list(told)[0])
+        shared = [examples.figures(answers(bare, examples, accelerator.device))]
+    return dict(broadcast_object_list(shared)[0])
 
 
-# --- What a finished run leaves: results, model folder and report ---
+# --- Saving: results, model folder and report ---
 
 
 def _save(
@@ -517,7 +504,7 @@ def _save(
     examples: LabelledExamples,
     facts: dict[str, Any],
 ) -> dict[str, Any]:
-    """Write the figures of the weights that are kept, and the model folder unless it is there."""
+    """Write the results of the weights that are kept, and the model folder unless it exists."""
     from plmctl.evaluation.scoring import answers
     from plmctl.reporting.card import model_card
     from plmctl.run.folder import save_model
@@ -534,31 +521,31 @@ def _save(
 
         merge_lora(model)
     results: dict[str, Any] = {}
-    sure: dict[str, Any] = {}
+    uncertainty: dict[str, Any] = {}
     sets = zip(file_names(examples.valid), examples.valid.items(), strict=True)
     for file, (name, valid) in sets:
         found = answers(bare, valid, engine.accelerator.device)
         figures = valid.figures(found)
-        errors = uncertainty_of(valid, found)
-        sure |= {f"{name}/{key}": at for key, at in errors.items()} if results else errors
+        errors = {k: spread for k, spread in valid.uncertainty(found).items() if k in figures}
+        uncertainty |= {f"{name}/{k}": at for k, at in errors.items()} if results else errors
         results = with_further_metrics(results, name, figures) if results else figures | facts
         credit, values = valid.credits(found)
         credits = {"rows": examples.hashes[file], "credit": credit, "values": values}
         write_results(folder, f"rows/{file}", credits)
     document = {"kind": "finetune", "model": config.model, "results": results}
-    write_results(folder, "valid", {**document, "uncertainty": sure})
+    write_results(folder, "valid", {**document, "uncertainty": uncertainty})
     rows = [f"eval/rows/{file}.json" for file in file_names(examples.valid)]
     work.promise(["model", "eval/data.json", "eval/valid.json", *rows, _REPORT])
     if not is_model(folder / "model"):
-        asked = settled_config(config.task, results)
-        made = Finetuned(asked, examples.labels, config.train.max_length)
+        task = make_task(examples.task.settled(results))
+        made = Finetuned(task, examples.labels, config.train.max_length)
         card = model_card(folder, type(model).__name__)
         save_model(folder, model, examples.tokenizer, card, made)
     return results
 
 
 def _complete(folder: Path, work: AtWork) -> None:
-    """Write what follows the model: the report."""
+    """Write the report, which follows the model."""
     from plmctl.reporting.report import write_report
 
     write_report([folder], folder / _REPORT)
@@ -590,18 +577,18 @@ def run_protocol(
     as_json: bool,
     accept_gap: bool = False,
 ) -> None:
-    """Run every combination and seed that is not finished yet; then compare all of them.
+    """Run every combination and seed that is not finished yet, then compare all of them.
 
     Args:
         config: What the runs share.
         seeds: Runs of each combination, with the seeds ``config.seed``, that plus 1, and so on.
         grid: Try the combinations of ``config.grid``.
-        jobs: Runs at once; None: one a CUDA device, or one.
-        as_json: Print the result as JSON.
-        accept_gap: Continue runs although lines of their metrics.jsonl were lost.
+        jobs: Runs at the same time; None: one per CUDA device, or one.
+        as_json: Print the results as JSON.
+        accept_gap: Resume runs although lines of their metrics.jsonl were lost.
 
     Raises:
-        ConfigError: No grid, or a key or value in it that is none.
+        ConfigError: No grid, or an unknown key or value in it.
         PlmError: Some of the runs failed; the others are finished, and are kept.
     """
     planned = protocol_runs(config, seeds, grid=grid)
@@ -628,10 +615,10 @@ def run_protocol(
 
 
 def protocol_runs(config: FinetuneConfig, seeds: int, *, grid: bool) -> list[ProtocolRun]:
-    """The runs of a protocol, in the order of the grid, each in a folder named for what it is.
+    """The runs of a protocol, in the order of the grid, each in a folder named by its setting.
 
     Raises:
-        ConfigError: As ``run``.
+        ConfigError: As ``run_protocol``.
     """
     if grid and not config.grid:
         raise ConfigError(
@@ -661,7 +648,7 @@ def _with_setting(config: FinetuneConfig, values: Mapping[str, Any], run: str) -
             known = [f"{'.'.join(path)}.{name}" if path else name for name in at or ()]
             raise ConfigError(f"grid: unknown key {key!r}{nearest(key, known)}")
         at[last] = value
-    # Each run has one device: several at once are faster than one on several.
+    # Each run has one device: several runs in parallel are faster than one on several devices.
     document |= {"run": run, "grid": {}}
     document["launch"]["processes"] = 1
     try:
@@ -724,11 +711,11 @@ def finish_all(
 
     Args:
         configs: Each with its own run folder.
-        jobs: As ``run``.
-        accept_gap: As ``run``.
+        jobs: As ``run_protocol``.
+        accept_gap: As ``run_protocol``.
 
     Returns:
-        What failed, with the message.
+        The runs that failed, with their messages.
     """
     left = [config for config in configs if _finished_results(config.run) is None]
     if len(left) < len(configs):
@@ -763,7 +750,7 @@ def _in_parallel(
     count: int,
     devices: int,
 ) -> Iterator[tuple[str, str | None]]:
-    """Run several in processes of their own, each with one device."""
+    """Run several in separate processes, each with one device."""
     context = multiprocessing.get_context("spawn")
     queue: Any = context.Queue()
     for number in range(count):
@@ -775,11 +762,11 @@ def _in_parallel(
             for future in as_completed(running):
                 yield running[future], future.result()
         except BrokenProcessPool as error:
-            if stopped:  # a run that had not begun yet, and had nothing to save
-                raise Preempted("stopped", "the same command goes on") from error
+            if stopped:  # a run that had not started yet, and had nothing to save
+                raise Preempted("stopped", "the same command continues") from error
             raise PlmError(
-                "a run's process was ended from outside; was there too little memory?",
-                "the same command goes on; fewer --jobs need less memory",
+                "a run's process was killed; was there too little memory?",
+                "the same command continues; fewer --jobs need less memory",
             ) from error
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -787,7 +774,7 @@ def _in_parallel(
 
 
 def _attempt(config: FinetuneConfig, *, accept_gap: bool) -> str | None:
-    """Finish a run; None, or what went wrong. A stop by a signal stops the protocol."""
+    """Finish a run. Returns None, or the error; a stop by a signal stops the protocol."""
     try:
         finetuned(config, fresh=False, accept_gap=accept_gap)
     except Preempted:
@@ -798,7 +785,7 @@ def _attempt(config: FinetuneConfig, *, accept_gap: bool) -> str | None:
 
 
 def _take_device(queue: Any) -> None:
-    """Take a device, before anything asks which there are."""
+    """Take a device, before CUDA is initialised."""
     import os
 
     device = queue.get()
@@ -815,7 +802,7 @@ def _device_count(device: str) -> int:
 
 @contextmanager
 def _passing_signals_on() -> Iterator[list[int]]:
-    """A signal to this process goes on to the runs, which save a checkpoint and end.
+    """Pass a signal to this process on to the runs, which save a checkpoint and end.
 
     Yields:
         The signals so far.

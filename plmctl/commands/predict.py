@@ -27,7 +27,7 @@ from plmctl.files import new_file
 from plmctl.reporting.tables import rows_table
 from plmctl.run.display import say, show_result
 from plmctl.run.preflight import check_model
-from plmctl.tasks.base import Answer, Finetuned, get_task, read_finetuned, with_columns
+from plmctl.tasks.base import Answer, read_finetuned
 
 
 def run(model: str, texts: list[str], *, top: int, as_json: bool) -> None:
@@ -115,38 +115,34 @@ def _continuations(model: str, texts: list[str]) -> list[dict[str, Any]]:
 def _task_answers(model: str, texts: list[str], top: int) -> list[dict[str, Any]]:
     import torch
 
-    from plmctl.evaluation.scoring import answers
-    from plmctl.models.network import Network
+    from plmctl.evaluation.scoring import FinetunedModel
 
     made = read_finetuned(model)
-    task = get_task(made.config.name)
-    columns = task.text_columns(made.config)
+    columns = made.task.text_columns()
     if len(texts) % len(columns):
         raise ConfigError(
-            f"{model}: asks for {' and '.join(columns)}: {len(columns)} texts, not {len(texts)}",
+            f"{model}: requires {' and '.join(columns)}: {len(columns)} texts, not {len(texts)}",
             "give them in this order, or rows of a file: --input",
         )
     several = [texts[at : at + len(columns)] for at in range(0, len(texts), len(columns))]
     rows = [
         Row(dict(zip(columns, row, strict=True)), f"text {n}") for n, row in enumerate(several, 1)
     ]
-    tokenizer = task.tokenizer(made.config, model)
-    examples = task.make(made.config, rows, tokenizer, made.labels, made.max_length, "predict")
-    loaded = task.load(made.config, model, made.labels, pretrained=True, changes={})
-    network = Network(loaded, task.forward)
-    found = []
-    for row, said in zip(several, answers(network, examples, torch.device("cpu")), strict=True):
-        found.append({"text": " / ".join(row), "answers": _best(said, top)})
-    return found
+    finetuned = FinetunedModel(model, made, torch.device("cpu"))
+    answers = finetuned.answers(finetuned.examples(rows, "predict"))
+    return [
+        {"text": " / ".join(row), "answers": _best(answer, top)}
+        for row, answer in zip(several, answers, strict=True)
+    ]
 
 
-def _best(said: Answer, top: int) -> list[dict[str, Any]]:
-    """The most probable answers; what a task answers in another form, as it is."""
-    probabilities = said.get("probabilities")
+def _best(answer: Answer, top: int) -> list[dict[str, Any]]:
+    """The most probable labels; an answer of another form as it is."""
+    probabilities = answer.get("probabilities")
     if isinstance(probabilities, dict):
         ranked = sorted(probabilities.items(), key=lambda pair: -pair[1])[:top]
         return [{"token": name, "score": round(p, 4)} for name, p in ranked]
-    return [{"token": str(said.get("prediction")), "score": ""}]
+    return [{"token": str(answer.get("prediction")), "score": ""}]
 
 
 # --- ``--input``: a finetuned model's answers to rows, streaming ---
@@ -172,49 +168,33 @@ def run_rows(
         ConfigError: The output is there already, or the model is not finetuned.
         DataError: Nothing to read, a missing column, or a row without text.
     """
+    from plmctl.corpus.labelled import refuse_empty
+    from plmctl.evaluation.scoring import FinetunedModel
+    from plmctl.training.engine import make_accelerator
+
     check_model(model)
-    made = read_finetuned(model)
-    config = with_columns(made.config, _fields(columns))
+    made = read_finetuned(model, _fields(columns))
     path = None if output in (None, "-") else Path(str(output))
     if path is not None and path.exists() and not fresh:
         raise ConfigError(
             f"{path}: this is there already", "name another file, or add --fresh to move it aside"
         )
     read = _read(source)
-    answer = _answerer(model, Finetuned(config, made.labels, made.max_length))
+    finetuned = FinetunedModel(model, made, make_accelerator(ComputeConfig()).device)
     count = 0
     with _writing(path) as file:
         while chunk := list(islice(read, _CHUNK)):
-            for row, said in zip(chunk, answer(chunk), strict=True):
-                # Parquet has values that JSON has not, such as dates.
-                line = json.dumps({**row.values, **said}, ensure_ascii=False, default=str)
+            refuse_empty(chunk, made.task.text_columns())
+            answers = finetuned.answers(finetuned.examples(chunk, "predict"))
+            for row, answer in zip(chunk, answers, strict=True):
+                # Parquet has values that JSON does not have, such as dates.
+                line = json.dumps({**row.values, **answer}, ensure_ascii=False, default=str)
                 file.write(line + "\n")
             count += len(chunk)
             file.flush()
         if not count:
             raise DataError(f"no rows in {source}", "is the path right?")
     say(f"{count:,} rows answered{'' if path is None else f': {path}'}")
-
-
-def _answerer(model: str, made: Finetuned) -> Any:
-    """A function from rows to answers, with the network loaded once."""
-    from plmctl.corpus.labelled import refuse_empty
-    from plmctl.evaluation.scoring import answers
-    from plmctl.models.network import Network
-    from plmctl.training.engine import make_accelerator
-
-    device = make_accelerator(ComputeConfig()).device
-    task = get_task(made.config.name)
-    tokenizer = task.tokenizer(made.config, model)
-    loaded = task.load(made.config, model, made.labels, pretrained=True, changes={})
-    network = Network(loaded, task.forward).to(device)
-
-    def answer(chunk: list[Row]) -> list[Answer]:
-        refuse_empty(chunk, task.text_columns(made.config))
-        examples = task.make(made.config, chunk, tokenizer, made.labels, made.max_length, "predict")
-        return answers(network, examples, device)
-
-    return answer
 
 
 def _fields(columns: Sequence[str]) -> Mapping[str, Any]:

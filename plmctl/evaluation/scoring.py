@@ -1,4 +1,4 @@
-"""A network on a whole set: its losses and accuracies, or its answer to every row.
+"""A network on a whole set: its losses and accuracies, or its answers to all rows.
 
 Sums are taken over the set and over all processes, and each target is counted once.
 """
@@ -6,7 +6,9 @@ Sums are taken over the set and over all processes, and each target is counted o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +18,14 @@ from plmctl.arrays import batches
 if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
+    from transformers import PreTrainedTokenizerBase
 
+    from plmctl.corpus.labelled import Row
+    from plmctl.models.base import Examples
     from plmctl.models.batch import Batch
     from plmctl.models.network import Network
     from plmctl.run.stop import StopRequest
-    from plmctl.tasks.base import Answer, TaskExamples
+    from plmctl.tasks.base import Answer, Finetuned, ScoredConfig, TaskExamples, Use
 
 
 # --- Losses and accuracies of an objective or a task ---
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
 def score(
     accelerator: Accelerator,
     network: Network,
-    step: Any,
+    step: Examples,
     batches: Iterator[Batch],
     stop: StopRequest | None = None,
 ) -> dict[str, float]:
@@ -39,17 +44,17 @@ def score(
         accelerator: The device and the processes.
         network: Not wrapped: processes may have different numbers of batches, and a wrapper's
             forward would wait for the others.
-        step: An objective or a task.
-        batches: This process's part.
-        stop: Looked at after every batch; the processes agree on it at the end.
+        step: The examples of an objective or a task.
+        batches: This process's term.
+        stop: Checked after every batch; the processes agree on it at the end.
 
     Returns:
         ``loss`` (the weighted sum of the loss terms), and for each term ``loss/<term>`` and
-        ``accuracy/<term>``; nan for a part without a target, no accuracy where ``<part>/correct``
-        is scored as nan.
+        ``accuracy/<term>``: nan for a term without targets, and no accuracy if its
+        ``<term>/correct`` is nan.
 
     Raises:
-        StopAsked: A process was asked to stop before its part was scored.
+        StopAsked: A process was asked to stop before its term was scored.
     """
     import torch
 
@@ -64,14 +69,14 @@ def score(
     if totals["stopped"]:
         raise StopAsked
     result: dict[str, float] = {}
-    for part in step.loss_terms:
-        targets = totals[f"{part}/count"]
-        result[f"loss/{part}"] = totals[part] / targets if targets else math.nan
-        correct = totals[f"{part}/correct"]
-        if not math.isnan(correct):  # nan: a part in which nothing is right or wrong
-            result[f"accuracy/{part}"] = correct / targets if targets else math.nan
+    for term in step.loss_terms:
+        targets = totals[f"{term}/count"]
+        result[f"loss/{term}"] = totals[term] / targets if targets else math.nan
+        correct = totals[f"{term}/correct"]
+        if not math.isnan(correct):  # nan: right and wrong are not defined
+            result[f"accuracy/{term}"] = correct / targets if targets else math.nan
     return {
-        "loss": math.fsum(step.weights[part] * result[f"loss/{part}"] for part in step.loss_terms),
+        "loss": math.fsum(step.weights[term] * result[f"loss/{term}"] for term in step.loss_terms),
         **result,
     }
 
@@ -79,32 +84,34 @@ def score(
 def _sums_of_process(
     accelerator: Accelerator,
     network: Network,
-    step: Any,
+    step: Examples,
     batches: Iterator[Batch],
     stop: StopRequest | None,
 ) -> dict[str, float]:
     """This process's sums, and whether it was asked to stop before it had all of them."""
     totals: dict[str, float] = {"stopped": 0.0}
-    for part in step.loss_terms:
-        totals |= {part: 0.0, f"{part}/correct": 0.0, f"{part}/count": 0.0}
+    for term in step.loss_terms:
+        totals |= {term: 0.0, f"{term}/correct": 0.0, f"{term}/count": 0.0}
     for batch in batches:
         if stop is not None and stop.received is not None:
             return totals | {"stopped": 1.0}
         for name, value in step.score(network, batch.to(accelerator.device)).items():
             totals[name] += float(value)
-        for part, count in batch.counts().items():
-            totals[f"{part}/count"] += count
+        for term, count in batch.counts().items():
+            totals[f"{term}/count"] += count
     return totals
 
 
-# --- Answers of a finetuned network ---
+# --- Answers of a finetuned model ---
 
 
-_BATCH_TOKENS = 16_384  # of a batch: rows times the longest of them
+_BATCH_TOKENS = 16_384  # per batch: rows times the longest of them
 
 
-def answers(network: Network, examples: TaskExamples, device: torch.device) -> list[Answer]:
-    """One answer a row, in the order of the rows; batched by length, which changes no answer.
+def answers(
+    network: Network, examples: TaskExamples[ScoredConfig], device: torch.device
+) -> list[Answer]:
+    """One answer per row, in the order of the rows. Batches by length change no answer.
 
     Args:
         network: Not wrapped for several processes.
@@ -124,3 +131,44 @@ def answers(network: Network, examples: TaskExamples, device: torch.device) -> l
                 for place, row in zip(which, output.cpu().numpy(), strict=True):
                     rows[place] = row
     return examples.answers(found)
+
+
+@dataclass(frozen=True)
+class FinetunedModel:
+    """A finetuned model with its task: rows in, answers out. The network is loaded once.
+
+    Attributes:
+        model: A model folder or Hub id.
+        finetuned: Its task, labels and maximal length.
+        device: For the network.
+    """
+
+    model: str
+    finetuned: Finetuned
+    device: torch.device
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's, as its task uses it."""
+        return self.finetuned.task.tokenizer(self.model)
+
+    @cached_property
+    def network(self) -> Network:
+        """On the device."""
+        from plmctl.models.network import Network
+
+        task, labels = self.finetuned.task, self.finetuned.labels
+        model = task.load(self.model, labels, pretrained=True, changes={})
+        return Network(model, task.forward).to(self.device)
+
+    def examples(
+        self, rows: Sequence[Row], use: Use, max_length: int | None = None
+    ) -> TaskExamples[ScoredConfig]:
+        """The rows as examples; see ``Task.make``."""
+        made = self.finetuned
+        longest = max_length or made.max_length
+        return made.task.make(rows, self.tokenizer, made.labels, longest, use)
+
+    def answers(self, examples: TaskExamples[ScoredConfig]) -> list[Answer]:
+        """One answer per row."""
+        return answers(self.network, examples, self.device)

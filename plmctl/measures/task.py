@@ -9,10 +9,10 @@ from pydantic import Field
 from plmctl.config.base import MeasureConfig
 from plmctl.errors import DataError
 from plmctl.evaluation.model import EvaluatedModel
-from plmctl.evaluation.scoring import answers
+from plmctl.evaluation.scoring import FinetunedModel
 
 if TYPE_CHECKING:
-    from plmctl.tasks.base import Answer, TaskExamples
+    from plmctl.tasks.base import Answer, ScoredConfig, TaskExamples
 
 
 class Config(MeasureConfig):
@@ -47,7 +47,7 @@ def measure(config: Config, subject: EvaluatedModel) -> dict[str, Any]:
 class Answered(NamedTuple):
     """Labelled rows, an answer to each, and how many rows were left out for want of a label."""
 
-    examples: TaskExamples
+    examples: TaskExamples[ScoredConfig]
     answers: list[Answer]
     unlabelled: int
 
@@ -56,21 +56,15 @@ def answered(config: Config, subject: EvaluatedModel) -> Answered:
     """The rows as the model's task has them, and an answer to each; errors as ``measure``."""
     from plmctl.corpus.labelled import read_rows
     from plmctl.models.load import refuse_longer
-    from plmctl.models.network import Network
-    from plmctl.tasks.base import get_task, is_labelled_row, read_finetuned, with_columns
+    from plmctl.tasks.base import read_finetuned
 
-    made = read_finetuned(subject.model)
-    asked = with_columns(made.config, config.columns)
-    task = get_task(asked.name)
+    made = read_finetuned(subject.model, config.columns)
     read = read_rows(config.data)
-    rows = [row for row in read if is_labelled_row(asked, row)]
+    rows = [row for row in read if made.task.is_labelled(row)]
     if not rows:
         raise DataError(f"{', '.join(config.data)}: no row has a gold label to score against")
     longest = config.max_length or made.max_length
     refuse_longer(subject.model, longest, "max_length")
-    tokenizer = task.tokenizer(asked, subject.model)
-    examples = task.make(asked, rows, tokenizer, made.labels, longest, "score")
-    model = task.load(asked, subject.model, made.labels, pretrained=True, changes={})
-    network = Network(model, task.forward).to(subject.accelerator.device)
-    found = answers(network, examples, subject.accelerator.device)
-    return Answered(examples, found, len(read) - len(rows))
+    model = FinetunedModel(subject.model, made, subject.accelerator.device)
+    examples = model.examples(rows, "score", longest)
+    return Answered(examples, model.answers(examples), len(read) - len(rows))

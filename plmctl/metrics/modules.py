@@ -1,98 +1,283 @@
-"""The metrics as ``evaluate`` modules that need no network.
+"""Metrics as modules of ``evaluate``: plmctl's own, which need no network, and a user's.
 
-``evaluate.load("accuracy")`` fetches a script from the Hub; ``plmctl.metrics.modules.load``
-gives a module of the same use (``add_batch``, ``compute``, ``evaluate.combine``) whose code is
-here.
+``load`` takes the name of one of plmctl's metrics, the path of a Python file that defines a
+subclass of ``evaluate.Metric``, or ``hf:NAME`` for a metric of the Hub.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
 
 from plmctl.errors import ConfigError, nearest
 from plmctl.metrics import spans, squad, text
 from plmctl.metrics.classification import (
     accuracy,
+    classification_metrics,
     f1,
+    majority,
     matthews,
+    multi_label_metrics,
     pearson,
     precision,
     recall,
+    regression_metrics,
     spearman,
 )
 
-_ANSWERS = "answers"  # texts, and lists of the right ones
-_TAGS = "tags"  # of a sentence: a list of texts
+Kind = Literal["label", "label set", "number", "text", "tags"]
+"""What a prediction is: the number of a label, a 0 or 1 per label, a number, a text (its reference
+is a list of right texts), or a list of one tag per word."""
 
-_FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
-    "accuracy": (accuracy, "int64"),
-    "precision": (precision, "int64"),
-    "recall": (recall, "int64"),
-    "f1": (f1, "int64"),
-    "matthews_correlation": (matthews, "int64"),
-    "pearsonr": (pearson, "float64"),
-    "spearmanr": (spearman, "float64"),
-    "squad": (partial(squad.figures, metric="squad"), _ANSWERS),
-    "squad_v2": (partial(squad.figures, metric="squad2"), _ANSWERS),
-    "cmrc2018": (partial(squad.figures, metric="cmrc"), _ANSWERS),
-    "bleu": (text.bleu, _ANSWERS),
-    "chrf": (text.chrf, _ANSWERS),
-    "rouge": (text.rouge, _ANSWERS),
-    "exact_match": (text.exact_match, _ANSWERS),
-    "sequence_accuracy": (text.sequence_accuracy, _ANSWERS),
-    "entity_f1": (spans.f1, _TAGS),
+_METRICS: dict[str, tuple[Callable[..., Any], Kind]] = {
+    "accuracy": (accuracy, "label"),
+    "precision": (precision, "label"),
+    "recall": (recall, "label"),
+    "f1": (f1, "label"),
+    "matthews_correlation": (matthews, "label"),
+    "majority": (lambda predictions, references: majority(references), "label"),
+    "classification": (classification_metrics, "label"),
+    "multi_label": (multi_label_metrics, "label set"),
+    "pearsonr": (pearson, "number"),
+    "spearmanr": (spearman, "number"),
+    "regression": (regression_metrics, "number"),
+    "squad": (partial(squad.figures, metric="squad"), "text"),
+    "squad_v2": (partial(squad.figures, metric="squad2"), "text"),
+    "cmrc2018": (partial(squad.figures, metric="cmrc"), "text"),
+    "trivia_qa": (text.trivia_qa, "text"),
+    "bleu": (text.bleu, "text"),
+    "chrf": (text.chrf, "text"),
+    "rouge": (text.rouge, "text"),
+    "exact_match": (text.exact_match, "text"),
+    "sequence_accuracy": (text.sequence_accuracy, "text"),
+    "entities": (spans.entities, "tags"),
+    "entity_f1": (spans.f1, "tags"),
+    "tag_accuracy": (spans.tag_metrics, "tags"),
 }
 
-
-def names() -> tuple[str, ...]:
-    """The metrics that can be loaded."""
-    return tuple(_FUNCTIONS)
+_HUB = "hf:"
 
 
-def load(name: str) -> Any:
-    """An ``evaluate.Metric`` that keeps what it is given in memory.
+def names(kind: Kind | None = None) -> tuple[str, ...]:
+    """Plmctl's metrics: all, or those of one kind of predictions."""
+    return tuple(name for name, (_, of) in _METRICS.items() if kind in (None, of))
 
-    Args:
-        name: One of ``names()``. ``compute`` takes the options of the function it wraps:
-            ``average`` for precision, recall and f1, which is "macro" unless told, ``tokens`` for
-            bleu and rouge, ``scheme`` and ``strict`` for entity_f1.
+
+def is_ours(name: str) -> bool:
+    """Whether it is a plain name: no file of the user's and no metric of the Hub."""
+    return not (name.startswith(_HUB) or name.endswith(".py") or "/" in name)
+
+
+def check_names(asked: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of a config as they are.
 
     Raises:
-        ConfigError: No such metric.
+        ValueError: A plain name that is no metric; the message has the nearest and all.
     """
-    if name not in _FUNCTIONS:
-        raise ConfigError(f"unknown metric {name!r}{nearest(name, _FUNCTIONS)}")
-    # Here, since it takes seconds: it pulls in transformers' pipelines.
-    import datasets
-    import evaluate
+    for name in asked:
+        if is_ours(name) and name not in _METRICS:
+            raise ValueError(
+                f"unknown metric {name!r}{nearest(name, _METRICS)}; plmctl has "
+                f"{', '.join(_METRICS)}; a metric of your own is a path such as ./{name}.py"
+            )
+    return asked
 
-    function, kind = _FUNCTIONS[name]
+
+def load(name: str, kind: Kind | None = None) -> Any:
+    """An ``evaluate.Metric`` that keeps its rows in memory.
+
+    Args:
+        name: One of ``names()``, the path of a Python file, or ``hf:NAME``. ``compute`` of plmctl's
+            own takes the options of the function that it wraps: ``average`` for precision, recall
+            and f1 (by default "macro"), ``tokens`` for bleu and rouge, ``scheme`` and ``strict``
+            for entities and entity_f1.
+        kind: The kind of predictions that it must take; None: any.
+
+    Raises:
+        ConfigError: There is no such metric, or it is for another kind of predictions.
+    """
+    if name.startswith(_HUB):
+        return _load_from_hub(name)
+    if not is_ours(name):
+        return _load_from_file(Path(name))
+    try:
+        check_names((name,))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    function, takes = _METRICS[name]
+    if kind not in (None, takes):
+        raise ConfigError(
+            f"task.metrics: {name!r} is for predictions of the kind {takes!r}, but those of this "
+            f"task are of the kind {kind!r}",
+            f"use one of: {', '.join(names(kind))}",
+        )
+    return wrap(name, function, takes)
+
+
+def wrap(name: str, function: Callable[..., Any], kind: Kind) -> Any:
+    """A function of predictions and references as a module of ``evaluate``.
+
+    Args:
+        name: The key of its result, unless it returns a dict.
+        function: ``function(predictions, references, **options)``.
+        kind: What a prediction is.
+    """
+    import datasets  # evaluate and datasets take a moment to import
+    import evaluate
 
     class Module(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         def _info(self) -> Any:
-            predicted, right = _sides(kind)
-            features = {"predictions": predicted, "references": right}
+            prediction, reference = _features(kind)
             described = getattr(function, "func", function).__doc__
             return evaluate.MetricInfo(
                 description=(described or "").strip(),
                 citation="",
                 inputs_description="predictions and references of one length",
-                features=datasets.Features(features),
+                features=datasets.Features({"predictions": prediction, "references": reference}),
             )
 
-        def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
+        def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
             result = function(predictions, references, **options)
             return result if isinstance(result, dict) else {name: result}
 
-    # Its default is a file in the user's cache, which two runs at a time would share.
+    # Its default is a file in the user's cache, which two runs at the same time would share.
     return Module(keep_in_memory=True)
 
 
-def _sides(kind: str) -> tuple[Any, Any]:
+def _features(kind: Kind) -> tuple[Any, Any]:
     """The types of one prediction and of its reference."""
     from datasets import List, Value
 
-    if kind == _ANSWERS:
+    if kind == "text":
         return Value("string"), List(Value("string"))
-    one = List(Value("string")) if kind == _TAGS else Value(kind)
+    one = {
+        "label": Value("int64"),
+        "label set": List(Value("int64")),
+        "number": Value("float64"),
+        "tags": List(Value("string")),
+    }[kind]
     return one, one
+
+
+def _load_from_file(path: Path) -> Any:
+    """The metric that a Python file defines.
+
+    Raises:
+        ConfigError: There is no such file, it cannot be imported, or it defines no metric.
+    """
+    import evaluate
+
+    if not path.is_file():
+        raise ConfigError(
+            f"task.metrics: no file {str(path)!r}",
+            "paths are relative to the current folder; plmctl's own metrics have no / and no .py",
+        )
+    module = _import_file(path)
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, evaluate.Metric)
+        and value.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        raise ConfigError(
+            f"task.metrics: {path} has {len(found)} subclasses of evaluate.Metric; expected one",
+            "docs/finetuning.md has an example",
+        )
+    try:
+        return found[0](keep_in_memory=True)
+    except Exception as error:
+        raise ConfigError(f"task.metrics: {path}: {_message(error)}", "fix the file") from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"plmctl_metric_{path.stem}", path)
+    assert spec is not None  # it ends with .py, or the next line says why not
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"task.metrics: {path}: {_message(error)}", "fix the file") from error
+    return module
+
+
+def _load_from_hub(name: str) -> Any:
+    """A metric of the Hub, by ``evaluate.load``.
+
+    Raises:
+        ConfigError: It is not there, or the Hub is out of reach.
+    """
+    import evaluate
+
+    try:
+        return evaluate.load(name.removeprefix(_HUB), keep_in_memory=True)
+    except Exception as error:
+        raise ConfigError(
+            f"task.metrics: {name}: cannot be loaded: {_message(error)}",
+            "it needs the network once, to be copied into the cache; plmctl's own metrics and "
+            "files of your own (./NAME.py) do not",
+        ) from error
+
+
+def compute(
+    name: str, kind: Kind, predictions: Any, references: Any, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The results of a metric, in plain types.
+
+    Args:
+        name: See ``load``.
+        kind: What a prediction is.
+        predictions: [N], lists or arrays.
+        references: [N].
+        options: For plmctl's metrics; each takes those that it knows.
+
+    Raises:
+        ConfigError: There is no such metric, or a user's fails or gives no results by name.
+    """
+    metric = load(name, kind)
+    given = {"predictions": _plain(predictions), "references": _plain(references)}
+    if is_ours(name):
+        known = inspect.signature(_METRICS[name][0]).parameters
+        results: dict[str, Any] = metric.compute(
+            **given, **{option: value for option, value in options.items() if option in known}
+        )
+        return results
+    try:
+        found = metric.compute(**given)
+    except Exception as error:
+        raise ConfigError(
+            f"task.metrics: {name}: {_message(error)}",
+            f"predictions are such as {given['predictions'][:1]!r:.60}, references such as "
+            f"{given['references'][:1]!r:.60}",
+        ) from error
+    if not isinstance(found, dict) or not found:
+        raise ConfigError(
+            f"task.metrics: {name}: it returns {found!r:.60}",
+            'return the results by name, as in {"my_metric": 0.5}',
+        )
+    return {str(key): _plain(value) for key, value in found.items()}
+
+
+def right_answers(references: Any, kind: Kind) -> list[Any]:
+    """Predictions that are all right."""
+    if kind == "text":
+        return [texts[0] if texts else "" for texts in references]
+    return list(_plain(references))
+
+
+def _plain(values: Any) -> Any:
+    """Arrays and NumPy's numbers as lists and Python's numbers."""
+    return values.tolist() if isinstance(values, np.ndarray | np.generic) else values
+
+
+def _message(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"

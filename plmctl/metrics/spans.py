@@ -109,6 +109,15 @@ def accuracy(predictions: Tags, references: Tags) -> float:
     return sum(a == b for a, b in pairs) / len(pairs)
 
 
+def tag_metrics(predictions: Tags, references: Tags) -> dict[str, Any]:
+    """Metrics of tags word by word: ``accuracy``, ``majority``, and ``words``, their number."""
+    return {
+        "accuracy": accuracy(predictions, references),
+        "majority": majority(references),
+        "words": sum(map(len, references)),
+    }
+
+
 def majority(references: Tags) -> float:
     """Accuracy of always giving the most frequent tag: what any model has to beat."""
     check(references, references)

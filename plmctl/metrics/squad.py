@@ -75,7 +75,10 @@ def scores(
 
 
 def figures(
-    predictions: Sequence[str], references: Sequence[Sequence[str]], metric: Metric
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    metric: Metric,
+    version2: bool = False,
 ) -> dict[str, float]:
     """``exact_match`` and ``f1`` in per cent, and ``total``; for squad2 also HasAns and NoAns.
 
@@ -83,9 +86,10 @@ def figures(
         predictions: [N] answers; "" for none.
         references: [N] the right answers to each; none where the question has no answer.
         metric: Whose rules.
+        version2: Questions may have no answer, whatever the rules: HasAns and NoAns too.
     """
     found = scores(predictions, references, metric)
-    return by_answerability(found) if metric == "squad2" else summary(found)
+    return by_answerability(found) if version2 or metric == "squad2" else summary(found)
 
 
 def summary(found: Scores) -> dict[str, float]:

@@ -110,6 +110,14 @@ def f1(
     return sum(found) / len(predictions)
 
 
+def trivia_qa(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Exact match and F1 by TriviaQA's rules, 0 to 100."""
+    return {
+        "trivia_qa_exact_match": 100 * exact_match(predictions, references, "trivia_qa"),
+        "trivia_qa_f1": 100 * f1(predictions, references, "trivia_qa"),
+    }
+
+
 def sequence_accuracy(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """Share of predictions that are one of their references, character by character.
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-IGNORE = -100
-"""The target where nothing is asked; the index that PyTorch's losses ignore by default."""
+from plmctl.models.base import IGNORE as IGNORE  # where PyTorch is not imported
 
 
 @dataclass(frozen=True)

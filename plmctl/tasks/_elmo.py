@@ -1,4 +1,4 @@
-"""What a task gives to ELMo: words by their characters, so that none is unknown."""
+"""The inputs of ELMo: words by their characters, so that no word is unknown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import Ints
 from plmctl.tasks._sequences import truncated_lengths
+from plmctl.tasks.base import as_batch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,7 +27,7 @@ def reads_characters(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def load_words(model: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model; of converted weights without one, a cutter of words and marks."""
+    """The tokenizer of a model; for converted weights without one, a split at spaces and marks."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -42,7 +44,7 @@ def load_words(model: str) -> PreTrainedTokenizerBase:
 
 
 def words_of(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
-    """The words of a text, as the biLM's own text was cut."""
+    """The words of a text, split as the biLM's training text was."""
     whole: Any = tokenizer
     backend = whole.backend_tokenizer
     if backend.normalizer is not None:
@@ -51,7 +53,7 @@ def words_of(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
 
 
 def changes_of(changes: Mapping[str, Any], *, pretrained: bool) -> dict[str, Any]:
-    """To the network's config: the dropout is the head's, and random weights are not frozen."""
+    """Fields of the network's config: dropout is the head's, and random weights are not frozen."""
     head = {"head_dropout": changes["dropout"]} if "dropout" in changes else {}
     rest = {name: value for name, value in changes.items() if name != "dropout"}
     return {**rest, **head, "frozen": pretrained}
@@ -63,7 +65,7 @@ BETWEEN = "</S>"
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts as words: what ``_sequences.SequenceExamples`` is to the other families.
+    """Texts as words: what ``_sequences.EncodedRows`` is for the other families.
 
     Attributes:
         sentences: [N] the words of each.
@@ -72,17 +74,17 @@ class Texts:
 
     sentences: tuple[tuple[str, ...], ...]
     cut: int
-    language: bool = False
+    lm_weight: float = 0.0
 
     def __len__(self) -> int:
         """Texts."""
         return len(self.sentences)
 
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Ints:
         """[N] words of each."""
         return np.array([len(words) for words in self.sentences], dtype=np.int64)
 
-    def batch(self, samples: NDArray[np.int64], targets: Mapping[str, NDArray[Any]]) -> Batch:
+    def batch(self, samples: Ints, targets: Mapping[str, NDArray[Any]]) -> Batch:
         """The texts ``samples``; see ``batch_of``."""
         return batch_of([self.sentences[sample] for sample in samples], targets)
 
@@ -115,17 +117,10 @@ def batch_of(sentences: Sequence[Sequence[str]], targets: Mapping[str, NDArray[A
     Returns:
         inputs: character_ids [B, T, C], T at least 1; targets as given.
     """
-    import torch
-
-    from plmctl.models.batch import Batch
     from plmctl.models.elmo import encode_sentences
 
-    ids = torch.from_numpy(encode_sentences(sentences or [[]]))
+    ids = encode_sentences(sentences or [[]])
     if not ids.shape[1]:  # no sentence has a word
-        ids = ids.new_zeros(ids.shape[0], 1, ids.shape[2])
-    return Batch(
-        {"character_ids": ids},
-        {name: torch.from_numpy(array) for name, array in targets.items()},
-        sum(map(len, sentences)),
-        ids.shape[0] * ids.shape[1],
-    )
+        ids = np.zeros((ids.shape[0], 1, ids.shape[2]), dtype=ids.dtype)
+    lengths = np.array([len(words) for words in sentences or [[]]])
+    return as_batch({"character_ids": ids}, targets, np.arange(ids.shape[1]) < lengths[:, None])

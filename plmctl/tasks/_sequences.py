@@ -1,4 +1,4 @@
-"""Texts as token sequences: from a text, a pair or several options to one padded batch.
+"""Texts as token sequences: from a text, a pair or several options to padded batches and losses.
 
 The special tokens around texts are the tokenizer's own template, so that a finetuned folder reads
 texts the same way wherever it is loaded. If a family's template is not in its tokenizer, it is
@@ -11,20 +11,24 @@ added:
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.arrays import padded
+from plmctl.arrays import Ints, padded
+from plmctl.models.base import IGNORE
+from plmctl.tasks.base import C, TaskExamples, as_batch
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
     from plmctl.models.batch import Batch
+    from plmctl.models.network import Network
 
 
 # --- The family's template ---
@@ -117,7 +121,11 @@ class Layout:
         """Special tokens of a sequence."""
         return len(self.before) + len(self.between) + len(self.after)
 
-    def join(self, texts: Sequence[Sequence[int]]) -> tuple[Ids, Ids]:
+    def offset(self, first: int) -> int:
+        """The position of the second text, after a first of so many tokens."""
+        return len(self.before) + first + len(self.between)
+
+    def join(self, texts: Sequence[Sequence[int] | NDArray[np.integer[Any]]]) -> tuple[Ids, Ids]:
         """The sequence of one text or of a pair, and its segments."""
         first = (*self.before, *texts[0], *self.between)
         second = (*(texts[1] if len(texts) == 2 else ()), *self.after)
@@ -127,10 +135,9 @@ class Layout:
 
 
 def layout_of(tokenizer: PreTrainedTokenizerBase, *, pair: bool) -> Layout:
-    """The template of a tokenizer, found by what it does to a text."""
-    whole: Any = tokenizer
-    backend = whole.backend_tokenizer
-    made = backend.encode("a", "a") if pair else backend.encode("a")
+    """The template of a tokenizer, found by encoding a text."""
+    encoded: Any = tokenizer("a", "a") if pair else tokenizer("a")
+    made = encoded.encodings[0]
     texts: list[int | None] = made.sequence_ids
     ids: list[int] = made.ids
     first = texts.index(0)
@@ -268,44 +275,41 @@ def _joined_sequences(
 # --- From ids to a batch ---
 
 
-_IGNORE = -100  # models.batch.IGNORE, whose module imports torch
-
-
 @dataclass(frozen=True)
-class SequenceExamples:
-    """Examples of one sequence (a text), or of several (options; a pair in both orders).
+class EncodedRows:
+    """Rows as sequences of ids: one per row (a text), or several (options; a pair in both orders).
 
     Attributes:
-        examples: [N] the numbers of each one's sequences.
+        sequences: [N] the numbers of the sequences of each row.
         ids: Of every sequence.
-        segments: As ids; None where the network has none.
-        pad_id: What padding is.
-        cut: Examples that lost text.
-        language: Whether next tokens are predicted too.
-        several: Whether an example has a dimension of its sequences, be it one long.
+        segments: As ids; None: the network has none.
+        pad_id: Of padding.
+        cut: Rows that lost text.
+        lm_weight: Weight of the language model's loss; 0: next tokens are not predicted.
+        several: Whether inputs have a dimension of sequences, even if there is one per row.
     """
 
-    examples: tuple[Ids, ...]
+    sequences: tuple[Ids, ...]
     ids: tuple[Ids, ...]
     segments: tuple[Ids, ...] | None
     pad_id: int
     cut: int
-    language: bool
+    lm_weight: float
     several: bool
 
     @classmethod
     def of_views(
-        cls, views: Sequence[Sequences], tokenizer: PreTrainedTokenizerBase, *, language: bool
-    ) -> SequenceExamples:
-        """Rows that are read once, or in several ways: each view has one sequence of every row."""
-        rows = len(views[0].ids)
+        cls, views: Sequence[Sequences], tokenizer: PreTrainedTokenizerBase, lm_weight: float
+    ) -> EncodedRows:
+        """Rows in one or several views; each view has one sequence of every row."""
+        count = len(views[0].ids)
         return cls(
-            tuple(tuple(range(row, row + rows * len(views), rows)) for row in range(rows)),
+            tuple(tuple(range(row, row + count * len(views), count)) for row in range(count)),
             tuple(ids for view in views for ids in view.ids),
             _all_segments([view.segments for view in views]),
             pad_id_of(tokenizer),
             sum(map(any, zip(*(view.cut for view in views), strict=True))),
-            language,
+            lm_weight,
             len(views) > 1,
         )
 
@@ -315,48 +319,40 @@ class SequenceExamples:
         sizes: Sequence[int],
         made: Sequences,
         tokenizer: PreTrainedTokenizerBase,
-        *,
-        language: bool,
-    ) -> SequenceExamples:
-        """Rows of one sequence an option; ``sizes`` are their numbers, in order."""
+        lm_weight: float,
+    ) -> EncodedRows:
+        """Rows of one sequence per option; ``sizes`` are the numbers of options, in order."""
         ends = np.cumsum(sizes).tolist()
-        examples = tuple(
-            tuple(range(end - size, end)) for end, size in zip(ends, sizes, strict=True)
-        )
-        cut = sum(any(made.cut[number] for number in example) for example in examples)
-        return cls(
-            examples, made.ids, made.segments, pad_id_of(tokenizer), cut, language, several=True
-        )
+        rows = tuple(tuple(range(end - size, end)) for end, size in zip(ends, sizes, strict=True))
+        cut = sum(any(made.cut[number] for number in row) for row in rows)
+        pad_id = pad_id_of(tokenizer)
+        return cls(rows, made.ids, made.segments, pad_id, cut, lm_weight, several=True)
 
     def __len__(self) -> int:
-        """Examples."""
-        return len(self.examples)
+        """Rows."""
+        return len(self.sequences)
 
-    def lengths(self) -> NDArray[np.int64]:
-        """[N] tokens of each one's longest sequence."""
-        return np.array([max(len(self.ids[k]) for k in example) for example in self.examples])
+    def lengths(self) -> Ints:
+        """[N] tokens of the longest sequence of each row."""
+        return np.array([max(len(self.ids[k]) for k in row) for row in self.sequences])
 
-    def batch(self, samples: NDArray[np.int64], targets: Mapping[str, NDArray[Any]]) -> Batch:
-        """The examples ``samples`` padded to the longest sequence of them.
+    def batch(self, samples: Ints, targets: Mapping[str, NDArray[Any]]) -> Batch:
+        """The rows ``samples`` padded to their longest sequence.
 
         Args:
             samples: [B] their numbers.
-            targets: Of the parts of the loss but the language model's.
+            targets: Of the loss terms, without the language model's.
 
         Returns:
-            inputs: input_ids, attention_mask, and token_type_ids where there are segments, [B, L],
-            or [B, S, L] of S sequences an example, where fewer are filled up with the first and
-            ``options`` [B, S] is false; lm_cells [K], the cells whose next token is predicted.
+            inputs: input_ids, attention_mask, and token_type_ids if there are segments, [B, L], or
+            [B, S, L] with S sequences per row: a row with fewer repeats its first, and ``options``
+            [B, S] is false there; lm_cells [K], the positions whose next token is predicted.
             targets: as given, and lm [B] or [B, S], the number of tokens that each predicts.
         """
-        import torch
-
-        from plmctl.models.batch import Batch
-
-        chosen = [self.examples[sample] for sample in samples]
+        chosen = [self.sequences[sample] for sample in samples]
         width = max(map(len, chosen))
-        which = [k for example in chosen for k in (*example, *example[:1] * (width - len(example)))]
-        there = np.arange(width) < np.array([len(example) for example in chosen])[:, None]
+        which = [k for row in chosen for k in (*row, *row[:1] * (width - len(row)))]
+        there = np.arange(width) < np.array([len(row) for row in chosen])[:, None]
         ids, real = padded([self.ids[k] for k in which], self.pad_id)
         inputs: dict[str, NDArray[Any]] = {
             "input_ids": ids,
@@ -368,19 +364,13 @@ class SequenceExamples:
         inputs = {name: array.reshape(*shape, -1) for name, array in inputs.items()}
         if self.several:
             inputs["options"] = there
-        asked = dict(targets)
-        if self.language:
+        targets = dict(targets)
+        if self.lm_weight > 0:
             has_next = np.zeros_like(real)
             has_next[:, :-1] = real[:, 1:] & there.reshape(-1, 1)
             inputs["lm_cells"] = np.flatnonzero(has_next)
-            predicted = np.where(there.ravel(), has_next.sum(1), _IGNORE)
-            asked["lm"] = predicted.reshape(shape)
-        return Batch(
-            {name: torch.from_numpy(array) for name, array in inputs.items()},
-            {name: torch.from_numpy(array) for name, array in asked.items()},
-            int(real.sum()),
-            real.size,
-        )
+            targets["lm"] = np.where(there.ravel(), has_next.sum(1), IGNORE).reshape(shape)
+        return as_batch(inputs, targets, real)
 
 
 def _all_segments(parts: Sequence[tuple[Ids, ...] | None]) -> tuple[Ids, ...] | None:
@@ -389,12 +379,105 @@ def _all_segments(parts: Sequence[tuple[Ids, ...] | None]) -> tuple[Ids, ...] | 
 
 
 def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id that fills rows up."""
+    """The id of padding; if the tokenizer has none, that of its end token."""
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     return int(pad or 0)
 
 
-# --- GPT-1's second loss: the next tokens of the texts ---
+# --- Examples with one target per row, and GPT-1's second loss: the next tokens of the texts ---
+
+
+class Readable(Protocol):
+    """Rows as a network reads them: ``EncodedRows``, or words of characters (ELMo)."""
+
+    @property
+    def lm_weight(self) -> float:
+        """Weight of the language model's loss; 0: next tokens are not predicted."""
+
+    def __len__(self) -> int:
+        """Rows."""
+
+    def lengths(self) -> Ints:
+        """[N] tokens of each row."""
+
+    def batch(self, samples: Ints, targets: Mapping[str, NDArray[Any]]) -> Batch:
+        """The rows ``samples`` with their targets."""
+
+
+@dataclass(frozen=True)
+class SequenceExamples(TaskExamples[C]):
+    """Examples with one target per row, such as a label or the right option.
+
+    Attributes:
+        term: The loss term of the target.
+        rows: As the network reads them.
+        targets: [N, ...], None for rows without labels (``predict``).
+    """
+
+    term: ClassVar[str]
+    rows: Readable
+    targets: NDArray[Any] | None
+
+    @abstractmethod
+    def target_loss(self, logits: Tensor, targets: Tensor, *, training: bool) -> Tensor:
+        """The loss of the targets, summed; class weights and smoothing are for training."""
+
+    @abstractmethod
+    def num_correct(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The number of right targets; nan if right and wrong are not defined."""
+
+    @property
+    def loss_terms(self) -> tuple[str, ...]:
+        """The target's; for GPT-1 the language model's too."""
+        return (self.term, "lm") if self.rows.lm_weight > 0 else (self.term,)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of the mean of each loss term in the loss."""
+        return {term: self.rows.lm_weight if term == "lm" else 1.0 for term in self.loss_terms}
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self.rows)
+
+    def lengths(self) -> Ints:
+        """[N] tokens of each row, or of the longest of its sequences."""
+        return self.rows.lengths()
+
+    def collate(self, epochs: Ints, samples: Ints) -> Batch:
+        """The rows ``samples`` padded to the longest; see ``EncodedRows.batch``.
+
+        Args:
+            epochs: [B], not used: rows are the same in every epoch.
+            samples: [B] row numbers.
+        """
+        targets = {} if self.targets is None else {self.term: self.targets[samples]}
+        return self.rows.batch(samples, targets)
+
+    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The loss of the targets, and for GPT-1 the cross-entropy of next tokens, summed."""
+        logits, targets = network(**batch.inputs), batch.targets[self.term]
+        sums = {self.term: self.target_loss(logits[self.term], targets, training=True)}
+        if "lm" in batch.targets:
+            sums["lm"], _ = language_sums(logits["lm"], batch)
+        return sums
+
+    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The loss without class weights and smoothing, and the number of right targets."""
+        logits, targets = network(**batch.inputs), batch.targets[self.term]
+        scores = {
+            self.term: self.target_loss(logits[self.term], targets, training=False),
+            f"{self.term}/correct": self.num_correct(logits[self.term], targets),
+        }
+        if "lm" in batch.targets:
+            scores["lm"], scores["lm/correct"] = language_sums(logits["lm"], batch)
+        return scores
+
+    def logits(self, network: Network, batch: Batch) -> Tensor:
+        """The logits of the target, without those of next tokens."""
+        inputs = {name: value for name, value in batch.inputs.items() if name != "lm_cells"}
+        found: Tensor = network(**inputs)[self.term]
+        return found
 
 
 def language_sums(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

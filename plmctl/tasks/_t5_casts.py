@@ -149,7 +149,7 @@ def _number(text: str) -> float:
 
 
 def cast_metrics(
-    name: str, predictions: Sequence[str], references: Sequence[str]
+    name: str, predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> dict[str, float]:
     """The figures of a cast with labels, and the share of outputs that are no label.
 
@@ -158,7 +158,7 @@ def cast_metrics(
     Args:
         name: Of the cast.
         predictions: [N] what was written.
-        references: [N] words of the labels.
+        references: [N] the word of the label of each row, alone in a list.
     """
     from plmctl.metrics.classification import accuracy, majority, matthews, pearson, spearman
 
@@ -179,7 +179,7 @@ def cast_metrics(
 
 
 def cast_uncertainty(
-    name: str, predictions: Sequence[str], references: Sequence[str]
+    name: str, predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> dict[str, dict[str, float]]:
     """How sure the figures of the cast are; arguments as ``cast_metrics``.
 
@@ -219,7 +219,7 @@ def cast_uncertainty(
 
 
 def _label_numbers(
-    name: str, predictions: Sequence[str], references: Sequence[str]
+    name: str, predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Numbers of what was written, -1 where it is no label, and of what is right."""
     labels = CASTS[name].labels
@@ -228,7 +228,7 @@ def _label_numbers(
         numbers = {label: float(label) for label in labels}
     read = _number if name == "stsb" else lambda text: numbers.get(text, -1.0)
     predicted = np.array([read(text.strip()) for text in predictions])
-    return predicted, np.array([numbers[label] for label in references])
+    return predicted, np.array([numbers[label] for (label,) in references])
 
 
 def f1_with_invalid(predicted: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> float:

@@ -1,23 +1,30 @@
-"""What every finetuning task is, and what tasks share.
+"""What every finetuning task is: ``Task`` and ``TaskExamples``.
 
-A task is one file of this folder; the module itself is the object (``Task``). It turns labelled
-rows into examples (``TaskExamples``), gives the network its head, and makes predictions of the
-network's outputs. A finetuned folder remembers its task (``Finetuned``).
+A task turns labelled rows into examples, loads a network with the task's head, and turns the
+network's outputs into answers and metrics. One file of this folder defines one task: ``Config``, a
+subclass of ``Task`` and a subclass of ``TaskExamples``. A finetuned folder records its task
+(``Finetuned``).
 """
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator
 
 from plmctl import registry
+from plmctl.arrays import Ints
+from plmctl.config.base import TaskConfig, Text
 from plmctl.errors import ConfigError, DataError, nearest
+from plmctl.metrics import modules, statistics
+from plmctl.models.base import Examples
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,174 +36,329 @@ if TYPE_CHECKING:
     from plmctl.models.network import Network
 
 
-# --- What a task is ---
+# --- A task ---
 
 
 Use = Literal["train", "score", "predict"]
-"""What rows are for: to learn from (a row that cannot be learnt from is dropped), to be scored
-(none is dropped), or to be answered (they need no labels)."""
+"""What rows are for: train (rows that cannot be learned from are dropped), score (no row is
+dropped), or predict (rows need no labels)."""
 
 Answer = dict[str, Any]
-"""What is said of one row, in plain types: ``prediction``, and what the task has beside it."""
+"""The answer to one row, in plain types: ``prediction``, and what the task adds to it."""
+
+Outputs = Mapping[str, Sequence[NDArray[Any]]]
+"""What a network gives for all examples in order: one array per example, by name."""
 
 
-class Task(Protocol):
-    """What a file of this folder defines; the module itself is the object.
+MetricNames = Annotated[tuple[Text, ...], AfterValidator(modules.check_names)]
 
-    It may also define ``split_columns(config)``, ``is_labelled(config, row)``,
-    ``positions(config, max_length)`` and ``settled(config, results)``, and its examples
-    ``uncertainty(answers)``; the functions below say what holds for a task without them.
+
+class ScoredConfig(TaskConfig):
+    """Config of a task whose answers are scored by metrics; every task's ``Config`` extends it."""
+
+    metrics: MetricNames = ()
+    """What answers are scored by: metrics of plmctl, files of your own such as `./my_metric.py`
+    (docs/finetuning.md), or `hf:NAME` for one of the Hub. Empty: the usual metrics of the task."""
+
+
+C = TypeVar("C", bound=ScoredConfig, covariant=True)
+
+
+class Task(ABC, Generic[C]):
+    """A finetuning task with its config: rows in, a network with a head and examples out.
+
+    Attributes:
+        Config: The class of its config.
+        HEADS: Ends of the names of transformers' network classes that have this task's head: a
+            folder that plmctl has not finetuned is recognised by them.
+        config: What the user has set.
     """
 
-    Config: Any
-    """Its config model, a ``TaskConfig``."""
+    Config: ClassVar[type[ScoredConfig]]
+    HEADS: ClassVar[tuple[str, ...]] = ()
 
-    def text_columns(self, config: Any) -> tuple[str, ...]:
-        """The columns that are read: rows that are equal in them never stand on both sides."""
+    def __init__(self, config: C) -> None:
+        self.config = config
 
-    def labels_of(self, config: Any, rows: Sequence[Row]) -> tuple[str, ...]:
-        """The labels of the training rows, sorted: they are fixed in the finetuned folder.
+    @abstractmethod
+    def text_columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
 
-        Empty where the task has none.
+    def split_columns(self) -> tuple[str, ...]:
+        """Rows that are equal in these columns are never split between training and validation."""
+        return self.text_columns()
+
+    @property
+    def label_column(self) -> str | None:
+        """The column of the labels, if the head has one output per label."""
+        return None
+
+    def is_labelled(self, row: Row) -> bool:
+        """Whether a row is trained on and scored; rows without a gold label are not."""
+        return True
+
+    def labels(self, rows: Sequence[Row]) -> tuple[str, ...]:
+        """The labels of the training rows: their order gives the ids. Empty: the task has none."""
+        return ()
+
+    def positions(self, max_length: int) -> int:
+        """Positions of the network that a row of ``max_length`` tokens takes."""
+        return max_length
+
+    def settled(self, results: Mapping[str, Any]) -> ScoredConfig:
+        """The config with values that the results decide, such as a tuned threshold."""
+        return self.config
+
+    def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
+        """The tokenizer of a model folder or Hub id, with its family's template for finetuning.
+
+        Raises:
+            ConfigError: The task is not supported for the model.
         """
+        from plmctl.models.load import config_of
+        from plmctl.tasks._sequences import with_format
+        from plmctl.tokenization.load import load_tokenizer
 
-    def tokenizer(self, config: Any, model: str) -> PreTrainedTokenizerBase:
-        """The tokenizer of a model folder, with what the task adds to it."""
+        return with_format(load_tokenizer(model), str(config_of(model).model_type))
 
+    @abstractmethod
     def load(
         self,
-        config: Any,
         model: str,
         labels: tuple[str, ...],
         *,
         pretrained: bool,
-        changes: Any,
+        changes: Mapping[str, Any],
         new_heads: NewHeads | None = None,
     ) -> PreTrainedModel:
-        """The network with the task's head, from pretrained or from random weights.
+        """The network with the task's head.
 
         Args:
-            config: The task's.
-            model: A model folder or Hub id; a finetuned one comes with its own head.
-            labels: Their order gives the ids.
-            pretrained: False keeps the architecture and draws every weight anew.
+            model: A model folder or Hub id. A finetuned one has its head already.
+            labels: See ``labels``.
+            pretrained: False keeps the architecture and initialises all weights from scratch.
             changes: Fields of the model's config to set, such as dropout.
-            new_heads: Called with a head that the folder lacks; None: it has to have one, as a
-                finetuned folder does.
+            new_heads: Called with a message if the head is new. None: the folder must have a head.
 
         Raises:
             ConfigError: The family has no such head.
             DataError: See ``models.load.load_network``.
         """
 
+    @abstractmethod
     def make(
         self,
-        config: Any,
         rows: Sequence[Row],
         tokenizer: PreTrainedTokenizerBase,
         labels: tuple[str, ...],
         max_length: int,
         use: Use,
-    ) -> TaskExamples:
+    ) -> TaskExamples[C]:
         """The rows as examples.
 
         Raises:
-            DataError: A missing column, or a label that the training rows do not have: file, row,
-                column, and what was expected.
+            DataError: A column is missing, or a label is not among the training labels: the message
+                has file, row, column and what was expected.
         """
 
-    def forward(self, model: Any, **inputs: Tensor) -> dict[str, Tensor]:
-        """Logits of each part of the loss."""
+    @staticmethod
+    @abstractmethod
+    def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
+        """The logits of each loss term."""
+
+    @classmethod
+    def of_network(cls, name: str, network: Any) -> tuple[ScoredConfig, tuple[str, ...]]:
+        """The config and labels of a network with this head that plmctl has not finetuned."""
+        return cls.Config(name=name), ()
 
 
-class TaskExamples(Protocol):
-    """Rows as a network takes them: a ``models.base.Examples`` that can also say what was answered.
+# --- The examples of a task ---
+
+
+@dataclass(frozen=True)
+class TaskExamples(Examples, Generic[C]):
+    """Rows as a network reads them, and the metrics of its answers.
 
     A row may give several examples (the windows of a long text).
+
+    Attributes:
+        config: The task's.
+        cut: Rows that lost text to ``max_length``.
+        dropped: One line per training row that cannot be learned from: which row, and why.
     """
 
-    loss_terms: tuple[str, ...]
-    cut: int
-    """Rows that lost text to ``max_length``."""
-    dropped: tuple[str, ...]
-    """Rows that cannot be learnt from, and why, one line each; only where ``use`` is train."""
+    config: C
+    cut: int = field(default=0, kw_only=True)
+    dropped: tuple[str, ...] = field(default=(), kw_only=True)
 
-    def __len__(self) -> int:
-        """Examples."""
-
-    def lengths(self) -> NDArray[np.int64]:
-        """[N] tokens of each example: batches of one length waste no padding."""
-
-    def collate(self, epochs: NDArray[np.int64], samples: NDArray[np.int64]) -> Batch:
-        """The examples named by epochs [B] and samples [B], padded to the longest of them."""
+    @abstractmethod
+    def lengths(self) -> Ints:
+        """[N] tokens of each example."""
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The loss of each part, summed over the batch's targets."""
+        """Cross-entropy of each loss term in nats, summed over its targets."""
+        from plmctl.models.losses import cross_entropy_sums
+
+        return cross_entropy_sums(network(**batch.inputs), batch.targets)
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """As ``loss``, with ``<part>/correct``: nan where right and wrong are not defined."""
+        """The loss, and ``<term>/correct``: the number of targets with the largest logit."""
+        from plmctl.models.losses import score_sums
 
+        return score_sums(network(**batch.inputs), batch.targets)
+
+    @abstractmethod
     def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """What the answers are made from, each [B, ...]: logits, or generated ids."""
+        """What ``answers`` needs of the network, each [B, ...]."""
 
-    def answers(self, outputs: Mapping[str, Sequence[NDArray[Any]]]) -> list[Answer]:
-        """One answer a row, in the order of the rows.
+    @abstractmethod
+    def answers(self, outputs: Outputs) -> list[Answer]:
+        """One answer per row, in the order of the rows."""
 
-        Args:
-            outputs: As ``outputs`` gives them, of all examples in order, one array each.
+    # Metrics: predictions and references in the form of ``metric_kind``, scored by modules of
+    # ``evaluate``.
+
+    @property
+    @abstractmethod
+    def metric_kind(self) -> modules.Kind:
+        """The form of predictions and references."""
+
+    @property
+    @abstractmethod
+    def usual_metrics(self) -> tuple[str, ...]:
+        """Names of the metrics of ``plmctl.metrics.modules`` that are computed by default."""
+
+    @property
+    def metric_options(self) -> Mapping[str, Any]:
+        """Options for those of plmctl's metrics that know them, such as the names of labels."""
+        return {}
+
+    @property
+    def interval_of(self) -> tuple[str, statistics.Function] | None:
+        """The metric that gets a bootstrap interval: its name and its function."""
+        return None
+
+    @abstractmethod
+    def predictions(self, answers: Sequence[Answer]) -> Any:
+        """What metrics compare with ``references``, one per row."""
+
+    @abstractmethod
+    def references(self) -> Any:
+        """What is right, one per row.
+
+        Raises:
+            DataError: The rows have no labels, since they are for ``predict``.
         """
 
     def figures(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """What the answers are worth against the rows' own labels (``plmctl.metrics``)."""
+        """The metrics of the answers, by name."""
+        predictions, references = self.predictions(answers), self.references()
+        found: dict[str, Any] = {}
+        for name in self.config.metrics or self.usual_metrics:
+            found |= modules.compute(
+                name, self.metric_kind, predictions, references, self.metric_options
+            )
+        if self.interval_of is not None and self.interval_of[0] in found:
+            found = statistics.with_interval(found, *self.interval_of, predictions, references)
+        return found
 
-    def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
-        """What each row's answer is worth by itself, and the name of that: runs are compared by it.
+    def check_metrics(self) -> None:
+        """Refuse metrics that could not be computed after training.
 
-        More is better. Where the task's figure is no mean over rows (Matthews, entity F1), this is
-        the nearest that is one.
+        A metric of the user's is computed once, with every answer right.
+
+        Raises:
+            ConfigError: There is no such metric, it is for other tasks, or it fails.
         """
+        references = self.references()
+        for name in self.config.metrics:
+            if modules.is_ours(name):
+                modules.load(name, self.metric_kind)
+            else:
+                right = modules.right_answers(references, self.metric_kind)
+                modules.compute(name, self.metric_kind, right, references, {})
+
+    def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
+        """How much metrics vary over other rows of the same kind: the bootstrap.
+
+        Returns:
+            By metric: its standard error ``se`` and its 95 % interval from ``low`` to ``high``, in
+            the metric's unit.
+        """
+        return {}
+
+    @abstractmethod
+    def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
+        """A score of each row's answer, larger is better, and its name: runs are compared by it.
+
+        If the task's metric is no mean over rows (Matthews, entity F1), this is the nearest mean.
+        """
+
+
+def as_batch(
+    inputs: Mapping[str, NDArray[Any]], targets: Mapping[str, NDArray[Any]], real: NDArray[np.bool_]
+) -> Batch:
+    """A batch of arrays.
+
+    Args:
+        inputs: Arguments of the network's forward.
+        targets: By loss term.
+        real: False at padding.
+    """
+    import torch
+
+    from plmctl.models.batch import Batch
+
+    return Batch(
+        {name: torch.from_numpy(array) for name, array in inputs.items()},
+        {name: torch.from_numpy(array) for name, array in targets.items()},
+        int(real.sum()),
+        real.size,
+    )
 
 
 # --- Finding a task: by its name, or of a finetuned folder ---
 
 
-def get_task(name: str) -> Task:
+def get_task(name: str) -> type[Task[ScoredConfig]]:
     """The task of that name.
 
     Raises:
-        ConfigError: There is none; the message has the nearest.
+        ConfigError: There is none; the message has the nearest name.
     """
-    return cast(Task, registry.load("tasks", name))
+    return registry.member("tasks", name, Task)
+
+
+def make_task(config: TaskConfig) -> Task[ScoredConfig]:
+    """The task of a config."""
+    assert isinstance(config, ScoredConfig)  # every task's Config is one
+    return get_task(config.name)(config)
 
 
 _FILE = "task.json"
 
-_HEADS = {
-    "ForSequenceClassification": "classification",
-    "ForQuestionAnswering": "question_answering",
-    "ForTokenClassification": "tagging",
-    "ForMultipleChoice": "multiple_choice",
-    "DoubleHeadsModel": "multiple_choice",
-}
-"""Tasks of finetuned folders that are not plmctl's own, by the end of the network's class."""
-
 
 @dataclass(frozen=True)
 class Finetuned:
-    """What a finetuned folder remembers of its task.
+    """What a finetuned folder records of its task.
 
     Attributes:
-        config: The task's.
+        task: With its config.
         labels: By id.
         max_length: In tokens.
     """
 
-    config: Any
+    task: Task[ScoredConfig]
     labels: tuple[str, ...]
     max_length: int
 
+    @property
+    def config(self) -> ScoredConfig:
+        """The task's config."""
+        return self.task.config
+
     def write(self, folder: Path) -> None:
-        """Put it into a model folder."""
+        """Write it into a model folder."""
         document = {
             "task": self.config.model_dump(mode="json"),
             "labels": list(self.labels),
@@ -206,102 +368,59 @@ class Finetuned:
         (folder / _FILE).write_text(text + "\n", encoding="utf-8")
 
 
-def read_finetuned(model: str) -> Finetuned:
-    """The task of a finetuned folder or Hub id: its own note of it, else what its class is for.
+def read_finetuned(model: str, columns: Mapping[str, Any] | None = None) -> Finetuned:
+    """The task of a finetuned folder or Hub id: from its task.json, else by its network's class.
+
+    Args:
+        model: A model folder or Hub id.
+        columns: Fields of the task's config that name other columns than in finetuning.
 
     Raises:
-        ConfigError: The model is not finetuned for any task.
+        ConfigError: The model is not finetuned for any task, or the task has no such field.
     """
     path = Path(model) / _FILE
     if path.is_file():
         document = json.loads(path.read_text("utf-8"))
         config = get_task(document["task"]["name"]).Config.model_validate(document["task"])
-        return Finetuned(config, tuple(document["labels"]), document["max_length"])
+        config = with_columns(config, columns or {})
+        return Finetuned(make_task(config), tuple(document["labels"]), document["max_length"])
     from plmctl.models.load import config_of, longest_input
 
     network: Any = config_of(model)
     made_for = (network.architectures or ["model without a head"])[0]
-    for head, name in _HEADS.items():
-        if made_for.endswith(head):
-            config, labels = _task_of_class(name, network)
-            return Finetuned(config, labels, min(longest_input(network) or 512, 512))
+    for name in registry.names("tasks"):
+        task = get_task(name)
+        if made_for.endswith(task.HEADS):
+            config, labels = task.of_network(name, network)
+            config = with_columns(config, columns or {})
+            return Finetuned(make_task(config), labels, min(longest_input(network) or 512, 512))
     raise ConfigError(f"{model}: not finetuned for a task, but a {made_for}", "finetune it first")
 
 
-def _task_of_class(name: str, network: Any) -> tuple[Any, tuple[str, ...]]:
-    """The task's config and labels that transformers' config stands for."""
-    config = get_task(name).Config(name=name)
-    labels = tuple(network.id2label[number] for number in range(network.num_labels))
-    if name != "classification":
-        return config, labels if name == "tagging" else ()
-    kind = str(network.problem_type or "").removesuffix("_classification")
-    if kind == "regression" or (not kind and len(labels) == 1):  # as transformers takes it
-        return with_columns(config, {"problem": "regression"}), ()
-    return (with_columns(config, {"problem": kind}) if kind else config), labels
+Scored = TypeVar("Scored", bound=TaskConfig)
 
 
-def with_columns(config: Any, columns: Mapping[str, Any]) -> Any:
+def with_columns(config: Scored, columns: Mapping[str, Any]) -> Scored:
     """A task's config that reads other columns.
 
     Raises:
-        ConfigError: A field that the task does not have.
+        ConfigError: The task has no such field.
     """
-    for field in columns:
-        if field == "name" or field not in type(config).model_fields:
-            known = [name for name in type(config).model_fields if name != "name"]
+    fields = type(config).model_fields
+    for name in columns:
+        if name == "name" or name not in fields:
+            known = [field for field in fields if field != "name"]
             raise ConfigError(
-                f"the task {config.name!r} has no field {field!r}{nearest(field, known)}"
+                f"the task {config.name!r} has no field {name!r}{nearest(name, known)}"
             )
     return type(config).model_validate({**config.model_dump(), **columns})
-
-
-# --- What a task may define, and what holds if it does not ---
-
-
-def split_columns_of(config: Any) -> tuple[str, ...]:
-    """The columns whose equal rows are held out together: a task's own, else its text."""
-    task: Any = get_task(config.name)
-    found: tuple[str, ...] = getattr(task, "split_columns", task.text_columns)(config)
-    return found
-
-
-def is_labelled_row(config: Any, row: Row) -> bool:
-    """Whether a row is to be learnt from and scored; False: it has no gold label."""
-    task: Any = get_task(config.name)
-    return bool(task.is_labelled(config, row)) if hasattr(task, "is_labelled") else True
-
-
-def positions_of(config: Any, max_length: int) -> int:
-    """What a row of ``max_length`` tokens takes of a network's positions."""
-    task: Any = get_task(config.name)
-    taken = task.positions(config, max_length) if hasattr(task, "positions") else max_length
-    return int(taken)
-
-
-def settled_config(config: Any, results: Mapping[str, Any]) -> Any:
-    """A task's config with what its results settle (a threshold tuned on the validation rows)."""
-    task: Any = get_task(config.name)
-    return task.settled(config, results) if hasattr(task, "settled") else config
-
-
-def uncertainty_of(examples: Any, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
-    """How sure the figures of answers are, over other rows of the same kind: the bootstrap.
-
-    Returns:
-        Of each figure that has one: its standard error ``se``, and its 95 % interval from ``low``
-        to ``high``, in the figure's own unit; nothing where the task does not say.
-    """
-    found: dict[str, dict[str, float]] = (
-        examples.uncertainty(answers) if hasattr(examples, "uncertainty") else {}
-    )
-    return found
 
 
 # --- Rows: their texts and labels, and rows without them ---
 
 
 def text_cell(row: Row, column: str) -> str:
-    """What a column says, as text.
+    """The value of a column, as text.
 
     Raises:
         DataError: No such column, or a list in it.

@@ -1,13 +1,12 @@
-"""Sequence classification and regression: a text or a pair of texts, a label, labels or a number.
+"""Sequence classification and regression: a text or a pair of texts; a label, labels or a number.
 
-From top to bottom: the config; from rows to labels and examples; the examples with their batches,
-losses and predictions; the network and its head; losses and metrics of the three problems.
+From top to bottom: the config, the task, its examples, the labels of rows, class weights.
 
 Heads are those of transformers, which follow the papers: BERT's pooled [CLS] with dropout and a
-linear layer; RoBERTa's own dense layer and tanh; GPT-1's and GPT-2's linear layer on the last
-token. The published GPT-1 head has a bias, transformers' has none. GPT-1 learns the language of the
-texts beside their labels, each text's mean over its tokens, over the rows of the vocabulary (the
-published code's softmax goes over the rows of the position table too).
+linear layer; RoBERTa's dense layer and tanh; GPT-1's and GPT-2's linear layer on the last token.
+The published GPT-1 head has a bias, transformers' has none. GPT-1 also learns to predict the next
+tokens of the texts: the mean over a text's tokens, with a softmax over the vocabulary (that of the
+published code also goes over the position table).
 """
 
 from __future__ import annotations
@@ -15,33 +14,39 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from plmctl.arrays import Ints
-from plmctl.config.base import TaskConfig
 from plmctl.errors import ConfigError, DataError, nearest
-from plmctl.models.base import Examples
+from plmctl.metrics import classification as metrics
+from plmctl.metrics import statistics
+from plmctl.metrics.modules import Kind
 from plmctl.tasks import _elmo
 from plmctl.tasks._sequences import (
+    EncodedRows,
+    Readable,
     SequenceExamples,
     gpt1_ids,
-    language_sums,
     text_sequences,
-    with_format,
 )
 from plmctl.tasks.base import (
+    Answer,
+    Outputs,
+    ScoredConfig,
+    Task,
     Unlabelled,
+    Use,
     has_label,
     label_cell,
     refuse_marks,
     required,
     rows_with_text,
     text_cell,
+    with_columns,
 )
 
 if TYPE_CHECKING:
@@ -52,13 +57,12 @@ if TYPE_CHECKING:
     from plmctl.models.batch import Batch
     from plmctl.models.load import NewHeads
     from plmctl.models.network import Network
-    from plmctl.tasks.base import Use
 
 
 Problem = Literal["single_label", "multi_label", "regression"]
 
 
-class Config(TaskConfig):
+class Config(ScoredConfig):
     """Classify a text or a pair of texts: one label, several, or a number."""
 
     name: Literal["classification"] = "classification"
@@ -104,58 +108,294 @@ class Config(TaskConfig):
         return self
 
 
-# --- From rows to labels and examples ---
+# --- The task ---
 
 
-def text_columns(config: Config) -> tuple[str, ...]:
-    """The column of the text, or the two of a pair."""
-    return (config.text,) if isinstance(config.text, str) else config.text
+class Classification(Task[Config]):
+    """Labelled texts, and a network with a head on whole texts."""
+
+    Config = Config
+    HEADS = ("ForSequenceClassification",)
+
+    def text_columns(self) -> tuple[str, ...]:
+        """The column of the text, or the two of a pair."""
+        text = self.config.text
+        return (text,) if isinstance(text, str) else text
+
+    @property
+    def label_column(self) -> str:
+        """The column of the label."""
+        return self.config.label
+
+    def is_labelled(self, row: Row) -> bool:
+        """False for the rows that ``unlabelled: drop`` leaves out."""
+        config = self.config
+        return config.unlabelled != "drop" or has_label(row, config.label, config.problem)
+
+    def labels(self, rows: Sequence[Row]) -> tuple[str, ...]:
+        """The labels of the training rows, in order; none for regression.
+
+        Raises:
+            DataError: A row without a label, or too few labels.
+        """
+        found = label_names(self.config, rows)
+        if self.config.unlabelled == "refuse" and self.config.problem == "single_label":
+            refuse_marks(rows, self.config.label, found)
+        return found
+
+    def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
+        """With the family's template for finetuning; for ELMo, one of words."""
+        from plmctl.models.load import config_of
+
+        if config_of(model).model_type == "elmo":
+            return _elmo.load_words(model)
+        return super().tokenizer(model)
+
+    def make(
+        self,
+        rows: Sequence[Row],
+        tokenizer: PreTrainedTokenizerBase,
+        labels: tuple[str, ...],
+        max_length: int,
+        use: Use,
+    ) -> ClassificationExamples:
+        """The rows as examples; training rows without any text are dropped."""
+        config, columns = self.config, self.text_columns()
+        rows, dropped = rows_with_text(rows, columns, use)
+        texts = [[text_cell(row, column) for row in rows] for column in columns]
+        targets = None if use == "predict" else label_targets(config, rows, labels)
+        weights = None
+        if use == "train" and targets is not None and config.class_weights is not None:
+            count = multi_label_weights if targets.ndim == 2 else class_weights
+            weights = count(config.class_weights, targets, labels)
+        read: Readable
+        if _elmo.reads_characters(tokenizer):
+            words = _elmo.texts(tokenizer, texts, max_length)
+            read, cut = words, words.cut
+        else:
+            orders = [texts, texts[::-1]] if config.both_orders else [texts]
+            views = [text_sequences(tokenizer, order, max_length) for order in orders]
+            language = bool(gpt1_ids(tokenizer)) and use != "predict"
+            encoded = EncodedRows.of_views(views, tokenizer, config.lm_weight if language else 0.0)
+            read, cut = encoded, encoded.cut
+        return ClassificationExamples(
+            config, read, targets, labels, weights, cut=cut, dropped=dropped
+        )
+
+    def load(
+        self,
+        model: str,
+        labels: tuple[str, ...],
+        *,
+        pretrained: bool,
+        changes: Mapping[str, Any],
+        new_heads: NewHeads | None = None,
+    ) -> PreTrainedModel:
+        """The network with a classification head; its config names the labels."""
+        from plmctl.models.heads.classification import TokenIds, load_classifier, load_pooled
+
+        config, names = self.config, labels or ("score",)
+        positive_label(config.positive, labels)
+        changes = {
+            "num_labels": len(names),
+            "id2label": dict(enumerate(names)),
+            "label2id": {name: number for number, name in enumerate(names)},
+            "problem_type": config.problem.replace("label", "label_classification"),
+            **changes,
+        }
+        if config.pooling != "head":
+            return load_pooled(
+                model, config.pooling, pretrained=pretrained, changes=changes, new_heads=new_heads
+            )
+        tokens = self.tokenizer(model)
+        if config.both_orders and not gpt1_ids(tokens):
+            raise ConfigError(f"task.both_orders: {model} is not GPT-1", "leave it out")
+        if _elmo.reads_characters(tokens):
+            changes = _elmo.changes_of(changes, pretrained=pretrained)
+        ids = TokenIds(tokens.pad_token_id, tuple(gpt1_ids(tokens)))
+        return load_classifier(
+            model, ids, pretrained=pretrained, changes=changes, new_heads=new_heads
+        )
+
+    @staticmethod
+    def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
+        """Logits of the labels, [B, C]; for GPT-1 next-token logits too."""
+        from plmctl.models.heads.classification import (
+            classify_with_decoder,
+            classify_with_encoder,
+            is_decoder,
+        )
+
+        run = classify_with_decoder if is_decoder(model) else classify_with_encoder
+        return run(model, **inputs)
+
+    @classmethod
+    def of_network(cls, name: str, network: Any) -> tuple[ScoredConfig, tuple[str, ...]]:
+        """The problem and labels of a network that plmctl has not finetuned."""
+        labels = tuple(network.id2label[number] for number in range(network.num_labels))
+        problem = str(network.problem_type or "").removesuffix("_classification")
+        if problem == "regression" or (not problem and len(labels) == 1):  # as in transformers
+            return Config(problem="regression"), ()
+        return with_columns(Config(), {"problem": problem} if problem else {}), labels
 
 
-def is_labelled(config: Config, row: Row) -> bool:
-    """False for the rows that ``unlabelled: drop`` leaves out."""
-    return config.unlabelled != "drop" or has_label(row, config.label, config.problem)
+# --- Examples: losses, predictions, metrics ---
 
 
-def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
-    """The label names of the training rows, in order; none for regression.
+@dataclass(frozen=True)
+class ClassificationExamples(SequenceExamples[Config]):
+    """Texts with their labels: targets are [N] label ids, [N, C] labels as 0 and 1, or [N] numbers.
 
-    Raises:
-        DataError: A row without a label, or too few labels.
+    Attributes:
+        labels: By id.
+        class_weights: [C], or [C, 2] with several labels per row. They multiply losses; counts stay
+            the numbers of targets.
     """
-    found = label_names(config, rows)
-    if config.unlabelled == "refuse" and config.problem == "single_label":
-        refuse_marks(rows, config.label, found)
-    return found
+
+    term = "label"
+    labels: tuple[str, ...]
+    class_weights: NDArray[np.float32] | None
+
+    def target_loss(self, logits: Tensor, targets: Tensor, *, training: bool) -> Tensor:
+        """Cross-entropy in nats of one label or of each label, or squared errors, summed."""
+        import torch
+
+        from plmctl.models.losses import multi_label_sum, single_label_sum, squared_error_sum
+
+        if self.config.problem == "regression":
+            return squared_error_sum(logits, targets)
+        loss = multi_label_sum if self.config.problem == "multi_label" else single_label_sum
+        if not training:
+            return loss(logits, targets)
+        weights = self.class_weights
+        on_device = None if weights is None else torch.from_numpy(weights).to(logits.device)
+        return loss(logits, targets, on_device, self.config.label_smoothing)
+
+    def num_correct(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The number of right labels; nan for regression."""
+        if self.config.problem == "regression":
+            return logits.new_tensor(float("nan"))
+        if self.config.problem == "multi_label":
+            return ((logits > 0) == (targets > 0.5)).sum().float()
+        return (logits.argmax(-1) == targets).sum().float()
+
+    def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """Probabilities of the labels [B, C]; for regression the numbers [B, 1]."""
+        logits = self.logits(network, batch).float()
+        if self.config.problem == "single_label":
+            logits = logits.softmax(-1)
+        elif self.config.problem == "multi_label":
+            logits = logits.sigmoid()
+        return {"label": logits}
+
+    def answers(self, outputs: Outputs) -> list[Answer]:
+        """The most probable label, all labels from the threshold on, or the number."""
+        found: list[Answer] = []
+        for row in outputs["label"]:
+            if self.config.problem == "regression":
+                found.append({"prediction": float(row[0])})
+                continue
+            prediction: str | list[str] = self.labels[int(row.argmax())]
+            if self.config.problem == "multi_label":
+                given = row >= self.config.threshold
+                prediction = [
+                    name for name, is_given in zip(self.labels, given, strict=True) if is_given
+                ]
+            probabilities = dict(zip(self.labels, map(float, row), strict=True))
+            found.append({"prediction": prediction, "probabilities": probabilities})
+        return found
+
+    @property
+    def metric_kind(self) -> Kind:
+        """Numbers of labels, a 0 or 1 per label, or numbers."""
+        kinds: dict[Problem, Kind] = {
+            "single_label": "label",
+            "multi_label": "label set",
+            "regression": "number",
+        }
+        return kinds[self.config.problem]
+
+    @property
+    def usual_metrics(self) -> tuple[str, ...]:
+        """All metrics of the problem, see ``metrics.classification``."""
+        single = self.config.problem == "single_label"
+        return ("classification",) if single else (self.config.problem,)
+
+    @property
+    def metric_options(self) -> dict[str, Any]:
+        """Names of the labels; with two of them, F1 is that of the positive one."""
+        if self.config.problem == "single_label" and len(self.labels) == 2:
+            positive = self._positive
+            return {"labels": self.labels, "positive": positive, "average": "binary"}
+        return {"labels": self.labels}
+
+    @property
+    def interval_of(self) -> tuple[str, statistics.Function]:
+        """Accuracy, F1 over all labels, or Pearson's correlation."""
+        intervals: dict[Problem, tuple[str, statistics.Function]] = {
+            "single_label": ("accuracy", metrics.accuracy),
+            "multi_label": ("f1_micro", metrics.multi_label_f1_micro),
+            "regression": ("pearson", metrics.pearson),
+        }
+        return intervals[self.config.problem]
+
+    def predictions(self, answers: Sequence[Answer]) -> NDArray[Any]:
+        """[N] label ids, [N, C] labels as 0 and 1, or [N] numbers."""
+        given = [answer["prediction"] for answer in answers]
+        if self.config.problem == "regression":
+            return np.asarray(given, dtype=np.float64)
+        if self.config.problem == "multi_label":
+            return np.array([[int(label in names) for label in self.labels] for names in given])
+        ids = {name: number for number, name in enumerate(self.labels)}
+        return np.array([ids[name] for name in given])
+
+    def references(self) -> NDArray[Any]:
+        """As ``predictions``."""
+        targets = required(self.targets)
+        return (targets > 0.5).astype(np.int64) if targets.ndim == 2 else targets
+
+    def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
+        """Of the metrics that papers report.
+
+        accuracy, matthews, and f1 of two labels; for regression pearson and spearman; with several
+        labels per row f1_micro.
+        """
+        predictions, references = self.predictions(answers), self.references()
+        if self.config.problem == "single_label":
+            of_counts: dict[str, statistics.CountFunction] = {
+                "accuracy": metrics.accuracy_of_counts,
+                "matthews": metrics.matthews_of_counts,
+            }
+            if len(self.labels) == 2:
+                of_counts["f1"] = partial(metrics.f1_of_counts, positive=self._positive)
+            counts = metrics.confusion(predictions, references, len(self.labels))
+            return statistics.uncertainty_of_counts(of_counts, counts)
+        functions: dict[str, statistics.Function] = {"f1_micro": metrics.multi_label_f1_micro}
+        if self.config.problem == "regression":
+            functions = {"pearson": metrics.pearson, "spearman": metrics.spearman}
+        return {
+            name: statistics.uncertainty(function, predictions, references)
+            for name, function in functions.items()
+        }
+
+    def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
+        """1 if all labels of a row are right, else 0; for regression minus the squared error."""
+        predictions, references = self.predictions(answers), self.references()
+        if self.config.problem == "regression":
+            return "negative squared error", (-((predictions - references) ** 2)).tolist()
+        right = predictions == references
+        if self.config.problem == "multi_label":
+            return "exact match", right.all(1).astype(float).tolist()
+        return "accuracy", right.astype(float).tolist()
+
+    @property
+    def _positive(self) -> int:
+        """The id of the label whose F1 is ``f1``, of two; by default the second."""
+        name = positive_label(self.config.positive, self.labels)
+        return self.labels.index(name or self.labels[-1])
 
 
-def make(
-    config: Config,
-    rows: Sequence[Row],
-    tokenizer: PreTrainedTokenizerBase,
-    labels: tuple[str, ...],
-    max_length: int,
-    use: Use,
-) -> Classification:
-    """The rows as examples; see ``base.Task``. Training rows without any text are dropped."""
-    columns = text_columns(config)
-    rows, dropped = rows_with_text(rows, columns, use)
-    texts = [[text_cell(row, column) for row in rows] for column in columns]
-    orders = [texts, texts[::-1]] if config.both_orders else [texts]
-    targets = None if use == "predict" else label_targets(config, rows, labels)
-    weights = None
-    if use == "train" and targets is not None and config.class_weights is not None:
-        count = multi_label_weights if targets.ndim == 2 else class_weights
-        weights = count(config.class_weights, targets, labels)
-    if _elmo.reads_characters(tokenizer):
-        read = _elmo.texts(tokenizer, texts, max_length)
-        return Classification(config, read, targets, labels, weights, dropped)
-    made = SequenceExamples.of_views(
-        [text_sequences(tokenizer, order, max_length) for order in orders],
-        tokenizer,
-        language=bool(gpt1_ids(tokenizer)) and config.lm_weight > 0 and use != "predict",
-    )
-    return Classification(config, made, targets, labels, weights, dropped)
+# --- The labels of rows ---
 
 
 def label_names(config: Any, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -278,6 +518,9 @@ def listed_names(names: Iterable[str]) -> str:
     return ", ".join(known[:_SHOWN]) + more
 
 
+# --- Class weights, and the label of F1 ---
+
+
 def positive_label(asked: str | Sequence[str] | None, labels: Sequence[str]) -> str | None:
     """The label that F1 is of: the first of those asked for that there is; None if none was.
 
@@ -348,351 +591,3 @@ def _named_weights(asked: Mapping[str, float], labels: Sequence[str]) -> NDArray
         if name not in labels:
             raise ConfigError(f"task.class_weights: no label {name!r}{nearest(name, labels)}")
     return np.array([asked.get(label, 1.0) for label in labels], dtype=np.float32)
-
-
-# --- Examples: batches, losses, predictions ---
-
-
-@dataclass(frozen=True)
-class Classification(Examples):
-    """Rows as token ids, with their labels; see ``base.TaskExamples``."""
-
-    config: Config
-    rows: SequenceExamples | _elmo.Texts
-    targets: NDArray[Any] | None
-    """[N] label ids, [N, C] labels as 0 and 1, or [N] numbers; None for rows to be answered."""
-    labels: tuple[str, ...]
-    class_weights: NDArray[np.float32] | None
-    dropped: tuple[str, ...]
-
-    @property
-    def loss_terms(self) -> tuple[str, ...]:
-        """The label; of GPT-1 the language model too."""
-        return ("label", "lm") if self.rows.language else ("label",)
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """The weight of the mean of each loss term in the loss."""
-        return {term: self.config.lm_weight if term == "lm" else 1.0 for term in self.loss_terms}
-
-    @property
-    def cut(self) -> int:
-        """Rows that lost text."""
-        return self.rows.cut
-
-    @cached_property
-    def _loss(self) -> LabelLoss:
-        return LabelLoss(self.config.problem, self.class_weights, self.config.label_smoothing)
-
-    def __len__(self) -> int:
-        """Rows."""
-        return len(self.rows)
-
-    def lengths(self) -> Ints:
-        """[N] tokens of each row."""
-        return self.rows.lengths()
-
-    def collate(self, epochs: Ints, samples: Ints) -> Batch:
-        """The rows ``samples`` padded to the longest of them.
-
-        Args:
-            epochs: [B], not used: rows are the same in every epoch.
-            samples: [B] row numbers.
-
-        Returns:
-            inputs: input_ids, attention_mask, and token_type_ids where the tokenizer has them,
-            [B, L], or [B, 2, L] in both orders;
-            targets: label [B] or [B, C]; lm, the tokens that each sequence predicts.
-        """
-        targets = {} if self.targets is None else {"label": self.targets[samples]}
-        return self.rows.batch(samples, targets)
-
-    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """Summed cross-entropy of the labels in nats, or squared errors; see ``LabelLoss``."""
-        return self._loss.sums(network(**batch.inputs), batch)
-
-    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The plain loss, without weights and smoothing, and the number of right labels."""
-        return LabelLoss(self.config.problem).score(network(**batch.inputs), batch)
-
-    def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """Probabilities of the labels [B, C]; of regression the numbers [B, 1]."""
-        inputs = {name: value for name, value in batch.inputs.items() if name != "lm_cells"}
-        return {"label": label_probabilities(network(**inputs)["label"], self.config.problem)}
-
-    def answers(self, outputs: Mapping[str, Sequence[NDArray[Any]]]) -> list[dict[str, Any]]:
-        """The most probable label, all from the threshold on, or the number."""
-        if self.config.problem == "regression":
-            return [{"prediction": float(row[0])} for row in outputs["label"]]
-        return [
-            {
-                "prediction": self._said(row),
-                "probabilities": dict(zip(self.labels, map(float, row), strict=True)),
-            }
-            for row in outputs["label"]
-        ]
-
-    def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """See ``label_metrics``."""
-        targets = required(self.targets)
-        said = [answer["prediction"] for answer in answers]
-        return label_metrics(self.config.problem, said, targets, self.labels, self._positive)
-
-    def uncertainty(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-        """See ``label_uncertainty``."""
-        said = [answer["prediction"] for answer in answers]
-        return label_uncertainty(
-            self.config.problem, said, required(self.targets), self.labels, self._positive
-        )
-
-    def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
-        """Right or wrong; of regression the squared error, below 0."""
-        targets = required(self.targets)
-        said = [answer["prediction"] for answer in answers]
-        return per_row_scores(self.config.problem, said, targets, self.labels)
-
-    @property
-    def _positive(self) -> str | None:
-        return positive_label(self.config.positive, self.labels)
-
-    def _said(self, row: NDArray[Any]) -> str | list[str]:
-        if self.config.problem == "multi_label":
-            over = row >= self.config.threshold
-            return [label for label, there in zip(self.labels, over, strict=True) if there]
-        return self.labels[int(row.argmax())]
-
-
-# --- The network ---
-
-
-def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
-    """The model's own, with its family's template for finetuning."""
-    from plmctl.models.load import config_of
-    from plmctl.tokenization.load import load_tokenizer
-
-    kind = str(config_of(model).model_type)
-    if kind == "elmo":
-        return _elmo.load_words(model)
-    return with_format(load_tokenizer(model), kind)
-
-
-def load(
-    config: Config,
-    model: str,
-    labels: tuple[str, ...],
-    *,
-    pretrained: bool,
-    changes: Any,
-    new_heads: NewHeads | None = None,
-) -> PreTrainedModel:
-    """The network with a classification head whose config names the labels; see ``base.Task``."""
-    from plmctl.models.heads.classification import TokenIds, load_classifier
-
-    names = labels or ("score",)
-    positive_label(config.positive, labels)
-    changes = {
-        "num_labels": len(names),
-        "id2label": dict(enumerate(names)),
-        "label2id": {name: number for number, name in enumerate(names)},
-        "problem_type": config.problem.replace("label", "label_classification"),
-        **changes,
-    }
-    if config.pooling != "head":
-        from plmctl.models.heads.classification import load_pooled
-
-        return load_pooled(
-            model, config.pooling, pretrained=pretrained, changes=changes, new_heads=new_heads
-        )
-    tokens = tokenizer(config, model)
-    if config.both_orders and not gpt1_ids(tokens):
-        raise ConfigError(f"task.both_orders: {model} is not GPT-1", "leave it out")
-    if _elmo.reads_characters(tokens):
-        changes = _elmo.changes_of(changes, pretrained=pretrained)
-    ids = TokenIds(tokens.pad_token_id, tuple(gpt1_ids(tokens)))
-    return load_classifier(model, ids, pretrained=pretrained, changes=changes, new_heads=new_heads)
-
-
-def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
-    """Logits of the labels, [B, C]; of GPT-1 next-token logits too."""
-    from plmctl.models.heads.classification import (
-        classify_with_decoder,
-        classify_with_encoder,
-        is_decoder,
-    )
-
-    run = classify_with_decoder if is_decoder(model) else classify_with_encoder
-    return run(model, **inputs)
-
-
-# --- Losses and probabilities of the three problems ---
-
-
-@dataclass(frozen=True)
-class LabelLoss:
-    """The loss of a problem.
-
-    Attributes:
-        problem: Cross-entropy of one label a row, binary cross-entropy of every label, or squared
-            errors.
-        class_weights: [C], or [C, 2] of several labels a row. They multiply losses; counts stay
-            the numbers of targets.
-        smoothing: Share of a target that is spread over the labels.
-    """
-
-    problem: Problem
-    class_weights: NDArray[np.float32] | None = None
-    smoothing: float = 0.0
-
-    def sums(self, logits: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """The loss of each part that has targets, summed over them."""
-        sums = {"label": self._of_labels(logits["label"], batch.targets["label"])}
-        if "lm" in batch.targets:
-            sums["lm"], _ = language_sums(logits["lm"], batch)
-        return sums
-
-    def score(self, logits: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """``sums``, and how many targets are guessed right: nan for regression."""
-        targets = batch.targets["label"]
-        scores = {"label": self._of_labels(logits["label"], targets)}
-        scores["label/correct"] = num_correct(logits["label"], targets, self.problem)
-        if "lm" in batch.targets:
-            scores["lm"], scores["lm/correct"] = language_sums(logits["lm"], batch)
-        return scores
-
-    def _of_labels(self, logits: Tensor, targets: Tensor) -> Tensor:
-        import torch
-
-        from plmctl.models.losses import multi_label_sum, single_label_sum, squared_error_sum
-
-        if self.problem == "regression":
-            return squared_error_sum(logits, targets)
-        weights = self.class_weights
-        made = None if weights is None else torch.from_numpy(weights).to(logits.device)
-        of = single_label_sum
-        if self.problem == "multi_label":
-            of = multi_label_sum
-        return of(logits, targets, made, self.smoothing)
-
-
-def num_correct(logits: Tensor, targets: Tensor, problem: Problem) -> Tensor:
-    """How many targets the logits name; nan for regression."""
-    if problem == "regression":
-        return logits.new_tensor(float("nan"))
-    if problem == "multi_label":
-        return ((logits > 0) == (targets > 0.5)).sum().float()
-    return (logits.argmax(-1) == targets).sum().float()
-
-
-def label_probabilities(logits: Tensor, problem: Problem) -> Tensor:
-    """Of each label, [B, C]; of regression the numbers themselves, [B, 1]."""
-    if problem == "regression":
-        return logits.float()
-    return logits.float().sigmoid() if problem == "multi_label" else logits.float().softmax(-1)
-
-
-# --- Metrics of the three problems ---
-
-
-def label_metrics(
-    problem: Problem,
-    said: Sequence[Any],
-    targets: NDArray[Any],
-    labels: Sequence[str],
-    positive: str | None,
-) -> dict[str, Any]:
-    """What predictions are worth (``plmctl.metrics``), the first with its bootstrap interval.
-
-    Args:
-        problem: Which metrics.
-        said: [N] a label, a list of labels, or a number.
-        targets: As ``Classification.targets``.
-        labels: By id.
-        positive: The label whose F1 is ``f1``, of two; None: the second.
-    """
-    from plmctl.metrics.classification import (
-        accuracy,
-        classification_metrics,
-        multi_label_f1_micro,
-        multi_label_metrics,
-        pearson,
-        regression_metrics,
-    )
-    from plmctl.metrics.statistics import with_interval
-
-    if problem == "regression":
-        found = regression_metrics(said, targets)
-        return with_interval(found, "pearson", pearson, said, targets)
-    numbers = {name: number for number, name in enumerate(labels)}
-    if problem == "multi_label":
-        there = np.array([[label in names for label in labels] for names in said])
-        found = multi_label_metrics(there, targets > 0.5, labels)
-        return with_interval(found, "f1_micro", multi_label_f1_micro, there, targets > 0.5)
-    predicted = np.array([numbers[name] for name in said])
-    found = classification_metrics(
-        predicted, targets, labels, positive=numbers.get(positive or labels[-1])
-    )
-    return with_interval(found, "accuracy", accuracy, predicted, targets)
-
-
-def label_uncertainty(
-    problem: Problem,
-    said: Sequence[Any],
-    targets: NDArray[Any],
-    labels: Sequence[str],
-    positive: str | None,
-) -> dict[str, dict[str, float]]:
-    """How sure the figures are that papers report; arguments as ``label_metrics``.
-
-    Returns:
-        accuracy, matthews, and f1 of two labels; pearson and spearman of regression; of several
-        labels a row f1_micro: each with se, low and high (``metrics.statistics.spread_of``).
-    """
-    from plmctl.metrics import statistics
-    from plmctl.metrics.classification import (
-        accuracy_of_counts,
-        confusion,
-        f1_of_counts,
-        matthews_of_counts,
-        multi_label_f1_micro,
-        pearson,
-        spearman,
-    )
-
-    if problem == "regression":
-        functions = {"pearson": pearson, "spearman": spearman}
-        numbers = np.asarray(said, dtype=np.float64)
-        return {
-            name: statistics.uncertainty(function, numbers, targets)
-            for name, function in functions.items()
-        }
-    if problem == "multi_label":
-        there = np.array([[label in names for label in labels] for names in said])
-        return {"f1_micro": statistics.uncertainty(multi_label_f1_micro, there, targets > 0.5)}
-    ids = {name: number for number, name in enumerate(labels)}
-    counts = confusion([ids[name] for name in said], targets, len(labels))
-    of_counts: dict[str, statistics.CountFunction] = {
-        "accuracy": accuracy_of_counts,
-        "matthews": matthews_of_counts,
-    }
-    if len(labels) == 2:
-        of_counts["f1"] = partial(f1_of_counts, positive=ids[positive or labels[-1]])
-    return statistics.uncertainty_of_counts(of_counts, counts)
-
-
-def per_row_scores(
-    problem: Problem, said: Sequence[Any], targets: NDArray[Any], labels: Sequence[str]
-) -> tuple[str, list[float]]:
-    """What each prediction is worth by itself; arguments as ``label_metrics``.
-
-    Returns:
-        "accuracy" and 1 where all labels of a row are right, else 0; or "negative squared error".
-    """
-    if problem == "regression":
-        errors = np.asarray(said, dtype=np.float64) - targets
-        return "negative squared error", (-(errors**2)).tolist()
-    if problem == "multi_label":
-        there = np.array([[label in names for label in labels] for names in said])
-        return "exact match", (there == (targets > 0.5)).all(1).astype(float).tolist()
-    numbers = {name: number for number, name in enumerate(labels)}
-    right = np.array([numbers[name] for name in said]) == targets
-    return "accuracy", right.astype(float).tolist()

@@ -1,35 +1,47 @@
 """Multiple choice: which of several options fits a passage and a question (RACE, SWAG).
 
-Each option is a separate sequence and gets one number; the softmax goes over the options of an
-item, which is one target. Encoders read ``[CLS] passage [SEP] question option [SEP]``, the option
-in the place of a ``_`` of the question. GPT-1 reads ``_start_ passage question _delimiter_ option
-_classify_`` and learns the language of every option beside. GPT-2, for which nothing is published,
-reads its pairs. Sources: google-research/albert, race_utils.py; finetune-transformer-lm, train.py.
+Each option is a separate sequence and gets one number; the softmax goes over the options of a row,
+which is one target. Encoders read ``[CLS] passage [SEP] question option [SEP]``; the option
+replaces a ``_`` of the question. GPT-1 reads ``_start_ passage question _delimiter_ option
+_classify_`` and also learns to predict the next tokens of every option. GPT-2, for which nothing is
+published, reads its pairs.
+
+Sources: google-research/albert, race_utils.py; finetune-transformer-lm, train.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from plmctl.arrays import Ints
-from plmctl.config.base import TaskConfig
 from plmctl.errors import DataError
-from plmctl.models.base import Examples
+from plmctl.metrics.classification import accuracy
+from plmctl.metrics.modules import Kind
+from plmctl.metrics.statistics import Function
 from plmctl.tasks._sequences import (
+    EncodedRows,
     SequenceExamples,
     encode_texts,
     gpt1_ids,
-    language_sums,
     pair_sequences,
-    with_format,
 )
-from plmctl.tasks.base import has_label, label_cell, required, rows_with_text, text_cell
+from plmctl.tasks.base import (
+    Answer,
+    Outputs,
+    ScoredConfig,
+    Task,
+    Use,
+    has_label,
+    label_cell,
+    required,
+    rows_with_text,
+    text_cell,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,10 +51,9 @@ if TYPE_CHECKING:
     from plmctl.models.batch import Batch
     from plmctl.models.load import NewHeads
     from plmctl.models.network import Network
-    from plmctl.tasks.base import Use
 
 
-class Config(TaskConfig):
+class Config(ScoredConfig):
     """Choose one of several options."""
 
     name: Literal["multiple_choice"] = "multiple_choice"
@@ -75,55 +86,167 @@ class Config(TaskConfig):
         return self
 
 
-# --- From rows to options and examples ---
+# --- The task ---
 
 
-def text_columns(config: Config) -> tuple[str, ...]:
-    """Passage, question and options."""
-    asked = [column for column in (config.passage, config.question) if column is not None]
-    options = (config.options,) if isinstance(config.options, str) else config.options
-    return (*asked, *options)
+class MultipleChoice(Task[Config]):
+    """Rows with several options, and a network that gives one number per option."""
+
+    Config = Config
+    HEADS = ("ForMultipleChoice", "DoubleHeadsModel")
+
+    def text_columns(self) -> tuple[str, ...]:
+        """Passage, question and options."""
+        options = self.config.options
+        return (*self._asked, *((options,) if isinstance(options, str) else options))
+
+    @property
+    def _asked(self) -> list[str]:
+        """The columns of passage and question, as far as the rows have them."""
+        both = (self.config.passage, self.config.question)
+        return [column for column in both if column is not None]
+
+    def is_labelled(self, row: Row) -> bool:
+        """False for the rows that ``unlabelled: drop`` leaves out."""
+        return self.config.unlabelled != "drop" or has_label(row, self.config.label)
+
+    def make(
+        self,
+        rows: Sequence[Row],
+        tokenizer: PreTrainedTokenizerBase,
+        labels: tuple[str, ...],
+        max_length: int,
+        use: Use,
+    ) -> MultipleChoiceExamples:
+        """The rows as examples; training rows without any text are dropped."""
+        config = self.config
+        rows, dropped = rows_with_text(rows, self._asked, use)
+        items = [item_of(config, row) for row in rows]
+        gpt1 = bool(gpt1_ids(tokenizer))
+        pairs = [option_texts(item, option, gpt1=gpt1) for item in items for option in item[2]]
+        first, second = (encode_texts(tokenizer, [pair[k] for pair in pairs]) for k in (0, 1))
+        early = [False] * len(second)
+        longest = config.max_option_length
+        if longest is not None and not gpt1:
+            early = [len(ids) > longest for ids in second]
+            second = [ids[-longest:] for ids in second]
+        whole_second = longest is not None
+        made = pair_sequences(tokenizer, first, second, max_length, whole_second=whole_second)
+        made = replace(made, cut=tuple(map(any, zip(made.cut, early, strict=True))))
+        targets = (
+            None if use == "predict" else np.array([right_option(config, row) for row in rows])
+        )
+        lm_weight = config.lm_weight if gpt1 and use != "predict" else 0.0
+        options = tuple(item[2] for item in items)
+        encoded = EncodedRows.of_groups(list(map(len, options)), made, tokenizer, lm_weight)
+        return MultipleChoiceExamples(
+            config, encoded, targets, options, cut=encoded.cut, dropped=dropped
+        )
+
+    def load(
+        self,
+        model: str,
+        labels: tuple[str, ...],
+        *,
+        pretrained: bool,
+        changes: Mapping[str, Any],
+        new_heads: NewHeads | None = None,
+    ) -> PreTrainedModel:
+        """The network with a head that gives one number per option."""
+        from plmctl.models.heads.classification import TokenIds, load_classifier
+
+        tokens = self.tokenizer(model)
+        changes = {"num_labels": 1, **changes}
+        ids = TokenIds(tokens.pad_token_id, tuple(gpt1_ids(tokens)))
+        return load_classifier(
+            model, ids, pretrained=pretrained, changes=changes, choice=True, new_heads=new_heads
+        )
+
+    @staticmethod
+    def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
+        """Logits of the options, [B, O]; for GPT-1 next-token logits too."""
+        from plmctl.models.heads.classification import (
+            choose_with_decoder,
+            choose_with_encoder,
+            is_decoder,
+        )
+
+        run = choose_with_decoder if is_decoder(model) else choose_with_encoder
+        return run(model, **inputs)
 
 
-def is_labelled(config: Config, row: Row) -> bool:
-    """False for the rows that ``unlabelled: drop`` leaves out."""
-    return config.unlabelled != "drop" or has_label(row, config.label)
+# --- Examples: losses, predictions, metrics ---
 
 
-def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
-    """None: an option is no label."""
-    return ()
+@dataclass(frozen=True)
+class MultipleChoiceExamples(SequenceExamples[Config]):
+    """Rows as token ids of their options; targets are [N] numbers of the right ones, from 0.
+
+    Attributes:
+        options: The texts of each row's options.
+    """
+
+    term = "choice"
+    options: tuple[tuple[str, ...], ...]
+
+    def target_loss(self, logits: Tensor, targets: Tensor, *, training: bool) -> Tensor:
+        """Cross-entropy of the right options in nats, summed."""
+        from plmctl.models.losses import single_label_sum
+
+        return single_label_sum(logits, targets)
+
+    def num_correct(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """How often the right option has the largest logit."""
+        return (logits.argmax(-1) == targets).sum().float()
+
+    def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """Probabilities of the options, [B, O]; 0 where a row has fewer."""
+        return {"choice": self.logits(network, batch).float().softmax(-1)}
+
+    def answers(self, outputs: Outputs) -> list[Answer]:
+        """The number of the most probable option, as the rows count, its text, and all of them."""
+        found: list[Answer] = []
+        for row, options in zip(outputs["choice"], self.options, strict=True):
+            best = int(row[: len(options)].argmax())
+            found.append(
+                {
+                    "prediction": best + self.config.count_from,
+                    "text": options[best],
+                    "probabilities": [float(p) for p in row[: len(options)]],
+                }
+            )
+        return found
+
+    @property
+    def metric_kind(self) -> Kind:
+        """Numbers of options."""
+        return "label"
+
+    @property
+    def usual_metrics(self) -> tuple[str, ...]:
+        """Accuracy, and what always choosing the most frequent number would get."""
+        return ("accuracy", "majority")
+
+    @property
+    def interval_of(self) -> tuple[str, Function]:
+        """Accuracy."""
+        return "accuracy", accuracy
+
+    def predictions(self, answers: Sequence[Answer]) -> NDArray[Any]:
+        """[N] numbers of options, from 0."""
+        return np.array([answer["prediction"] for answer in answers]) - self.config.count_from
+
+    def references(self) -> NDArray[Any]:
+        """[N] numbers of the right options, from 0."""
+        return required(self.targets)
+
+    def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
+        """1 if the option is right, else 0."""
+        right = self.predictions(answers) == self.references()
+        return "accuracy", right.astype(float).tolist()
 
 
-def make(
-    config: Config,
-    rows: Sequence[Row],
-    tokenizer: PreTrainedTokenizerBase,
-    labels: tuple[str, ...],
-    max_length: int,
-    use: Use,
-) -> MultipleChoice:
-    """The rows as items; see ``base.Task``."""
-    asked = [column for column in (config.passage, config.question) if column is not None]
-    rows, dropped = rows_with_text(rows, asked, use)
-    items = [item_of(config, row) for row in rows]
-    gpt1 = bool(gpt1_ids(tokenizer))
-    sides = [option_texts(item, option, gpt1=gpt1) for item in items for option in item[2]]
-    first, second = (encode_texts(tokenizer, [side[k] for side in sides]) for k in (0, 1))
-    early = [False] * len(second)
-    longest = config.max_option_length
-    if longest is not None and not gpt1:
-        early = [len(ids) > longest for ids in second]
-        second = [ids[-longest:] for ids in second]
-    made = pair_sequences(tokenizer, first, second, max_length, whole_second=longest is not None)
-    made = type(made)(made.ids, made.segments, tuple(map(any, zip(made.cut, early, strict=True))))
-    targets = None if use == "predict" else np.array([right_option(config, row) for row in rows])
-    language = gpt1 and config.lm_weight > 0 and use != "predict"
-    options = tuple(item[2] for item in items)
-    grouped = SequenceExamples.of_groups(
-        list(map(len, options)), made, tokenizer, language=language
-    )
-    return MultipleChoice(config, grouped, options, targets, dropped)
+# --- The question and the options of a row ---
 
 
 Item = tuple[str, str, tuple[str, ...]]
@@ -192,148 +315,3 @@ def right_option(config: Any, row: Row) -> int:
             "numbers that begin at 1: task.count_from=1",
         )
     return found
-
-
-# --- Examples: batches, losses, predictions ---
-
-
-@dataclass(frozen=True)
-class MultipleChoice(Examples):
-    """Items as token ids of their options, with the right one; see ``base.TaskExamples``."""
-
-    config: Config
-    rows: SequenceExamples
-    options: tuple[tuple[str, ...], ...]
-    targets: Ints | None
-    dropped: tuple[str, ...]
-
-    @property
-    def loss_terms(self) -> tuple[str, ...]:
-        """The choice; of GPT-1 the language model too."""
-        return ("choice", "lm") if self.rows.language else ("choice",)
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """The weight of the mean of each loss term in the loss."""
-        return {term: self.config.lm_weight if term == "lm" else 1.0 for term in self.loss_terms}
-
-    @property
-    def cut(self) -> int:
-        """Items that lost text."""
-        return self.rows.cut
-
-    def __len__(self) -> int:
-        """Items."""
-        return len(self.rows)
-
-    def lengths(self) -> Ints:
-        """[N] tokens of each item's longest option."""
-        return self.rows.lengths()
-
-    def collate(self, epochs: Ints, samples: Ints) -> Batch:
-        """The items ``samples``, options padded to the longest; see ``SequenceExamples.batch``."""
-        targets = {} if self.targets is None else {"choice": self.targets[samples]}
-        return self.rows.batch(samples, targets)
-
-    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """Summed cross-entropy of the right options, in nats."""
-        return _loss_sums(network(**batch.inputs), batch)
-
-    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The loss, and how often the right option is ahead."""
-        logits = network(**batch.inputs)
-        hits = (logits["choice"].argmax(-1) == batch.targets["choice"]).sum().float()
-        scores = {**_loss_sums(logits, batch), "choice/correct": hits}
-        if "lm" in logits:
-            scores["lm/correct"] = language_sums(logits["lm"], batch)[1]
-        return scores
-
-    def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """Probabilities of the options, [B, O]; 0 where an item has fewer."""
-        inputs = {name: value for name, value in batch.inputs.items() if name != "lm_cells"}
-        return {"choice": network(**inputs)["choice"].float().softmax(-1)}
-
-    def answers(self, outputs: Mapping[str, Sequence[NDArray[Any]]]) -> list[dict[str, Any]]:
-        """The number of the most probable option as the rows count, its text, and all of them."""
-        found = []
-        for row, options in zip(outputs["choice"], self.options, strict=True):
-            best = int(row[: len(options)].argmax())
-            found.append(
-                {
-                    "prediction": best + self.config.count_from,
-                    "text": options[best],
-                    "probabilities": [float(p) for p in row[: len(options)]],
-                }
-            )
-        return found
-
-    def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Accuracy, and what the most frequent number would get (``metrics.classification``)."""
-        from plmctl.metrics.classification import accuracy, majority
-        from plmctl.metrics.statistics import with_interval
-
-        targets = required(self.targets)
-        said = np.array([answer["prediction"] for answer in answers]) - self.config.count_from
-        found = {
-            "accuracy": accuracy(said, targets),
-            "majority": majority(targets),
-        }
-        return with_interval(found, "accuracy", accuracy, said, targets)
-
-    def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
-        """Right or wrong."""
-        targets = required(self.targets)
-        said = np.array([answer["prediction"] for answer in answers]) - self.config.count_from
-        return "accuracy", (said == targets).astype(float).tolist()
-
-
-def _loss_sums(logits: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-    from plmctl.models.losses import single_label_sum
-
-    sums = {"choice": single_label_sum(logits["choice"], batch.targets["choice"])}
-    if "lm" in logits:
-        sums["lm"], _ = language_sums(logits["lm"], batch)
-    return sums
-
-
-# --- The network ---
-
-
-def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
-    """The model's own, with its family's template for finetuning."""
-    from plmctl.models.load import config_of
-    from plmctl.tokenization.load import load_tokenizer
-
-    return with_format(load_tokenizer(model), str(config_of(model).model_type))
-
-
-def load(
-    config: Config,
-    model: str,
-    labels: tuple[str, ...],
-    *,
-    pretrained: bool,
-    changes: Any,
-    new_heads: NewHeads | None = None,
-) -> PreTrainedModel:
-    """The network with a head that gives one number an option; see ``base.Task``."""
-    from plmctl.models.heads.classification import TokenIds, load_classifier
-
-    tokens = tokenizer(config, model)
-    changes = {"num_labels": 1, **changes}
-    ids = TokenIds(tokens.pad_token_id, tuple(gpt1_ids(tokens)))
-    return load_classifier(
-        model, ids, pretrained=pretrained, changes=changes, choice=True, new_heads=new_heads
-    )
-
-
-def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
-    """Logits of the options, [B, O]; of GPT-1 next-token logits too."""
-    from plmctl.models.heads.classification import (
-        choose_with_decoder,
-        choose_with_encoder,
-        is_decoder,
-    )
-
-    run = choose_with_decoder if is_decoder(model) else choose_with_encoder
-    return run(model, **inputs)

@@ -1,13 +1,13 @@
 """Extractive question answering: the answer is a span of the context, or there is none.
 
 Contexts longer than the input are read in overlapping windows. Windows, labels and the choice of
-the answer are those of BERT's code (SQuAD 1.1 and 2.0), with Chinese characters as words. Two
-things are done otherwise: the text of an answer is cut from the context by the characters of its
-pieces, where BERT's code, whose pieces do not know theirs, looks for them; and padding takes no
-part in the softmax, so that a batch's width changes no loss.
+the answer are those of BERT's code (SQuAD 1.1 and 2.0), with Chinese characters as words. There are
+two differences: the text of an answer is cut from the context by the character offsets of its
+pieces (BERT's code has no offsets and searches for the text), and padding is masked in the softmax,
+so that the width of a batch changes no loss.
 
-From top to bottom: the config; a row's question and context in pieces; their windows and labels;
-the windows as batches, losses and answers; how an answer is chosen from logits; the network.
+From top to bottom: the config, the task, its examples, the windows of a question and its context,
+pieces with their characters, and how an answer is chosen from logits.
 
 Sources: google-research/bert, run_squad.py; google-research/albert, squad_utils.py.
 """
@@ -15,7 +15,7 @@ Sources: google-research/bert, run_squad.py; google-research/albert, squad_utils
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from plmctl.arrays import Ints, padded
-from plmctl.config.base import TaskConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.examples.windows import (
     Windows,
@@ -36,7 +35,20 @@ from plmctl.examples.windows import (
     words,
 )
 from plmctl.metrics import squad
-from plmctl.models.base import Examples
+from plmctl.metrics.modules import Kind
+from plmctl.models.base import IGNORE
+from plmctl.tasks._sequences import Ids, Layout, layout_of, pad_id_of
+from plmctl.tasks.base import (
+    Answer,
+    Outputs,
+    ScoredConfig,
+    Task,
+    TaskExamples,
+    Use,
+    as_batch,
+    required,
+    text_cell,
+)
 from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
@@ -47,10 +59,12 @@ if TYPE_CHECKING:
     from plmctl.models.batch import Batch
     from plmctl.models.load import NewHeads
     from plmctl.models.network import Network
-    from plmctl.tasks.base import Use
 
 
-class Config(TaskConfig):
+Head = Literal["linear", "albert"]
+
+
+class Config(ScoredConfig):
     """Find the answer to a question in a context."""
 
     name: Literal["question_answering"] = "question_answering"
@@ -84,55 +98,374 @@ class Config(TaskConfig):
     rows, which the finetuned folder then keeps."""
 
 
-# --- From rows to examples ---
+# --- The task ---
 
 
-def text_columns(config: Config) -> tuple[str, ...]:
-    """Question and context."""
-    return (config.question, config.context)
+_TEXT_ONLY = ("t5", "mt5")
 
 
-def split_columns(config: Config) -> tuple[str, ...]:
-    """The context: all questions about it stand on one side."""
-    return (config.context,)
+class QuestionAnswering(Task[Config]):
+    """Questions about contexts, and a network with a head that finds spans."""
+
+    Config = Config
+    HEADS = ("ForQuestionAnswering",)
+
+    def text_columns(self) -> tuple[str, ...]:
+        """Question and context."""
+        return (self.config.question, self.config.context)
+
+    def split_columns(self) -> tuple[str, ...]:
+        """The context: all questions about it are in one split."""
+        return (self.config.context,)
+
+    def settled(self, results: Mapping[str, Any]) -> ScoredConfig:
+        """With the no-answer threshold that was tuned on the validation rows."""
+        config, threshold = self.config, results.get("null_threshold")
+        if not config.version2 or config.null_threshold != "tune" or threshold is None:
+            return config
+        return config.model_copy(update={"null_threshold": threshold})
+
+    def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
+        """The model's, without a template of its family."""
+        from plmctl.tokenization.load import load_tokenizer
+
+        return load_tokenizer(model)
+
+    def make(
+        self,
+        rows: Sequence[Row],
+        tokenizer: PreTrainedTokenizerBase,
+        labels: tuple[str, ...],
+        max_length: int,
+        use: Use,
+    ) -> QuestionAnsweringExamples:
+        """The rows in windows of ``max_length`` tokens; see ``question_windows``."""
+        source = tokenizer.name_or_path  # the model's folder, which decides the head
+        head: Head = "linear"
+        if source and self.config.version2:
+            from plmctl.models.load import config_of
+
+            head = self.head_of(config_of(source).model_type)
+        made = question_windows(self.config, rows, tokenizer, max_length, use)
+        return QuestionAnsweringExamples(
+            self.config, made, head, cut=made.cut, dropped=made.dropped
+        )
+
+    def load(
+        self,
+        model: str,
+        labels: tuple[str, ...],
+        *,
+        pretrained: bool,
+        changes: Mapping[str, Any],
+        new_heads: NewHeads | None = None,
+    ) -> PreTrainedModel:
+        """The network with a head for spans."""
+        import torch
+        from transformers import AutoConfig, AutoModelForQuestionAnswering
+
+        from plmctl.models.load import config_of, load_network
+
+        family = config_of(model).model_type
+        cls: Any = AutoModelForQuestionAnswering
+        if self.head_of(family) == "albert":
+            from plmctl.models.heads.question_answering import AlbertForAnswerOrNone
+
+            cls = AlbertForAnswerOrNone
+        elif family in _TEXT_ONLY or type(config_of(model)) not in cls._model_mapping:
+            raise ConfigError(
+                f"{model}: {family} has no head that finds an answer in a context",
+                "bert, roberta, albert, distilbert and gpt2 have; T5 answers as text "
+                "(text_to_text)",
+            )
+        network = AutoConfig.from_pretrained(model, num_labels=2, **changes)
+        if pretrained:
+            loaded = load_network(cls, model, config=network, new_heads=new_heads)
+            whole: PreTrainedModel = loaded.network
+            return whole
+        is_auto = cls is AutoModelForQuestionAnswering
+        from_scratch = cls.from_config if is_auto else cls._from_config
+        made: PreTrainedModel = from_scratch(network, dtype=torch.float32)
+        return made
+
+    @staticmethod
+    def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
+        """Logits of the loss terms, or the beams of ALBERT's head.
+
+        Args:
+            model: With a head for spans.
+            **inputs: Of the encoder, and for ALBERT's head ``allowed`` [B, L], where an answer may
+                be, and in training and scoring ``start_positions`` [B], the true starts.
+
+        Returns:
+            start and end [B, L], minus infinity at padding; for ALBERT's head see
+            ``AlbertForAnswerOrNone``.
+        """
+        import torch
+
+        if type(model).__name__ == "AlbertForAnswerOrNone":
+            logits: dict[str, Tensor] = model(**inputs)
+            return logits
+        out = model(**{name: value for name, value in inputs.items() if name != "allowed"})
+        padding = inputs["attention_mask"] == 0
+        return {
+            "start": out.start_logits.float().masked_fill(padding, -torch.inf),
+            "end": out.end_logits.float().masked_fill(padding, -torch.inf),
+        }
+
+    def head_of(self, family: str) -> Head:
+        """Which head a family gets.
+
+        Raises:
+            ConfigError: ALBERT's for another family, or if all questions have answers.
+        """
+        config = self.config
+        if config.head == "albert" and (family != "albert" or not config.version2):
+            raise ConfigError(
+                f"task.head: albert, for {family} {'with' if config.version2 else 'without'} "
+                "task.version2",
+                "the head is for an ALBERT and version2; use `head: linear`",
+            )
+        if config.head == "linear" or family != "albert" or not config.version2:
+            return "linear"
+        return "albert"
 
 
-def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
-    """None: an answer is a text."""
-    return ()
+# --- Examples: batches, losses, answers, metrics ---
 
 
-def make(
-    config: Config,
-    rows: Sequence[Row],
-    tokenizer: PreTrainedTokenizerBase,
-    labels: tuple[str, ...],
-    max_length: int,
-    use: Use,
-) -> QuestionAnswering:
-    """The rows as windows; see ``base.Task``."""
-    source = tokenizer.name_or_path  # the model's folder, which says which head it gets
-    head: Literal["linear", "albert"] = "linear"
-    if source and config.version2:
-        from plmctl.models.load import config_of
+@dataclass(frozen=True)
+class QuestionAnsweringExamples(TaskExamples[Config]):
+    """Questions about contexts; an example is a window. ``cut`` counts questions that lost text.
 
-        head = head_of(config, config_of(source).model_type)
-    made = question_windows(config, rows, tokenizer, max_length, use)
-    return QuestionAnswering(config, made, head)
+    Attributes:
+        windows: The rows.
+        head: The network's.
+    """
 
+    windows: QuestionWindows
+    head: Head
 
-def settled(config: Config, results: dict[str, Any]) -> Config:
-    """With the no-answer threshold that was tuned on the validation rows."""
-    threshold = results.get("null_threshold")
-    if not config.version2 or config.null_threshold != "tune" or threshold is None:
-        return config
-    return config.model_copy(update={"null_threshold": threshold})
+    @property
+    def loss_terms(self) -> tuple[str, ...]:
+        """Start and end, and whether there is no answer for ALBERT's head."""
+        return ("start", "end", "none") if self.head == "albert" else ("start", "end")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The loss is the mean of start and end; ALBERT adds half of its third term."""
+        return dict.fromkeys(self.loss_terms, 0.5)
+
+    def __len__(self) -> int:
+        """Windows."""
+        return len(self.windows.row)
+
+    def lengths(self) -> Ints:
+        """[W] tokens of each window."""
+        made = self.windows
+        questions = np.array([len(question) for question in made.questions])
+        return questions[made.row] + made.size + made.layout.special
+
+    def collate(self, epochs: Ints, samples: Ints) -> Batch:
+        """The windows ``samples`` padded to the longest of them.
+
+        Args:
+            epochs: [B], not used: windows are the same in every epoch.
+            samples: [B] window numbers.
+
+        Returns:
+            inputs: input_ids, attention_mask, allowed (where an answer may be) and, where the model
+            has them, token_type_ids, [B, L]; start_positions [B] for ALBERT's head. targets: start
+            and end [B], and none [B] for ALBERT's head.
+        """
+        made = self.windows
+        joined = [made.join(number) for number in samples]
+        ids, real = padded([window for window, _ in joined], made.pad_id)
+        offsets = np.array([made.offset(number) for number in samples])[:, None]
+        column = np.arange(ids.shape[1])
+        allowed = (column >= offsets) & (column < offsets + made.size[samples][:, None])
+        inputs = {
+            "input_ids": ids,
+            "attention_mask": real.astype(int),
+            "allowed": allowed | (column == 0),
+        }
+        if made.segmented:
+            inputs["token_type_ids"], _ = padded([segments for _, segments in joined], 0)
+        targets = {}
+        if made.labels is not None:
+            targets = dict(zip(("start", "end"), made.labels[samples].T.copy(), strict=True))
+            if self.head == "albert":
+                inputs["start_positions"] = targets["start"]
+                start = targets["start"]
+                targets["none"] = np.where(start < 0, start, start == 0)
+        return as_batch(inputs, targets, real)
+
+    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """Summed cross-entropies of start and end in nats; of no answer for ALBERT's head."""
+        return self._sums(network, batch, score=False)
+
+    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The losses, and how often each part is right in a window."""
+        return self._sums(network, batch, score=True)
+
+    def _sums(self, network: Network, batch: Batch, *, score: bool) -> dict[str, Tensor]:
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        from plmctl.models.batch import IGNORE
+        from plmctl.models.losses import cross_entropy_sums, score_sums
+
+        logits = network(**batch.inputs)
+        ends = {part: batch.targets[part] for part in ("start", "end")}
+        sums = (score_sums if score else cross_entropy_sums)(logits, ends)
+        if self.head == "albert":
+            asked = batch.targets["none"] != IGNORE
+            none, target = logits["none"][asked], batch.targets["none"][asked]
+            sums["none"] = binary_cross_entropy_with_logits(
+                none, target.to(none.dtype), reduction="sum"
+            )
+            if score:
+                sums["none/correct"] = ((none > 0) == (target == 1)).sum().to(none.dtype)
+        return sums
+
+    def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """Logits of start and end [B, L], or the beams of ALBERT's head."""
+        inputs = {name: value for name, value in batch.inputs.items() if name != "start_positions"}
+        found: dict[str, Tensor] = network(**inputs)
+        return found
+
+    def answers(self, outputs: Outputs) -> list[Answer]:
+        """The answer to each question, in the order of the rows.
+
+        Each has id, prediction ("" for no answer), probability, start (a character of the context)
+        and n_best; with ``version2`` also null_difference, which the threshold is compared with,
+        and best, the most probable answer that is not empty.
+        """
+        found = [self._answer(row, outputs) for row in range(len(self.windows.ids))]
+        if self.config.version2:
+            threshold = self._threshold(found)
+            for answer in found:
+                if answer["null_difference"] > threshold:
+                    answer |= {"prediction": "", "start": None}
+        for answer in found:
+            chances = {one["text"]: one["probability"] for one in answer["n_best"]}
+            if self.head == "albert":  # whose silence is none of the n best, but a logit
+                chances[""] = float(1 / (1 + np.exp(-answer["null_difference"])))
+            answer["probability"] = chances.get(answer["prediction"], 0.0)
+        return found
+
+    @cached_property
+    def rules(self) -> squad.Metric:
+        """Whose rules answers are scored by."""
+        asked = self.config.metric
+        if asked == "auto":
+            texts = [context.text for context in self.windows.contexts]
+            asked = "cmrc" if 2 * sum(map(has_chinese, texts)) > len(texts) else "squad"
+        return "squad2" if asked == "squad" and self.config.version2 else asked
+
+    @property
+    def metric_kind(self) -> Kind:
+        """Texts of answers."""
+        return "text"
+
+    @property
+    def usual_metrics(self) -> tuple[str, ...]:
+        """Exact match and F1 by the rules of the data."""
+        return ({"squad": "squad", "squad2": "squad_v2", "cmrc": "cmrc2018"}[self.rules],)
+
+    @property
+    def metric_options(self) -> dict[str, Any]:
+        """Whether questions may have no answer."""
+        return {"version2": self.config.version2}
+
+    def predictions(self, answers: Sequence[Answer]) -> list[str]:
+        """The text of each answer, "" for no answer."""
+        return [answer["prediction"] for answer in answers]
+
+    def references(self) -> tuple[tuple[str, ...], ...]:
+        """The right answers to each question; none if it has no answer."""
+        return required(self.windows.references, "answers")
+
+    def figures(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """The metrics; with ``version2`` also the best thresholds of no answer."""
+        found = super().figures(answers)
+        if not self.config.version2:
+            return found
+        best = [answer["best"] for answer in answers]
+        scores = squad.scores(best, self.references(), self.rules)
+        differences = [answer["null_difference"] for answer in answers]
+        for name, values in (("best_exact_match", scores.exact), ("best_f1", scores.f1)):
+            found[name], found[f"{name}_threshold"] = squad.best_threshold(
+                best, values, scores.answerable, differences, min(differences) - 1
+            )
+        return {**found, "null_threshold": self._threshold(answers)}
+
+    def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
+        """Of exact match and F1, in per cent."""
+        scores = squad.scores(self.predictions(answers), self.references(), self.rules)
+        return squad.uncertainty(scores)
+
+    def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
+        """F1 of each question, from 0 to 1."""
+        scores = squad.scores(self.predictions(answers), self.references(), self.rules)
+        return "f1", list(scores.f1)
+
+    def _answer(self, row: int, outputs: Outputs) -> Answer:
+        context = self.windows.contexts[row]
+        candidates, silences = [], []
+        for number, window in self.windows.of_row(row):
+            found, silence = self._window(number, window, outputs)
+            candidates += found
+            silences.append(silence)
+        # BERT's rule: the least sure window decides, since most windows have no answer in them.
+        silence = min(silences)
+
+        def text_of(first: int, last: int) -> tuple[str, int]:
+            return context.slice(first, last), int(context.offsets[first, 0])
+
+        among = silence if self.config.version2 and self.head == "linear" else None
+        ranked = best_answers(candidates, text_of, among, self.config.n_best)
+        best = next((one for one in ranked if one.text), FoundAnswer("", None, -np.inf))
+        answer: Answer = {
+            "id": self.windows.ids[row],
+            "prediction": best.text,
+            "start": best.start,
+            "n_best": [
+                {"text": one.text, "start": one.start, "probability": chance}
+                for one, chance in zip(ranked, answer_probabilities(ranked), strict=True)
+            ],
+        }
+        if self.config.version2:
+            margin = silence - best.score if self.head == "linear" else silence
+            answer |= {"null_difference": margin if best.text else 1e9, "best": best.text}
+        return answer
+
+    def _window(
+        self, number: int, window: ContextWindow, outputs: Outputs
+    ) -> tuple[list[Candidate], float]:
+        """The answers that a window offers, and its score of there being none."""
+        longest = self.config.max_answer_length
+        if self.head == "albert":
+            first, last, score = (outputs[name][number] for name in ("first", "last", "score"))
+            found = candidates_from_beams(first, last, score, window, longest)
+            return found, float(outputs["none"][number])
+        starts, ends = outputs["start"][number], outputs["end"][number]
+        found = candidates_from_logits(starts, ends, window, self.config.n_best, longest)
+        return found, float(starts[0]) + float(ends[0])
+
+    def _threshold(self, answers: Sequence[Answer]) -> float:
+        """The config's; the one of the best F1 where it is to be tuned and can be, else 0."""
+        if self.config.null_threshold != "tune":
+            return float(self.config.null_threshold)
+        if self.windows.references is None:
+            return 0.0
+        best = [answer["best"] for answer in answers]
+        scores = squad.scores(best, self.windows.references, self.rules)
+        differences = [answer["null_difference"] for answer in answers]
+        silent = min(differences) - 1
+        return squad.best_threshold(best, scores.f1, scores.answerable, differences, silent)[1]
 
 
 # --- Windows: which pieces of the context, and where the answer is in them ---
-
-
-_IGNORE = -100  # of models.batch, which imports torch
 
 
 @dataclass(frozen=True)
@@ -149,8 +482,8 @@ class QuestionWindows:
         size: [W] its pieces.
         labels: [W, 2] cells of the answer's first and last piece, (0, 0) for a window without it,
             IGNORE where nobody knows; None for rows that are to be answered.
-        template: Special tokens.
-        segmented: Whether the model tells question and context apart by segments.
+        layout: Special tokens; question and context are segments 0 and 1.
+        segmented: Whether the model has segments.
         pad_id: Of padding.
         cut: Rows whose question lost its end.
         dropped: Rows that cannot be learnt from, and why.
@@ -164,28 +497,21 @@ class QuestionWindows:
     start: Ints
     size: Ints
     labels: Ints | None
-    template: Template
+    layout: Layout
     segmented: bool
     pad_id: int
     cut: int
     dropped: tuple[str, ...]
 
     def offset(self, number: int | np.int64) -> int:
-        """The cell of a window's first context piece."""
-        return self.template.offset(len(self.questions[self.row[number]]))
+        """The position of a window's first context piece."""
+        return self.layout.offset(len(self.questions[self.row[number]]))
 
-    def input_ids(self, number: int | np.int64) -> list[int]:
-        """The ids of a window, special tokens included."""
+    def join(self, number: int | np.int64) -> tuple[Ids, Ids]:
+        """The ids of a window, special tokens included, and its segments."""
         row, start = self.row[number], self.start[number]
         context = self.contexts[row].ids[start : start + self.size[number]]
-        around = self.template
-        question = self.questions[row]
-        return [*around.before, *question, *around.between, *context, *around.after]
-
-    def segments(self, number: int | np.int64) -> list[int]:
-        """The segments of a window."""
-        question = len(self.questions[self.row[number]])
-        return self.template.segments(question, int(self.size[number]))
+        return self.layout.join([self.questions[row], context])
 
     def of_row(self, row: int) -> list[tuple[int, ContextWindow]]:
         """The windows of a row, with their numbers."""
@@ -201,7 +527,7 @@ class QuestionWindows:
 
 
 def question_windows(
-    config: Any,
+    config: Config,
     rows: Sequence[Row],
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
@@ -216,9 +542,9 @@ def question_windows(
         DataError: A missing column, or no row to learn from.
         ConfigError: No room for a context beside a question.
     """
-    template = template_of(tokenizer)
-    contexts = _shared_pieces([_cell_text(row, config.context) for row in rows], tokenizer)
-    whole = pieces_of([_cell_text(row, config.question) for row in rows], tokenizer)
+    layout = question_layout(tokenizer)
+    contexts = _shared_pieces([text_cell(row, config.context) for row in rows], tokenizer)
+    whole = pieces_of([text_cell(row, config.question) for row in rows], tokenizer)
     questions = [question.ids[: config.max_query_length] for question in whole]
     answers = [answers_in(row, config.answers) for row in rows] if use != "predict" else None
     places = _places(config, answers, contexts, tokenizer) if answers is not None else None
@@ -229,7 +555,7 @@ def question_windows(
     cuts = _cut_windows(
         [len(contexts[n].ids) for n in kept],
         [len(question) for question in asked],
-        max_length - len(template),
+        max_length - layout.special,
         config.doc_stride,
     )
     known = [places[n] for n in kept] if places is not None else None
@@ -241,10 +567,10 @@ def question_windows(
         *cuts,
         None
         if known is None
-        else _label_positions(known, cuts, [template.offset(len(q)) for q in asked]),
-        template,
+        else _label_positions(known, cuts, [layout.offset(len(q)) for q in asked]),
+        layout,
         _has_segments(tokenizer),
-        int(tokenizer.pad_token_id or 0),
+        pad_id_of(tokenizer),
         sum(len(question.ids) > config.max_query_length for question in whole),
         tuple(dropped),
     )
@@ -255,7 +581,7 @@ Place = tuple[int, int] | str | None
 
 
 def _learnable(
-    config: Any, rows: Sequence[Row], places: Sequence[Place]
+    config: Config, rows: Sequence[Row], places: Sequence[Place]
 ) -> tuple[list[int], list[str]]:
     """The rows that can be learnt from, and what is wrong with each of the others.
 
@@ -274,7 +600,7 @@ def _learnable(
 
 
 def _places(
-    config: Any,
+    config: Config,
     answers: Sequence[list[tuple[str, int | None]]],
     contexts: Sequence[Pieces],
     tokenizer: PreTrainedTokenizerBase,
@@ -299,7 +625,7 @@ def _label_positions(
     for number, (row, start, size) in enumerate(zip(*cuts, strict=True)):
         place = places[row]
         if isinstance(place, str):
-            labels[number] = _IGNORE
+            labels[number] = IGNORE
         elif place is not None and start <= place[0] and place[1] < start + size:
             labels[number] = np.array(place) - start + offsets[row]
     return labels
@@ -340,16 +666,12 @@ def _is_wordpiece(tokenizer: Any) -> bool:
     return type(tokenizer.backend_tokenizer.model).__name__ == "WordPiece"
 
 
-def _cell_text(row: Row, column: str) -> str:
-    return str(row.cell(column))
-
-
-def _question_id(config: Any, row: Row, number: int) -> str:
+def _question_id(config: Config, row: Row, number: int) -> str:
     found = row.values.get(config.id)
     return str(number + 1) if found is None else str(found)
 
 
-def _row_name(config: Any, row: Row) -> str:
+def _row_name(config: Config, row: Row) -> str:
     """Origin and id; that of a nested file ends with the id."""
     found = row.values.get(config.id)
     known = found is None or row.origin.endswith(f"/{found}")
@@ -424,55 +746,24 @@ def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
     return start, start + len(bare)
 
 
-@dataclass(frozen=True)
-class Template:
-    """Special tokens around a question and a context, as ``[CLS] question [SEP] context [SEP]``.
-
-    Attributes:
-        before: Ids before the question.
-        between: Between the two.
-        after: After the context.
-    """
-
-    before: tuple[int, ...]
-    between: tuple[int, ...]
-    after: tuple[int, ...]
-
-    def __len__(self) -> int:
-        """Special tokens."""
-        return len(self.before) + len(self.between) + len(self.after)
-
-    def offset(self, question: int) -> int:
-        """Where the context begins after a question of so many pieces."""
-        return len(self.before) + question + len(self.between)
-
-    def segments(self, question: int, context: int) -> list[int]:
-        """BERT's: 0 up to the [SEP] after the question, 1 from there."""
-        return [0] * self.offset(question) + [1] * (context + len(self.after))
-
-
-def template_of(tokenizer: PreTrainedTokenizerBase) -> Template:
-    """A tokenizer's own for a pair; GPT-2's, which has none, gets its end-of-text for all three.
+def question_layout(tokenizer: PreTrainedTokenizerBase) -> Layout:
+    """The template of a pair; GPT-2's end-of-text token at all three places, since it has none.
 
     Raises:
-        ConfigError: A tokenizer that does not tell where its pieces are from.
+        ConfigError: The tokenizer has no character offsets.
     """
     if not tokenizer.is_fast:
         raise ConfigError(
-            f"{type(tokenizer).__name__}: does not tell the characters of its pieces",
+            f"{type(tokenizer).__name__}: does not give the characters of its pieces",
             "question answering needs a tokenizer with a tokenizer.json",
         )
-    encoded: Any = tokenizer("a", "b")
-    ids, sides = encoded["input_ids"], encoded.sequence_ids(0)
-    first, last = sides.index(0), sides.index(1)
-    between = [id for id, side in zip(ids[first:last], sides[first:last], strict=True) if side != 0]
-    after = [id for id, side in zip(ids[last:], sides[last:], strict=True) if side != 1]
-    if not between:
+    layout = layout_of(tokenizer, pair=True)
+    if not layout.between:
         end = tokenizer.eos_token_id
         if not isinstance(end, int):
-            raise ConfigError("the tokenizer has no token to set between question and context")
-        return Template((end,), (end,), (end,))
-    return Template(tuple(ids[:first]), tuple(between), tuple(after))
+            raise ConfigError("the tokenizer has no token to put between question and context")
+        layout = Layout((end,), (end,), (end,))
+    return replace(layout, second=1)
 
 
 def answers_in(row: Row, column: str) -> list[tuple[str, int | None]]:
@@ -536,244 +827,6 @@ def place_of(
 
 def _shortened(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:37]}...")
-
-
-# --- Examples: batches, losses, answers ---
-
-
-Outputs = Mapping[str, Sequence[NDArray[Any]]]
-
-
-@dataclass(frozen=True)
-class QuestionAnswering(Examples):
-    """Questions about contexts; see ``base.TaskExamples``. An example is a window.
-
-    Attributes:
-        config: The task's.
-        windows: The rows.
-        head: The network's.
-    """
-
-    config: Any
-    windows: QuestionWindows
-    head: Literal["linear", "albert"]
-
-    @property
-    def loss_terms(self) -> tuple[str, ...]:
-        """Start and end, and whether there is no answer for ALBERT's head."""
-        return ("start", "end", "none") if self.head == "albert" else ("start", "end")
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """The loss is the mean of start and end; ALBERT adds half of its third part."""
-        return dict.fromkeys(self.loss_terms, 0.5)
-
-    @property
-    def cut(self) -> int:
-        """Rows whose question lost its end; contexts lose nothing."""
-        return self.windows.cut
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        """Rows that cannot be learnt from, and why."""
-        return self.windows.dropped
-
-    def __len__(self) -> int:
-        """Windows."""
-        return len(self.windows.row)
-
-    def lengths(self) -> Ints:
-        """[W] tokens of each window."""
-        made = self.windows
-        questions = np.array([len(question) for question in made.questions])
-        return questions[made.row] + made.size + len(made.template)
-
-    def collate(self, epochs: Ints, samples: Ints) -> Batch:
-        """The windows ``samples`` padded to the longest of them.
-
-        Args:
-            epochs: [B], not used: windows are the same in every epoch.
-            samples: [B] window numbers.
-
-        Returns:
-            inputs: input_ids, attention_mask, allowed (where an answer may be) and, where the model
-            has them, token_type_ids, [B, L]; start_positions [B] for ALBERT's head. targets: start
-            and end [B], and none [B] for ALBERT's head.
-        """
-        import torch
-
-        from plmctl.models.batch import Batch
-
-        made = self.windows
-        ids, real = padded([made.input_ids(number) for number in samples], made.pad_id)
-        offsets = np.array([made.offset(number) for number in samples])[:, None]
-        cell = np.arange(ids.shape[1])
-        allowed = (cell >= offsets) & (cell < offsets + made.size[samples][:, None]) | (cell == 0)
-        inputs = {"input_ids": ids, "attention_mask": real.astype(int), "allowed": allowed}
-        if made.segmented:
-            inputs["token_type_ids"], _ = padded([made.segments(k) for k in samples], 0)
-        targets = {}
-        if made.labels is not None:
-            targets = dict(zip(("start", "end"), made.labels[samples].T.copy(), strict=True))
-            if self.head == "albert":
-                inputs["start_positions"] = targets["start"]
-                start = targets["start"]
-                targets["none"] = np.where(start < 0, start, start == 0)
-        return Batch(
-            {name: torch.from_numpy(array) for name, array in inputs.items()},
-            {name: torch.from_numpy(array) for name, array in targets.items()},
-            int(real.sum()),
-            real.size,
-        )
-
-    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """Summed cross-entropies of start and end in nats; of no answer for ALBERT's head."""
-        return self._sums(network, batch, score=False)
-
-    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The losses, and how often each part is right in a window."""
-        return self._sums(network, batch, score=True)
-
-    def _sums(self, network: Network, batch: Batch, *, score: bool) -> dict[str, Tensor]:
-        from torch.nn.functional import binary_cross_entropy_with_logits
-
-        from plmctl.models.batch import IGNORE
-        from plmctl.models.losses import cross_entropy_sums, score_sums
-
-        logits = network(**batch.inputs)
-        ends = {part: batch.targets[part] for part in ("start", "end")}
-        sums = (score_sums if score else cross_entropy_sums)(logits, ends)
-        if self.head == "albert":
-            asked = batch.targets["none"] != IGNORE
-            none, target = logits["none"][asked], batch.targets["none"][asked]
-            sums["none"] = binary_cross_entropy_with_logits(
-                none, target.to(none.dtype), reduction="sum"
-            )
-            if score:
-                sums["none/correct"] = ((none > 0) == (target == 1)).sum().to(none.dtype)
-        return sums
-
-    def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """Logits of start and end [B, L], or the beams of ALBERT's head."""
-        inputs = {name: value for name, value in batch.inputs.items() if name != "start_positions"}
-        found: dict[str, Tensor] = network(**inputs)
-        return found
-
-    def answers(self, outputs: Outputs) -> list[dict[str, Any]]:
-        """The answer to each question, in the order of the rows.
-
-        Each has id, prediction ("" for no answer), probability, start (a character of the context)
-        and n_best; with ``version2`` also null_difference, which the threshold is compared with,
-        and best, the answer if there has to be one.
-        """
-        found = [self._answer(row, outputs) for row in range(len(self.windows.ids))]
-        if self.config.version2:
-            threshold = self._threshold(found)
-            for answer in found:
-                if answer["null_difference"] > threshold:
-                    answer |= {"prediction": "", "start": None}
-        for answer in found:
-            chances = {one["text"]: one["probability"] for one in answer["n_best"]}
-            if self.head == "albert":  # whose silence is none of the n best, but a logit
-                chances[""] = float(1 / (1 + np.exp(-answer["null_difference"])))
-            answer["probability"] = chances.get(answer["prediction"], 0.0)
-        return found
-
-    def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Per cent by ``metrics.squad``; with ``version2`` also HasAns, NoAns and thresholds."""
-        references = self._references()
-        texts = [answer["prediction"] for answer in answers]
-        scores = squad.scores(texts, references, self.metric)
-        if not self.config.version2:
-            return squad.summary(scores)
-        figures: dict[str, Any] = squad.by_answerability(scores)
-        best = [answer["best"] for answer in answers]
-        scores = squad.scores(best, references, self.metric)
-        differences = [answer["null_difference"] for answer in answers]
-        for name, values in (("best_exact_match", scores.exact), ("best_f1", scores.f1)):
-            figures[name], figures[f"{name}_threshold"] = squad.best_threshold(
-                best, values, scores.answerable, differences, min(differences) - 1
-            )
-        return {**figures, "null_threshold": self._threshold(answers)}
-
-    def uncertainty(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-        """Of exact match and F1, in per cent."""
-        texts = [answer["prediction"] for answer in answers]
-        return squad.uncertainty(squad.scores(texts, self._references(), self.metric))
-
-    def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
-        """F1 of each question, from 0 to 1."""
-        texts = [answer["prediction"] for answer in answers]
-        return "f1", list(squad.scores(texts, self._references(), self.metric).f1)
-
-    @cached_property
-    def metric(self) -> squad.Metric:
-        """Whose rules count."""
-        asked = self.config.metric
-        if asked == "auto":
-            texts = [context.text for context in self.windows.contexts]
-            asked = "cmrc" if 2 * sum(map(has_chinese, texts)) > len(texts) else "squad"
-        return "squad2" if asked == "squad" and self.config.version2 else asked
-
-    def _answer(self, row: int, outputs: Outputs) -> dict[str, Any]:
-        context = self.windows.contexts[row]
-        candidates, silences = [], []
-        for number, window in self.windows.of_row(row):
-            found, silence = self._window(number, window, outputs)
-            candidates += found
-            silences.append(silence)
-        # BERT's rule: the least sure window decides, since most windows have no answer in them.
-        silence = min(silences)
-
-        def text_of(first: int, last: int) -> tuple[str, int]:
-            return context.slice(first, last), int(context.offsets[first, 0])
-
-        among = silence if self.config.version2 and self.head == "linear" else None
-        ranked = best_answers(candidates, text_of, among, self.config.n_best)
-        best = next((one for one in ranked if one.text), FoundAnswer("", None, -np.inf))
-        answer: dict[str, Any] = {
-            "id": self.windows.ids[row],
-            "prediction": best.text,
-            "start": best.start,
-            "n_best": [
-                {"text": one.text, "start": one.start, "probability": chance}
-                for one, chance in zip(ranked, answer_probabilities(ranked), strict=True)
-            ],
-        }
-        if self.config.version2:
-            margin = silence - best.score if self.head == "linear" else silence
-            answer |= {"null_difference": margin if best.text else 1e9, "best": best.text}
-        return answer
-
-    def _window(
-        self, number: int, window: ContextWindow, outputs: Outputs
-    ) -> tuple[list[Candidate], float]:
-        """The answers that a window offers, and its score of there being none."""
-        longest = self.config.max_answer_length
-        if self.head == "albert":
-            first, last, score = (outputs[name][number] for name in ("first", "last", "score"))
-            found = candidates_from_beams(first, last, score, window, longest)
-            return found, float(outputs["none"][number])
-        starts, ends = outputs["start"][number], outputs["end"][number]
-        found = candidates_from_logits(starts, ends, window, self.config.n_best, longest)
-        return found, float(starts[0]) + float(ends[0])
-
-    def _threshold(self, answers: Sequence[Mapping[str, Any]]) -> float:
-        """The config's; the one of the best F1 where it is to be tuned and can be, else 0."""
-        if self.config.null_threshold != "tune":
-            return float(self.config.null_threshold)
-        if self.windows.references is None:
-            return 0.0
-        best = [answer["best"] for answer in answers]
-        scores = squad.scores(best, self.windows.references, self.metric)
-        differences = [answer["null_difference"] for answer in answers]
-        silent = min(differences) - 1
-        return squad.best_threshold(best, scores.f1, scores.answerable, differences, silent)[1]
-
-    def _references(self) -> tuple[tuple[str, ...], ...]:
-        if self.windows.references is None:
-            raise DataError("these rows have no answers to score against")
-        return self.windows.references
 
 
 # --- From logits to answers: candidates of each window, then the best of a row ---
@@ -914,98 +967,3 @@ def answer_probabilities(found: Sequence[FoundAnswer]) -> list[float]:
     scores = np.array([one.score for one in found])
     raised = np.exp(scores - scores.max(initial=-np.inf)) if len(scores) else scores
     return [float(value) for value in raised / raised.sum()] if len(scores) else []
-
-
-# --- The network ---
-
-
-_TEXT_ONLY = ("t5", "mt5")
-
-
-def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
-    """The model's own."""
-    from plmctl.tokenization.load import load_tokenizer
-
-    return load_tokenizer(model)
-
-
-def load(
-    config: Config,
-    model: str,
-    labels: tuple[str, ...],
-    *,
-    pretrained: bool,
-    changes: Any,
-    new_heads: NewHeads | None = None,
-) -> PreTrainedModel:
-    """The network with a head for spans; see ``base.Task``."""
-    import torch
-    from transformers import AutoConfig, AutoModelForQuestionAnswering
-
-    from plmctl.models.load import config_of, load_network
-
-    family = config_of(model).model_type
-    cls: Any = AutoModelForQuestionAnswering
-    if head_of(config, family) == "albert":
-        from plmctl.models.heads.question_answering import AlbertForAnswerOrNone
-
-        cls = AlbertForAnswerOrNone
-    elif family in _TEXT_ONLY or type(config_of(model)) not in cls._model_mapping:
-        raise ConfigError(
-            f"{model}: {family} has no head that finds an answer in a context",
-            "bert, roberta, albert, distilbert and gpt2 have; T5 answers as text (text_to_text)",
-        )
-    network = AutoConfig.from_pretrained(model, num_labels=2, **changes)
-    make_fresh = getattr(cls, "from_config", None) or cls._from_config  # the latter a class's own
-    made: PreTrainedModel = (
-        load_network(cls, model, config=network, new_heads=new_heads).network
-        if pretrained
-        else make_fresh(network, dtype=torch.float32)
-    )
-    return made
-
-
-def head_of(config: Config, family: str) -> Literal["linear", "albert"]:
-    """Which head a family gets.
-
-    Raises:
-        ConfigError: ALBERT's for another family, or for questions that all have answers.
-    """
-    if config.head == "albert" and (family != "albert" or not config.version2):
-        raise ConfigError(
-            f"task.head: albert, for {family} {'with' if config.version2 else 'without'} "
-            "task.version2",
-            "the head is for an ALBERT and version2; use `head: linear`",
-        )
-    if config.head == "linear" or family != "albert" or not config.version2:
-        return "linear"
-    return "albert"
-
-
-def forward(
-    model: Any, *, allowed: Tensor, start_positions: Tensor | None = None, **inputs: Tensor
-) -> dict[str, Tensor]:
-    """Logits of the loss terms, or the beams of ALBERT's head.
-
-    Args:
-        model: With a head for spans.
-        allowed: [B, L] where an answer may be; only ALBERT's head takes it into account.
-        start_positions: [B] true starts, for ALBERT's head in training and scoring.
-        **inputs: Of the encoder.
-
-    Returns:
-        start and end [B, L], the smallest number at padding; see ``AlbertForAnswerOrNone`` for its.
-    """
-    import torch
-
-    if type(model).__name__ == "AlbertForAnswerOrNone":
-        logits: dict[str, Tensor] = model(
-            allowed=allowed, start_positions=start_positions, **inputs
-        )
-        return logits
-    out = model(**inputs)
-    padding = inputs["attention_mask"] == 0
-    return {
-        "start": out.start_logits.float().masked_fill(padding, -torch.inf),
-        "end": out.end_logits.float().masked_fill(padding, -torch.inf),
-    }

@@ -10,19 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import model_validator
 
-from plmctl.arrays import Ints, padded
-from plmctl.config.base import TaskConfig
+from plmctl.arrays import Ints, lengths_of, padded
 from plmctl.errors import ConfigError, DataError
+from plmctl.metrics.modules import Kind
 from plmctl.metrics.spans import Scheme, is_entity_tag
-from plmctl.models.base import Examples
+from plmctl.models.base import IGNORE
 from plmctl.tasks import _elmo
-from plmctl.tasks.base import required
+from plmctl.tasks._sequences import Ids, layout_of, pad_id_of
+from plmctl.tasks.base import (
+    Answer,
+    Outputs,
+    ScoredConfig,
+    Task,
+    TaskExamples,
+    Use,
+    as_batch,
+    required,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -33,15 +42,9 @@ if TYPE_CHECKING:
     from plmctl.models.batch import Batch
     from plmctl.models.load import NewHeads
     from plmctl.models.network import Network
-    from plmctl.tasks.base import Use
 
 
-LOSS_TERMS = ("tag",)
-
-_IGNORE = -100  # models.batch.IGNORE, whose module imports torch
-
-
-class Config(TaskConfig):
+class Config(ScoredConfig):
     """Give every word of a sentence a tag."""
 
     name: Literal["tagging"] = "tagging"
@@ -78,71 +81,257 @@ class Config(TaskConfig):
         return self
 
 
-# --- From rows to words, tags and examples ---
+# --- The task ---
 
 
-def text_columns(config: Config) -> tuple[str, ...]:
-    """The column of the words."""
-    return (config.tokens,)
+class Tagging(Task[Config]):
+    """Sentences with a tag per word, and a network with a head on every piece."""
 
+    Config = Config
+    HEADS = ("ForTokenClassification",)
 
-def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
-    """The tags of the training rows, O first, then in order; or those that the config names.
+    def text_columns(self) -> tuple[str, ...]:
+        """The column of the words."""
+        return (self.config.tokens,)
 
-    Raises:
-        DataError: Tags that do not fit their words or the scheme, or a single tag.
-    """
-    found = set(config.labels)
-    for row in rows:
-        new = set(row_tags(config, row, row_words(config, row))) - found
-        if config.scheme != "pos":
-            check_scheme(config.scheme, row.origin, new)
-        found |= new
-    if len(found) < 2:
-        raise DataError(
-            f"the training rows have one tag only, {next(iter(found), 'none')!r}",
-            f"is {config.tags!r} the column of the tags?",
+    @property
+    def label_column(self) -> str:
+        """The column of the tags."""
+        return self.config.tags
+
+    def labels(self, rows: Sequence[Row]) -> tuple[str, ...]:
+        """The tags of the training rows, O first, then in order; or those that the config names.
+
+        Raises:
+            DataError: Tags that do not fit their words or the scheme, or a single tag.
+        """
+        config = self.config
+        found = set(config.labels)
+        for row in rows:
+            new = set(row_tags(config, row, row_words(config, row))) - found
+            if config.scheme != "pos":
+                check_scheme(config.scheme, row.origin, new)
+            found |= new
+        if len(found) < 2:
+            raise DataError(
+                f"the training rows have one tag only, {next(iter(found), 'none')!r}",
+                f"is {config.tags!r} the column of the tags?",
+            )
+        return config.labels or tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
+
+    def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
+        """The model's, without a template of its family.
+
+        Raises:
+            ConfigError: The family has no head for tagging, or the tokenizer is a slow one.
+        """
+        from plmctl.models.heads.tagging import check_tagger
+        from plmctl.tokenization.load import load_tokenizer
+
+        if check_tagger(model) == "elmo":
+            return _elmo.load_words(model)
+        made = load_tokenizer(model)
+        if not made.is_fast:
+            raise ConfigError(f"{model}: its tokenizer has no tokenizer.json", "convert it to one")
+        return made
+
+    def make(
+        self,
+        rows: Sequence[Row],
+        tokenizer: PreTrainedTokenizerBase,
+        labels: tuple[str, ...],
+        max_length: int,
+        use: Use,
+    ) -> TaggingExamples:
+        """The rows as examples; training rows without words are dropped."""
+        config = self.config
+        read = [(row, tuple(row_words(config, row))) for row in rows]
+        dropped = [f"{row.origin}: no words" for row, words in read if not words and use == "train"]
+        read = [(row, words) for row, words in read if words or use != "train"]
+        allowed = None if use == "score" and config.unseen == "wrong" else labels
+        tags = None if use == "predict" else tuple(
+            tuple(row_tags(config, row, words, allowed)) for row, words in read
+        )  # fmt: skip
+        sentences = tuple(words for _, words in read)
+        examples: list[SentenceExample] = []
+        cut, pad_id = 0, None
+        if _elmo.reads_characters(tokenizer):
+            for row, words in enumerate(sentences):
+                units = [(word,) for word in words]
+                examples += sentence_examples(row, units, ((), ()), max_length)
+        else:
+            pad_id = pad_id_of(tokenizer)
+            pieces = Pieces(tokenizer)
+            pieces.learn([word for words in sentences for word in words])
+            around = pieces.before, pieces.after
+            room = min(max_length, tokenizer.model_max_length) - sum(map(len, around))
+            for row, words in enumerate(sentences):
+                cut += any(len(pieces(word)) > room for word in words)
+                fitted = [pieces(word)[:room] for word in words]
+                last = config.piece == "last"
+                examples += sentence_examples(row, fitted, around, room, last=last)
+        return TaggingExamples(
+            config,
+            sentences,
+            tuple(examples),
+            tags,
+            labels,
+            pad_id,
+            cut=cut,
+            dropped=tuple(dropped),
         )
-    return config.labels or tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
+
+    def load(
+        self,
+        model: str,
+        labels: tuple[str, ...],
+        *,
+        pretrained: bool,
+        changes: Mapping[str, Any],
+        new_heads: NewHeads | None = None,
+    ) -> PreTrainedModel:
+        """The network with a head on every piece; its config names the tags."""
+        from plmctl.models.heads.tagging import check_tagger, load_tagger
+
+        if check_tagger(model) == "elmo":
+            changes = _elmo.changes_of(changes, pretrained=pretrained)
+        mix = self.config.layers == "mix"
+        made: PreTrainedModel = load_tagger(
+            model, labels, pretrained=pretrained, mix=mix, changes=changes, new_heads=new_heads
+        )
+        return made
+
+    @staticmethod
+    def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
+        """Logits of the tags at every piece, [B, L, tags]."""
+        return {"tag": model(**inputs).logits}
+
+    @classmethod
+    def of_network(cls, name: str, network: Any) -> tuple[ScoredConfig, tuple[str, ...]]:
+        """The tags of a network that plmctl has not finetuned."""
+        return Config(), tuple(network.id2label[number] for number in range(network.num_labels))
 
 
-def make(
-    config: Config,
-    rows: Sequence[Row],
-    tokenizer: PreTrainedTokenizerBase,
-    labels: tuple[str, ...],
-    max_length: int,
-    use: Use,
-) -> Tagging:
-    """The rows as examples; see ``base.Task``. Training rows without words are dropped."""
-    read = [(row, tuple(row_words(config, row))) for row in rows]
-    dropped = [f"{row.origin}: no words" for row, words in read if not words and use == "train"]
-    read = [(row, words) for row, words in read if words or use != "train"]
-    allowed = None if use == "score" and config.unseen == "wrong" else labels
-    tags = None if use == "predict" else tuple(
-        tuple(row_tags(config, row, words, allowed)) for row, words in read
-    )  # fmt: skip
-    sentences = tuple(words for _, words in read)
-    if _elmo.reads_characters(tokenizer):
-        found = [
-            example
-            for row, words in enumerate(sentences)
-            for example in sentence_examples(row, [(word,) for word in words], ((), ()), max_length)
+# --- Examples: losses, predictions, metrics ---
+
+
+@dataclass(frozen=True)
+class TaggingExamples(TaskExamples[Config]):
+    """Sentences as a network reads them, with their tags.
+
+    Attributes:
+        sentences: The words of each row.
+        examples: Sentences, or windows of long ones.
+        tags: Of each sentence; None for ``predict``.
+        labels: By id.
+        pad_id: None: the network reads characters (ELMo).
+    """
+
+    sentences: tuple[tuple[str, ...], ...]
+    examples: tuple[SentenceExample, ...]
+    tags: tuple[tuple[str, ...], ...] | None
+    labels: tuple[str, ...]
+    pad_id: int | None
+
+    @property
+    def loss_terms(self) -> tuple[str, ...]:
+        """One target per word: its tag."""
+        return ("tag",)
+
+    def __len__(self) -> int:
+        """Sentences and windows."""
+        return len(self.examples)
+
+    def lengths(self) -> Ints:
+        """[N] pieces of each, special tokens included; for ELMo words."""
+        return lengths_of([example.read for example in self.examples])
+
+    def collate(self, epochs: Ints, samples: Ints) -> Batch:
+        """The examples ``samples`` padded to the longest of them.
+
+        Args:
+            epochs: [B], not used: examples are the same in every epoch.
+            samples: [B] their numbers.
+
+        Returns:
+            inputs: input_ids and attention_mask [B, L], or character_ids [B, L, C];
+            targets: tag [B, L], IGNORE except at one piece per word.
+        """
+        chosen = [self.examples[sample] for sample in samples]
+        targets = {} if self.tags is None else {"tag": self._targets(chosen)}
+        if self.pad_id is None:
+            return _elmo.batch_of([example.read for example in chosen], targets)
+        ids, real = padded([example.read for example in chosen], self.pad_id)
+        return as_batch({"input_ids": ids, "attention_mask": real.astype(np.int64)}, targets, real)
+
+    def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The most probable tag of every piece [B, L], and its probability."""
+        best = network(**batch.inputs)["tag"].float().softmax(-1).max(-1)
+        return {"tag": best.indices, "probability": best.values}
+
+    def answers(self, outputs: Outputs) -> list[Answer]:
+        """The words of each sentence, their tags, and the probability of each."""
+        tags: list[list[str]] = [[] for _ in self.sentences]
+        probabilities: list[list[float]] = [[] for _ in self.sentences]
+        both = zip(
+            self.examples, outputs.get("tag", ()), outputs.get("probability", ()), strict=True
+        )
+        for example, numbers, of_pieces in both:  # windows of a sentence are in order
+            places = list(example.places)
+            tags[example.row] += [self.labels[number] for number in numbers[places]]
+            probabilities[example.row] += map(float, of_pieces[places])
+        return [
+            {"tokens": list(words), "prediction": found, "probabilities": of_words}
+            for words, found, of_words in zip(self.sentences, tags, probabilities, strict=True)
         ]
-        return Tagging(config, sentences, tuple(found), tags, labels, None, 0, tuple(dropped))
-    pieces = Pieces(tokenizer)
-    pieces.learn([word for words in sentences for word in words])
-    around = pieces.before, pieces.after
-    room = min(max_length, tokenizer.model_max_length) - sum(map(len, around))
-    found, cut = [], 0
-    for row, words in enumerate(sentences):
-        cut += any(len(pieces(word)) > room for word in words)
-        fitted = [pieces(word)[:room] for word in words]
-        found += sentence_examples(row, fitted, around, room, last=config.piece == "last")
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    return Tagging(
-        config, sentences, tuple(found), tags, labels, int(pad or 0), cut, tuple(dropped)
-    )
+
+    @property
+    def metric_kind(self) -> Kind:
+        """The tags of each sentence."""
+        return "tags"
+
+    @property
+    def usual_metrics(self) -> tuple[str, ...]:
+        """Entities as wholes, or tags word by word."""
+        return ("tag_accuracy",) if self.config.scheme == "pos" else ("entities",)
+
+    @property
+    def metric_options(self) -> dict[str, Any]:
+        """How tags spell entities."""
+        if self.config.scheme == "pos":
+            return {}
+        return {"scheme": self.config.scheme, "strict": self.config.strict}
+
+    def predictions(self, answers: Sequence[Answer]) -> list[list[str]]:
+        """The tags of each sentence."""
+        return [answer["prediction"] for answer in answers]
+
+    def references(self) -> list[list[str]]:
+        """The right tags of each sentence."""
+        return [list(tags) for tags in required(self.tags, "tags")]
+
+    def figures(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """The metrics, and how many words have a tag that is no label, if any."""
+        unseen = sum(tag not in self.labels for row in self.references() for tag in row)
+        return {**super().figures(answers), **({"unseen_tags": unseen} if unseen else {})}
+
+    def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
+        """The share of each sentence's tags that are right."""
+        pairs = zip(self.predictions(answers), self.references(), strict=True)
+        return "tag accuracy", [float(np.mean(np.equal(tags, true))) for tags, true in pairs]
+
+    def _targets(self, chosen: Sequence[SentenceExample]) -> Ints:
+        ids = {tag: number for number, tag in enumerate(self.labels)}
+        width = max((len(example.read) for example in chosen), default=0)
+        targets = np.full((len(chosen), max(1, width)), IGNORE, dtype=np.int64)
+        for row, example in zip(targets, chosen, strict=True):
+            tags = required(self.tags)[example.row]
+            tags = tags[example.first : example.first + len(example.places)]
+            row[list(example.places)] = [ids.get(tag, IGNORE) for tag in tags]
+        return targets
+
+
+# --- The words and tags of a row ---
 
 
 _SHOWN = 12
@@ -229,8 +418,6 @@ def _text_list(value: Any, row: Row, column: str) -> list[str]:
 # --- Words as pieces, and sentences cut to what a network takes ---
 
 
-Ids = tuple[int, ...]
-
 Units = tuple[Any, ...]
 """What a network reads of a word: ids of its pieces, or the word itself (ELMo)."""
 
@@ -261,10 +448,8 @@ class Pieces:
         self._unknown = int((tokenizer.eos_token_id if unknown is None else unknown) or 0)
         self._space = " " if "ByteLevel" in str(self._backend.pre_tokenizer) else ""
         self._known: dict[str, Ids] = {}
-        probe = self._backend.encode("a")
-        text = np.flatnonzero(np.array(probe.special_tokens_mask) == 0)
-        self.before: Ids = tuple(probe.ids[: text[0]])
-        self.after: Ids = tuple(probe.ids[text[-1] + 1 :])
+        layout = layout_of(tokenizer, pair=False)
+        self.before, self.after = layout.before, layout.after
 
     def learn(self, words: Sequence[str]) -> None:
         """Cut the words that are not known yet, all at once."""
@@ -276,7 +461,7 @@ class Pieces:
             self._known[word] = tuple(encoding.ids) if word.strip() else ()
 
     def __call__(self, word: str) -> Ids:
-        """The pieces of a word that was learnt, at least one."""
+        """The pieces of a word that was learned, at least one."""
         return self._known[word] or (self._unknown,)
 
 
@@ -361,175 +546,3 @@ def sentence_windows(sizes: Sequence[int], room: int) -> Iterator[SentenceWindow
         if last > first:
             yield SentenceWindow(start, stop, first, last)
         start, first = after, last
-
-
-# --- Examples: batches, losses, predictions ---
-
-
-@dataclass(frozen=True)
-class Tagging(Examples):
-    """Sentences as a network reads them, with their tags; see ``base.TaskExamples``."""
-
-    config: Config
-    sentences: tuple[tuple[str, ...], ...]
-    examples: tuple[SentenceExample, ...]
-    tags: tuple[tuple[str, ...], ...] | None
-    """Of each sentence; None for sentences that are to be answered."""
-    labels: tuple[str, ...]
-    pad_id: int | None
-    """None: the network reads characters (ELMo)."""
-    cut: int = 0
-    dropped: tuple[str, ...] = ()
-    loss_terms: tuple[str, ...] = LOSS_TERMS
-
-    def __len__(self) -> int:
-        """Sentences and windows."""
-        return len(self.examples)
-
-    def lengths(self) -> Ints:
-        """[N] pieces of each, special tokens included; words of ELMo's."""
-        return np.array([len(example.read) for example in self.examples], dtype=np.int64)
-
-    def collate(self, epochs: Ints, samples: Ints) -> Batch:
-        """The examples ``samples`` padded to the longest of them.
-
-        Args:
-            epochs: [B], not used: examples are the same in every epoch.
-            samples: [B] their numbers.
-
-        Returns:
-            inputs: input_ids and attention_mask [B, L], or character_ids [B, L, C];
-            targets: tag [B, L], IGNORE but at one piece a word.
-        """
-        import torch
-
-        from plmctl.models.batch import Batch
-
-        chosen = [self.examples[sample] for sample in samples]
-        targets = {} if self.tags is None else {"tag": self._targets(chosen)}
-        if self.pad_id is None:
-            return _elmo.batch_of([example.read for example in chosen], targets)
-        ids, real = padded([example.read for example in chosen], self.pad_id)
-        inputs = {"input_ids": ids, "attention_mask": real.astype(np.int64)}
-        return Batch(
-            {name: torch.from_numpy(array) for name, array in inputs.items()},
-            {name: torch.from_numpy(array) for name, array in targets.items()},
-            int(real.sum()),
-            real.size,
-        )
-
-    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """Summed cross-entropy of the words' tags, in nats."""
-        from plmctl.models.losses import cross_entropy_sums
-
-        return cross_entropy_sums(network(**batch.inputs), batch.targets)
-
-    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The loss, and the number of words with the right tag."""
-        from plmctl.models.losses import score_sums
-
-        return score_sums(network(**batch.inputs), batch.targets)
-
-    def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The most probable tag of every piece [B, L], and its probability."""
-        best = network(**batch.inputs)["tag"].float().softmax(-1).max(-1)
-        return {"tag": best.indices, "probability": best.values}
-
-    def answers(self, outputs: Mapping[str, Sequence[NDArray[Any]]]) -> list[dict[str, Any]]:
-        """The words of each sentence, their tags, and the probability of each."""
-        said: list[list[str]] = [[] for _ in self.sentences]
-        sure: list[list[float]] = [[] for _ in self.sentences]
-        both = zip(
-            self.examples, outputs.get("tag", ()), outputs.get("probability", ()), strict=True
-        )
-        for example, tags, probabilities in both:  # windows of a sentence are in order
-            places = list(example.places)
-            said[example.row] += [self.labels[number] for number in tags[places]]
-            sure[example.row] += map(float, probabilities[places])
-        return [
-            {"tokens": list(words), "prediction": tags, "probabilities": probabilities}
-            for words, tags, probabilities in zip(self.sentences, said, sure, strict=True)
-        ]
-
-    def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Entities as wholes (``metrics.spans.entities``), or the accuracy of the tags."""
-        from plmctl.metrics import spans
-
-        tags = required(self.tags, "tags")
-        said = [answer["prediction"] for answer in answers]
-        if self.config.scheme != "pos":
-            found = spans.entities(said, tags, self.config.scheme, strict=self.config.strict)
-            return {**found, **self._unseen()}
-        return {
-            "accuracy": spans.accuracy(said, tags),
-            "majority": spans.majority(tags),
-            "words": sum(map(len, tags)),
-            **self._unseen(),
-        }
-
-    def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
-        """The share of each sentence's tags that are right."""
-        tags = required(self.tags, "tags")
-        pairs = zip((answer["prediction"] for answer in answers), tags, strict=True)
-        return "tag accuracy", [float(np.mean(np.equal(said, true))) for said, true in pairs]
-
-    def _unseen(self) -> dict[str, int]:
-        """How many words have a tag that there is no label for, if any."""
-        count = sum(tag not in self.labels for row in required(self.tags, "tags") for tag in row)
-        return {"unseen_tags": count} if count else {}
-
-    def _targets(self, chosen: Sequence[SentenceExample]) -> Ints:
-        assert self.tags is not None
-        numbers = {tag: number for number, tag in enumerate(self.labels)}
-        width = max((len(example.read) for example in chosen), default=0)
-        targets = np.full((len(chosen), max(1, width)), _IGNORE, dtype=np.int64)
-        for row, example in zip(targets, chosen, strict=True):
-            tags = self.tags[example.row][example.first : example.first + len(example.places)]
-            row[list(example.places)] = [numbers.get(tag, _IGNORE) for tag in tags]
-        return targets
-
-
-# --- The network ---
-
-
-def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
-    """The model's own.
-
-    Raises:
-        ConfigError: The family has no head for tagging, or the tokenizer is a slow one.
-    """
-    from plmctl.models.heads.tagging import check_tagger
-    from plmctl.tokenization.load import load_tokenizer
-
-    if check_tagger(model) == "elmo":
-        return _elmo.load_words(model)
-    made = load_tokenizer(model)
-    if getattr(made, "backend_tokenizer", None) is None:
-        raise ConfigError(f"{model}: its tokenizer has no tokenizer.json", "convert it to one")
-    return made
-
-
-def load(
-    config: Config,
-    model: str,
-    labels: tuple[str, ...],
-    *,
-    pretrained: bool,
-    changes: Any,
-    new_heads: NewHeads | None = None,
-) -> PreTrainedModel:
-    """The network with a head on every piece whose config names the tags; see ``base.Task``."""
-    from plmctl.models.heads.tagging import check_tagger, load_tagger
-
-    if check_tagger(model) == "elmo":
-        changes = _elmo.changes_of(changes, pretrained=pretrained)
-    mix = config.layers == "mix"
-    made = load_tagger(
-        model, labels, pretrained=pretrained, mix=mix, changes=changes, new_heads=new_heads
-    )
-    return cast("PreTrainedModel", made)
-
-
-def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
-    """Logits of the tags at every piece, [B, L, tags]."""
-    return {"tag": model(**inputs).logits}

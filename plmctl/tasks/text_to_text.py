@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -19,22 +20,24 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from plmctl.arrays import Ints, padded
-from plmctl.config.base import TaskConfig
+from plmctl.arrays import Ints, lengths_of, padded
 from plmctl.errors import ConfigError, DataError
-from plmctl.metrics import squad, text
+from plmctl.metrics import modules, squad, text
+from plmctl.metrics.modules import Kind
 from plmctl.metrics.text import Tokens
-from plmctl.models.base import Examples
-from plmctl.tasks._sequences import (
-    Layout,
-    encode_texts,
-    gpt1_ids,
-    layout_of,
-    pad_id_of,
-    with_format,
-)
+from plmctl.tasks._sequences import Layout, encode_texts, gpt1_ids, layout_of, pad_id_of
 from plmctl.tasks._t5_casts import CASTS, CastName, cast_metrics, cast_uncertainty, label_of, spaced
-from plmctl.tasks.base import required
+from plmctl.tasks.base import (
+    Answer,
+    MetricNames,
+    Outputs,
+    ScoredConfig,
+    Task,
+    TaskExamples,
+    Use,
+    as_batch,
+    required,
+)
 from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
@@ -45,20 +48,12 @@ if TYPE_CHECKING:
     from plmctl.models.batch import Batch
     from plmctl.models.load import NewHeads
     from plmctl.models.network import Network
-    from plmctl.tasks.base import Use
 
 
 LOSS_TERMS = ("lm",)
 
-_MOST_LABELS = 1000
 
-_WRITE = ("t5", "gpt2", "openai-gpt")
-
-
-MetricName = Literal["sequence_accuracy", "squad", "trivia_qa", "bleu", "chrf", "rouge"]
-
-
-class Config(TaskConfig):
+class Config(ScoredConfig):
     """Read a text and write another: translation, summaries, questions, T5's GLUE and SQuAD."""
 
     name: Literal["text_to_text"] = "text_to_text"
@@ -83,10 +78,11 @@ class Config(TaskConfig):
     """beam only: hypotheses that are kept (T5: 4)."""
     length_penalty: float = Field(default=0.6, allow_inf_nan=False)
     """beam only: a hypothesis is worth its log-probability over its length to this power."""
-    metrics: tuple[MetricName, ...] = ()
-    """What answers are worth. squad and trivia_qa: exact match and F1 by their rules; bleu, chrf
-    and rouge need `pip install 'plmctl[text]'`. Empty: the cast's figures, else
-    sequence_accuracy."""
+    metrics: MetricNames = ()
+    """What answers are scored by: squad and trivia_qa (exact match and F1 by their rules), bleu,
+    chrf and rouge (they need `pip install 'plmctl[text]'`), sequence_accuracy, files of your own
+    such as `./my_metric.py` (docs/finetuning.md), or `hf:NAME` for a metric of the Hub. Empty: the
+    cast's metrics, else sequence_accuracy."""
     tokens: Tokens = "13a"
     """How BLEU and ROUGE cut texts into words. 13a: as sacrebleu and rouge-score do unless told;
     intl: by Unicode (T5's BLEU); zh: every Chinese character is a word."""
@@ -109,76 +105,277 @@ class Config(TaskConfig):
         return self.target or (CASTS[self.cast].target if self.cast else "target")
 
 
-# --- From rows to sources, targets and examples ---
+# --- The task ---
 
 
-def text_columns(config: Config) -> tuple[str, ...]:
-    """The columns of the source."""
-    return tuple(dict.fromkeys(template_columns(config.read)))
+_SUPPORTED = ("t5", "gpt2", "openai-gpt")
+
+_MOST_LABELS = 1000
 
 
-def labels_of(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
-    """The labels of a cast, or with ranking the targets of the training rows; else none.
+class TextToText(Task[Config]):
+    """Pairs of texts, and a network that reads the first and writes the second."""
 
-    Raises:
-        ConfigError: Too many different targets to rank.
+    Config = Config
+
+    def text_columns(self) -> tuple[str, ...]:
+        """The columns of the source."""
+        return tuple(dict.fromkeys(template_columns(self.config.read)))
+
+    def labels(self, rows: Sequence[Row]) -> tuple[str, ...]:
+        """The labels of a cast, or with ranking the targets of the training rows; else none.
+
+        Raises:
+            ConfigError: Too many different targets to rank.
+        """
+        config = self.config
+        if config.cast and CASTS[config.cast].labels:
+            return CASTS[config.cast].labels
+        if config.decoding != "rank":
+            return ()
+        found = {self.targets(row)[0] for row in rows}
+        if len(found) > _MOST_LABELS:
+            raise ConfigError(
+                f"task.decoding: rank scores every target for every row, and there are "
+                f"{len(found)} targets",
+                "rank is for labels; write texts with `greedy` or `beam`",
+            )
+        return tuple(sorted(found))
+
+    def positions(self, max_length: int) -> int:
+        """Source and target: a network that reads from left to right has both in one sequence."""
+        return max_length + self.config.max_target_length
+
+    def source(self, row: Row) -> str:
+        """The text to read."""
+        change = spaced if self.config.cast and CASTS[self.config.cast].spaced else str
+        return self.config.prefix + fill_template(self.config.read, row, change)
+
+    def targets(self, row: Row) -> tuple[str, ...]:
+        """The right texts, the one to learn first."""
+        value = nested_cell(row, self.config.written)
+        return target_texts(self.config.cast, value, row.origin)
+
+    def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
+        """The model's, with GPT's template for pairs.
+
+        Raises:
+            ConfigError: The model cannot write text.
+        """
+        from plmctl.models.load import config_of
+
+        if (kind := str(config_of(model).model_type)) not in _SUPPORTED:
+            raise ConfigError(
+                f"{model}: a {kind}, which cannot read one text and write another",
+                "text_to_text needs a t5, gpt1, gpt2 or gpt3; others have the task classification",
+            )
+        return super().tokenizer(model)
+
+    def make(
+        self,
+        rows: Sequence[Row],
+        tokenizer: PreTrainedTokenizerBase,
+        labels: tuple[str, ...],
+        max_length: int,
+        use: Use,
+    ) -> TextToTextExamples:
+        """The rows as examples; training rows with an empty text are dropped.
+
+        Raises:
+            ConfigError: A metric's package is not installed, or it finds no words in the targets.
+            DataError: A missing column, or a target that is no text or none of the labels.
+        """
+        config = self.config
+        texts, made = [self.source(row) for row in rows], seq2seq_format(tokenizer)
+        if use == "predict":
+            sources, cut = made.sources(texts, max_length)
+            return TextToTextExamples(config, sources, None, None, labels, made, cut=int(cut.sum()))
+        references = [self.targets(row) for row in rows]
+        check_metrics(references, config.metrics, config.tokens)
+        if config.decoding == "rank":
+            refuse_unknown_targets([row.origin for row in rows], references, labels)
+        dropped = []
+        if use == "train":
+            pairs = zip(texts, references, strict=True)
+            full = [bool(text.strip() and right[0].strip()) for text, right in pairs]
+            empty = (row for row, is_full in zip(rows, full, strict=True) if not is_full)
+            dropped = [f"{row.origin}: an empty text" for row in empty]
+            texts = list(compress(texts, full))
+            references = list(compress(references, full))
+        sources, cut = made.sources(texts, max_length)
+        targets, also = made.targets([r[0] for r in references], config.max_target_length)
+        return TextToTextExamples(
+            config, sources, targets, tuple(references), labels, made,
+            cut=int((cut | also).sum()), dropped=tuple(dropped),
+        )  # fmt: skip
+
+    def load(
+        self,
+        model: str,
+        labels: tuple[str, ...],
+        *,
+        pretrained: bool,
+        changes: Mapping[str, Any],
+        new_heads: NewHeads | None = None,
+    ) -> PreTrainedModel:
+        """The network with its language-model head."""
+        from plmctl.families import t5
+        from plmctl.models.load import config_of
+
+        if not config_of(model).is_encoder_decoder:
+            from plmctl.models.heads.text_generation import load_writer
+
+            ids = gpt1_ids(self.tokenizer(model))
+            return load_writer(model, ids, pretrained=pretrained, changes=changes)
+        return t5.load(model, LOSS_TERMS, **changes) if pretrained else t5.anew(model, **changes)
+
+    @staticmethod
+    def forward(model: Any, **inputs: Any) -> dict[str, Tensor]:
+        """Logits of the target tokens, [K, V]."""
+        from plmctl.families import t5
+        from plmctl.models.heads.text_generation import write
+
+        run = t5.forward if model.config.is_encoder_decoder else write
+        return run(model, **inputs)
+
+
+# --- Examples: batches, losses, answers, metrics ---
+
+
+@dataclass(frozen=True)
+class TextToTextExamples(TaskExamples[Config]):
+    """Rows as token ids of source and target.
+
+    Attributes:
+        sources: [N].
+        targets: [N] with their end tokens; None for ``predict``.
+        right: [N] the right texts of each row; None for ``predict``.
+        labels: Of a cast or for ranking; empty: answers are free text.
+        format: How the network takes sources and targets.
     """
-    if config.cast and CASTS[config.cast].labels:
-        return CASTS[config.cast].labels
-    if config.decoding != "rank":
-        return ()
-    found = {_targets(config, row)[0] for row in rows}
-    if len(found) > _MOST_LABELS:
-        raise ConfigError(
-            f"task.decoding: rank scores every target for every row, and there are {len(found)}",
-            "rank is for labels; write texts with `greedy` or `beam`",
+
+    sources: tuple[tuple[int, ...], ...]
+    targets: tuple[tuple[int, ...], ...] | None
+    right: tuple[tuple[str, ...], ...] | None
+    labels: tuple[str, ...]
+    format: Seq2SeqFormat
+
+    @property
+    def loss_terms(self) -> tuple[str, ...]:
+        """The tokens of the target."""
+        return LOSS_TERMS
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self.sources)
+
+    def lengths(self) -> Ints:
+        """[N] tokens of each source, and of its target if it has one."""
+        lengths = lengths_of(self.sources)
+        return lengths if self.targets is None else lengths + lengths_of(self.targets)
+
+    def collate(self, epochs: Ints, samples: Ints) -> Batch:
+        """The rows ``samples`` padded to the longest of them; see ``Seq2SeqFormat.batch``.
+
+        Args:
+            epochs: [B], not used: rows are the same in every epoch.
+            samples: [B] row numbers.
+        """
+        sources = [self.sources[sample] for sample in samples]
+        targets = None if self.targets is None else [self.targets[sample] for sample in samples]
+        return self.format.batch(sources, targets)
+
+    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy of the target tokens in nats, summed, without stored logits."""
+        sums: dict[str, Tensor] = network(loss_on=batch.targets, **batch.inputs)
+        return sums
+
+    def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The ids that are written, [B, T], or log-probabilities of the labels, [B, labels]."""
+        config = self.config
+        if config.decoding == "rank":
+            labels, _ = self.format.targets(self.labels, config.max_target_length)
+            return {"label": self.format.label_scores(network.model, batch, labels)}
+        ids = self.format.generated(
+            network.model,
+            batch,
+            longest=config.max_target_length,
+            beams=config.beams if config.decoding == "beam" else 1,
+            length_penalty=config.length_penalty,
         )
-    return tuple(sorted(found))
+        return {"ids": ids}
+
+    def answers(self, outputs: Outputs) -> list[Answer]:
+        """The text that was written, or the most probable label with all probabilities."""
+        if self.config.decoding == "rank":
+            return [rank_labels(self.labels, row) for row in outputs["label"]]
+        end = self.format.end
+        ids = [row[: [*row, end].index(end)].tolist() for row in outputs["ids"]]
+        texts = self.format.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return [{"prediction": text.strip()} for text in texts]
+
+    @property
+    def metric_kind(self) -> Kind:
+        """Texts."""
+        return "text"
+
+    @property
+    def usual_metrics(self) -> tuple[str, ...]:
+        """A labelled cast has metrics of its own; other casts SQuAD's; texts by character."""
+        if self._labelled_cast is not None:
+            return ()
+        return ("squad",) if self.config.cast else ("sequence_accuracy",)
+
+    @property
+    def metric_options(self) -> dict[str, Any]:
+        """How BLEU and ROUGE split texts into words."""
+        return {"tokens": self.config.tokens}
+
+    def predictions(self, answers: Sequence[Answer]) -> list[str]:
+        """The texts that were written."""
+        return [answer["prediction"] for answer in answers]
+
+    def references(self) -> tuple[tuple[str, ...], ...]:
+        """The right texts of each row."""
+        return required(self.right, "targets")
+
+    def figures(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """The metrics of a labelled cast, then those of the config.
+
+        BLEU, chrF, ROUGE and those of squad and trivia_qa go from 0 to 100, others from 0 to 1.
+        """
+        found: dict[str, Any] = {}
+        if (cast := self._labelled_cast) is not None:
+            metric = modules.wrap("cast", partial(cast_metrics, cast), "text")
+            given = {"predictions": self.predictions(answers), "references": self.references()}
+            found = metric.compute(**given)
+        found |= super().figures(answers)
+        if "squad" in (self.config.metrics or self.usual_metrics):
+            found.pop("total", None)
+        return found
+
+    def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
+        """Of the metrics of a labelled cast, or of squad."""
+        predictions, references = self.predictions(answers), self.references()
+        if self._labelled_cast is not None:
+            return cast_uncertainty(self._labelled_cast, predictions, references)
+        if "squad" in (self.config.metrics or self.usual_metrics):
+            return squad.uncertainty(squad.scores(predictions, references, "squad"))
+        return {}
+
+    def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
+        """SQuAD's F1 of each text with the nearest of its references, from 0 to 1."""
+        scores = squad.scores(self.predictions(answers), self.references(), "squad")
+        return "f1", list(scores.f1)
+
+    @property
+    def _labelled_cast(self) -> CastName | None:
+        """The cast of T5, if its targets are labels."""
+        cast = self.config.cast
+        return cast if cast is not None and CASTS[cast].labels else None
 
 
-def make(
-    config: Config,
-    rows: Sequence[Row],
-    tokenizer: PreTrainedTokenizerBase,
-    labels: tuple[str, ...],
-    max_length: int,
-    use: Use,
-) -> TextToText:
-    """The rows as examples; see ``base.Task``.
-
-    Raises:
-        ConfigError: A metric whose package is missing, or whose words leave nothing of the targets.
-        DataError: A missing column, or a target that is no text or none of the labels.
-    """
-    texts, sides = [_source(config, row) for row in rows], seq2seq_format(tokenizer)
-    if use == "predict":
-        sources, cut = sides.sources(texts, max_length)
-        return TextToText(config, sources, None, None, labels, sides, int(cut.sum()))
-    references = [_targets(config, row) for row in rows]
-    check_metrics(references, config.metrics, config.tokens)
-    if config.decoding == "rank":
-        refuse_unknown_targets([row.origin for row in rows], references, labels)
-    dropped = []
-    if use == "train":
-        full = [bool(t.strip() and r[0].strip()) for t, r in zip(texts, references, strict=True)]
-        dropped = [f"{rows[n].origin}: an empty text" for n, keep in enumerate(full) if not keep]
-        texts = list(compress(texts, full))
-        references = list(compress(references, full))
-    sources, cut = sides.sources(texts, max_length)
-    targets, also = sides.targets([r[0] for r in references], config.max_target_length)
-    lost = int((cut | also).sum())
-    return TextToText(
-        config, sources, targets, tuple(references), labels, sides, lost, tuple(dropped)
-    )
-
-
-def _source(config: Config, row: Row) -> str:
-    change = spaced if config.cast and CASTS[config.cast].spaced else str
-    return config.prefix + fill_template(config.read, row, change)
-
-
-def _targets(config: Config, row: Row) -> tuple[str, ...]:
-    return target_texts(config.cast, nested_cell(row, config.written), row.origin)
+# --- The right texts of a row ---
 
 
 def target_texts(name: str | None, value: Any, origin: str) -> tuple[str, ...]:
@@ -385,14 +582,12 @@ class EncoderDecoderFormat:
         ids, real = padded(sources, pad)
         inputs = {"input_ids": ids, "attention_mask": real.astype(np.int64)}
         if targets is None:
-            return _seq2seq_batch(inputs, None, int(real.sum()), real.size)
+            return as_batch(inputs, {}, real)
         wanted, asked = padded(targets, pad)
         shifted = np.full_like(wanted, pad)
         shifted[:, 1:] = wanted[:, :-1]
         inputs |= {"decoder_input_ids": shifted, "positions": np.flatnonzero(asked)}
-        return _seq2seq_batch(
-            inputs, wanted[asked], int(real.sum() + asked.sum()), real.size + asked.size
-        )
+        return as_batch(inputs, {"lm": wanted[asked]}, np.append(real, asked))
 
     def generated(self, model: Any, batch: Batch, **decoding: Any) -> Tensor:
         """See ``encoder_decoder_generate``."""
@@ -454,10 +649,10 @@ class DecoderOnlyFormat:
         read = np.array([len(source) for source in sources], dtype=np.int64)
         inputs = {"input_ids": ids, "attention_mask": real.astype(np.int64), "prompts": read}
         if targets is None:
-            return _seq2seq_batch(inputs, None, int(real.sum()), real.size)
+            return as_batch(inputs, {}, real)
         asked = (np.arange(ids.shape[1]) >= read[:, None]) & real
         inputs["positions"] = np.flatnonzero(asked) - 1  # each is predicted from the cell before
-        return _seq2seq_batch(inputs, ids[asked], int(real.sum()), real.size)
+        return as_batch(inputs, {"lm": ids[asked]}, real)
 
     def generated(self, model: Any, batch: Batch, **decoding: Any) -> Tensor:
         """See ``heads.writer.generated``."""
@@ -481,169 +676,6 @@ class DecoderOnlyFormat:
 
 def _source_and_target(source: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
     return (*source, *target)
-
-
-def _seq2seq_batch(
-    inputs: dict[str, NDArray[Any]], wanted: NDArray[Any] | None, tokens: int, cells: int
-) -> Batch:
-    import torch
-
-    from plmctl.models.batch import Batch
-
-    made = {name: torch.from_numpy(array) for name, array in inputs.items()}
-    targets = {} if wanted is None else {"lm": torch.from_numpy(wanted)}
-    return Batch(made, targets, tokens, cells)
-
-
-# --- Examples: batches, losses, answers ---
-
-
-@dataclass(frozen=True)
-class TextToText(Examples):
-    """Rows as token ids on both sides; see ``base.TaskExamples``."""
-
-    config: Config
-    sources: tuple[tuple[int, ...], ...]
-    targets: tuple[tuple[int, ...], ...] | None
-    """With their end tokens; None for rows that are to be answered."""
-    references: tuple[tuple[str, ...], ...] | None
-    """[N] right answers."""
-    labels: tuple[str, ...]
-    sides: Seq2SeqFormat
-    cut: int = 0
-    dropped: tuple[str, ...] = ()
-    loss_terms: tuple[str, ...] = LOSS_TERMS
-
-    def __len__(self) -> int:
-        """Rows."""
-        return len(self.sources)
-
-    def lengths(self) -> Ints:
-        """[N] tokens of each source, and of its target where it has one."""
-        read: Ints = np.array([len(row) for row in self.sources], dtype=np.int64)
-        if self.targets is not None:
-            read += np.array([len(row) for row in self.targets], dtype=np.int64)
-        return read
-
-    def collate(self, epochs: Ints, samples: Ints) -> Batch:
-        """The rows ``samples``, each side padded to the longest of them.
-
-        Args:
-            epochs: [B], not used: rows are the same in every epoch.
-            samples: [B] row numbers.
-
-        Returns:
-            See ``Seq2SeqFormat.batch``.
-        """
-        sources = [self.sources[sample] for sample in samples]
-        targets = None if self.targets is None else [self.targets[sample] for sample in samples]
-        return self.sides.batch(sources, targets)
-
-    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """Summed cross-entropy of the target tokens, in nats."""
-        sums: dict[str, Tensor] = network(loss_on=batch.targets, **batch.inputs)
-        return sums
-
-    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The loss, and the number of right first guesses, each after the true tokens before it."""
-        from plmctl.models.losses import score_sums
-
-        return score_sums(network(**batch.inputs), batch.targets)
-
-    def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The ids that are written, [B, T], or log-probabilities of the labels, [B, labels]."""
-        config = self.config
-        if config.decoding == "rank":
-            labels, _ = self.sides.targets(self.labels, config.max_target_length)
-            return {"label": self.sides.label_scores(network.model, batch, labels)}
-        ids = self.sides.generated(
-            network.model,
-            batch,
-            longest=config.max_target_length,
-            beams=config.beams if config.decoding == "beam" else 1,
-            length_penalty=config.length_penalty,
-        )
-        return {"ids": ids}
-
-    def answers(self, outputs: Mapping[str, Sequence[NDArray[Any]]]) -> list[dict[str, Any]]:
-        """The text that was written, or the likeliest label with all probabilities."""
-        if self.config.decoding == "rank":
-            return [rank_labels(self.labels, row) for row in outputs["label"]]
-        end = self.sides.end
-        ids = [row[: [*row, end].index(end)].tolist() for row in outputs["ids"]]
-        texts = self.sides.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return [{"prediction": text.strip()} for text in texts]
-
-    def figures(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """See ``text_metrics``."""
-        references = required(self.references, "targets")
-        written, c = [answer["prediction"] for answer in answers], self.config
-        return text_metrics(written, references, c.cast, c.metrics, c.tokens)
-
-    def uncertainty(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-        """See ``text_uncertainty``."""
-        references, c = required(self.references, "targets"), self.config
-        return text_uncertainty(answers, references, c.cast, c.metrics)
-
-    def credits(self, answers: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
-        """SQuAD's F1 of each text, over its words."""
-        references = required(self.references, "targets")
-        return per_row_f1([answer["prediction"] for answer in answers], references)
-
-
-# --- The network ---
-
-
-def positions(config: Config, max_length: int) -> int:
-    """What a row takes of the positions of a network that reads from left to right."""
-    return max_length + config.max_target_length
-
-
-def tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
-    """The model's own, with GPT's template for pairs.
-
-    Raises:
-        ConfigError: The model writes no text.
-    """
-    from plmctl.models.load import config_of
-    from plmctl.tokenization.load import load_tokenizer
-
-    if (kind := str(config_of(model).model_type)) not in _WRITE:
-        raise ConfigError(
-            f"{model}: a {kind}, which cannot read one text and write another",
-            "text_to_text needs a t5, gpt1, gpt2 or gpt3; others have the task classification",
-        )
-    return with_format(load_tokenizer(model), kind)
-
-
-def load(
-    config: Config,
-    model: str,
-    labels: tuple[str, ...],
-    *,
-    pretrained: bool,
-    changes: Any,
-    new_heads: NewHeads | None = None,
-) -> PreTrainedModel:
-    """A network with its language-model head; see ``base.Task``."""
-    from plmctl.families import t5
-    from plmctl.models.load import config_of
-
-    if not config_of(model).is_encoder_decoder:
-        from plmctl.models.heads.text_generation import load_writer
-
-        ids = gpt1_ids(tokenizer(config, model))
-        return load_writer(model, ids, pretrained=pretrained, changes=changes)
-    return t5.load(model, LOSS_TERMS, **changes) if pretrained else t5.anew(model, **changes)
-
-
-def forward(model: Any, **inputs: Any) -> dict[str, Tensor]:
-    """Logits of the target tokens, [K, V]."""
-    from plmctl.families import t5
-    from plmctl.models.heads.text_generation import write
-
-    run = t5.forward if model.config.is_encoder_decoder else write
-    return run(model, **inputs)
 
 
 # --- Answers of an encoder-decoder: the text that it writes, or the likeliest of given texts ---
@@ -729,16 +761,16 @@ def rank_labels(labels: Sequence[str], scores: NDArray[Any]) -> dict[str, Any]:
     }
 
 
-# --- Metrics of written answers ---
+# --- Checks before training ---
 
 
 def check_metrics(
-    references: Sequence[Sequence[str]], metrics: Sequence[MetricName], tokens: text.Tokens
+    references: Sequence[Sequence[str]], metrics: Sequence[str], tokens: text.Tokens
 ) -> None:
-    """Refuse before training what could not be scored after it.
+    """Refuse metrics that could not score these texts.
 
     Raises:
-        ConfigError: A package is missing, or words of Latin letters are asked of Chinese texts.
+        ConfigError: A package is not installed, or the texts are Chinese and the words Latin.
     """
     text.require(metrics)
     if tokens == "13a" and {"bleu", "rouge"} & set(metrics):
@@ -749,77 +781,3 @@ def check_metrics(
                 "ROUGE",
                 "set `task.tokens: zh`",
             )
-
-
-def text_metrics(
-    predictions: Sequence[str],
-    references: Sequence[Sequence[str]],
-    cast: str | None,
-    metrics: Sequence[MetricName],
-    tokens: text.Tokens,
-) -> dict[str, Any]:
-    """The figures of a cast with labels, then those of ``metrics``.
-
-    BLEU, chrF, ROUGE and the figures of squad and trivia_qa go from 0 to 100, others from 0 to 1.
-
-    Args:
-        predictions: [N] what was written.
-        references: [N] the right texts of each row.
-        cast: Name of T5's cast, if there is one.
-        metrics: None: what is usual.
-        tokens: How BLEU and ROUGE cut texts into words.
-    """
-    found: dict[str, Any] = {}
-    labelled = cast is not None and bool(CASTS[cast].labels)
-    if cast is not None and labelled:
-        found = dict(cast_metrics(cast, predictions, [texts[0] for texts in references]))
-    elif not metrics:
-        metrics = ("squad",) if cast else ("sequence_accuracy",)
-    for metric in metrics:
-        found |= _metric_values(metric, predictions, references, tokens)
-    return found
-
-
-def _metric_values(
-    metric: MetricName,
-    predictions: Sequence[str],
-    references: Sequence[Sequence[str]],
-    tokens: text.Tokens,
-) -> dict[str, float]:
-    if metric == "rouge":
-        return text.rouge(predictions, references, tokens)
-    if metric == "squad":
-        counted = squad.summary(squad.scores(predictions, references, "squad"))
-        return {name: counted[name] for name in ("exact_match", "f1")}
-    if metric == "trivia_qa":
-        return {
-            "trivia_qa_exact_match": 100 * text.exact_match(predictions, references, "trivia_qa"),
-            "trivia_qa_f1": 100 * text.f1(predictions, references, "trivia_qa"),
-        }
-    if metric == "bleu":
-        return {"bleu": text.bleu(predictions, references, tokens)}
-    if metric == "chrf":
-        return {"chrf": text.chrf(predictions, references)}
-    return {"sequence_accuracy": text.sequence_accuracy(predictions, references)}
-
-
-def text_uncertainty(
-    answers: Sequence[Mapping[str, Any]],
-    references: Sequence[Sequence[str]],
-    cast: str | None,
-    metrics: Sequence[MetricName],
-) -> dict[str, dict[str, float]]:
-    """How sure the figures of a cast are, and those of squad; arguments as ``text_metrics``."""
-    predictions = [answer["prediction"] for answer in answers]
-    if cast is not None and CASTS[cast].labels:
-        return cast_uncertainty(cast, predictions, [texts[0] for texts in references])
-    if "squad" in (metrics or (("squad",) if cast else ())):
-        return squad.uncertainty(squad.scores(predictions, references, "squad"))
-    return {}
-
-
-def per_row_f1(
-    predictions: Sequence[str], references: Sequence[Sequence[str]]
-) -> tuple[str, list[float]]:
-    """SQuAD's F1 of each text against the nearest of its references, from 0 to 1."""
-    return "f1", list(squad.scores(predictions, references, "squad").f1)

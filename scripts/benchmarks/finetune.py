@@ -63,22 +63,22 @@ def _task(given: argparse.Namespace, dropout: float | None) -> tuple[Any, Any, A
 
     from plmctl.corpus.labelled import read_rows
     from plmctl.families.base import get_family
-    from plmctl.tasks.base import get_task
+    from plmctl.tasks.classification import Classification, Config
 
-    task, folder = get_task("classification"), str(given.folder / "model")
+    folder = str(given.folder / "model")
     columns = given.text.split(",")
     text = columns[0] if len(columns) == 1 else tuple(columns)
-    config = task.Config(name="classification", text=text, label=given.label)
+    task = Classification(Config(text=text, label=given.label))
     rows = read_rows([str(given.folder / "rows.jsonl")])
-    labels = task.labels_of(config, rows)
-    step = task.make(config, rows, task.tokenizer(config, folder), labels, given.length, "train")
+    labels = task.labels(rows)
+    step = task.make(rows, task.tokenizer(folder), labels, given.length, "train")
     changes: dict[str, Any] = {"classifier_dropout": dropout}
     if dropout is not None:
         changes |= dict.fromkeys(get_family("bert").DROPOUT, dropout)
     torch.manual_seed(0)
     return (
         task,
-        task.load(config, folder, labels, pretrained=True, changes=changes, new_heads=print),
+        task.load(folder, labels, pretrained=True, changes=changes, new_heads=print),
         step,
     )
 

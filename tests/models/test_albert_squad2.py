@@ -66,30 +66,36 @@ def test_beams_are_what_the_taught_head_says_of_each_start() -> None:
 
 def test_it_is_chosen_for_an_albert_with_version2(folder: str) -> None:
     config = task.Config(version2=True)
-    model = task.load(config, folder, (), pretrained=True, changes={}, new_heads=print)
+    model = task.QuestionAnswering(config).load(
+        folder, (), pretrained=True, changes={}, new_heads=print
+    )
     assert type(model).__name__ == "AlbertForAnswerOrNone"
     before = AlbertForPreTraining.from_pretrained(folder).albert.state_dict()
     for name, weight in model.albert.state_dict().items():
         assert torch.equal(weight, before[name])
-    fresh = task.load(config, folder, (), pretrained=False, changes={})
+    fresh = task.QuestionAnswering(config).load(folder, (), pretrained=False, changes={})
     assert not torch.equal(fresh.start.weight, model.start.weight)
     for options in ({"version2": False}, {"version2": True, "head": "linear"}):
-        linear = task.load(
-            task.Config(**options), folder, (), pretrained=True, changes={}, new_heads=print
+        linear = task.QuestionAnswering(task.Config(**options)).load(
+            folder, (), pretrained=True, changes={}, new_heads=print
         )
         assert type(linear).__name__ == "AlbertForQuestionAnswering"
     with pytest.raises(ConfigError, match="head: albert, for albert without"):
-        task.load(task.Config(head="albert"), folder, (), pretrained=True, changes={})
+        task.QuestionAnswering(task.Config(head="albert")).load(
+            folder, (), pretrained=True, changes={}
+        )
 
 
 def test_it_learns_answers_and_that_there_is_none(folder: str) -> None:
     config = task.Config(version2=True, doc_stride=40)
     rows = [row("Elbe", question="river?"), row(None, question="x?")]
-    tokenizer = task.tokenizer(config, folder)
-    examples = task.make(config, rows, tokenizer, (), 100, "train")
+    tokenizer = task.QuestionAnswering(config).tokenizer(folder)
+    examples = task.QuestionAnswering(config).make(rows, tokenizer, (), 100, "train")
     assert examples.loss_terms == ("start", "end", "none")
-    model = task.load(config, folder, (), pretrained=True, changes={}, new_heads=print)
-    network = Network(model, task.forward)
+    model = task.QuestionAnswering(config).load(
+        folder, (), pretrained=True, changes={}, new_heads=print
+    )
+    network = Network(model, task.QuestionAnswering.forward)
     whole = np.arange(len(examples))
     batch = examples.collate(whole * 0, whole)
     assert batch.inputs["token_type_ids"].unique().tolist() == [0, 1]
@@ -116,8 +122,12 @@ def test_it_learns_answers_and_that_there_is_none(folder: str) -> None:
 
 def test_a_saved_head_is_loaded_again(folder: str, tmp_path: Path) -> None:
     config = task.Config(version2=True)
-    model = task.load(config, folder, (), pretrained=True, changes={}, new_heads=print)
+    model = task.QuestionAnswering(config).load(
+        folder, (), pretrained=True, changes={}, new_heads=print
+    )
     model.save_pretrained(tmp_path / "saved")
-    again = task.load(config, str(tmp_path / "saved"), (), pretrained=True, changes={})
+    again = task.QuestionAnswering(config).load(
+        str(tmp_path / "saved"), (), pretrained=True, changes={}
+    )
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, again.state_dict()[name]), name

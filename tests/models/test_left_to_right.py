@@ -35,11 +35,11 @@ def made(name: str, folder: str) -> tuple[Any, Network, Batch]:
     """Rows of a task, a network and a batch of rows of many lengths."""
     task = get_task(name)
     config = task.Config(**FIELDS[name])
-    labels = task.labels_of(config, ROWS)
-    examples = task.make(config, ROWS, task.tokenizer(config, folder), labels, 40, "train")
+    labels = task(config).labels(ROWS)
+    examples = task(config).make(ROWS, task(config).tokenizer(folder), labels, 40, "train")
     torch.manual_seed(5)
     network = Network(
-        task.load(config, folder, labels, pretrained=True, changes={}, new_heads=print),
+        task(config).load(folder, labels, pretrained=True, changes={}, new_heads=print),
         task.forward,
     )
     three = np.array([n for n in range(len(ROWS)) if n % 3])  # so many options each

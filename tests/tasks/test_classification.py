@@ -25,27 +25,27 @@ ROWS = rows_of({"text": "a b", "label": "x"}, {"text": "c", "label": "y"})
 
 def examples(folder: str, rows, use: str = "train", **fields):  # noqa: ANN001, ANN201
     config = TASK.Config(**fields)
-    labels = TASK.labels_of(config, ROWS)
-    return TASK.make(config, rows, TASK.tokenizer(config, folder), labels, 32, use)
+    labels = TASK(config).labels(ROWS)
+    return TASK(config).make(rows, TASK(config).tokenizer(folder), labels, 32, use)
 
 
 def finetuned(folder: str, labels: tuple[str, ...], place: Path, **fields) -> None:
     """A folder as finetuning leaves it."""
     config = TASK.Config(**fields)
     torch.manual_seed(1)
-    model = TASK.load(config, folder, labels, pretrained=True, changes={}, new_heads=print)
+    model = TASK(config).load(folder, labels, pretrained=True, changes={}, new_heads=print)
     model.save_pretrained(place)
-    TASK.tokenizer(config, folder).save_pretrained(place)
-    Finetuned(config, labels, 32).write(place)
+    TASK(config).tokenizer(folder).save_pretrained(place)
+    Finetuned(TASK(config), labels, 32).write(place)
 
 
 def test_labels_are_sorted_and_numbers_by_value() -> None:
     rows = rows_of(*({"text": "a", "label": n} for n in (10, 9, -1, 2)))
-    assert TASK.labels_of(TASK.Config(unlabelled="keep"), rows) == ("-1", "2", "9", "10")
-    assert TASK.labels_of(TASK.Config(problem="regression"), rows) == ()
+    assert TASK(TASK.Config(unlabelled="keep")).labels(rows) == ("-1", "2", "9", "10")
+    assert TASK(TASK.Config(problem="regression")).labels(rows) == ()
     rows = rows_of({"label": "b, a,"}, {"label": ["c", "a"]}, {"label": ""}, {"label": []})
     several = TASK.Config(problem="multi_label")
-    assert TASK.labels_of(several, rows) == ("a", "b", "c")
+    assert TASK(several).labels(rows) == ("a", "b", "c")
     targets = label_targets(several, rows, ("a", "b", "c"))
     assert targets.tolist() == [[1, 1, 0], [1, 0, 1], [0, 0, 0], [0, 0, 0]]
 
@@ -84,7 +84,7 @@ def test_empty_text_is_dropped_from_training_alone(folder: Folder) -> None:
 
 def test_one_label_is_too_few() -> None:
     with pytest.raises(DataError, match="one label only, 'x'"):
-        TASK.labels_of(TASK.Config(), ROWS[:1])
+        TASK(TASK.Config()).labels(ROWS[:1])
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,13 @@ def test_families_without_the_head_say_so(folder: Folder, tmp_path: Path) -> Non
     transformers.AutoTokenizer.from_pretrained(folder("bert")).save_pretrained(tmp_path)
     for task in (TASK, CHOICE):
         with pytest.raises(ConfigError, match="text_to_text"):
-            task.load(task.Config(), str(tmp_path), ("a", "b"), pretrained=False, changes={})
+            task(task.Config()).load(str(tmp_path), ("a", "b"), pretrained=False, changes={})
     config = TASK.Config(positive="yess")
     with pytest.raises(ConfigError, match="no label 'yess'; did you mean 'yes'"):
-        TASK.load(config, folder("bert"), ("no", "yes"), pretrained=True, changes={})
+        TASK(config).load(folder("bert"), ("no", "yes"), pretrained=True, changes={})
     pair = TASK.Config(text=("a", "b"), both_orders=True)
     with pytest.raises(ConfigError, match="not GPT-1"):
-        TASK.load(pair, folder("bert"), ("a", "b"), pretrained=True, changes={})
+        TASK(pair).load(folder("bert"), ("a", "b"), pretrained=True, changes={})
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt1", "gpt2"])
@@ -136,10 +136,10 @@ def test_a_pipeline_gives_the_same_answers(family: str, folder: Folder, tmp_path
     made = read_finetuned(str(tmp_path))
     assert made.labels == labels
     rows = rows_of({"text": "a b c"}, {"text": "d"}, {"text": "x y z a b"})
-    ours = TASK.make(
-        made.config, rows, TASK.tokenizer(made.config, str(tmp_path)), labels, 32, "predict"
+    ours = TASK(made.config).make(
+        rows, TASK(made.config).tokenizer(str(tmp_path)), labels, 32, "predict"
     )
-    model = TASK.load(made.config, str(tmp_path), labels, pretrained=True, changes={})
+    model = TASK(made.config).load(str(tmp_path), labels, pretrained=True, changes={})
     found = answers(Network(model, TASK.forward), ours, torch.device("cpu"))
     classify = pipeline("text-classification", model=str(tmp_path), device="cpu")
     for row, said in zip(rows, found, strict=True):
@@ -161,8 +161,8 @@ def test_folders_of_others_are_known_by_their_config(folder: Folder, tmp_path: P
         assert (made.config.problem, made.labels) == (problem, labels)
     config = json.loads((tmp_path / "regression" / "config.json").read_text())
     assert config["id2label"] == {"0": "score"}
-    CHOICE.load(
-        CHOICE.Config(), folder("bert"), (), pretrained=True, changes={}, new_heads=print
+    CHOICE(CHOICE.Config()).load(
+        folder("bert"), (), pretrained=True, changes={}, new_heads=print
     ).save_pretrained(tmp_path / "choice")
     assert read_finetuned(str(tmp_path / "choice")).config.name == "multiple_choice"
 
@@ -196,7 +196,7 @@ def test_fresh_weights_are_drawn_in_the_same_order_in_every_process(
     drawn: list[nn.Module] = []
     monkeypatch.setattr(classifier, "truncated_normal_", lambda module, _: drawn.append(module))
     labels = ("a", "b")
-    model: Any = TASK.load(
-        TASK.Config(), folder("spanbert"), labels, pretrained=True, changes={}, new_heads=print
+    model: Any = TASK(TASK.Config()).load(
+        folder("spanbert"), labels, pretrained=True, changes={}, new_heads=print
     )
     assert drawn == [model.bert.pooler.dense, model.classifier]

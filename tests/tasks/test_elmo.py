@@ -43,14 +43,16 @@ def bilm(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def loaded(bilm: str, *, pretrained: bool = True, **changes: Any) -> Any:
     torch.manual_seed(1)
-    return tagging.load(
-        tagging.Config(), bilm, LABELS, pretrained=pretrained, changes=changes, new_heads=print
+    return tagging.Tagging(tagging.Config()).load(
+        bilm, LABELS, pretrained=pretrained, changes=changes, new_heads=print
     )
 
 
-def made(bilm: str, length: int = 12) -> tagging.Tagging:
+def made(bilm: str, length: int = 12) -> tagging.TaggingExamples:
     config = tagging.Config()
-    return tagging.make(config, ROWS, tagging.tokenizer(config, bilm), LABELS, length, "train")
+    return tagging.Tagging(config).make(
+        ROWS, tagging.Tagging(config).tokenizer(bilm), LABELS, length, "train"
+    )
 
 
 def test_the_bilm_is_the_pretrained_one_and_stays_so(bilm: str) -> None:
@@ -64,7 +66,7 @@ def test_the_bilm_is_the_pretrained_one_and_stays_so(bilm: str) -> None:
     assert network.dropout.p == 0.3
     step = made(bilm)
     batch = step.collate(np.zeros(2, int), np.array([0, 1]))
-    step.loss(Network(network, tagging.forward), batch)["tag"].backward()
+    step.loss(Network(network, tagging.Tagging.forward), batch)["tag"].backward()
     learnt = {name.split(".")[0] for name, p in network.named_parameters() if p.grad is not None}
     assert learnt == {"mix", "lstm", "classifier"}
 
@@ -142,15 +144,15 @@ def test_classification(bilm: str, tmp_path: Path, text: Any) -> None:
         Row({"text": f"Zyx {n} sees", "other": "no " * (n + 1), "label": "ab"[n % 2]}, f"a:{n}")
         for n in range(4)
     ]
-    labels = classification.labels_of(config, rows)
-    tokenizer = classification.tokenizer(config, bilm)
-    step = classification.make(config, rows, tokenizer, labels, 16, "train")
-    made = classification.load(
-        config, bilm, labels, pretrained=True, changes={"dropout": 0.2}, new_heads=print
+    labels = classification.Classification(config).labels(rows)
+    tokenizer = classification.Classification(config).tokenizer(bilm)
+    step = classification.Classification(config).make(rows, tokenizer, labels, 16, "train")
+    made = classification.Classification(config).load(
+        bilm, labels, pretrained=True, changes={"dropout": 0.2}, new_heads=print
     )
     assert type(made) is ElmoForSequenceClassification
     assert made.dropout.p == 0.2
-    network = Network(made.eval(), classification.forward)
+    network = Network(made.eval(), classification.Classification.forward)
     batch = step.collate(np.zeros(4, int), np.arange(4))
     whole = step.loss(network, batch)["label"].item()
     alone = [step.collate(np.zeros(1, int), np.array([n])) for n in range(4)]
@@ -162,5 +164,7 @@ def test_classification(bilm: str, tmp_path: Path, text: Any) -> None:
     found = answers(network, step, torch.device("cpu"))
     assert {answer["prediction"] for answer in found} <= {"a", "b"}
     made.save_pretrained(tmp_path)
-    again = classification.load(config, str(tmp_path), labels, pretrained=True, changes={})
+    again = classification.Classification(config).load(
+        str(tmp_path), labels, pretrained=True, changes={}
+    )
     assert all(map(torch.equal, again.state_dict().values(), made.state_dict().values()))

@@ -15,7 +15,7 @@ PAIR = TASK.Config(text=("a", "b"))
 
 def pieces(folder: str, *texts: str, length: int = 64) -> tuple[list[str], tuple[int, ...] | None]:
     config = PAIR if len(texts) == 2 else TASK.Config()
-    tokenizer = TASK.tokenizer(config, folder)
+    tokenizer = TASK(config).tokenizer(folder)
     made = text_sequences(tokenizer, [[text] for text in texts], length)
     return tokenizer.convert_ids_to_tokens(made.ids[0]), made.segments and made.segments[0]
 
@@ -57,7 +57,7 @@ def test_roberta_has_two_separators_and_no_segments(folder: Folder) -> None:
 
 def test_gpt1_has_three_new_tokens_and_cuts_each_text(folder: Folder) -> None:
     source = folder("gpt1")
-    tokenizer = TASK.tokenizer(PAIR, source)
+    tokenizer = TASK(PAIR).tokenizer(source)
     size = len(AutoTokenizer.from_pretrained(source))
     assert gpt1_ids(tokenizer) == [size, size + 1, size + 2]
     assert pieces(source, "a b", "c")[0] == [
@@ -85,7 +85,7 @@ def test_text_that_looks_like_a_special_token_is_only_text(folder: Folder) -> No
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "gpt1", "gpt2"])
 def test_a_saved_tokenizer_formats_texts_itself(family: str, folder: Folder, tmp_path) -> None:
     """As ``pipeline`` uses it, which knows nothing of this project."""
-    tokenizer = TASK.tokenizer(PAIR, folder(family))
+    tokenizer = TASK(PAIR).tokenizer(folder(family))
     tokenizer.save_pretrained(tmp_path)
     saved = AutoTokenizer.from_pretrained(tmp_path)
     for texts in (["a b c"], ["a b c", "d e"]):

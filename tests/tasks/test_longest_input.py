@@ -27,8 +27,8 @@ def runs(model: str, length: int) -> bool:
     task = get_task("classification")
     config = task.Config(name="classification")
     rows = rows_of({"text": TEXT, "label": "x"})
-    examples = task.make(config, rows, task.tokenizer(config, model), ("x", "y"), length, "score")
-    made = task.load(config, model, ("x", "y"), pretrained=True, changes={}, new_heads=print).eval()
+    examples = task(config).make(rows, task(config).tokenizer(model), ("x", "y"), length, "score")
+    made = task(config).load(model, ("x", "y"), pretrained=True, changes={}, new_heads=print).eval()
     batch = examples.collate(*torch.zeros(2, 1, dtype=torch.int64).numpy())
     assert batch.inputs["input_ids"].shape[-1] == length
     try:
@@ -43,13 +43,12 @@ def runs(model: str, length: int) -> bool:
 def test_networks_around_an_encoder_are_as_long(family: str, folder: Folder) -> None:
     task = get_task("classification")
     config = task.Config(name="classification", pooling="mean")
-    made = task.load(
-        config, folder(family), ("x", "y"), pretrained=True, changes={}, new_heads=print
+    made = task(config).load(
+        folder(family), ("x", "y"), pretrained=True, changes={}, new_heads=print
     )
     assert longest_input(made.config) == 64
     task = get_task("tagging")
-    mixed = task.load(
-        task.Config(layers="mix"),
+    mixed = task(task.Config(layers="mix")).load(
         folder(family),
         ("O", "B-X"),
         pretrained=True,

@@ -53,10 +53,10 @@ CASES = {
 def made(name: str, fields: dict, folder: str, use: str = "train"):  # noqa: ANN201
     task = get_task(name)
     config = task.Config(name=name, **fields)
-    labels = task.labels_of(config, ROWS)
-    examples = task.make(config, ROWS, task.tokenizer(config, folder), labels, 40, use)
+    labels = task(config).labels(ROWS)
+    examples = task(config).make(ROWS, task(config).tokenizer(folder), labels, 40, use)
     torch.manual_seed(5)
-    model = task.load(config, folder, labels, pretrained=True, changes={}, new_heads=print)
+    model = task(config).load(folder, labels, pretrained=True, changes={}, new_heads=print)
     return examples, Network(model, task.forward)
 
 
@@ -217,7 +217,7 @@ def test_gpt1_adds_the_vectors_of_both_orders(folder: Folder) -> None:
     assert row.inputs["input_ids"].shape[:2] == (1, 2)
     with torch.no_grad():
         got = network(**row.inputs)["label"][0]
-        both = [examples.rows.ids[k] for k in examples.rows.examples[3]]
+        both = [examples.rows.ids[k] for k in examples.rows.sequences[3]]
         ends = [model.transformer(torch.tensor([ids])).last_hidden_state[0, -1] for ids in both]
         assert both[0] != both[1]
         assert sorted(both[0]) == sorted(both[1])

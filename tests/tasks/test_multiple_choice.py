@@ -16,8 +16,8 @@ ROW = {"passage": "p q r", "question": "a", "options": ["x", "y z"], "label": "B
 
 def pieces(folder: str, row: dict, length: int = 40, **fields) -> list[str]:
     config = TASK.Config(**{"passage": "passage", **fields})
-    tokenizer = TASK.tokenizer(config, folder)
-    made = TASK.make(config, rows_of(row), tokenizer, (), length, "train")
+    tokenizer = TASK(config).tokenizer(folder)
+    made = TASK(config).make(rows_of(row), tokenizer, (), length, "train")
     return [" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids in made.rows.ids]
 
 
@@ -78,9 +78,9 @@ def test_the_right_option(label: object, fields: dict, number: int) -> None:
 )
 def test_bad_rows_are_named(change: dict, words: list[str], folder: Folder) -> None:
     config = TASK.Config()
-    tokenizer = TASK.tokenizer(config, folder("bert"))
+    tokenizer = TASK(config).tokenizer(folder("bert"))
     with pytest.raises(DataError) as refused:
-        TASK.make(config, rows_of(ROW | change), tokenizer, (), 40, "score")
+        TASK(config).make(rows_of(ROW | change), tokenizer, (), 40, "score")
     for word in words:
         assert word in str(refused.value)
 
@@ -95,7 +95,7 @@ def test_configs_that_ask_nothing() -> None:
 def test_answers_count_as_the_rows_do(folder: Folder) -> None:
     config = TASK.Config(count_from=1)
     rows = rows_of(ROW | {"label": 2}, ROW | {"label": 1, "options": ["x", "y", "z"]})
-    made = TASK.make(config, rows, TASK.tokenizer(config, folder("bert")), (), 40, "score")
+    made = TASK(config).make(rows, TASK(config).tokenizer(folder("bert")), (), 40, "score")
     said = made.answers({"choice": [np.array([0.1, 0.9, 0.0]), np.array([0.1, 0.2, 0.7])]})
     assert [(a["prediction"], a["text"]) for a in said] == [(2, "y z"), (3, "z")]
     assert said[0]["probabilities"] == [0.1, 0.9]
@@ -120,9 +120,9 @@ def test_a_choice_is_learnt(folder: Folder) -> None:
     )  # fmt: skip
     config = TASK.Config(passage="passage")
     for family in ("bert", "gpt1", "gpt2"):
-        made = TASK.make(config, rows, TASK.tokenizer(config, folder(family)), (), 40, "train")
+        made = TASK(config).make(rows, TASK(config).tokenizer(folder(family)), (), 40, "train")
         torch.manual_seed(0)
-        model = TASK.load(config, folder(family), (), pretrained=True, changes={}, new_heads=print)
+        model = TASK(config).load(folder(family), (), pretrained=True, changes={}, new_heads=print)
         engine = tiny_engine(Network(model, TASK.forward), lr=3e-3)
         batches = StepBatches(made, Slicing(8, 8), 7)[0]
         losses = [take_step(engine, made, batches, None, 1).losses for _ in range(30)]

@@ -18,10 +18,10 @@ ROWS = rows_of({"text": "a b c", "label": "x"}, {"text": "d", "label": "z"})
 
 def logits(config, folder: str, **options) -> tuple[torch.Tensor, Network]:  # noqa: ANN001
     torch.manual_seed(2)
-    model = TASK.load(
-        config, folder, LABELS, **{"pretrained": True, "changes": {}, "new_heads": print, **options}
+    model = TASK(config).load(
+        folder, LABELS, **{"pretrained": True, "changes": {}, "new_heads": print, **options}
     )
-    made = TASK.make(config, ROWS, TASK.tokenizer(config, folder), LABELS, 20, "score")
+    made = TASK(config).make(ROWS, TASK(config).tokenizer(folder), LABELS, 20, "score")
     network = Network(model, TASK.forward).eval()
     with torch.no_grad():
         batch = made.collate(np.zeros(2, int), np.arange(2))
@@ -37,7 +37,7 @@ def test_by_hand_and_loaded_again(
 
     config = TASK.Config(pooling=pooling)
     got, network = logits(config, folder(family))
-    tokenizer = TASK.tokenizer(config, folder(family))
+    tokenizer = TASK(config).tokenizer(folder(family))
     encoder = AutoModel.from_pretrained(folder(family)).eval()
     for row, found in zip(ROWS, got, strict=True):  # one by one: there is no padding
         with torch.no_grad():
@@ -48,7 +48,7 @@ def test_by_hand_and_loaded_again(
         assert torch.allclose(found, head.weight @ vector + head.bias, atol=1e-5)
     network.model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    Finetuned(config, LABELS, 20).write(tmp_path)
+    Finetuned(TASK(config), LABELS, 20).write(tmp_path)
     again = read_finetuned(str(tmp_path))
     assert again.config.pooling == pooling
     assert torch.equal(logits(again.config, str(tmp_path))[0], got)

@@ -25,7 +25,7 @@ from plmctl.evaluation.scoring import answers
 from plmctl.models.network import Network
 from plmctl.tasks import question_answering as task
 from plmctl.tasks.base import read_finetuned
-from plmctl.tasks.question_answering import QuestionAnswering
+from plmctl.tasks.question_answering import QuestionAnsweringExamples
 
 CPU = torch.device("cpu")
 LETTERS = string.ascii_lowercase + string.digits + string.punctuation
@@ -69,14 +69,14 @@ def row(answer: str | None, question: str = "who?", at: int | None = None) -> Ro
 
 def made(
     rows: list[Row], use: str = "train", family: str = "bert", **options: Any
-) -> QuestionAnswering:
+) -> QuestionAnsweringExamples:
     options = {"doc_stride": 20, "max_answer_length": 60, **options}
     length = options.pop("max_length", 80)
     tokenizer = TOKENIZERS[family]()
-    return task.make(task.Config(**options), rows, tokenizer, (), length, use)
+    return task.QuestionAnswering(task.Config(**options)).make(rows, tokenizer, (), length, use)
 
 
-def perfect(examples: QuestionAnswering) -> dict[str, list[Any]]:
+def perfect(examples: QuestionAnsweringExamples) -> dict[str, list[Any]]:
     logits: dict[str, list[Any]] = {"start": [], "end": []}
     for number, label in enumerate(examples.windows.labels):
         for part, cell in zip(("start", "end"), label, strict=True):
@@ -110,7 +110,7 @@ def test_inputs_have_the_special_tokens_of_the_family() -> None:
         ("gpt2", [0], [0], [0]),
     ):
         windows = made([row("Elbe")], family=family).windows
-        ids, question = windows.input_ids(0), windows.questions[0].tolist()
+        ids, question = list(windows.join(0)[0]), windows.questions[0].tolist()
         size = int(windows.size[0])
         start = windows.offset(0)
         assert ids[:start] == [*before, *question, *between]
@@ -121,7 +121,7 @@ def test_inputs_have_the_special_tokens_of_the_family() -> None:
 
 def test_a_long_question_loses_its_end_and_is_counted() -> None:
     examples = made([row("Elbe", question="who " * 40)], max_query_length=8)
-    assert examples.windows.input_ids(0)[1:9] == examples.windows.questions[0].tolist()
+    assert list(examples.windows.join(0)[0][1:9]) == examples.windows.questions[0].tolist()
     assert len(examples.windows.questions[0]) == 8
     assert examples.cut == 1
 
@@ -192,7 +192,7 @@ def test_the_null_score_is_the_least_of_the_windows_and_the_threshold_is_tuned()
     figures = examples.figures([first, second, third])
     assert (figures["f1"], figures["HasAns_f1"], figures["NoAns_f1"]) == (100, 100, 100)
     assert figures["null_threshold"] == figures["best_f1_threshold"] == -20
-    settled = task.settled(examples.config, figures)
+    settled = task.QuestionAnswering(examples.config).settled(figures)
     assert settled.null_threshold == -20
     loose = made(rows, "predict", version2=True, null_threshold=30)
     assert [one["prediction"] != "" for one in loose.answers(logits)] == [True] * 3
@@ -225,7 +225,7 @@ def network() -> Network:
         intermediate_size=32,
         max_position_embeddings=128,
     )
-    return Network(BertForQuestionAnswering(config).eval(), task.forward)
+    return Network(BertForQuestionAnswering(config).eval(), task.QuestionAnswering.forward)
 
 
 def test_the_loss_is_transformers_own_and_no_batch_changes_it(network: Network) -> None:
@@ -254,8 +254,8 @@ def test_the_loss_is_transformers_own_and_no_batch_changes_it(network: Network) 
 
 def test_chinese_rows_are_scored_as_cmrc_does() -> None:
     examples = made([row("韩国")])
-    assert examples.metric == "cmrc"  # every context has Chinese in it
-    assert made([row("韩国")], metric="squad", version2=True).metric == "squad2"
+    assert examples.rules == "cmrc"  # every context has Chinese in it
+    assert made([row("韩国")], metric="squad", version2=True).rules == "squad2"
 
 
 def test_a_network_learns_the_answers_of_two_questions(network: Network) -> None:
@@ -281,7 +281,9 @@ def test_a_published_folder_says_what_it_is_for(network: Network, tmp_path: Path
     network.model.save_pretrained(tmp_path)
     found = read_finetuned(str(tmp_path))
     assert (found.config.name, found.max_length) == ("question_answering", 128)
-    model = task.load(found.config, str(tmp_path), found.labels, pretrained=True, changes={})
+    model = task.QuestionAnswering(found.config).load(
+        str(tmp_path), found.labels, pretrained=True, changes={}
+    )
     assert torch.equal(model.qa_outputs.weight, network.model.qa_outputs.weight)
 
 
@@ -289,4 +291,6 @@ def test_families_without_such_a_head_are_refused(tmp_path: Path) -> None:
     for config in (T5Config(), OpenAIGPTConfig()):
         config.save_pretrained(tmp_path)
         with pytest.raises(ConfigError, match=f"{config.model_type} has no head"):
-            task.load(task.Config(), str(tmp_path), (), pretrained=True, changes={})
+            task.QuestionAnswering(task.Config()).load(
+                str(tmp_path), (), pretrained=True, changes={}
+            )

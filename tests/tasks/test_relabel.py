@@ -18,8 +18,8 @@ CLASSIFICATION, TAGGING = get_task("classification"), get_task("tagging")
 
 def loaded(model: str, labels: tuple[str, ...], task: Any = CLASSIFICATION, **fields: Any) -> Any:
     torch.manual_seed(next(SEEDS))
-    return task.load(
-        task.Config(**fields), model, labels, pretrained=True, changes={}, new_heads=print
+    return task(task.Config(**fields)).load(
+        model, labels, pretrained=True, changes={}, new_heads=print
     )
 
 

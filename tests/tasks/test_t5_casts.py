@@ -74,15 +74,15 @@ def test_every_cast_is_here() -> None:
 def test_texts_of_a_row(cast: str, values: dict, source: str, target: str) -> None:
     config = text_to_text.Config(cast=cast)
     row = Row(values, "rows:1")
-    assert text_to_text._source(config, row) == source
-    assert text_to_text._targets(config, row)[0] == target
-    assert set(text_to_text.text_columns(config)) | {config.written} == set(values)
+    assert text_to_text.TextToText(config).source(row) == source
+    assert text_to_text.TextToText(config).targets(row)[0] == target
+    assert set(text_to_text.TextToText(config).text_columns()) | {config.written} == set(values)
 
 
 def test_squad_keeps_all_answers_and_marks_stand_apart() -> None:
     row = Row(CASES[8][1], "rows:1")
     config = text_to_text.Config(cast="squad")
-    assert text_to_text._targets(config, row) == ("O ' Neil - Smith", "John")
+    assert text_to_text.TextToText(config).targets(row) == ("O ' Neil - Smith", "John")
     assert spaced("a  “b”_c\n$5.0") == "a “b” _ c $ 5 . 0"  # marks of ASCII only
 
 
@@ -102,7 +102,7 @@ def test_what_is_no_label_is_refused(cast: str, value: object) -> None:
 
 
 def test_outputs_that_are_no_label_are_wrong() -> None:
-    truth = ["duplicate", "duplicate", "not_duplicate", "not_duplicate", "duplicate"]
+    truth = [["duplicate"], ["duplicate"], ["not_duplicate"], ["not_duplicate"], ["duplicate"]]
     said = ["duplicate", "dup", "not_duplicate", "", "not_duplicate"]
     found = cast_metrics("qqp", said, truth)
     assert found["accuracy"] == 2 / 5
@@ -114,7 +114,7 @@ def test_outputs_that_are_no_label_are_wrong() -> None:
 
 
 def test_similarities_are_read_as_numbers() -> None:
-    truth = ["0.0", "2.0", "4.0"]
+    truth = [["0.0"], ["2.0"], ["4.0"]]
     found = cast_metrics("stsb", ["1", "2.2", "4.6"], truth)
     assert found["spearman"] == pytest.approx(1)
     assert found["no_label"] == 0

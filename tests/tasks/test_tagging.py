@@ -47,16 +47,20 @@ def small(kind: Any, **fields: Any) -> Any:
 
 def made(
     model: str, rows: list[Row], use: Any = "train", length: int = 16, **fields: Any
-) -> tagging.Tagging:
+) -> tagging.TaggingExamples:
     config = tagging.Config(**fields)
-    return tagging.make(config, rows, tagging.tokenizer(config, model), LABELS, length, use)
+    return tagging.Tagging(config).make(
+        rows, tagging.Tagging(config).tokenizer(model), LABELS, length, use
+    )
 
 
 def loaded(model: str, **fields: Any) -> Network:
     torch.manual_seed(0)
     config = tagging.Config(**fields)
-    network = tagging.load(config, model, LABELS, pretrained=True, changes={}, new_heads=print)
-    return Network(network, tagging.forward).eval()
+    network = tagging.Tagging(config).load(
+        model, LABELS, pretrained=True, changes={}, new_heads=print
+    )
+    return Network(network, tagging.Tagging.forward).eval()
 
 
 def test_the_label_is_on_one_piece_of_each_word(bert: str) -> None:
@@ -205,8 +209,8 @@ def test_the_mix_begins_as_the_mean_of_all_layers_and_loads_again(
         expected = network(**batch.inputs)["tag"]
         assert torch.equal(again(**batch.inputs).logits, expected)
     assert again.config.id2label[3] == "I-PER"
-    tuned = tagging.load(
-        tagging.Config(layers="mix"), str(tmp_path), LABELS, pretrained=True, changes={}
+    tuned = tagging.Tagging(tagging.Config(layers="mix")).load(
+        str(tmp_path), LABELS, pretrained=True, changes={}
     )
     assert torch.equal(tuned.state_dict()["mix.weights"], network.model.mix.weights)
 
@@ -223,11 +227,10 @@ def test_every_family_has_the_head(bert: str, tmp_path: Path, kind: str, layers:
     of = getattr(transformers, f"{kind}Config")
     config = of(vocab_size=len(VOCAB), **sizes[kind]) if kind in sizes else small(of)
     transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
-    tagging.tokenizer(tagging.Config(), bert).save_pretrained(tmp_path)
+    tagging.Tagging(tagging.Config()).tokenizer(bert).save_pretrained(tmp_path)
     model = str(tmp_path)
     for pretrained in (True, False):
-        network = tagging.load(
-            tagging.Config(layers=layers),
+        network = tagging.Tagging(tagging.Config(layers=layers)).load(
             model,
             LABELS,
             pretrained=pretrained,
@@ -236,7 +239,7 @@ def test_every_family_has_the_head(bert: str, tmp_path: Path, kind: str, layers:
         )
         step = made(model, ROWS[:2])
         batch = step.collate(np.zeros(2, int), np.array([0, 1]))
-        together = Network(network, tagging.forward).eval()
+        together = Network(network, tagging.Tagging.forward).eval()
         loss = step.loss(together, batch)["tag"]
         loss.backward()
         # Several processes wait for the gradient of every weight.
@@ -248,11 +251,11 @@ def test_every_family_has_the_head(bert: str, tmp_path: Path, kind: str, layers:
 
 
 def test_labels_are_those_of_the_training_rows() -> None:
-    assert tagging.labels_of(tagging.Config(), ROWS) == LABELS
+    assert tagging.Tagging(tagging.Config()).labels(ROWS) == LABELS
     named = tagging.Config(labels=(*LABELS, "I-LOC"))
-    assert tagging.labels_of(named, ROWS)[-1] == "I-LOC"
+    assert tagging.Tagging(named).labels(ROWS)[-1] == "I-LOC"
     parts = [Row({"tokens": ["a", "b"], "tags": ["nn", "vb"]}, "a:1")]
-    assert tagging.labels_of(tagging.Config(scheme="pos"), parts) == ("nn", "vb")
+    assert tagging.Tagging(tagging.Config(scheme="pos")).labels(parts) == ("nn", "vb")
 
 
 def test_wrong_rows_are_told_of(bert: str) -> None:
@@ -260,11 +263,11 @@ def test_wrong_rows_are_told_of(bert: str) -> None:
         return [Row({"tokens": tokens, "tags": tags}, "a.jsonl:7")]
 
     with pytest.raises(DataError, match=r"a.jsonl:7: 2 words in 'tokens', but 1 tags in 'tags'"):
-        tagging.labels_of(tagging.Config(), row(["a", "b"], ["O"]))
+        tagging.Tagging(tagging.Config()).labels(row(["a", "b"], ["O"]))
     with pytest.raises(DataError, match=r"a.jsonl:7: tag 'nn' is not O"):
-        tagging.labels_of(tagging.Config(), row(["a", "b"], ["nn", "O"]))
+        tagging.Tagging(tagging.Config()).labels(row(["a", "b"], ["nn", "O"]))
     with pytest.raises(DataError, match=r"one tag only, 'O'"):
-        tagging.labels_of(tagging.Config(), row(["a"], ["O"]))
+        tagging.Tagging(tagging.Config()).labels(row(["a"], ["O"]))
     with pytest.raises(DataError, match=r"a.jsonl:7: column 'tokens' holds a int"):
         made(bert, row(3, "O"))
     with pytest.raises(DataError, match=r"a.jsonl:7: item 2 of column 'tags' is a NoneType"):
@@ -312,12 +315,12 @@ def test_a_family_without_the_head_is_refused(tmp_path: Path) -> None:
     T5Config().save_pretrained(tmp_path / "t5")
     for name in ("gpt1", "t5"):
         with pytest.raises(ConfigError, match="has no head for tagging"):
-            tagging.tokenizer(tagging.Config(), str(tmp_path / name))
+            tagging.Tagging(tagging.Config()).tokenizer(str(tmp_path / name))
 
 
 def test_published_taggers_are_known_by_their_class(bert: str, tmp_path: Path) -> None:
-    network = tagging.load(
-        tagging.Config(), bert, LABELS, pretrained=True, changes={}, new_heads=print
+    network = tagging.Tagging(tagging.Config()).load(
+        bert, LABELS, pretrained=True, changes={}, new_heads=print
     )
     network.save_pretrained(tmp_path)
     known = read_finetuned(str(tmp_path))

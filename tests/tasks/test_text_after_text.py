@@ -6,7 +6,7 @@ import torch
 
 from plmctl.evaluation.scoring import answers
 from plmctl.models.network import Network
-from plmctl.tasks.base import get_task, positions_of
+from plmctl.tasks.base import get_task
 from tests.tasks.conftest import Folder, rows_of
 
 TASK = get_task("text_to_text")
@@ -20,9 +20,9 @@ ROWS = rows_of(
 
 def made(model: str, use: str = "score", rows: list = ROWS, longest: int = 16, **fields: object):  # noqa: ANN201
     config = TASK.Config(max_target_length=8, **fields)
-    tokens = TASK.tokenizer(config, model)
-    examples = TASK.make(config, rows, tokens, TASK.labels_of(config, ROWS), longest, use)
-    loaded = TASK.load(config, model, (), pretrained=True, changes={})
+    tokens = TASK(config).tokenizer(model)
+    examples = TASK(config).make(rows, tokens, TASK(config).labels(ROWS), longest, use)
+    loaded = TASK(config).load(model, (), pretrained=True, changes={})
     return examples, Network(loaded, TASK.forward).eval(), tokens
 
 
@@ -83,7 +83,7 @@ def test_greedy_is_the_likeliest_token_again_and_again(family: str, folder: Fold
     with torch.no_grad():
         for _ in range(8):
             ids.append(int(network.model(torch.tensor([ids])).logits[0, -1].argmax()))
-            if ids[-1] == examples.sides.end:
+            if ids[-1] == examples.format.end:
                 break
     written = examples.outputs(network, batch_of(examples, 0))["ids"][0].tolist()
     said = ids[len(examples.sources[0]) :]
@@ -106,7 +106,7 @@ def test_random_weights_are_of_the_same_network(folder: Folder) -> None:
     config = TASK.Config()
     for family in FAMILIES:
         one, two = (
-            TASK.load(config, folder(family), (), pretrained=trained, changes={})
+            TASK(config).load(folder(family), (), pretrained=trained, changes={})
             for trained in (True, False)
         )
         shapes = [[(n, p.shape) for n, p in model.named_parameters()] for model in (one, two)]
@@ -116,5 +116,5 @@ def test_random_weights_are_of_the_same_network(folder: Folder) -> None:
 
 
 def test_both_texts_have_to_fit_the_positions() -> None:
-    assert positions_of(TASK.Config(max_target_length=30), 40) == 70
-    assert positions_of(get_task("classification").Config(), 40) == 40
+    assert TASK(TASK.Config(max_target_length=30)).positions(40) == 70
+    assert get_task("classification")(get_task("classification").Config()).positions(40) == 40

@@ -12,8 +12,7 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.scoring import answers
 from plmctl.families import t5
 from plmctl.models.network import Network
-from plmctl.tasks import text_to_text
-from plmctl.tasks.text_to_text import Config, TextToText
+from plmctl.tasks.text_to_text import Config, TextToText, TextToTextExamples
 
 WORDS = [f"w{number}" for number in range(40)]
 
@@ -55,20 +54,20 @@ def rows(number: int = 12) -> list[Row]:
 
 def examples(
     folder: str, use: str = "score", found: list[Row] | None = None, **fields
-) -> TextToText:
+) -> TextToTextExamples:
     config = Config(**{"max_target_length": 8, **fields})
-    tokenizer = text_to_text.tokenizer(config, folder)
+    tokenizer = TextToText(config).tokenizer(folder)
     found = rows() if found is None else found
-    labels = text_to_text.labels_of(config, found)
-    return text_to_text.make(config, found, tokenizer, labels, 16, use)
+    labels = TextToText(config).labels(found)
+    return TextToText(config).make(found, tokenizer, labels, 16, use)
 
 
 def network(folder: str) -> Network:
-    model = text_to_text.load(Config(), folder, (), pretrained=True, changes={})
-    return Network(model, text_to_text.forward).eval()
+    model = TextToText(Config()).load(folder, (), pretrained=True, changes={})
+    return Network(model, TextToText.forward).eval()
 
 
-def collated(made: TextToText, which: list[int]):
+def collated(made: TextToTextExamples, which: list[int]):
     return made.collate(np.zeros(len(which), dtype=np.int64), np.array(which))
 
 
@@ -119,7 +118,7 @@ def test_a_batch_writes_what_each_row_writes_alone(folder: str, fields: dict) ->
     for source, answer in zip(made.sources, together, strict=True):
         with torch.no_grad():
             ids = own.generate(torch.tensor([source]), max_new_tokens=8, do_sample=False, **beams)
-        alone = made.sides.tokenizer.decode(ids[0], skip_special_tokens=True)
+        alone = made.format.tokenizer.decode(ids[0], skip_special_tokens=True)
         assert answer == {"prediction": alone.strip()}
     assert len({answer["prediction"] for answer in together}) > 3
     with pytest.raises(DataError, match="no targets to score"):
@@ -138,7 +137,7 @@ def test_ranking_is_the_loss_of_each_label(folder: str) -> None:
     for source, answer in zip(made.sources, said, strict=True):
         scores = []
         for label in labels:
-            ids = torch.tensor([[*made.sides.tokenizer(label).input_ids, 1]])
+            ids = torch.tensor([[*made.format.tokenizer(label).input_ids, 1]])
             with torch.no_grad():
                 scores.append(-own(torch.tensor([source]), labels=ids).loss * ids.shape[1])
         expected = torch.stack(scores).softmax(0).tolist()
@@ -147,16 +146,14 @@ def test_ranking_is_the_loss_of_each_label(folder: str) -> None:
     figures = made.figures(said)
     right = [a["prediction"] == r.values["target"] for a, r in zip(said, found, strict=True)]
     assert figures == {"sequence_accuracy": pytest.approx(np.mean(right))}
+    unknown = [Row({"source": "w1", "target": "w9"}, "rows:0")]
     with pytest.raises(DataError, match="rows:0: target 'w9' is not among the training targets"):
-        text_to_text.make(
-            made.config, [Row({"source": "w1", "target": "w9"}, "rows:0")], made.sides.tokenizer,
-            made.labels, 16, "score",
-        )  # fmt: skip
+        TextToText(made.config).make(unknown, made.format.tokenizer, made.labels, 16, "score")
 
 
 def test_random_weights_are_of_the_same_network(folder: str) -> None:
     own = T5ForConditionalGeneration.from_pretrained(folder)
-    drawn = text_to_text.load(Config(), folder, (), pretrained=False, changes={"dropout_rate": 0.2})
+    drawn = TextToText(Config()).load(folder, (), pretrained=False, changes={"dropout_rate": 0.2})
     assert drawn.config.dropout_rate == 0.2
     tied = own.lm_head.weight is own.shared.weight
     assert (drawn.lm_head.weight is drawn.shared.weight) == tied
@@ -188,20 +185,20 @@ def test_templates_fields_and_aliases(folder: str) -> None:
     values = {"a b": "w1", "pair": {"en": "w2", "de": ["w3", "w4"]}, "n": 5}
     config = Config(source="{{x}} {a b}, {pair.en} {n}", target="pair.de", prefix="say: ")
     row = Row(values, "a:1")
-    assert text_to_text._source(config, row) == "say: {x} w1, w2 5"
-    assert text_to_text._targets(config, row) == ("w3", "w4")
-    assert text_to_text.text_columns(config) == ("a b", "pair.en", "n")
+    assert TextToText(config).source(row) == "say: {x} w1, w2 5"
+    assert TextToText(config).targets(row) == ("w3", "w4")
+    assert TextToText(config).text_columns() == ("a b", "pair.en", "n")
     trivia = {"value": "Rome", "aliases": ["Roma", "Rome"]}
-    assert text_to_text._targets(Config(), Row({"target": trivia}, "a:1")) == ("Rome", "Roma")
+    assert TextToText(Config()).targets(Row({"target": trivia}, "a:1")) == ("Rome", "Roma")
     for target, message in (
         ([], "no list of texts"),
         ([3], "no text"),
         (None, "column 'target' is null"),
     ):
         with pytest.raises(DataError, match=rf"a:1: .*{message}"):
-            text_to_text._targets(Config(), Row({"target": target}, "a:1"))
+            TextToText(Config()).targets(Row({"target": target}, "a:1"))
     with pytest.raises(DataError, match="no 'fr' in column 'pair': it has en, de"):
-        text_to_text._source(Config(source="{pair.fr}"), row)
+        TextToText(Config(source="{pair.fr}")).source(row)
     for source in ("{", "{}", "a {"):
         with pytest.raises(ValueError, match=r"(?s)source.*"):
             Config(source=source)

@@ -3,7 +3,7 @@
 import pytest
 
 from plmctl.errors import DataError
-from plmctl.tasks.base import get_task, is_labelled_row
+from plmctl.tasks.base import get_task, make_task
 from tests.tasks.conftest import rows_of
 
 CLASSIFICATION = get_task("classification")
@@ -13,7 +13,7 @@ NLI = ("entailment", "neutral", "contradiction")
 def kept(task: str, labels: list, **fields: object) -> list:
     config = get_task(task).Config(unlabelled="drop", **fields)
     rows = rows_of(*({"label": label} for label in labels))
-    return [row.values["label"] for row in rows if is_labelled_row(config, row)]
+    return [row.values["label"] for row in rows if make_task(config).is_labelled(row)]
 
 
 def test_what_is_left_out() -> None:
@@ -24,22 +24,22 @@ def test_what_is_left_out() -> None:
     several = [["x"], [], "", None]
     assert kept("classification", several, problem="multi_label") == [["x"], [], ""]
     missing = rows_of({"text": "a"})[0]  # a column that is not there is told of when it is read
-    assert is_labelled_row(CLASSIFICATION.Config(unlabelled="drop"), missing)
+    assert make_task(CLASSIFICATION.Config(unlabelled="drop")).is_labelled(missing)
     unlabelled = rows_of({"label": None})[0]
-    assert is_labelled_row(CLASSIFICATION.Config(), unlabelled)
+    assert make_task(CLASSIFICATION.Config()).is_labelled(unlabelled)
 
 
 @pytest.mark.parametrize("labels", [(*NLI, "-"), (*NLI, "-1"), (0, 1, 2, -1), (0, 1, -1)])
 def test_marks_of_no_label_are_refused_unless_they_are_said_to_be_one(labels: tuple) -> None:
     rows = rows_of(*({"label": label} for label in labels))
     with pytest.raises(DataError, match=rf"rows.jsonl:{len(labels)}: .*stands for no label") as e:
-        CLASSIFICATION.labels_of(CLASSIFICATION.Config(), rows)
+        CLASSIFICATION(CLASSIFICATION.Config()).labels(rows)
     assert "task.unlabelled=drop" in str(e.value.hint)
-    found = CLASSIFICATION.labels_of(CLASSIFICATION.Config(unlabelled="keep"), rows)
+    found = CLASSIFICATION(CLASSIFICATION.Config(unlabelled="keep")).labels(rows)
     assert set(found) == set(map(str, labels))
 
 
 @pytest.mark.parametrize("labels", [(-1, 1), (-2, -1, 0, 1, 2)])
 def test_negative_numbers_that_are_classes(labels: tuple) -> None:
     rows = rows_of(*({"label": label} for label in labels))
-    assert CLASSIFICATION.labels_of(CLASSIFICATION.Config(), rows) == tuple(map(str, labels))
+    assert CLASSIFICATION(CLASSIFICATION.Config()).labels(rows) == tuple(map(str, labels))

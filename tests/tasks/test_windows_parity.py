@@ -9,7 +9,7 @@ from transformers import BertTokenizer
 
 from plmctl.corpus.labelled import read_rows
 from plmctl.tasks import question_answering as task
-from plmctl.tasks.question_answering import QuestionAnswering
+from plmctl.tasks.question_answering import QuestionAnsweringExamples
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +24,11 @@ def expected(shared_data: Path) -> list[dict]:
     return json.loads((shared_data / "parity" / "qa_windows" / "squad_windows.json").read_text())
 
 
-def made(shared_data: Path, vocabulary: BertTokenizer, **options: object) -> QuestionAnswering:
+def made(
+    shared_data: Path, vocabulary: BertTokenizer, **options: object
+) -> QuestionAnsweringExamples:
     rows = read_rows([str(shared_data / "parity" / "qa_windows" / "squad_synth.json")])
-    return task.make(task.Config(**options), rows, vocabulary, (), 384, "train")
+    return task.QuestionAnswering(task.Config(**options)).make(rows, vocabulary, (), 384, "train")
 
 
 def test_windows_are_those_of_the_published_code(shared_data, vocabulary, expected) -> None:
@@ -35,11 +37,11 @@ def test_windows_are_those_of_the_published_code(shared_data, vocabulary, expect
     assert not examples.dropped
     assert len(examples) == len(expected) == 422
     for number, window in enumerate(expected):
-        real = len(windows.input_ids(number))
+        ids, segments = windows.join(number)
         assert windows.row[number] == window["ex"]
-        assert windows.input_ids(number) == window["ids"][:real]
-        assert windows.segments(number) == window["seg"][:real]
-        assert not any(window["ids"][real:])
+        assert list(ids) == window["ids"][: len(ids)]
+        assert list(segments) == window["seg"][: len(ids)]
+        assert not any(window["ids"][len(ids) :])
         assert windows.labels[number].tolist() == [window["s"], window["e"]]
     assert (windows.labels == 0).all(1).sum() == 125
 
