@@ -1,7 +1,7 @@
 """``plmctl finetune``: a pretrained folder and labelled rows in, a finetuned folder out.
 
-From top to bottom: the command, the labelled rows, training, trained parameters, validation, saving;
-then ``--seeds`` and ``--grid``, which make several runs of one config and one table of them.
+From top to bottom: the command, the labelled rows, training, trained parameters, validation,
+saving; then ``--seeds`` and ``--grid``: several runs of one config and one table of them.
 """
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ def set_trained_layers(config: FinetuneConfig, model: PreTrainedModel) -> None:
 
 
 def set_layer_rates(optimizer: Optimizer, model: PreTrainedModel, decay: float) -> None:
-    """Divide the optimizer's groups by layer, each with its share of the learning rate as ``scale``.
+    """Divide the optimizer's groups by layer; ``scale`` is each layer's share of the learning rate.
 
     The loop sets the learning rate of every group to the schedule's times its scale.
     """
@@ -414,7 +414,7 @@ def larger_is_better(metric: str) -> bool:
 
 
 def watch_of(config: FinetuneConfig, folder: Path) -> Watch | None:
-    """Keeping the best weights and early stopping; None: the last weights, without stopping early."""
+    """How the best weights are kept and training stops early; None: neither."""
     from plmctl.training.checkpoint import Watch
 
     train = config.train

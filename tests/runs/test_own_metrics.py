@@ -1,0 +1,74 @@
+"""``task.metrics``: a user's own metric file beside plmctl's, through the command."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.runs.conftest import Cli, write
+from tests.runs.test_bad_input import finetune_config, refused
+
+PAGE = Path(__file__).parents[2] / "docs" / "finetuning.md"
+
+
+@pytest.fixture
+def metric(world: Path) -> str:
+    """The file that docs/finetuning.md prints."""
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (world / "my_metric.py").write_text(block, encoding="utf-8")
+    return block
+
+
+def config(pretrained: dict[str, Path], run: str, *metrics: str) -> str:
+    made = finetune_config(pretrained["bert"]) | {"run": run}
+    made["task"]["metrics"] = list(metrics)
+    write("metrics.yaml", made)
+    return "metrics.yaml"
+
+
+def test_own_and_named_metrics_are_the_results(
+    cli: Cli, pretrained: dict[str, Path], metric: str
+) -> None:
+    path = config(pretrained, "metrics", "accuracy", "f1", "./my_metric.py")
+    code, out, err = cli("finetune", path, "--json", "train.keep=best", "train.metric=errors")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["errors"] == round((1 - found["accuracy"]) * found["valid_rows"])
+    assert 0 <= found["f1"] <= 1
+    assert found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"]
+    assert "matthews" not in found
+    kept = json.loads(Path("metrics/eval/valid.json").read_text())
+    assert set(kept["uncertainty"]) == {"accuracy", "f1"}
+
+
+def test_metrics_that_cannot_be_computed_are_refused_before_training(
+    cli: Cli, pretrained: dict[str, Path], metric: str
+) -> None:
+    path = config(pretrained, "never", "acuracy")
+    refused(cli("finetune", path), 2, "task.metrics", "did you mean 'accuracy'", "squad_v2", ".py")
+    path = config(pretrained, "never", "bleu")
+    refused(cli("finetune", path), 2, "task.metrics: 'bleu' is for", "'text'", "matthews_corr")
+    path = config(pretrained, "never", "./there.py")
+    refused(cli("finetune", path), 2, "task.metrics: no file 'there.py'")
+    Path("none.py").write_text("import evaluate\n")
+    path = config(pretrained, "never", "./none.py")
+    refused(cli("finetune", path), 2, "none.py has 0 subclasses of evaluate.Metric")
+    Path("broken.py").write_text("import no_such_package\n")
+    path = config(pretrained, "never", "./broken.py")
+    refused(cli("finetune", path), 2, "broken.py: ModuleNotFoundError", "no_such_package")
+    Path("raises.py").write_text(metric.replace("return {", "raise ValueError('a bug')\n        {"))
+    path = config(pretrained, "never", "./raises.py")
+    refused(cli("finetune", path), 2, "raises.py: ValueError: a bug", "predictions are such as [")
+    assert not Path("never").exists()
+
+
+def test_a_metric_of_the_hub_needs_the_network_once(
+    cli: Cli, pretrained: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import evaluate.config
+
+    monkeypatch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
+    monkeypatch.setattr(evaluate.config, "HF_UPDATE_DOWNLOAD_COUNTS", False)
+    path = config(pretrained, "never", "hf:nobody/no-metric")
+    refused(cli("finetune", path), 2, "hf:nobody/no-metric: cannot be loaded", "needs the network")
