@@ -27,7 +27,7 @@ def classification_metrics(
     *,
     positive: int | None = None,
 ) -> dict[str, Any]:
-    """All that is shown of a classifier, in plain types.
+    """All metrics of a classifier with one label per row, in plain types.
 
     Args:
         predictions: [N] predicted label numbers.
@@ -234,7 +234,7 @@ def per_label(predictions: ArrayLike, references: ArrayLike) -> list[dict[str, A
 def multi_label_metrics(
     predictions: ArrayLike, references: ArrayLike, labels: Sequence[str]
 ) -> dict[str, Any]:
-    """All that is shown of a classifier with several labels a row, in plain types.
+    """All metrics of a classifier with several labels per row, in plain types.
 
     Args:
         predictions: [N, C], true where a row is said to have the label.
@@ -276,7 +276,7 @@ def _checked_label_sets(
 
 
 def regression_metrics(predictions: ArrayLike, references: ArrayLike) -> dict[str, Any]:
-    """All that is shown of predicted numbers.
+    """All metrics of predicted numbers.
 
     Args:
         predictions: [N] numbers.

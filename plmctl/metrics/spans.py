@@ -56,7 +56,7 @@ def spans(tags: Sequence[str], scheme: Scheme = "bio", *, strict: bool = False) 
 def entities(
     predictions: Tags, references: Tags, scheme: Scheme = "bio", *, strict: bool = False
 ) -> dict[str, Any]:
-    """Entity-level figures over all sentences together.
+    """Entity-level metrics over all sentences together.
 
     Args:
         predictions: Tags of each sentence.
@@ -77,8 +77,8 @@ def entities(
     true = _counted(references, scheme, strict=strict)
     right = found & true
     types = sorted({span.type for _, span in found | true})
-    whole = [_figures(*(counter.total() for counter in (right, found, true)))]
-    whole += [_figures(*(_of(kind, counter) for counter in (right, found, true))) for kind in types]
+    whole = [_shares(*(counter.total() for counter in (right, found, true)))]
+    whole += [_shares(*(_of(kind, counter) for counter in (right, found, true))) for kind in types]
     return {
         "f1": whole[0]["f1"],
         "precision": whole[0]["precision"],
@@ -140,7 +140,7 @@ def check(predictions: Tags, references: Tags) -> None:
         if len(ours) != len(theirs):
             raise DataError(
                 f"sentence {number}: {len(ours)} predicted tags for {len(theirs)} words",
-                "give one tag a word",
+                "give one tag per word",
             )
     if not any(references):
         raise DataError("nothing to score: there are no words")
@@ -181,7 +181,7 @@ def _of(kind: str, counted: Counter[tuple[int, Span]]) -> int:
     return sum(span.type == kind for _, span in counted)
 
 
-def _figures(right: int, found: int, true: int) -> dict[str, Any]:
+def _shares(right: int, found: int, true: int) -> dict[str, Any]:
     return {
         "precision": right / found if found else 0.0,
         "recall": right / true if true else 0.0,

@@ -29,7 +29,7 @@ _CHINESE_UNITS = re.compile(r"[\u4e00-\u9fa5]|[^\W\u4e00-\u9fa5]+|[^\w\s]")
 
 @dataclass(frozen=True)
 class Scores:
-    """What the answers are worth, a question each.
+    """The scores of answers, one per question.
 
     Attributes:
         exact: [N] 1 where the answer is that of a reference, else 0.

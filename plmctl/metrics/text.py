@@ -1,4 +1,4 @@
-"""What written texts are worth: BLEU, chrF, ROUGE, exact match.
+"""Metrics of written texts: BLEU, chrF, ROUGE, exact match.
 
 BLEU and chrF are sacrebleu's, ROUGE is that of the package rouge-score; both come with the extra
 ``text``. BLEU, chrF and ROUGE go from 0 to 100, as papers print them; shares go from 0 to 1.
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from plmctl.errors import ConfigError, DataError
 
 Tokens = Literal["13a", "intl", "zh"]
-"""How texts are cut into words. 13a: as sacrebleu and rouge-score do unless told (Latin letters);
+"""How texts are split into words. 13a: the default of sacrebleu and rouge-score (Latin letters);
 intl: by Unicode (BLEU of the T5 paper); zh: every Chinese character is a word."""
 
 Rules = Literal["squad", "trivia_qa"]

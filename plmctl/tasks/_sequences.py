@@ -170,7 +170,7 @@ class Sequences:
 def text_sequences(
     tokenizer: PreTrainedTokenizerBase, columns: Sequence[Sequence[str]], max_length: int
 ) -> Sequences:
-    """One sequence a row, of at most ``max_length`` tokens.
+    """One sequence per row, of at most ``max_length`` tokens.
 
     Args:
         tokenizer: With its family's template.
@@ -195,7 +195,7 @@ def pair_sequences(
     *,
     whole_second: bool = False,
 ) -> Sequences:
-    """One sequence a pair, of at most ``max_length`` tokens.
+    """One sequence per pair, of at most ``max_length`` tokens.
 
     Args:
         tokenizer: With its family's template.

@@ -24,7 +24,7 @@ CastName = Literal[
     "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "squad", "squad_trivia"
 ]
 
-Figure = Literal["accuracy", "f1", "matthews", "pearson", "spearman"]
+MetricName = Literal["accuracy", "f1", "matthews", "pearson", "spearman"]
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Cast:
         target: Column of the target.
         labels: The words that are written, by the Hub's numbers of the labels; none: the target's
             own text.
-        figures: What the paper reports.
+        metrics: What the paper reports.
         spaced: Whether marks stand apart, as the words of SQuAD do.
     """
 
     source: str
     target: str = "label"
     labels: tuple[str, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    metrics: tuple[MetricName, ...] = ()
     spaced: bool = False
 
 
@@ -53,40 +53,40 @@ _ENTAILMENT = ("entailment", "not_entailment")
 
 CASTS: dict[str, Cast] = {
     "cola": Cast(
-        "cola sentence: {sentence}", labels=("unacceptable", "acceptable"), figures=("matthews",)
+        "cola sentence: {sentence}", labels=("unacceptable", "acceptable"), metrics=("matthews",)
     ),
     "sst2": Cast(
-        "sst2 sentence: {sentence}", labels=("negative", "positive"), figures=("accuracy",)
+        "sst2 sentence: {sentence}", labels=("negative", "positive"), metrics=("accuracy",)
     ),
     "mrpc": Cast(
         "mrpc sentence1: {sentence1} sentence2: {sentence2}",
         labels=("not_equivalent", "equivalent"),
-        figures=("f1", "accuracy"),
+        metrics=("f1", "accuracy"),
     ),
     "qqp": Cast(
         "qqp question1: {question1} question2: {question2}",
         labels=("not_duplicate", "duplicate"),
-        figures=("f1", "accuracy"),
+        metrics=("f1", "accuracy"),
     ),
     "stsb": Cast(
         "stsb sentence1: {sentence1} sentence2: {sentence2}",
         labels=_SIMILARITIES,
-        figures=("pearson", "spearman"),
+        metrics=("pearson", "spearman"),
     ),
     "mnli": Cast(
         "mnli hypothesis: {hypothesis} premise: {premise}",
         labels=("entailment", "neutral", "contradiction"),
-        figures=("accuracy",),
+        metrics=("accuracy",),
     ),
     "qnli": Cast(
         "qnli question: {question} sentence: {sentence}",
         labels=_ENTAILMENT,
-        figures=("accuracy",),
+        metrics=("accuracy",),
     ),
     "rte": Cast(
         "rte sentence1: {sentence1} sentence2: {sentence2}",
         labels=_ENTAILMENT,
-        figures=("accuracy",),
+        metrics=("accuracy",),
     ),
     "squad": Cast("question: {question} context: {context}", target="answers", spaced=True),
     "squad_trivia": Cast("squad trivia question: {question}", target="answers", spaced=True),
@@ -151,7 +151,7 @@ def _number(text: str) -> float:
 def cast_metrics(
     name: str, predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """The figures of a cast with labels, and the share of outputs that are no label.
+    """The metrics of a cast with labels, and the share of outputs that are no label.
 
     These are wrong. For F1 they count as the other label, and for STS-B as -1.
 
@@ -163,25 +163,25 @@ def cast_metrics(
     from plmctl.metrics.classification import accuracy, majority, matthews, pearson, spearman
 
     predicted, expected = _label_numbers(name, predictions, references)
-    functions: dict[Figure, Callable[..., float]] = {
+    functions: dict[MetricName, Callable[..., float]] = {
         "accuracy": accuracy,
         "f1": f1_with_invalid,
         "matthews": matthews,
         "pearson": pearson,
         "spearman": spearman,
     }
-    figures: dict[str, float] = {
-        figure: functions[figure](predicted, expected) for figure in CASTS[name].figures
+    found: dict[str, float] = {
+        metric: functions[metric](predicted, expected) for metric in CASTS[name].metrics
     }
     if name != "stsb":
-        figures["majority"] = majority(expected)
-    return figures | {"no_label": float((predicted < 0).mean())}
+        found["majority"] = majority(expected)
+    return found | {"no_label": float((predicted < 0).mean())}
 
 
 def cast_uncertainty(
     name: str, predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> dict[str, dict[str, float]]:
-    """How sure the figures of the cast are; arguments as ``cast_metrics``.
+    """The uncertainty of the metrics of a cast; arguments as ``cast_metrics``.
 
     Returns:
         se, low and high of each (``metrics.statistics.spread_of``).
@@ -200,21 +200,21 @@ def cast_uncertainty(
     if name == "stsb":
         functions = {"pearson": pearson, "spearman": spearman}
         return {
-            figure: statistics.uncertainty(function, predicted, expected)
-            for figure, function in functions.items()
+            metric: statistics.uncertainty(function, predicted, expected)
+            for metric, function in functions.items()
         }
     classes = len(CASTS[name].labels) + 1  # the last: what is no label
-    of_counts: dict[Figure, statistics.CountFunction] = {
+    of_counts: dict[MetricName, statistics.CountFunction] = {
         "accuracy": accuracy_of_counts,
         "matthews": matthews_of_counts,
         "f1": partial(f1_of_counts, positive=1),
     }
     found: dict[str, dict[str, float]] = {}
-    for figure in CASTS[name].figures:
-        said = invalid_as_wrong(predicted, expected) if figure == "f1" else predicted
-        numbers = np.where(said < 0, classes - 1, said).astype(np.int64)
+    for metric in CASTS[name].metrics:
+        forced = invalid_as_wrong(predicted, expected) if metric == "f1" else predicted
+        numbers = np.where(forced < 0, classes - 1, forced).astype(np.int64)
         counts = confusion(numbers, expected.astype(np.int64), classes)
-        found |= statistics.uncertainty_of_counts({figure: of_counts[figure]}, counts)
+        found |= statistics.uncertainty_of_counts({metric: of_counts[metric]}, counts)
     return found
 
 
@@ -233,9 +233,9 @@ def _label_numbers(
 
 def f1_with_invalid(predicted: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> float:
     """F1 of label 1, where a prediction that is neither 0 nor 1 counts as the wrong one of them."""
-    said = invalid_as_wrong(predicted, expected)
-    both = float(((said == 1) & (expected == 1)).sum())
-    total = float((said == 1).sum() + (expected == 1).sum())
+    forced = invalid_as_wrong(predicted, expected)
+    both = float(((forced == 1) & (expected == 1)).sum())
+    total = float((forced == 1).sum() + (expected == 1).sum())
     return 2 * both / total if total else 0.0
 
 

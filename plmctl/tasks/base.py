@@ -461,19 +461,19 @@ _MISSING = object()
 
 
 def has_label(row: Row, column: str, problem: str = "single_label") -> bool:
-    """Whether a row says what its label is; where the column is not there, that is told later.
+    """Whether a row has a label; a missing column is reported later.
 
     Of several labels, none is an answer too; a number may be -1.
     """
     value = row.values.get(column, _MISSING)
     if value is None or problem == "multi_label":
         return value is not None
-    said = str(value).strip()
-    return said not in ("", "-") and (said != "-1" or problem == "regression")
+    label = str(value).strip()
+    return label not in ("", "-") and (label != "-1" or problem == "regression")
 
 
 def refuse_marks(rows: Sequence[Row], column: str, found: Collection[str]) -> None:
-    """Refuse labels that stand for none in published data, before they are learnt as a class.
+    """Refuse labels that mean no label in published data, before they are learned as a class.
 
     -1 does so beside two or more classes, none of them below 0: of -1 and 1, or -2 to 2, it is one.
 
@@ -492,7 +492,7 @@ def refuse_marks(rows: Sequence[Row], column: str, found: Collection[str]) -> No
             having = [row for row in rows if str(row.values.get(column)) == mark]
             raise DataError(
                 f"{having[0].origin}: column {column!r}: {mark!r}, which {len(having):,} training "
-                "rows have, stands for no label in SNLI, OCNLI and test sets",
+                "rows have, means no label in SNLI, OCNLI and test sets",
                 "leave such rows out with `task.unlabelled=drop`; "
                 "if it is a class, `task.unlabelled=keep`",
             )

@@ -74,26 +74,26 @@ class Config(ScoredConfig):
     """multi_label: a row has any number of labels; regression: the label is a number."""
     unlabelled: Unlabelled = "refuse"
     """Rows without a gold label: an empty one, `-` (OCNLI), or -1 (SNLI, test rows). drop: leave
-    them out of training and scoring, and tell how many; keep: `-` and -1 are labels like others."""
+    them out of training and scoring, and report how many; keep: `-` and -1 are ordinary labels."""
     separator: str = Field(default=",", min_length=1)
-    """multi_label only: what stands between the labels of a row in one text."""
+    """multi_label only: what separates the labels of a row in one text."""
     threshold: float = Field(default=0.5, gt=0, lt=1)
     """multi_label only: the probability from which a label is given."""
     positive: str | tuple[str, ...] | None = None
-    """The label whose F1 is reported as `f1` where there are two; of several names the first that
-    is a label; empty: the second."""
+    """With two labels: the one whose F1 is reported as `f1`; of several names the first that is a
+    label counts. Empty: the second label."""
     class_weights: Literal["balanced"] | dict[str, float] | None = None
-    """What a training row counts for, by its label: `balanced` (all labels the same in sum), or
-    weights by label, 1 for the others. They multiply losses; the loss is still divided by the
-    number of rows."""
+    """Weight of a training row, by its label: `balanced` (all labels have the same sum), or weights
+    by label, 1 for labels that are not named. They multiply losses; the loss is still divided by
+    the number of rows."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of each training target that is spread evenly over all labels."""
     lm_weight: float = Field(default=0.5, ge=0)
-    """GPT-1 only: weight of the language model's loss beside that of the labels; 0: none."""
+    """GPT-1 only: weight of the language model's loss, added to that of the labels; 0: none."""
     pooling: Literal["head", "cls", "mean", "max"] = "head"
-    """Encoders only: what the label is read from. head: the family's own head; cls: the first
-    token's vector; mean, max: of all tokens' vectors. Other than head, the finetuned folder loads
-    where plmctl is imported, and has no class of transformers' own."""
+    """Encoders only: what the head reads. head: the family's own head; cls: the first token's
+    vector; mean, max: over all tokens' vectors. Unless it is head, the finetuned folder has no
+    class of transformers and loads only if plmctl is imported."""
     both_orders: bool = False
     """GPT-1 only, of pairs: read them in both orders and add the vectors (similarity)."""
 
@@ -491,7 +491,7 @@ def label_id(name: str, ids: Mapping[str, int], row: Row, column: str) -> int:
         raise DataError(
             f"{row.origin}: column {column!r}: label {name!r} is not among the training labels: "
             f"{listed_names(ids)}",
-            "mend the row, or add training rows of that label",
+            "fix the row, or add training rows with that label",
         )
     return ids[name]
 
@@ -522,7 +522,7 @@ def listed_names(names: Iterable[str]) -> str:
 
 
 def positive_label(asked: str | Sequence[str] | None, labels: Sequence[str]) -> str | None:
-    """The label that F1 is of: the first of those asked for that there is; None if none was.
+    """The label whose F1 is reported: the first requested name that is a label; None: no request.
 
     Raises:
         ConfigError: None of them is a label.
@@ -540,7 +540,7 @@ def positive_label(asked: str | Sequence[str] | None, labels: Sequence[str]) -> 
 def class_weights(
     asked: str | Mapping[str, float], targets: NDArray[np.int64], labels: Sequence[str]
 ) -> NDArray[np.float32]:
-    """What a target of each class counts for.
+    """The weight of a target of each class.
 
     Args:
         asked: "balanced": N / (C * targets of the class), whose mean over the N targets is 1; or
@@ -552,7 +552,7 @@ def class_weights(
         [C].
 
     Raises:
-        ConfigError: A label that there is not.
+        ConfigError: An unknown label.
     """
     if isinstance(asked, Mapping):
         return _named_weights(asked, labels)
@@ -563,7 +563,7 @@ def class_weights(
 def multi_label_weights(
     asked: str | Mapping[str, float], targets: NDArray[np.float32], labels: Sequence[str]
 ) -> NDArray[np.float32]:
-    """What the two targets of each label count for, where a row may have several labels.
+    """The weights of the two targets of each label, if a row may have several labels.
 
     Args:
         asked: "balanced": as ``class_weights``, label by label; or by label, the weight of the
@@ -575,7 +575,7 @@ def multi_label_weights(
         [C, 2]: the label is absent, it is there.
 
     Raises:
-        ConfigError: A label that there is not.
+        ConfigError: An unknown label.
     """
     if isinstance(asked, Mapping):
         there = _named_weights(asked, labels)

@@ -58,27 +58,27 @@ class Config(ScoredConfig):
 
     name: Literal["multiple_choice"] = "multiple_choice"
     passage: str | None = None
-    """Column of the text that the question is about; empty: there is none."""
+    """Column of the text that the question is about; empty: rows have none."""
     question: str | None = "question"
-    """Column of the question, or of the beginning that an option goes on from; a `_` in it is
-    where the option belongs. Empty: there is none."""
+    """Column of the question, or of the beginning that an option continues; a `_` in it is the
+    place of the option. Empty: rows have none."""
     options: str | tuple[str, ...] = "options"
-    """Column of a list of options; or a column an option."""
+    """Column of a list of options; or one column per option."""
     label: str = "label"
-    """Column of the right one: its number, or its letter, A for the first."""
+    """Column of the right option: its number, or its letter, A for the first."""
     count_from: Literal[0, 1] = 0
     """The number of the first option."""
     unlabelled: Literal["refuse", "drop"] = "refuse"
     """Rows without a right option: an empty label, `-`, or -1 (test rows). drop: leave them out of
-    training and scoring, and tell how many."""
+    training and scoring, and report how many."""
     max_option_length: int | None = Field(default=None, ge=4)
-    """Tokens of question and option together, of which the last are kept, before the passage is
-    cut at its end; 128 in ALBERT's RACE. Empty: the longer of both sides is cut, as BERT does."""
+    """Most tokens of question and option together: their last ones are kept, then the passage is
+    cut at its end; 128 in ALBERT's RACE. Empty: the longer of the two texts is cut, as in BERT."""
     lm_weight: float = Field(default=0.5, ge=0)
-    """GPT-1 only: weight of the language model's loss beside that of the choice; 0: none."""
+    """GPT-1 only: weight of the language model's loss, added to that of the choice; 0: none."""
 
     @model_validator(mode="after")
-    def _something_is_asked(self) -> Self:
+    def _has_a_text(self) -> Self:
         if self.passage is None and self.question is None:
             raise ValueError("name the column of the passage, of the question, or both")
         if isinstance(self.options, tuple) and len(self.options) < 2:
@@ -98,10 +98,10 @@ class MultipleChoice(Task[Config]):
     def text_columns(self) -> tuple[str, ...]:
         """Passage, question and options."""
         options = self.config.options
-        return (*self._asked, *((options,) if isinstance(options, str) else options))
+        return (*self._context_columns, *((options,) if isinstance(options, str) else options))
 
     @property
-    def _asked(self) -> list[str]:
+    def _context_columns(self) -> list[str]:
         """The columns of passage and question, as far as the rows have them."""
         both = (self.config.passage, self.config.question)
         return [column for column in both if column is not None]
@@ -120,7 +120,7 @@ class MultipleChoice(Task[Config]):
     ) -> MultipleChoiceExamples:
         """The rows as examples; training rows without any text are dropped."""
         config = self.config
-        rows, dropped = rows_with_text(rows, self._asked, use)
+        rows, dropped = rows_with_text(rows, self._context_columns, use)
         items = [item_of(config, row) for row in rows]
         gpt1 = bool(gpt1_ids(tokenizer))
         pairs = [option_texts(item, option, gpt1=gpt1) for item in items for option in item[2]]
@@ -280,7 +280,7 @@ def item_of(config: Any, row: Row) -> Item:
 def option_texts(item: Item, option: str, *, gpt1: bool) -> tuple[str, str]:
     """The two texts of an option's sequence.
 
-    Without a passage, or without a question, the one that there is stands against the option.
+    Without a passage or a question, the other one is paired with the option.
     """
     passage, question, _ = item
     if gpt1:
@@ -299,18 +299,18 @@ def right_option(config: Any, row: Row) -> int:
         DataError: Neither a number nor a letter of one of the options.
     """
     count = len(item_of(config, row)[2])
-    said = label_cell(row, config.label).strip()
-    letter = len(said) == 1 and "A" <= said.upper() <= "Z"
-    whole = said.removesuffix(".0")  # as tables with gaps have their numbers
+    label = label_cell(row, config.label).strip()
+    letter = len(label) == 1 and "A" <= label.upper() <= "Z"
+    whole = label.removesuffix(".0")  # as tables with gaps have their numbers
     found = -1
     if letter:
-        found = ord(said.upper()) - ord("A")
+        found = ord(label.upper()) - ord("A")
     elif whole.isascii() and whole.isdigit():
         found = int(whole) - config.count_from
     if not 0 <= found < count:
         numbers = f"{config.count_from} to {count - 1 + config.count_from}"
         raise DataError(
-            f"{row.origin}: column {config.label!r}: {said!r} is none of the {count} options; "
+            f"{row.origin}: column {config.label!r}: {label!r} is none of the {count} options; "
             f"expected {numbers}, or A to {chr(ord('A') + count - 1)}",
             "numbers that begin at 1: task.count_from=1",
         )

@@ -73,10 +73,10 @@ class Config(ScoredConfig):
     context: str = "context"
     """Column of the text that the answer is in."""
     answers: str = "answers"
-    """Column of the answers: lists `text` and `answer_start`; empty ones where there is none.
-    The first is learnt, all of them count in scoring."""
+    """Column of the answers: lists `text` and `answer_start`, empty for no answer. The first answer
+    is learned; in scoring each is right."""
     id: str = "id"
-    """Column of the question's id, which answers carry; rows without one are numbered."""
+    """Column of the question's id, which its answer repeats; rows without an id are numbered."""
     version2: bool = False
     """Questions may have no answer (SQuAD 2.0)."""
     head: Literal["auto", "linear", "albert"] = "auto"
@@ -87,15 +87,15 @@ class Config(ScoredConfig):
     doc_stride: int = Field(default=128, ge=1)
     """Tokens from the start of a window to the start of the next."""
     max_query_length: int = Field(default=64, ge=1)
-    """Tokens of a question; longer ones lose their ends."""
+    """Most tokens of a question; longer ones are cut at the end."""
     max_answer_length: int = Field(default=30, ge=1)
-    """Tokens of an answer that is given."""
+    """Most tokens of an answer."""
     n_best: int = Field(default=20, ge=2)
-    """Starts and ends that are tried in each window, and answers that are listed."""
+    """Number of starts and ends that are tried in each window, and of answers that are listed."""
     null_threshold: float | Literal["tune"] = "tune"
-    """version2: no answer is given where its score is so much above that of the best answer (with
-    ALBERT's head: where its logit is above this). tune: what gives the best F1 in the validation
-    rows, which the finetuned folder then keeps."""
+    """version2: no answer is given if its score exceeds that of the best answer by more than this
+    (with ALBERT's head: if its logit exceeds this). tune: the value with the best F1 on the
+    validation rows, which the finetuned folder then keeps."""
 
 
 # --- The task ---
@@ -486,7 +486,7 @@ class QuestionWindows:
         segmented: Whether the model has segments.
         pad_id: Of padding.
         cut: Rows whose question lost its end.
-        dropped: Rows that cannot be learnt from, and why.
+        dropped: Rows that cannot be learned from, and why.
     """
 
     ids: tuple[str, ...]
@@ -583,7 +583,7 @@ Place = tuple[int, int] | str | None
 def _learnable(
     config: Config, rows: Sequence[Row], places: Sequence[Place]
 ) -> tuple[list[int], list[str]]:
-    """The rows that can be learnt from, and what is wrong with each of the others.
+    """The rows that can be learned from, and what is wrong with each of the others.
 
     Raises:
         DataError: There is none.
@@ -595,7 +595,7 @@ def _learnable(
         if isinstance(place, str)
     ]
     if not kept:
-        raise DataError(f"none of {len(rows)} rows can be learnt from: {dropped[0]}")
+        raise DataError(f"none of {len(rows)} rows can be learned from: {dropped[0]}")
     return kept, dropped
 
 

@@ -52,24 +52,24 @@ class Config(ScoredConfig):
     """Column of the words: a list, or one text. In files of columns `tokens` is the first column,
     and "0", "1", ... are all of them."""
     tags: str = "tags"
-    """Column of the tags, one a word: a list, or one text with spaces between. In files of columns
-    `tags` is the last column."""
+    """Column of the tags, one per word: a list, or one text separated by spaces. In files of
+    columns `tags` is the last column."""
     split: Literal["spaces", "characters"] = "spaces"
-    """How a text is cut into words where a row has no list; characters: for Chinese."""
+    """How a text is split into words if a row has no list; characters: for Chinese."""
     scheme: Literal["bio", "bioes", "pos"] = "bio"
     """What the tags are. bio (B- and I-, also as IOB1) and bioes (also as BMES or BILOU) spell
     entities, which are scored as wholes; pos: tags of words, scored one by one."""
     strict: bool = False
-    """Score only entities that are spelt as the scheme says; false: as conlleval and seqeval."""
+    """Score only entities that are written as the scheme says; false: as conlleval and seqeval."""
     labels: tuple[str, ...] = ()
-    """All tags there are; empty: those of the training rows. To be named where the validation rows
-    have tags that no training row has."""
+    """All tags; empty: those of the training rows. Name them if the validation rows have tags that
+    no training row has."""
     unseen: Literal["refuse", "wrong"] = "refuse"
-    """Validation rows with a tag that no training row has: refuse them, since it may be a slip of
-    the pen; or score its words, which no answer can then be right for, and say how many."""
+    """Validation rows with a tag that no training row has. refuse: an error, since it may be a
+    typo; wrong: count every answer to such a word as wrong, and report how many there are."""
     layers: Literal["last", "mix"] = "last"
-    """What the head reads: the last layer, or a learnt mix of all, as of ELMo, which always has
-    one."""
+    """What the head reads: the last layer, or a learned mix of all layers, which ELMo always
+    has."""
     piece: Literal["first", "last"] = "first"
     """Which piece of a word has its tag: the first (published), or the last, by which a network
     that reads from left to right (GPT) has seen the whole word."""
@@ -352,7 +352,7 @@ def row_words(config: Config, row: Row) -> list[str]:
 def row_tags(
     config: Config, row: Row, words: Sequence[str], labels: Sequence[str] | None = None
 ) -> list[str]:
-    """The tags of a row, one a word.
+    """The tags of a row, one per word.
 
     Args:
         config: The task's.
@@ -368,7 +368,7 @@ def row_tags(
         raise DataError(
             f"{row.origin}: {len(words)} words in {config.tokens!r}, but {len(tags)} tags in "
             f"{config.tags!r}",
-            "give one tag a word",
+            "give one tag per word",
         )
     known = set(tags if labels is None else labels)
     for number, (word, tag) in enumerate(zip(words, tags, strict=True), 1):
@@ -377,7 +377,7 @@ def row_tags(
             raise DataError(
                 f"{row.origin}: tag {tag!r} of word {number}, {word!r}, is not among the training "
                 f"tags: {there}",
-                "mend it; or, if no training row has it, count it as wrong (task.unseen=wrong), or "
+                "fix it; or, if no training row has it, count it as wrong (task.unseen=wrong), or "
                 "name all tags under `task.labels`",
             )
     return tags
@@ -404,7 +404,7 @@ def _text_list(value: Any, row: Row, column: str) -> list[str]:
     if not isinstance(value, list | tuple):
         raise DataError(
             f"{row.origin}: column {column!r} holds a {type(value).__name__}",
-            "expected a list with one text a word, or one text with spaces between the words",
+            "expected a list with one text per word, or one text with spaces between the words",
         )
     for number, item in enumerate(value, 1):
         if not isinstance(item, str | int):

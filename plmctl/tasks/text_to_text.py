@@ -58,13 +58,13 @@ class Config(ScoredConfig):
 
     name: Literal["text_to_text"] = "text_to_text"
     cast: CastName | None = None
-    """A task in the words of T5: its template, its labels as words and its figures. For columns of
+    """A task in the words of T5: its template, its labels as words and its metrics. For columns of
     other names give the template too: `source: "rte sentence1: {premise} sentence2: {claim}"`."""
     source: str | None = None
     """Column of the text to read, or a template such as `question: {question} context: {context}`;
     `translation.en` is a field of a column. Empty: the cast's template, else `source`."""
     target: str | None = None
-    """Column of the text to write, which may hold a list: the first is learnt, each is right.
+    """Column of the text to write, which may hold a list: the first is learned, each is right.
     Empty: the cast's column, else `target`."""
     prefix: str = ""
     """Put before every source, as in `translate English to German: `."""
@@ -72,19 +72,19 @@ class Config(ScoredConfig):
     """Tokens of a target, the end token included; longer ones are cut. `train.max_length` is that
     of the source."""
     decoding: Literal["greedy", "beam", "rank"] = "greedy"
-    """How answers are made. rank: the likeliest of the labels (those of the cast, else all targets
-    of the training rows), by the sum of the log-probabilities of its tokens."""
+    """How answers are made. rank: the most probable of the labels (those of the cast, else all
+    targets of the training rows), by the sum of the log-probabilities of its tokens."""
     beams: int = Field(default=4, ge=2)
-    """beam only: hypotheses that are kept (T5: 4)."""
+    """beam only: number of hypotheses (T5: 4)."""
     length_penalty: float = Field(default=0.6, allow_inf_nan=False)
-    """beam only: a hypothesis is worth its log-probability over its length to this power."""
+    """beam only: a hypothesis is scored by its log-probability over its length to this power."""
     metrics: MetricNames = ()
     """What answers are scored by: squad and trivia_qa (exact match and F1 by their rules), bleu,
     chrf and rouge (they need `pip install 'plmctl[text]'`), sequence_accuracy, files of your own
     such as `./my_metric.py` (docs/finetuning.md), or `hf:NAME` for a metric of the Hub. Empty: the
     cast's metrics, else sequence_accuracy."""
     tokens: Tokens = "13a"
-    """How BLEU and ROUGE cut texts into words. 13a: as sacrebleu and rouge-score do unless told;
+    """How BLEU and ROUGE split texts into words. 13a: the default of sacrebleu and rouge-score;
     intl: by Unicode (T5's BLEU); zh: every Chinese character is a word."""
 
     @field_validator("source")
@@ -655,14 +655,14 @@ class DecoderOnlyFormat:
         return as_batch(inputs, {"lm": ids[asked]}, real)
 
     def generated(self, model: Any, batch: Batch, **decoding: Any) -> Tensor:
-        """See ``heads.writer.generated``."""
+        """See ``heads.text_generation.generate_answers``."""
         from plmctl.models.heads.text_generation import Prompts, generate_answers
 
         read = Prompts(batch.inputs["input_ids"], batch.inputs["prompts"])
         return generate_answers(model, read, end=self.end, **decoding)
 
     def label_scores(self, model: Any, batch: Batch, labels: TokenRows) -> Tensor:
-        """See ``heads.writer.label_scores``."""
+        """See ``heads.text_generation.label_scores``."""
         from plmctl.models.heads.text_generation import Prompts, label_scores
 
         read = Prompts(batch.inputs["input_ids"], batch.inputs["prompts"])
@@ -715,7 +715,7 @@ def encoder_decoder_generate(
 def encoder_decoder_label_scores(
     model: Any, inputs: dict[str, Tensor], labels: Sequence[Sequence[int]]
 ) -> Tensor:
-    """The log-probability of each label as the whole answer; the encoder runs once a row.
+    """The log-probability of each label as the whole answer; the encoder runs once per row.
 
     Args:
         model: An encoder-decoder of transformers.

@@ -151,7 +151,7 @@ def test_wrong_rows_are_refused_with_their_place() -> None:
     ):
         with pytest.raises(DataError, match=f"a.jsonl:1.*{words}"):
             made([Row(values | change, "a.jsonl:1")])
-    with pytest.raises(DataError, match="none of 1 rows can be learnt from"):
+    with pytest.raises(DataError, match="none of 1 rows can be learned from"):
         made([row("Elbe", at=1)])
     with pytest.raises(ConfigError, match="no room for a context"):
         made([row("Elbe", question="who " * 40)], max_length=32)

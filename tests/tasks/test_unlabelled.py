@@ -32,7 +32,7 @@ def test_what_is_left_out() -> None:
 @pytest.mark.parametrize("labels", [(*NLI, "-"), (*NLI, "-1"), (0, 1, 2, -1), (0, 1, -1)])
 def test_marks_of_no_label_are_refused_unless_they_are_said_to_be_one(labels: tuple) -> None:
     rows = rows_of(*({"label": label} for label in labels))
-    with pytest.raises(DataError, match=rf"rows.jsonl:{len(labels)}: .*stands for no label") as e:
+    with pytest.raises(DataError, match=rf"rows.jsonl:{len(labels)}: .*means no label") as e:
         CLASSIFICATION(CLASSIFICATION.Config()).labels(rows)
     assert "task.unlabelled=drop" in str(e.value.hint)
     found = CLASSIFICATION(CLASSIFICATION.Config(unlabelled="keep")).labels(rows)
