@@ -22,10 +22,10 @@ from rich.console import Console
 
 from plmctl.commands.prepare import Prepared, prepare
 from plmctl.commands.pretrain import make_step
-from plmctl.config.load import configs_folder, load
-from plmctl.config.pretrain import PretrainConfig
+from plmctl.config.load import configs_folder
 from plmctl.models.batch import IGNORE
 from plmctl.reporting.tables import rows_table
+from plmctl.run.configs import PretrainConfig, load
 
 FOLDER = configs_folder() / "pretrain/proof"
 TOKENIZERS = configs_folder() / "tokenizer/proof"

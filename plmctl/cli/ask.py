@@ -123,7 +123,7 @@ def evaluate(
         tokenizers.run(folders, text=text or (), out=out, as_json=as_json)
         return
     from plmctl.commands import evaluate as command
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
 
     resolved = load("eval", path, overrides or ())
     command.run(resolved, at_checkpoints=at_checkpoints, fresh=fresh, as_json=as_json)

@@ -23,7 +23,8 @@ def config_show(config: ConfigFile, overrides: Overrides = None, as_json: Json =
 
     Every default, override and unit is resolved: it is what the run will use.
     """
-    from plmctl.config.load import dump, kind_of, load
+    from plmctl.config.load import dump, kind_of
+    from plmctl.run.configs import load
 
     path = config_file(config)
     resolved = load(kind_of(path, overrides or ()), path, overrides or ())
@@ -42,7 +43,7 @@ def config_schema(
 
     Editors complete and check YAML files with it.
     """
-    from plmctl.config.load import json_schema
+    from plmctl.run.configs import json_schema
 
     typer.echo(json_schema(kind))
 

@@ -33,7 +33,8 @@ def doctor(
     if config is None:
         command.run(None, as_json=as_json)
         return
-    from plmctl.config.load import kind_of, load
+    from plmctl.config.load import kind_of
+    from plmctl.run.configs import load
 
     config = config_file(config, "pretrain", "finetune")
     kind = kind_of(config, overrides or ())
@@ -65,7 +66,7 @@ def plan(
     also how long it takes on this machine. Nothing is written to the run folder.
     """
     from plmctl.commands.plan import run
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
 
     loaded = load("pretrain", config_file(config, "pretrain"), overrides or ())
     run(loaded, measure=measure, vocab_size=vocab_size, as_json=as_json)

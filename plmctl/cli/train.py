@@ -39,7 +39,7 @@ def train_tokenizer(
     gives the same tokens.
     """
     from plmctl.commands import train_tokenizer as command
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
 
     if extend is not None:
         overrides = [*(overrides or ()), f"extend={json.dumps(extend)}"]
@@ -66,7 +66,7 @@ def prepare(
     it itself if it is missing. A store that is there is checked, and what is damaged is made again.
     """
     from plmctl.commands.prepare import run
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
     from plmctl.run.stop import stopping_at_once
 
     with stopping_at_once():
@@ -106,7 +106,7 @@ def preview(
     With --digest: hashes, which are equal on two machines if the examples are the same.
     """
     from plmctl.commands import preview as command
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
 
     if digest is not None:
         if batch is not None:
@@ -136,7 +136,7 @@ def pretrain(
     transformers loads, and report.html.
     """
     from plmctl.commands.pretrain import run
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
     from plmctl.run.stop import stopping_at_once
 
     with stopping_at_once():
@@ -170,7 +170,7 @@ def finetune(
     init=random the same network starts from random weights: what did pretraining buy? --seeds and
     --grid make several runs under the run folder and choose among them; finished ones are kept.
     """
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
 
     if seeds is not None or grid:
         if fresh:

@@ -6,9 +6,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from plmctl.config.load import kind_of, parse
-from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError
 from plmctl.files import new_folder, writing
+from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import show_result
 
 

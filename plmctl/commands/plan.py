@@ -22,7 +22,7 @@ from plmctl.run.display import say, show_result
 from plmctl.training.schedule import course
 
 if TYPE_CHECKING:
-    from plmctl.config.pretrain import PretrainConfig
+    from plmctl.run.configs import PretrainConfig
     from plmctl.tokenization.load import Vocab
 
 

@@ -10,12 +10,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from plmctl.config.pretrain import PretrainConfig
 from plmctl.config.sections import DataConfig, MixtureSource
 from plmctl.corpus.build import Stores, build_stores, find_stores
 from plmctl.corpus.store import Corpus, MixedStore, TokenStore, mixed_digest, stores_of
 from plmctl.reporting.tables import metrics_table
 from plmctl.run import launch
+from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say, show_result, work_progress
 from plmctl.run.preflight import check_objective
 from plmctl.tokenization.encode import Encoder

@@ -21,7 +21,6 @@ import numpy as np
 
 from plmctl.arrays import Ints
 from plmctl.commands.prepare import Prepared, prepare
-from plmctl.config.pretrain import PretrainConfig
 from plmctl.corpus.sentences import choose_rule, sentence_spans
 from plmctl.corpus.store import Corpus, MixedStore, stores_of
 from plmctl.errors import ConfigError, DataError, PlmError
@@ -30,6 +29,7 @@ from plmctl.examples.keys import below, fold, stream
 from plmctl.files import is_model
 from plmctl.objectives.base import get_objective
 from plmctl.run import launch
+from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import COMPILE_NOTE, say, show_result
 from plmctl.run.folder import (
     AtWork,

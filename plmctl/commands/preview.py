@@ -13,11 +13,11 @@ from rich.console import Console
 
 from plmctl.commands.prepare import prepare
 from plmctl.commands.pretrain import check_prepared, make_step
-from plmctl.config.load import kind_of, load
-from plmctl.config.pretrain import PretrainConfig
+from plmctl.config.load import kind_of
 from plmctl.errors import ConfigError
 from plmctl.examples.inspection import means, merge
 from plmctl.reporting.tables import example_legend, example_text, rows_table, statistics_table
+from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result
 from plmctl.tokenization.load import load_tokenizer, token_texts
 

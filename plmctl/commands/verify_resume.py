@@ -24,10 +24,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from plmctl.config.load import kind_of, load
-from plmctl.config.pretrain import PretrainConfig
+from plmctl.config.load import kind_of
 from plmctl.errors import ConfigError, PlmError
 from plmctl.reporting.tables import rows_table
+from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result
 from plmctl.run.folder import free_name
 from plmctl.run.launch import descendants

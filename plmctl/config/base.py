@@ -2,12 +2,13 @@
 
 A config model is frozen and refuses unknown keys. Objectives, families, optimizers, tasks and
 measures each define their own config beside their code; here are the base classes of those configs
-and the type of a field that accepts any of them and tells them apart by name (``MembersOf``).
+and the type of a field that accepts the config of any member (``MembersOf``). Which members there
+are is said in ``plmctl/run/configs.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
@@ -19,8 +20,6 @@ from pydantic import (
     GetJsonSchemaHandler,
 )
 from pydantic_core import CoreSchema, core_schema
-
-from plmctl import registry
 
 # --- Every config model ---
 
@@ -89,16 +88,16 @@ class OptimizerConfig(Model):
 class MembersOf:
     """Stands beside a base class in ``Annotated``: any member's ``Config`` fits, by its tag.
 
-    The folder decides, so a new file is a new choice. A folder of one member asks for the tag too:
-    a config stays valid when the second one comes. Only a default makes it optional.
+    The tag is required even if there is one member only, so that a config stays valid when the
+    second one comes. Only a default makes it optional.
 
     Attributes:
-        folder: A folder of the registry.
+        models: Returns the config model of each member, by its name; it may import them.
         tag: The key that names the member.
-        default: The member where the key is left out, if it may be.
+        default: The member if the key is left out; None: the key is required.
     """
 
-    folder: str
+    models: Callable[[], dict[str, type[BaseModel]]]
     tag: str
     default: str | None = None
 
@@ -111,10 +110,6 @@ class MembersOf:
     def model(self, value: Any) -> type[BaseModel]:
         """The config model of the member that a mapping names."""
         return self.models()[self.named(value)]
-
-    def models(self) -> dict[str, type[BaseModel]]:
-        """The config model of each member, by its name."""
-        return {n: registry.load(self.folder, n).Config for n in registry.names(self.folder)}
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -169,19 +164,3 @@ def models_in(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterator[type[
     else:
         for part in get_args(annotation):
             yield from models_in(part)
-
-
-# --- The fields of the four kinds of config that name a member ---
-
-
-AnyModel = Annotated[ModelConfig, MembersOf("families", "family")]
-
-AnyObjective = Annotated[ObjectiveConfig, MembersOf("objectives", "name")]
-
-AnyOptimizer = Annotated[OptimizerConfig, MembersOf("optimizers", "name", "adamw")]
-
-
-AnyTask = Annotated[TaskConfig, MembersOf("tasks", "name")]
-
-
-AnyMeasure = Annotated[MeasureConfig, MembersOf("measures", "name")]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from plmctl.config.base import Model, ObjectiveConfig, OptimizerConfig, Text
-from plmctl.config.units import Share, StepsOrShare
+from plmctl.config.units import Count, Share, StepsOrShare
 
 # --- Data: where text and labelled rows come from ---
 
@@ -158,6 +158,63 @@ class ScheduleConfig(Model):
 
 
 PositiveOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
+
+
+class Phase(Model):
+    """Steps at one sequence length."""
+
+    seq_len: int = Field(ge=8)
+    """Tokens a sequence, special ones included."""
+    steps: Count = Field(ge=1)
+    """Updates of the weights."""
+
+
+class BatchRamp(Model):
+    """A batch that grows from step to step, linearly in the tokens seen (GPT-3)."""
+
+    start: int = Field(ge=1)
+    """Sequences of the first step; GPT-3's 32k tokens are 16 of length 2,048."""
+    tokens: Count = Field(ge=1)
+    """Tokens until the batch is `batch_size`; GPT-3's: 4 to 12 billion by size."""
+
+
+class TrainConfig(Model):
+    """How much is trained."""
+
+    batch_size: int = Field(default=256, ge=1)
+    """Sequences a step, over all devices and micro-batches."""
+    micro_batch_size: PositiveOrAuto = "auto"
+    """Sequences a device a forward; never changes the result."""
+    batch_ramp: BatchRamp | None = None
+    """Begin with a smaller batch; empty: every step has `batch_size`."""
+    phases: tuple[Phase, ...] = Field(min_length=1)
+    """One after the other, as BERT's 90 % of the steps at length 128, then 10 % at 512."""
+
+    @field_validator("batch_ramp")
+    @classmethod
+    def _grows(cls, ramp: BatchRamp | None, info: ValidationInfo) -> BatchRamp | None:
+        full = info.data.get("batch_size")
+        if ramp is not None and full is not None and ramp.start > full:
+            raise ValueError(f"expected a start of at most the batch size, {full}")
+        return ramp
+
+    @property
+    def steps(self) -> int:
+        """Steps of all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+
+class LoraConfig(Model):
+    """Low-rank adapters (LoRA, arXiv:2106.09685) in place of training the layers' own weights."""
+
+    rank: int = Field(default=8, ge=1)
+    """Of the update of each matrix."""
+    alpha: int = Field(default=16, ge=1)
+    """The update counts alpha / rank times."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Of the adapter's input."""
+    targets: tuple[Text, ...] = ()
+    """Names of the linear layers that get one; empty: query and value, or what holds them."""
 
 
 class ComputeConfig(Model):

@@ -15,8 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl import registry
-from plmctl.config.finetune import FinetuneConfig
-from plmctl.config.pretrain import PretrainConfig
 from plmctl.config.sections import CheckpointConfig, MaskingConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
@@ -26,6 +24,7 @@ from plmctl.families.base import family_fits, get_family
 from plmctl.hub import refuse_unreachable
 from plmctl.objectives.base import get_objective
 from plmctl.run import launch
+from plmctl.run.configs import FinetuneConfig, PretrainConfig
 from plmctl.run.network import NOT_OF_NETWORK, fields_set, folder_tokenizer, fresh_model
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import TOKEN_NAMES, Vocab

@@ -160,7 +160,7 @@ def test_static_needs_no_torch() -> None:
     import sys
 
     code = (
-        "import sys; import plmctl.config.pretrain, plmctl.config.finetune, plmctl.config.evaluate;"
+        "import sys; import plmctl.run.configs;"
         "print([m for m in ('torch', 'transformers', 'datasets') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

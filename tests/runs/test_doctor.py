@@ -45,7 +45,7 @@ def test_what_a_run_would_use(world: Path, capfd: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_it_says_of_attention_is_what_a_run_has(compiled: bool, world: Path) -> None:
     from plmctl.commands.prepare import prepare
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
     from plmctl.run.network import make_network
 
     asked = ["compute.device=cpu", f"compute.compile={str(compiled).lower()}"]

@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from plmctl import registry
 from plmctl.commands.plan import Sizes, costs, flops_per_token, sizes_of, state_memory
-from plmctl.config.load import load
 from plmctl.families.base import get_family
 from plmctl.objectives.base import get_objective
+from plmctl.run.configs import load
 from tests.runs.conftest import run_main
 
 
