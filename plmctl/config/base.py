@@ -25,11 +25,11 @@ from pydantic_core import CoreSchema, core_schema
 
 
 Text = Annotated[str, Field(min_length=1)]
-"""A name or a path: an empty one is a mistake."""
+"""A name or a path; it must not be empty."""
 
 
 class Model(BaseModel):
-    """A part of a config. A field's docstring is its help text."""
+    """A config or a section of one. The docstring of a field is its help text."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -45,7 +45,7 @@ class ObjectiveConfig(Model):
     name: str
 
     reads_sentences: ClassVar[bool] = True
-    """Whether its examples are made of sentences; else it reads text as it comes."""
+    """Whether its examples are made of sentences; otherwise it reads text as it is."""
 
 
 class ModelConfig(Model):
@@ -55,8 +55,8 @@ class ModelConfig(Model):
     init_from: str | None = None
     """Continue from this pretrained folder or Hub id instead of fresh weights."""
     extend_vocab: Literal["mean", "subtokens"] | None = None
-    """init_from only: rows for the ids that its tokenizer does not have. subtokens: each the mean
-    of the tokens that its tokenizer cuts the new one into; mean: of all its tokens."""
+    """init_from only: add embeddings for ids that its tokenizer does not have. subtokens: the mean
+    of the tokens that its tokenizer splits the new token into; mean: the mean of all tokens."""
 
 
 class TaskConfig(Model):
@@ -78,7 +78,7 @@ class OptimizerConfig(Model):
     lr: float = Field(default=1e-4, gt=0)
     """Peak learning rate."""
     clip: float | None = Field(default=1.0, gt=0)
-    """Largest global norm of the gradient; empty: no clipping."""
+    """Maximum global norm of the gradient; empty: no clipping."""
 
 
 # --- A field that accepts the config of any member of a folder, told apart by its name ---
@@ -144,7 +144,7 @@ class MembersOf:
 
 
 def members_in(annotation: Any, metadata: tuple[Any, ...] = ()) -> MembersOf | None:
-    """The folder that a field's type draws on, if it does: ``tuple[AnyMeasure, ...]`` too."""
+    """The members that a field's type accepts, if it names any; also in ``tuple[AnyMeasure, ...]``."""
     for extra in metadata:
         if isinstance(extra, MembersOf):
             return extra

@@ -75,12 +75,12 @@ class KindConfig(Model):
 def _published_objective(before: dict[str, Any]) -> Any:
     """The objective of the family's paper, with its defaults."""
     model = before.get("model")
-    if model is None:  # the model's own mistake is reported; nothing to add here
+    if model is None:  # the mistake in `model` is reported already
         return None
     name = registry.load("families", model.family).OBJECTIVE
     try:
         return registry.load("objectives", name).Config(name=name)
-    except ValidationError:  # it has a key without a default, such as a teacher
+    except ValidationError:  # a key has no default, such as a teacher
         needed = InitErrorDetails(type="missing", loc=("objective",), input=before)
         raise ValidationError.from_exception_data("PretrainConfig", [needed]) from None
 
@@ -91,17 +91,17 @@ class PretrainConfig(KindConfig):
     run: Text
     """The run folder."""
     seed: int = Field(default=42, ge=0)
-    """Decides the weights, the order of the text, pairs, masks and dropout."""
+    """Seed of the weights, the order of the text, pairs, masks and dropout."""
     tokenizer: Text
     """A tokenizer folder or Hub id."""
     model: AnyModel
-    """The network: a family, a size, and any field of it."""
+    """The network: a family, a size, and any of its fields."""
     data: DataConfig
     objective: AnyObjective = Field(default_factory=_published_objective)
-    """What it learns from; left out: the objective of the family's paper."""
+    """The training objective; if left out, the objective of the family's paper."""
     train: TrainConfig
     optim: AnyOptimizer = OptimConfig()
-    """The optimizer; without a name AdamW."""
+    """The optimizer; without a name, AdamW."""
     schedule: ScheduleConfig = ScheduleConfig()
     compute: ComputeConfig = ComputeConfig()
     launch: LaunchConfig = LaunchConfig()
@@ -122,37 +122,38 @@ class FinetuneTrainConfig(Model):
     """How much is trained."""
 
     epochs: float = Field(default=3, gt=0)
-    """Passes over the training rows; 0.5 is half of one."""
+    """Passes over the training rows; 0.5 is half a pass."""
     batch_size: int = Field(default=32, ge=1)
-    """Rows a step, over all devices and micro-batches."""
+    """Rows per step, over all devices and micro-batches."""
     micro_batch_size: PositiveOrAuto = "auto"
-    """Rows a device a forward; never changes the result."""
+    """Rows per device and forward pass; never changes the result."""
     max_length: int = Field(default=128, ge=8)
-    """In tokens; longer rows are cut."""
+    """Maximum length in tokens; longer rows are truncated."""
     dropout: float | None = Field(default=None, ge=0, lt=1)
-    """Dropout while finetuning; empty: what the model was pretrained with."""
+    """Dropout while finetuning; empty: as in pretraining."""
     group_by_length: bool = True
-    """Steps of rows that are alike in length, which saves most of the padding; false: any rows, as
-    in the papers and the recipes in their names."""
+    """Group rows of similar length in a step, which saves most of the padding; false: any rows, as
+    in the papers and in the recipes named after them."""
     keep: Literal["last", "best"] = "last"
-    """The weights that are saved: those after the last step, or the best by `metric`."""
+    """Which weights are saved: those of the last step, or the best by `metric`."""
     patience: int | None = Field(default=None, ge=1)
-    """End early after this many validations without a better `metric`; empty: never."""
+    """Stop early after this many validations without a better `metric`; empty: never."""
     metric: Text | None = None
-    """What `keep`, `patience` and the choice from a grid go by: a figure of the task on the
-    validation rows, or loss; empty: the task's own (accuracy, F1, Spearman's correlation ...)."""
+    """The metric that decides `keep`, `patience` and the choice from a grid: a metric of the task
+    on the validation rows, or loss; empty: the task's main metric (accuracy, F1, Spearman's
+    correlation ...)."""
     validate_every: int | None = Field(default=None, ge=1)
-    """Steps between the validations that `keep` and `patience` go by; empty: an epoch."""
+    """Steps between validations for `keep` and `patience`; empty: one epoch."""
     freeze: Literal["embeddings", "all"] | Annotated[int, Field(ge=0)] | None = None
-    """What is not trained: the embeddings; them and this many of the lowest layers; or them and all
-    layers."""
+    """Weights that are not trained: the embeddings; a number: also that many of the lowest layers;
+    all: the embeddings and all layers."""
     layer_decay: float = Field(default=1.0, gt=0, le=1)
-    """Each layer learns at this share of the rate of the layer above it, the embeddings slowest."""
+    """Ratio of each layer's learning rate to that of the layer above; lowest for the embeddings."""
     reinit_layers: int = Field(default=0, ge=0)
-    """Top layers, and the pooler or norm above them, that begin from fresh weights."""
+    """Number of top layers, with the pooler or norm above them, that start from new weights."""
 
 
-# A class, not another default of the same one: who sets min_lr_ratio alone keeps the warmup.
+# A subclass, so that the warmup keeps its default if only min_lr_ratio is set.
 class FinetuneScheduleConfig(ScheduleConfig):
     """The learning rate over the steps."""
 
@@ -173,23 +174,23 @@ class FinetuneConfig(KindConfig):
     run: Text
     """The run folder."""
     seed: int = Field(default=42, ge=0)
-    """Decides the new head's weights, the order of the rows and dropout."""
+    """Seed of the new head's weights, the order of the rows and dropout."""
     model: Text
     """A model folder or Hub id."""
     init: Literal["pretrained", "random"] = "pretrained"
-    """random: the same network from random weights, to see what pretraining bought."""
+    """random: the same network with random weights, to measure the effect of pretraining."""
     task: AnyTask
-    """What the rows ask for."""
+    """The task."""
     data: TableConfig
     train: FinetuneTrainConfig = FinetuneTrainConfig()
     lora: LoraConfig | None = None
-    """Train adapters, the head, and what stands above the layers; they are merged into the saved
-    model. Needs `pip install 'plmctl[peft]'`."""
+    """Train adapters, the head, and everything above the layers; the adapters are merged into the
+    saved model. Requires `pip install 'plmctl[peft]'`."""
     grid: dict[str, Annotated[tuple[Value, ...], Field(min_length=1)]] = {}
-    """With `--grid`: keys and the values to try, as in `optim.lr: [5e-5, 3e-5]`; every combination
-    is a run, and the best is chosen on the validation rows."""
+    """With `--grid`: keys and the values to try, as in `optim.lr: [5e-5, 3e-5]`; each combination
+    is a run, and the validation rows decide the best."""
     optim: AnyOptimizer = OptimConfig(lr=_LR)
-    """The optimizer; its learning rate is 3e-5 if none is given."""
+    """The optimizer; its learning rate is 3e-5 by default."""
     schedule: FinetuneScheduleConfig = FinetuneScheduleConfig()
     compute: ComputeConfig = ComputeConfig()
     launch: LaunchConfig = LaunchConfig()
@@ -200,7 +201,7 @@ class FinetuneConfig(KindConfig):
     @field_validator("optim")
     @classmethod
     def _smaller_rate(cls, optim: OptimizerConfig) -> OptimizerConfig:
-        """The rate of finetuning where none is given: the optimizers' own is for pretraining."""
+        """The default learning rate of finetuning; the optimizers' default is for pretraining."""
         given = "lr" in optim.model_fields_set
         return optim if given else optim.model_copy(update={"lr": _LR})
 
@@ -224,11 +225,11 @@ class FinetuneConfig(KindConfig):
 
 
 class EvalComputeConfig(ComputeConfig):
-    """The device and how it computes."""
+    """The device, and how it computes."""
 
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
-    """fp32 whatever the device and the model folder, so that scores do not depend on the card and
-    near ties are not decided by rounding; auto: bf16 on a CUDA device that has it, else fp32."""
+    """fp32 by default, so that scores do not depend on the device and rounding does not decide near
+    ties; auto: bf16 on a CUDA device that supports it, otherwise fp32."""
 
 
 class EvalConfig(KindConfig):
@@ -237,20 +238,20 @@ class EvalConfig(KindConfig):
     run: Text
     """The folder for the results."""
     seed: int = Field(default=42, ge=0)
-    """Decides masks and pairs."""
+    """Seed of masks and pairs."""
     model: Text
     """A model folder or Hub id."""
     measures: tuple[AnyMeasure, ...] = Field(min_length=1)
-    """What is asked of the model, each with its own data."""
+    """The measures, each with its own data."""
     batch_size: int = Field(default=32, ge=1)
-    """Rows at once; changes no figure."""
+    """Rows per forward pass; never changes a result."""
     compute: EvalComputeConfig = EvalComputeConfig()
 
 
 class SuiteConfig(Model):
-    """A suite of finetunings, as ``plmctl eval MODEL --suite NAME`` was asked for it.
+    """A suite of finetunings: the arguments of ``plmctl eval MODEL --suite NAME``.
 
-    Tasks and seeds are not among it: the same folder takes more of them.
+    Without tasks and seeds: more of them can be added to the same folder.
     """
 
     run: Text
@@ -262,7 +263,7 @@ class SuiteConfig(Model):
     data: Text | None = None
     """The data directory; empty: the recipes' own, from the Hub."""
     settings: tuple[Text, ...] = ()
-    """What was set otherwise than in the recipes, as KEY=VALUE or TASK.KEY=VALUE."""
+    """Overrides of the recipes, as KEY=VALUE or TASK.KEY=VALUE."""
     grid: bool = False
     """Whether the recipes' grids were tried."""
 

@@ -119,9 +119,12 @@ def _refuse_other_config(config: Model, kept: Path) -> None:
     try:
         before = parse(type(config), kept)
     except ConfigError as error:
+        hint = "name another folder with `run=...`, or add --fresh to move this one aside"
+        if "\n" in error.message:  # many mistakes: it is not a config of this command
+            made_by = f"{kept.parent}: made by another command, or another version of plmctl"
+            raise ConfigError(made_by, hint) from error
         raise ConfigError(
-            f"{kept.parent}: made by another command, or another version of plmctl",
-            "name another folder with `run=...`, or add --fresh to move this one aside",
+            error.message, f"change it there to resume this run; or {hint}"
         ) from error
     changed = [
         line

@@ -66,6 +66,11 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         ("pretrain", "run=", "run: expected text, not null"),
         ("pretrain", "optim.lr=fast", 'optim.lr: expected a number, not "fast"'),
         ("pretrain", "optim.lr=.inf", "optim.lr: expected a finite number, not Infinity"),
+        (
+            "pretrain",
+            "compute.attention=varlen",
+            'compute.attention: "varlen" was removed; use "auto"',
+        ),
         ("pretrain", "optim.betas=[0.9]", "optim.betas: expected more items, not [0.9]"),
         (
             "pretrain",
