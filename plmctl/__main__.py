@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _without_debug(arguments: list[str]) -> tuple[list[str], bool]:
-    """The arguments without ``--debug``, if it comes before any ``--``; and whether it was there."""
+    """The arguments without ``--debug`` (before any ``--``), and whether it was there."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options = [argument for argument in arguments[:end] if argument != "--debug"]
     return options + arguments[end:], len(options) < end

@@ -144,7 +144,7 @@ class MembersOf:
 
 
 def members_in(annotation: Any, metadata: tuple[Any, ...] = ()) -> MembersOf | None:
-    """The members that a field's type accepts, if it names any; also in ``tuple[AnyMeasure, ...]``."""
+    """The members that a field's type accepts, if any; also within ``tuple[AnyMeasure, ...]``."""
     for extra in metadata:
         if isinstance(extra, MembersOf):
             return extra

@@ -97,12 +97,12 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         (
             "pretrain",
             "train.batch_ramp={start: 300, tokens: 1k}",
-            "train.batch_ramp: expected a start of at most the batch size, 256",
+            "train.batch_ramp: expected a start no larger than the batch size, 256",
         ),
         (
             "pretrain",
             "objective={name: mlm, mask_share: 0.9, random_share: 0.2}",
-            "objective: mask_share and random_share are more than 1 together",
+            "objective: mask_share and random_share add up to more than 1",
         ),
         ("pretrain", "objective=mlm", "objective: expected keys with values, as in {key: value}"),
         ("pretrain", "objective={name: [1]}", "objective.name: unknown name [1]; one of: "),
