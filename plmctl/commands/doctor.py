@@ -1,4 +1,4 @@
-"""``plmctl doctor``: what is here, and what a run would use of it."""
+"""``plmctl doctor``: the machine, the packages, and what a run would use of them."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _ANY_SIZE = 1000  # of a vocabulary that only stands in for the tokenizer's
 
 
 def run(config: RunConfig | None, *, as_json: bool) -> None:
-    """Say what the machine and the environment have, and what a run of the config would use.
+    """Print what the machine and the environment have, and what a run of the config would use.
 
     Args:
-        config: Of a run; None: the machine alone.
+        config: The config of a run; None: the machine only.
         as_json: Print one JSON document.
 
     Raises:
-        ConfigError: The config asks for what this machine has not.
+        ConfigError: The config requires what this machine does not have.
     """
     found = machine(Path(config.run) if config else Path())
     packages, extras = _packages(), _extras()
@@ -81,7 +81,7 @@ def machine(folder: Path) -> dict[str, Any]:
     """Processor, devices, memory and disk.
 
     Args:
-        folder: Where a run would write; it need not be there.
+        folder: Where a run would write; it need not exist.
     """
     import torch
 
@@ -93,7 +93,7 @@ def machine(folder: Path) -> dict[str, Any]:
     native = {
         True: "native, about twice as fast as fp32",
         False: "emulated, 27 times slower than fp32",
-        None: "not known",
+        None: "unknown",
     }
     return {
         "plmctl": __version__,
@@ -104,7 +104,7 @@ def machine(folder: Path) -> dict[str, Any]:
         "threads of PyTorch": torch.get_num_threads(),
         "cpu instructions": torch.backends.cpu.get_cpu_capability(),
         "bf16 on the cpu": native[native_bf16()],
-        "devices": list(_devices()) or ["none but the CPU"],
+        "devices": list(_devices()) or ["only the CPU"],
         "memory_gb": _gigabytes("MemTotal"),
         "memory_free_gb": _gigabytes("MemAvailable"),
         "disk_free_gb": round(shutil.disk_usage(there).free / 1e9, 1),
@@ -112,7 +112,7 @@ def machine(folder: Path) -> dict[str, Any]:
 
 
 def _packages() -> list[dict[str, Any]]:
-    """What plmctl needs, beside the versions that it is tested with."""
+    """The required packages, beside the versions that plmctl is tested with."""
     from packaging.requirements import Requirement
 
     tested = _tested()
@@ -200,10 +200,10 @@ def _gigabytes(name: str) -> float | None:
     return None if kilobytes is None else round(int(kilobytes) * 1024 / 1e9, 1)
 
 
-def _flat(figures: dict[str, Any]) -> dict[str, object]:
-    """As a table shows them: lists on one line, what is not known as a dash."""
+def _flat(facts: dict[str, Any]) -> dict[str, object]:
+    """Facts as the table shows them: a list on one line, an unknown value as a dash."""
     shown: dict[str, object] = {}
-    for name, value in figures.items():
+    for name, value in facts.items():
         plain = ", ".join(map(str, value)) if isinstance(value, list) else value
         shown[name.replace("_gb", ", GB").replace("_", " ")] = "-" if plain is None else plain
     return shown

@@ -1,9 +1,9 @@
-"""``plmctl plan``: what a pretraining will cost, before it starts.
+"""``plmctl plan``: the cost of a pretraining, before it starts.
 
-FLOPs are counted as is the custom (PaLM, appendix B; Kaplan et al. 2020): 6 per parameter and token
-for a forward and a backward, the output matrix included and the look-up of embeddings not, and 12
-per layer, hidden unit, position and token for attention. Savings of heads that run at masked
-positions only are not subtracted.
+FLOPs are counted in the usual way (PaLM, appendix B; Kaplan et al. 2020): 6 per parameter and token
+for a forward and a backward pass, with the output matrix and without the embedding lookup, and 12
+per layer, hidden unit, position and token for attention. What heads save by running at masked
+positions only is not subtracted.
 """
 
 from __future__ import annotations
@@ -202,31 +202,29 @@ def _measured(prepared: Prepared) -> dict[str, Any]:
 # --- The table ---
 
 
-def in_words(figures: Mapping[str, Any]) -> dict[str, object]:
-    """The figures as a table has them."""
-    memory, corpus = figures["memory"], figures["corpus_tokens"]
+def in_words(result: Mapping[str, Any]) -> dict[str, object]:
+    """The costs as the table shows them."""
+    memory, corpus = result["memory"], result["corpus_tokens"]
     parts = ", ".join(f"{name} {_format_bytes(n)}" for name, n in memory.items() if name != "total")
     words = {
-        "parameters": figures["parameters"],
-        "steps": figures["steps"],
-        "tokens": figures["tokens"],
-        "passes over the text": "run `plmctl prepare` to know"
+        "parameters": result["parameters"],
+        "steps": result["steps"],
+        "tokens": result["tokens"],
+        "passes over the text": "unknown; run `plmctl prepare`"
         if corpus is None
-        else f"{format_value(figures['passes'])} of {corpus:,} tokens",
-        "FLOPs": f"{figures['flops']:.3g} ({figures['flops_per_token']:.3g} a token)",
-        "memory, about": _format_bytes(memory["total"]) + _each(figures["use"]),
-        "of it": parts,
-        "a checkpoint": _format_bytes(figures["checkpoint"]),
-        "disk in the end": _format_bytes(figures["disk"]),
-        "device": _device(figures["use"]),
+        else f"{format_value(result['passes'])} of {corpus:,} tokens",
+        "FLOPs": f"{result['flops']:.3g} ({result['flops_per_token']:.3g} per token)",
+        "memory, about": _format_bytes(memory["total"]) + _each(result["use"]),
+        "of which": parts,
+        "per checkpoint": _format_bytes(result["checkpoint"]),
+        "disk at the end": _format_bytes(result["disk"]),
+        "device": _device(result["use"]),
     }
-    if "seconds" not in figures:
+    if "seconds" not in result:
         return {**words, "time": "add --measure to try a few steps"}
-    speed = figures["tokens"] / figures["seconds"]
-    words["speed here"] = (
-        f"{speed:,.0f} tokens/s, {figures['flops'] / figures['seconds']:.3g} FLOP/s"
-    )
-    return {**words, "time, about": format_duration(figures["seconds"])}
+    speed = result["tokens"] / result["seconds"]
+    words["speed here"] = f"{speed:,.0f} tokens/s, {result['flops'] / result['seconds']:.3g} FLOP/s"
+    return {**words, "time, about": format_duration(result["seconds"])}
 
 
 def _each(use: Mapping[str, Any]) -> str:
@@ -235,7 +233,7 @@ def _each(use: Mapping[str, Any]) -> str:
 
 def _device(use: Mapping[str, Any]) -> str:
     compiled = ", compiled" if use["compile"] else ""
-    twice = ", activations computed twice" if use["checkpoint_activations"] else ""
+    twice = ", activation checkpointing" if use["checkpoint_activations"] else ""
     return "{device}, {precision}, {processes} processes".format(**use) + compiled + twice
 
 
@@ -247,22 +245,22 @@ def _format_bytes(count: float) -> str:
 
 
 _STATE_BYTES = {"adamw": 8, "lamb": 8, "adagrad": 4, "muon": 4, "adafactor": 0}
-"""An optimizer's bytes a parameter; adafactor keeps rows and columns, which is next to nothing."""
+"""Bytes per parameter of an optimizer's state; adafactor keeps only sums of rows and columns."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a network.
+    """The sizes of a network.
 
     Attributes:
-        parameters: All of them, shared ones once.
-        used: Those that take part in products, as often as they do: those of layers that share
-            weights count in each of them; the output matrix counts, embeddings do not.
+        parameters: All parameters; shared ones count once.
+        used: Parameters that are multiplied, each as often as it is used: weights that layers share
+            count once per layer; the output matrix counts, embeddings do not.
         layers: Of the encoder, the decoder, or both together.
-        width: Hidden units.
-        heads: Of attention; 0 without attention.
+        width: The hidden size.
+        heads: Attention heads; 0 without attention.
         outputs: Ids that are predicted.
-        two_stacks: It is an encoder and a decoder.
+        two_stacks: Whether it is an encoder-decoder.
     """
 
     parameters: int
@@ -306,29 +304,29 @@ def sizes_of(model: Any, outputs: int) -> Sizes:
 
 
 def flops_per_token(sizes: Sizes, seq_len: int, targets: float = 1.0) -> float:
-    """Floating-point operations of a forward and a backward, an input token.
+    """Floating-point operations of a forward and a backward pass, per input token.
 
     Args:
         sizes: Of the network.
         seq_len: Tokens of an input.
-        targets: Of two stacks: target tokens an input token.
+        targets: For an encoder-decoder: target tokens per input token.
     """
     attention = 12 * sizes.layers * sizes.width * seq_len if sizes.heads else 0
     if not sizes.two_stacks:
         return float(6 * sizes.used + attention)
-    # A token goes through one of the stacks, and those of the output through its matrix.
+    # A token goes through one of the two stacks; target tokens also through the output matrix.
     matrix = sizes.outputs * sizes.width
     half = 6 * (sizes.used - matrix) / 2 + attention / 2
     return half + targets * (half + 6 * matrix)
 
 
 def state_memory(sizes: Sizes, optimizer: str, *, mixed: bool) -> dict[str, float]:
-    """Bytes of what is kept from step to step, in 32 bits; exact but for small change.
+    """Bytes of the training state, in 32 bits; exact except for small buffers.
 
     Args:
         sizes: Of the network.
         optimizer: Its name.
-        mixed: Whether products are in 16 bits, of copies of the weights.
+        mixed: Whether products use 16-bit copies of the weights.
     """
     count = float(sizes.parameters)
     return {
@@ -340,12 +338,12 @@ def state_memory(sizes: Sizes, optimizer: str, *, mixed: bool) -> dict[str, floa
 
 @dataclass(frozen=True)
 class KeptActivations:
-    """What is kept from the forward for the backward.
+    """Which activations the forward pass stores for the backward pass.
 
     Attributes:
         mixed: Products are in 16 bits.
-        scores: Attention keeps its scores, which fused kernels do not.
-        inputs_only: Layers keep their inputs; one at a time has the rest, in the backward.
+        scores: Attention stores its scores, which fused kernels do not.
+        inputs_only: Layers store only their inputs, and recompute the rest one at a time.
     """
 
     mixed: bool
@@ -356,18 +354,18 @@ class KeptActivations:
 def activation_memory(
     sizes: Sizes, rows: int, seq_len: int, *, targets: float, kept: KeptActivations
 ) -> float:
-    """Bytes that a forward keeps for its backward; an estimate, right within a factor of two.
+    """Bytes that a forward pass stores for the backward pass; right within a factor of two.
 
-    34 bytes a layer, unit and token in 16 bits, and 5 a head and pair of positions where the scores
-    of attention are kept (Korthikanti et al. 2022, equation 1); 2 of those 34 are a layer's input;
+    34 bytes per layer, unit and token in 16 bits, and 5 per head and pair of positions if attention
+    scores are stored (Korthikanti et al. 2022, equation 1); 2 of those 34 are a layer's input;
     three copies of the logits.
 
     Args:
         sizes: Of the network.
-        rows: Of a micro-batch.
-        seq_len: Tokens of a row.
+        rows: Sequences of a micro-batch.
+        seq_len: Tokens of a sequence.
         targets: Share of the tokens at which a head predicts.
-        kept: In what form.
+        kept: Which activations are stored.
     """
     unit = 1 if kept.mixed else 2
     pairs = 5 * sizes.heads * seq_len if kept.scores else 0

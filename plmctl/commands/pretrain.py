@@ -414,11 +414,11 @@ _SAMPLE_COUNT = 6
 
 _SENTENCES_TRIED = 100_000  # sentences, spread over the corpus
 
-_SAMPLE_TOKENS = (8, 40)  # tokens of a sentence that reads well as a sample
+_SAMPLE_TOKENS = (8, 40)  # minimum and maximum tokens of a sample
 
-_STRETCH = 160  # tokens in which there is surely a sentence
+_STRETCH = 160  # tokens that surely contain a sentence
 
-_READABLE = 30  # characters of one
+_READABLE = 30  # minimum characters of a sentence
 
 
 def held_out_samples(folder: str, store: TokenStore, seed: int, objective: str) -> dict[str, Any]:
@@ -441,7 +441,7 @@ def held_out_samples(folder: str, store: TokenStore, seed: int, objective: str) 
         return _text_to_text_samples(folder, tokenizer, store, spans, key, objective)
     if tokenizer.mask_token is None:
         halves = [store.tokens(span[: len(span) // 2]).tolist() for span in spans]
-        # The half may end within a character.
+        # The half may end inside a character.
         prompts = [str(tokenizer.decode(ids)).rstrip("\ufffd") for ids in halves]
         return {"kind": "generation", "items": continue_texts(folder, prompts)}
     items, answers = [], []
@@ -490,7 +490,7 @@ def _text_to_text_samples(
 
 
 def _some_words(store: TokenStore, span: Ints, key: int) -> tuple[int, int]:
-    """Places [first, past) of whole words within a sentence, two tokens or more, not its first."""
+    """Positions [first, past) of whole words in a sentence: two or more tokens, not its first."""
     starts = np.flatnonzero(store.word_starts(span))
     after = starts[starts > 0]
     first = int(after[below(key, len(after))]) if len(after) else len(span) // 2
@@ -499,13 +499,13 @@ def _some_words(store: TokenStore, span: Ints, key: int) -> tuple[int, int]:
 
 
 def _whole_words(store: TokenStore, span: Ints) -> Ints:
-    """Places within a sentence of words of one token, the first and the last left out."""
+    """Positions of one-token words in a sentence, except the first and the last."""
     starts = store.word_starts(span)
     return 1 + np.flatnonzero(starts[1:-1] & starts[2:])
 
 
 def _sample_spans(store: TokenStore, tokenizer: Any, key: int) -> list[Ints]:
-    """Token positions of a few sentences that read well."""
+    """Token positions of a few readable sentences."""
     looked_at = np.arange(0, store.num_sentences, max(1, store.num_sentences // _SENTENCES_TRIED))
     starts, ends = store.sentences[looked_at], store.sentences[looked_at + 1]
     sizes = ends - starts
@@ -513,7 +513,7 @@ def _sample_spans(store: TokenStore, tokenizer: Any, key: int) -> list[Ints]:
     if len(fitting):
         which = np.unique(fitting[below(fold(key, 0, np.arange(_SAMPLE_COUNT)), len(fitting))])
         return [np.arange(starts[s], ends[s]) for s in which]
-    # The text is not cut into sentences: a sentence somewhere in each of some stretches of it.
+    # The text is not split into sentences: find one in each of some stretches.
     found = []
     for place in below(fold(key, 0, np.arange(_SAMPLE_COUNT)), max(1, store.num_tokens - _STRETCH)):
         window = np.arange(place, min(place + _STRETCH, store.num_tokens))
@@ -523,11 +523,11 @@ def _sample_spans(store: TokenStore, tokenizer: Any, key: int) -> list[Ints]:
 
 
 def _sentence_in(store: TokenStore, tokenizer: Any, window: Ints) -> Ints:
-    """The tokens of the first whole sentence of a stretch, or of its beginning."""
+    """The tokens of the first complete sentence of a stretch, or of its beginning."""
     ids = store.tokens(window).tolist()
     text = str(tokenizer.decode(ids))
     spans = sentence_spans(text, choose_rule([text]))
-    # What comes first is cut through, and so may be what comes last.
+    # The first sentence is incomplete, and the last one may be.
     start, end = next(((a, b) for a, b in spans[1:] if b - a >= _READABLE), (0, len(text)))
     lengths = [len(str(tokenizer.decode(ids[:count]))) for count in range(len(ids) + 1)]
     first, past = bisect_right(lengths, start) - 1, bisect_left(lengths, end)

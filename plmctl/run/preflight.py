@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def check_model(model: str) -> None:
-    """Refuse a folder that is no model before anything is read.
+    """Refuse a folder that is not a model, before anything is read.
 
     Raises:
         ConfigError: The folder has no ``config.json``.
@@ -55,7 +55,7 @@ def check_model(model: str) -> None:
     if folder.exists() and not (folder / "config.json").is_file():
         inside = folder / "model"
         hint = f"did you mean {inside}?" if inside.is_dir() else "pretrain one first"
-        raise ConfigError(f"{folder}: no model here (no config.json)", hint)
+        raise ConfigError(f"{folder} is not a model folder: it has no config.json", hint)
     if not folder.exists() and (model.startswith((".", "/")) or model.count("/") > 1):
         raise ConfigError(f"{model}: no such folder", "pretrain a model first, or give a Hub id")
     if not folder.exists():
@@ -332,20 +332,19 @@ def _check_ids(
 # --- Text: are its word starts good enough for whole-word masking? ---
 
 
-_WINDOWS, _WINDOW = 64, 4096  # places that are looked at, and tokens of each
+_WINDOWS, _WINDOW = 64, 4096  # number of stretches that are sampled, and tokens in each
 
-
-# English has 0.86 (8,000 ids) to 0.96 (ids learnt from little text), Chinese characters 0.995.
+# Share of tokens that start a word. English has 0.86 (8,000 ids) to 0.96 (ids learned from little
+# text), Chinese characters have 0.995.
 _ALL_START = 0.99
 
-
+# Share of the text in words that are too long to be masked.
 _TOO_LONG = 0.2
-
-_SPANS_TOO_LONG = 0.5  # a span that is cut off still predicts something of a long word
+_SPANS_TOO_LONG = 0.5  # a truncated span still predicts a part of a long word
 
 
 def check_text(objective: Any, store: TokenStore, seq_len: int) -> None:
-    """Refuse text whose words the objective cannot mask: ``check_words``, ``check_spans``."""
+    """Refuse text whose words the objective cannot mask, as ``check_words`` and ``check_spans``."""
     if isinstance(objective, MaskingConfig):
         check_words(objective, store, seq_len)
     elif objective.name == "mlm+sbo":
@@ -353,17 +352,17 @@ def check_text(objective: Any, store: TokenStore, seq_len: int) -> None:
 
 
 def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
-    """Refuse word starts with which the objective would not do what its config says.
+    """Refuse text with which whole-word masking would not do what the config says.
 
     Args:
-        config: What is masked.
-        store: Where words start.
-        seq_len: Length of a full row, which decides how long a word may be to be masked at all.
+        config: The masking.
+        store: Knows where words start.
+        seq_len: Length of a full sequence, which limits the length of a word that can be masked.
 
     Raises:
-        ConfigError: Nearly every token is a word, so that whole words are nothing else than tokens;
-            or much of the text stands in words that are longer than what a row has to predict, and
-            would never be masked.
+        ConfigError: Nearly every token is a word, so that masking words is masking tokens; or much
+            of the text is in words with more tokens than a sequence predicts, which would never be
+            masked.
     """
     if config.unit == "token" or not store.num_tokens:
         return
@@ -371,8 +370,8 @@ def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
     share = len(sizes) / sizes.sum()
     if config.unit == "word" and share > _ALL_START:
         raise ConfigError(
-            f"objective.unit: word, but {share:.1%} of the tokens are words of their own, so that "
-            "this would be the masking of tokens",
+            f"objective.unit: word, but {share:.1%} of the tokens are whole words, so this would "
+            "mask tokens",
             "for Chinese set `data.words: jieba`, which finds words of several characters; "
             "otherwise use `unit: token`",
         )
@@ -380,24 +379,24 @@ def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
     long = sizes[sizes > most].sum() / sizes.sum()
     if long > _TOO_LONG:
         raise ConfigError(
-            f"objective.unit: {config.unit}, but {long:.0%} of the tokens stand in words of more "
-            f"than {most} tokens, which is all that a row of {seq_len} has to predict: they would "
-            "never be masked",
+            f"objective.unit: {config.unit}, but {long:.0%} of the tokens are in words of more "
+            f"than {most} tokens, the most that a sequence of {seq_len} predicts: they would never be "
+            "masked",
             "text without spaces is one long word to this tokenizer; use `unit: token`, a larger "
-            "vocabulary or, if words are only a little longer, longer rows",
+            "vocabulary or, if words are only a little longer, longer sequences",
         )
 
 
 def check_spans(rate: float, store: TokenStore, seq_len: int) -> None:
-    """Refuse word starts with which spans of words would be nothing but beginnings of words.
+    """Refuse text in which spans of whole words would only be the beginnings of words.
 
     Args:
-        rate: Share of a row that is predicted.
-        store: Where words start.
-        seq_len: Length of a full row, two special tokens included.
+        rate: Share of a sequence that is predicted.
+        store: Knows where words start.
+        seq_len: Length of a full sequence, including two special tokens.
 
     Raises:
-        ConfigError: Most of the text stands in words that are longer than all that a row predicts.
+        ConfigError: Most of the text is in words with more tokens than a sequence predicts.
     """
     if not store.num_tokens:
         return
@@ -406,20 +405,20 @@ def check_spans(rate: float, store: TokenStore, seq_len: int) -> None:
     long = sizes[sizes > most].sum() / sizes.sum()
     if long > _SPANS_TOO_LONG:
         raise ConfigError(
-            f"objective.name: mlm+sbo masks whole words, but {long:.0%} of the tokens stand in "
-            f"words of more than {most} tokens, which is all that a row of {seq_len} predicts",
+            f"objective.name: mlm+sbo masks whole words, but {long:.0%} of the tokens are in words "
+            f"of more than {most} tokens, the most that a sequence of {seq_len} predicts",
             "text without spaces is one long word to this tokenizer; use the objective 'mlm', a "
-            "larger vocabulary, or longer rows",
+            "larger vocabulary, or longer sequences",
         )
 
 
 def word_sizes(store: TokenStore) -> NDArray[np.int64]:
-    """Tokens of each word, in stretches of the store spread over all of it."""
+    """Tokens of each word, in stretches spread evenly over the store."""
     size = min(_WINDOW, store.num_tokens)
     count = min(_WINDOWS, store.num_tokens // size)
     first = np.linspace(0, store.num_tokens - size, count).astype(np.int64)
     starts = store.word_starts(first[:, None] + np.arange(size))
-    starts[:, 0] = True  # a word that was cut counts as far as it is seen
+    starts[:, 0] = True  # of a word that begins before, the tokens inside count
     return np.diff(np.append(np.flatnonzero(starts), starts.size))
 
 
@@ -485,14 +484,14 @@ def resolve_compute(config: RunConfig, network: PreTrainedConfig) -> dict[str, A
 
 
 def retention(config: CheckpointConfig) -> Retention:
-    """Which checkpoints stay."""
+    """Which checkpoints are kept."""
     from plmctl.training.checkpoint import Retention
 
     return Retention(config.keep, config.keep_every, config.keep_best)
 
 
 def failure_handling(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
-    """Fields of a ``Plan``: when it saves, and what it does where it cannot go on as it is."""
+    """Fields of a ``Plan``: when to save, and what to do if a step fails."""
     from plmctl.training.loop import Guard
 
     return {
@@ -500,6 +499,6 @@ def failure_handling(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
         "save_best": config.checkpoint.keep_best,
         "background": config.checkpoint.background,
         "guard": Guard(**config.divergence.model_dump()),
-        # Without all processes nothing of a sharded network can be tried, or tried again.
+        # A process cannot try a step of a sharded network alone, so it cannot search for a size.
         "elastic": config.train.micro_batch_size == "auto" and config.launch.strategy == "ddp",
     }

@@ -85,7 +85,7 @@ def test_debug_shows_the_traceback_wherever_it_stands(place: int) -> None:
 
 def test_debug_after_two_dashes_is_a_text(cli: Cli, tmp_path: Path) -> None:
     code, _, err = cli("predict", str(tmp_path), "--", "--debug")
-    assert (code, err.startswith(f"plmctl: {tmp_path}: no model here")) == (2, True)
+    assert (code, err.startswith(f"plmctl: {tmp_path} is not a model folder")) == (2, True)
 
 
 @pytest.mark.parametrize(

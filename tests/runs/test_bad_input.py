@@ -197,7 +197,7 @@ def test_word_masking_where_every_token_is_a_word(cli: Cli) -> None:
     refused(
         cli("pretrain", "bert.yaml", "run=x", *letters, "objective.unit=word"),
         2,
-        "objective.unit: word, but 100.0% of the tokens are words of their own",
+        "objective.unit: word, but 100.0% of the tokens are whole words",
         "unit: token",
     )
     assert not Path("x").exists()
@@ -230,7 +230,7 @@ def test_a_run_folder_of_another_config(cli: Cli, pretrained: dict[str, Path]) -
 def test_a_folder_that_is_no_run(cli: Cli) -> None:
     Path("precious").mkdir()
     Path("precious/thesis.txt").write_text("years of work")
-    refused(cli("pretrain", "bert.yaml", "run=precious"), 2, "precious", "no run folder")
+    refused(cli("pretrain", "bert.yaml", "run=precious"), 2, "precious", "not a run folder")
     assert Path("precious/thesis.txt").read_text() == "years of work"
 
 

@@ -102,4 +102,4 @@ def test_what_is_compiled_and_computed_twice_is_said(
     if command == "plan":
         assert changed["memory"]["activations"] < plain["memory"]["activations"]
         assert run_main(command, *given, *asked) == 0
-        assert "compiled, activations computed twice" in " ".join(capfd.readouterr().out.split())
+        assert "compiled, activation checkpointing" in " ".join(capfd.readouterr().out.split())
