@@ -21,8 +21,8 @@ from plmctl.run.preflight import (
     check_model,
     check_network,
     resolve_compute,
+    stand_in,
 )
-from plmctl.tokenization.load import Vocab
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -70,7 +70,7 @@ def run(config: RunConfig | None, *, as_json: bool) -> None:
 def _network_of(config: RunConfig) -> PreTrainedConfig:
     """Transformers' config of a run's network; the tokenizer need not be trained yet."""
     if isinstance(config, PretrainConfig):
-        return check_network(config, Vocab(_ANY_SIZE, pad=0))
+        return check_network(config, stand_in(_ANY_SIZE))
     check_model(config.model)
     network = config_of(config.model)
     check_checkpointing(config.compute, network.model_type)

@@ -25,7 +25,7 @@ from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say, show_result
 from plmctl.run.launch import process_count
 from plmctl.run.network import fresh_model, make_network, output_size
-from plmctl.run.preflight import Prepared, check_network, preflight, resolve_compute
+from plmctl.run.preflight import Prepared, check_network, preflight, resolve_compute, stand_in
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import Vocab
 from plmctl.training.schedule import course
@@ -111,11 +111,6 @@ def costs(
         "disk": saved * _num_checkpoints(config) + 4.0 * sizes.parameters,
         "use": use,
     }
-
-
-def stand_in(vocab_size: int) -> Vocab:
-    """Special ids for a tokenizer that is not trained yet."""
-    return Vocab(vocab_size, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
 
 
 def _network_sizes(config: PretrainConfig, vocab: Vocab) -> Sizes:

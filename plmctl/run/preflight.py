@@ -109,7 +109,6 @@ def preflight(config: PretrainConfig, no_tokenizer: str | None = None) -> Prepar
     vocab = Vocab.of(tokenizer)
     network = check_network(config, vocab)
     objective = get_objective(config.objective.name)
-    _check_tokens(config, objective, vocab)
     if config.model.init_from is not None:
         _check_folder(config, network, tokenizer, output_size(config, vocab))
     check = getattr(objective, "check", None)
@@ -117,6 +116,11 @@ def preflight(config: PretrainConfig, no_tokenizer: str | None = None) -> Prepar
         longest = max(phase.seq_len for phase in config.train.phases)
         check(config.objective, config.tokenizer, network, longest)
     return Prepared(config, objective, encoder, tokenizer, vocab, network)
+
+
+def stand_in(vocab_size: int) -> Vocab:
+    """All special ids, for a tokenizer that is not trained yet."""
+    return Vocab(vocab_size, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=(5,))
 
 
 def check_network(config: PretrainConfig, vocab: Vocab) -> PreTrainedConfig:
@@ -217,13 +221,13 @@ def check_checkpointing(compute: ComputeConfig, model_type: str) -> None:
         raise no_checkpointing("ELMo")
 
 
-def _check_tokens(config: PretrainConfig, objective: Objective, vocab: Vocab) -> None:
+def _check_tokens(config: PretrainConfig, vocab: Vocab) -> None:
     """Refuse a tokenizer without the special tokens of the objective.
 
     Raises:
         ConfigError: With the tokens that are missing.
     """
-    needed = getattr(objective, "TOKENS", ())
+    needed = getattr(get_objective(config.objective.name), "TOKENS", ())
     missing = [TOKEN_NAMES[name] for name in needed if getattr(vocab, name) in (None, ())]
     if missing:
         algorithm = get_family(config.model.family).TOKENIZER
@@ -380,8 +384,8 @@ def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
     if long > _TOO_LONG:
         raise ConfigError(
             f"objective.unit: {config.unit}, but {long:.0%} of the tokens are in words of more "
-            f"than {most} tokens, the most that a sequence of {seq_len} predicts: they would never be "
-            "masked",
+            f"than {most} tokens, the most that a sequence of {seq_len} predicts: they would never "
+            "be masked",
             "text without spaces is one long word to this tokenizer; use `unit: token`, a larger "
             "vocabulary or, if words are only a little longer, longer sequences",
         )

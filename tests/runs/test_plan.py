@@ -13,13 +13,12 @@ from plmctl.commands.plan import (
     costs,
     flops_per_token,
     sizes_of,
-    stand_in,
     state_memory,
 )
 from plmctl.families.base import get_family
 from plmctl.objectives.base import get_objective
 from plmctl.run.configs import load
-from plmctl.run.preflight import check_network
+from plmctl.run.preflight import check_network, stand_in
 from tests.runs.conftest import run_main
 
 
