@@ -124,19 +124,20 @@ def stand_in(vocab_size: int) -> Vocab:
 
 
 def check_network(config: PretrainConfig, vocab: Vocab) -> PreTrainedConfig:
-    """Transformers' config of the network, which is checked; of the tokenizer, only ids are needed.
+    """Check that family, objective and special tokens fit; return transformers' config.
 
     Args:
         config: The config of the run.
-        vocab: Of the tokenizer, or a stand-in for one that is not trained yet.
+        vocab: Of the tokenizer, or ``stand_in`` for one that is not trained yet.
 
     Raises:
         ConfigError: The family cannot build this network, has no heads for the objective, or the
-            network does not support what the config requires of it.
+            network does not support what the config requires of it; the tokenizer lacks a token.
     """
     import torch
 
     _check_objective(config)
+    _check_tokens(config, vocab)
     longest = max(phase.seq_len for phase in config.train.phases)
     positions = get_family(config.model.family).positions(config.model)
     if longest > positions:
