@@ -9,8 +9,15 @@ from plmctl.errors import PlmError
 
 def main() -> None:
     """Run the command line and exit with its code: 0, 1, 2, 3, 75, 130 (see the docs)."""
+    if sys.platform == "win32":
+        print(
+            "plmctl: Windows is not supported\n  run it on Linux or macOS, or in the Windows "
+            "Subsystem for Linux",
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
     arguments, debug = _without_debug(sys.argv[1:])
-    # plmctl says itself what is going on; a library's own notes would bury it. `--debug` and the
+    # plmctl reports progress itself; the libraries' own messages would bury it. `--debug` and the
     # libraries' variables bring them back.
     if not debug:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -24,7 +31,7 @@ def main() -> None:
     except PlmError as error:
         if debug:
             raise
-        if os.environ.get("RANK", "0") == "0":  # the other processes of a run say the same
+        if os.environ.get("RANK", "0") == "0":  # the other processes of a run have the same error
             print(f"plmctl: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
@@ -32,17 +39,17 @@ def main() -> None:
 
 
 def _without_debug(arguments: list[str]) -> tuple[list[str], bool]:
-    """The arguments less ``--debug``, wherever it stands before a ``--``; and was it there?"""
+    """The arguments without ``--debug`` (before any ``--``), and whether it was there."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options = [argument for argument in arguments[:end] if argument != "--debug"]
     return options + arguments[end:], len(options) < end
 
 
 def _worker() -> None:
-    """As ``main``, for one of several processes: end without tearing the process group down.
+    """As ``main``, for one of several processes: exit without tearing down the process group.
 
-    The processes of a run end at different times, and a group's threads can abort one that leaves
-    while another still works (exit 134 after a finished run). Everything is written by then.
+    The processes of a run end at different times, and the threads of the group can abort one that
+    exits while another still works (exit 134 after a finished run). Everything is written by then.
     """
     code = 0
     try:

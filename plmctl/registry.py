@@ -1,7 +1,7 @@
 """The folder is the registry: ``objectives/mlm.py`` is the objective ``mlm``.
 
 What all members share is in ``base.py``, and what some share in files that begin with ``_``: these
-are no members. A name with ``+`` is written ``_and_`` in the file name: ``mlm+nsp`` is
+are not members. A name with ``+`` is written ``_and_`` in the file name: ``mlm+nsp`` is
 ``mlm_and_nsp.py``.
 Listing reads file names and imports nothing.
 """

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from plmctl.config.load import KINDS, Kind, model_of, schema_of
+from plmctl.config.load import KINDS, Kind, schema_of
+from plmctl.run.configs import model_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 

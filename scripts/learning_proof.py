@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from plmctl.commands.prepare import Prepared, prepare
-from plmctl.commands.pretrain import make_step
-from plmctl.config.load import configs_folder, load
-from plmctl.config.pretrain import PretrainConfig
+from plmctl.commands.prepare import prepare
+from plmctl.commands.pretrain import examples_of
+from plmctl.config.load import configs_folder
 from plmctl.models.batch import IGNORE
 from plmctl.reporting.tables import rows_table
+from plmctl.run.configs import PretrainConfig, load
+from plmctl.run.preflight import Prepared, preflight
 
 FOLDER = configs_folder() / "pretrain/proof"
 TOKENIZERS = configs_folder() / "tokenizer/proof"
@@ -66,7 +67,7 @@ def proof(path: Path, overrides: list[str]) -> list[list[object]]:
             f"{part} accuracy" if part in _PAIRS else part,
             *figures(part, results, alone),
         ]
-        for part, alone in frequencies(config, prepare(config)).items()
+        for part, alone in frequencies(preflight(config)).items()
         if f"valid/accuracy/{part}" in results  # others, as distances to a teacher, have no classes
     ]
 
@@ -78,12 +79,11 @@ def figures(part: str, results: dict[str, Any], alone: tuple[float, float]) -> t
     return f"{alone[0]:.2f}", f"{results[f'valid/loss/{part}']:.2f}"
 
 
-def frequencies(config: PretrainConfig, prepared: Prepared) -> dict[str, tuple[float, float]]:
+def frequencies(prepared: Prepared) -> dict[str, tuple[float, float]]:
     """For each part: cross-entropy of the held-out targets, and share of the most frequent one."""
-    assert prepared.valid is not None
-    learnt, held_out = (
-        targets(config, store, prepared) for store in (prepared.train, prepared.valid)
-    )
+    text = prepare(prepared.config, prepared.encoder)
+    assert text.valid is not None
+    learnt, held_out = (targets(prepared, store) for store in (text.train, text.valid))
     found = {}
     for part, seen in learnt.items():
         if not np.issubdtype(seen.dtype, np.integer) or seen.min(initial=0) < 0:
@@ -98,9 +98,9 @@ def frequencies(config: PretrainConfig, prepared: Prepared) -> dict[str, tuple[f
     return found
 
 
-def targets(config: PretrainConfig, store: Any, prepared: Prepared) -> dict[str, NDArray[np.int64]]:
+def targets(prepared: Prepared, store: Any) -> dict[str, NDArray[np.int64]]:
     """All targets of the first examples of a store."""
-    step = make_step(config, store, prepared, config.train.phases[-1].seq_len)
+    step = examples_of(prepared, store, prepared.config.train.phases[-1].seq_len)
     found: dict[str, list[NDArray[np.int64]]] = {}
     for samples in np.array_split(np.arange(min(len(step), _SAMPLES)), 32):
         if not len(samples):

@@ -38,13 +38,15 @@ ALLOWED = {
     "suites": set(),
     "run": {
         "config", "corpus", "examples", "tokenization", "models", "families", "objectives",
-        "tasks", "training", "reporting",
+        "optimizers", "measures", "tasks", "training", "reporting",
     },
     "commands": {
         "config", "corpus", "examples", "tokenization", "models", "families", "objectives",
         "tasks", "training", "evaluation", "measures", "reporting", "metrics", "suites", "run",
     },
 }  # fmt: skip
+# What is still loaded from below its layer, by name at run time.
+LOADED_FROM_BELOW = {("families", "objectives"), ("training", "optimizers")}
 SHARED = {
     "arrays",
     "cpus",
@@ -73,6 +75,18 @@ def imports(path: Path) -> set[str]:
     return found
 
 
+def loads(path: Path) -> set[str]:
+    """Names of the folders of members that a file lists or loads through the registry."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            of = node.func.value
+            if isinstance(of, ast.Name) and of.id == "registry" and node.args:
+                folder = node.args[0]
+                found.add(str(folder.value) if isinstance(folder, ast.Constant) else "any")
+    return found
+
+
 def layer(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
@@ -91,6 +105,16 @@ def test_imports_go_down(path: Path) -> None:
         ):
             allowed = parts[1] in ALLOWED[here] or ".".join(parts[1:3]) in ALLOWED[here]
             assert allowed, f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_members_are_loaded_by_what_lies_above_them(path: Path) -> None:
+    here = layer(path)
+    if here not in ALLOWED or here in ("run", "commands"):
+        return
+    for folder in loads(path):
+        above = folder == here or folder.split(".")[0] in ALLOWED[here] | {here}
+        assert above or (here, folder) in LOADED_FROM_BELOW, f"{path.name} loads {folder}"
 
 
 @pytest.mark.parametrize("name", sorted(FLOOR))

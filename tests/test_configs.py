@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from plmctl.commands.prepare import data_of
-from plmctl.config.load import dump, kind_of, load
+from plmctl.config.load import dump, kind_of
 from plmctl.corpus.build import build_stores
 from plmctl.corpus.store import TokenStore
+from plmctl.run.configs import load
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.train import train
 from tests.tokenization.conftest import TEXTS, config_of, quiet

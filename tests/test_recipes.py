@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from plmctl.config.document import read_document
-from plmctl.config.load import dump, kind_of, load
+from plmctl.config.load import dump, kind_of
+from plmctl.run.configs import load
 from plmctl.tokenization.templates import rules_of
 from plmctl.training.schedule import ramp
 

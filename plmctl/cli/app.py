@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _HELP = """From your own raw text to a pretrained, finetuned and evaluated language model.
 
 Each command reads a config: a YAML file, or the name of a config that comes with plmctl; KEY=VALUE
-after it overrides a key. The same command again continues a run that was cut short, and leaves a
-finished one alone.
+after it overrides a key. Run the same command again to resume an interrupted run; a finished run is
+left alone.
 
 \b
   plmctl config list                        configs that come with plmctl, by name
@@ -24,7 +24,7 @@ finished one alone.
   plmctl finetune demo/finetune             a classifier made from it
   plmctl eval demo/eval                     how good it is
 """
-_EPILOG = "With --debug anywhere in the line, an expected error shows its traceback."
+_EPILOG = "With --debug anywhere in the command, an error shows its traceback."
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 app = typer.Typer(
@@ -51,7 +51,7 @@ def _options(
         typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """``--debug`` is taken out of the line by ``__main__``, since it may stand anywhere in it."""
+    """``__main__`` removes ``--debug`` from the arguments, because it may be anywhere in them."""
 
 
 ConfigFile = Annotated[
@@ -64,25 +64,25 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE",
-        help="Overrides, as in optim.lr=1e-3 'data.train=[a.txt, b.txt]'; later wins.",
+        help="Overrides, as in optim.lr=1e-3 'data.train=[a.txt, b.txt]'; the last one wins.",
         show_default=False,
     ),
 ]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Move the run folder aside, if it is there, and start anew.")
+    bool, typer.Option("--fresh", help="Move an existing run folder aside and start from scratch.")
 ]
 Until = Annotated[
     int | None,
     typer.Option(
         min=1,
         metavar="STEP",
-        help="Save and stop after this step, with exit code 75; the same command goes on.",
+        help="Save and stop after this step, with exit code 75; the same command resumes.",
         show_default=False,
     ),
 ]
 AcceptGap = Annotated[
     bool,
-    typer.Option("--accept-gap", help="Continue although lines of metrics.jsonl were lost."),
+    typer.Option("--accept-gap", help="Resume although lines of metrics.jsonl were lost."),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON document on stdout.")
@@ -95,7 +95,7 @@ def example(line: str) -> str:
 
 
 def config_file(given: Path, *kinds: "Kind") -> Path:
-    """The file that CONFIG means; says so where it is a shipped one.
+    """The file that CONFIG means; a shipped config is announced.
 
     Args:
         given: A file, or the name of a shipped config.

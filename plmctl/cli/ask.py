@@ -44,41 +44,43 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Of --suite: where DIR/TASK/train.jsonl and dev.jsonl are; the Hub if not given.",
+            help="With --suite: folder with TASK/train.jsonl and dev.jsonl; by default the Hub.",
             show_default=False,
         ),
     ] = None,
     tasks: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B", help="Of --suite: these tasks, and not all.", show_default=False
-        ),
+        typer.Option(metavar="A,B", help="With --suite: run only these tasks.", show_default=False),
     ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Of --suite: runs of each task; the median counts.", show_default=False
+            min=1,
+            help="With --suite: number of seeds per task; reports the median.",
+            show_default=False,
         ),
     ] = None,
     grid: Annotated[
-        bool, typer.Option("--grid", help="Of --suite: try the recipes' grids.")
+        bool, typer.Option("--grid", help="With --suite: try the grids of the recipes.")
     ] = False,
     jobs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Of --suite: runs at once; one a GPU if not given.", show_default=False
+            min=1,
+            help="With --suite: number of parallel runs; by default one per GPU.",
+            show_default=False,
         ),
     ] = None,
     text: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FILE",
-            help="Of tokenizers: text to measure on; if not given, what the first held out.",
+            help="For tokenizers: text to measure on; by default the text that the first held out.",
             show_default=False,
         ),
     ] = None,
     out: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Of tokenizers: write an HTML page as well.")
+        str | None, typer.Option(metavar="FILE", help="For tokenizers: also write an HTML page.")
     ] = None,
     at_checkpoints: Annotated[
         bool, typer.Option("--at-checkpoints", help="Score every checkpoint of the model's run.")
@@ -88,11 +90,11 @@ def evaluate(
 ) -> None:
     """Score a model, or compare tokenizers.
 
-    Scores a model on text or labelled rows: prints a table a measure, and writes the figures to
+    Scores a model on text or labelled rows: prints one table per measure and writes the results to
     eval/ in the run folder. With --suite it finetunes the model on each task of a suite and prints
     one table beside published scores; overrides are KEY=VALUE for all recipes, TASK.KEY=VALUE for
-    one, and run=FOLDER. Of tokenizer folders it prints how well they fit a held-out text, side by
-    side.
+    one, and run=FOLDER. For tokenizer folders it prints, side by side, how well they fit a held-out
+    text.
     """
     if suite is not None:
         _suite(
@@ -112,7 +114,7 @@ def evaluate(
         )
         return
     if data or tasks or seeds or grid or jobs:
-        raise ConfigError("--data, --tasks, --seeds, --grid and --jobs go with --suite")
+        raise ConfigError("--data, --tasks, --seeds, --grid and --jobs need --suite")
     # A folder of data may have the name of the shipped config that reads it, as blimp/ has.
     is_tokenizer = os.path.isfile(config / "tokenizer.json")
     path = config if is_tokenizer else config_file(config, "eval")
@@ -123,7 +125,7 @@ def evaluate(
         tokenizers.run(folders, text=text or (), out=out, as_json=as_json)
         return
     from plmctl.commands import evaluate as command
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
 
     resolved = load("eval", path, overrides or ())
     command.run(resolved, at_checkpoints=at_checkpoints, fresh=fresh, as_json=as_json)
@@ -135,7 +137,7 @@ def _names(given: str | None) -> tuple[str, ...] | None:
         return None
     found = tuple(name for part in given.split(",") if (name := part.strip()))
     if not found:
-        raise ConfigError("--tasks: no name in it", "write --tasks sst2,rte")
+        raise ConfigError("--tasks: the list is empty", "write --tasks sst2,rte")
     return found
 
 
@@ -149,7 +151,7 @@ def _suite(
 ) -> None:
     wrong = [option for option, given in refused.items() if given]
     if wrong:
-        raise ConfigError(f"{wrong[0]} does not go with --suite", "leave it out")
+        raise ConfigError(f"{wrong[0]} cannot be used with --suite", "leave it out")
     from plmctl.commands.evaluate_suite import SuiteRequest, run
 
     run(SuiteRequest(model, name, **asked), as_json=as_json)
@@ -158,15 +160,15 @@ def _suite(
 @app.command(epilog=example("plmctl export runs/demo/bert runs/demo/bert-early --step 1000"))
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run folder of a pretraining.")],
-    out: Annotated[str, typer.Argument(metavar="FOLDER", help="Where to; a new folder.")],
+    out: Annotated[str, typer.Argument(metavar="FOLDER", help="A new folder to write.")],
     step: Annotated[
-        int | None, typer.Option(help="Of which checkpoint; the newest if not given.")
+        int | None, typer.Option(help="Step of the checkpoint; by default the newest.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a checkpoint as a model folder.
 
-    Gives what `pretrain` leaves in model/ at its end, of any checkpoint that is kept: to try a
+    Writes what `pretrain` writes to model/ at its end, for any checkpoint that is kept: to try a
     model while it trains, or to finetune from the middle of a run.
     """
     from plmctl.commands import export as command
@@ -188,47 +190,47 @@ def predict(
         typer.Option(
             "--input",
             metavar="ROWS",
-            help="In place of texts: jsonl, csv, tsv, parquet ...; - is stdin (jsonl).",
+            help="Rows instead of texts: jsonl, csv, tsv, parquet ...; - is stdin (jsonl).",
             show_default=False,
         ),
     ] = None,
     output: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Of rows: answers, one JSON line a row; stdout if not given."
+            metavar="FILE",
+            help="With --input: write one JSON line per row here; by default to stdout.",
         ),
     ] = None,
     column: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FIELD=COLUMN",
-            help="Of rows: a field of the task that has another column here, as in text=review.",
+            help="With --input: the column of a field of the task, as in text=review.",
             show_default=False,
         ),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Move an output that is there aside.")
+        bool, typer.Option("--fresh", help="Move an existing output file aside.")
     ] = False,
-    top: Annotated[int, typer.Option(min=1, help="Answers for each text.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Number of answers per text.")] = 5,
     as_json: Json = False,
 ) -> None:
-    """Ask a model about a text.
+    """Apply a model to a text.
 
-    What it is made for decides the question: a masked model fills [MASK], a T5 its sentinels
-    (<extra_id_0> ...), a causal model continues the text, a classifier names the class; a pair
-    takes two texts. With --input a finetuned model answers the rows of a file, however large: each
-    output line has the row's columns, `prediction`, and what the task has beside it, such as
-    `probabilities`.
+    A masked model fills [MASK], a T5 its sentinels (<extra_id_0> ...), a causal model continues the
+    text, a classifier predicts the class; a task with pairs takes two texts. With --input a
+    finetuned model predicts the rows of a file of any size: each output line has the row's columns,
+    `prediction`, and further results of the task, such as `probabilities`.
     """
     if (source is None) == (not texts):
-        raise ConfigError("predict needs texts, or --input with rows, and not both")
+        raise ConfigError("predict needs either texts, or --input with rows")
     if source is not None:
         from plmctl.commands.predict import run_rows
 
         run_rows(model, source, output, column or (), fresh=fresh)
         return
     if output is not None or column:
-        raise ConfigError("--output and --column go with --input")
+        raise ConfigError("--output and --column need --input")
     from plmctl.commands.predict import run
 
     run(model, texts or [], top=top, as_json=as_json)
@@ -238,15 +240,15 @@ def predict(
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run folders, two or more.")],
     out: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write an HTML page with curves as well.")
+        str | None, typer.Option(metavar="FILE", help="Also write an HTML page with curves.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Put runs side by side.
+    """Compare runs side by side.
 
-    Prints their key figures, and for each pair of runs that were asked the same rows, pairs,
-    questions or documents (finetunings, suites and evaluations) the difference, its 95 % interval
-    and its p by the paired bootstrap, drawn beside zero.
+    Prints their key metrics. For each pair of runs that were scored on the same rows, pairs,
+    questions or documents (finetunings, suites and evaluations), also prints the difference, its
+    95 % interval and its p-value by the paired bootstrap.
     """
     from plmctl.commands import compare as command
 
@@ -258,11 +260,13 @@ def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run folders.")],
     out: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Where to; report.html of the first run if not given."),
+        typer.Option(
+            metavar="FILE", help="The file to write; by default report.html of the first run."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write an HTML page about runs.
+    """Write an HTML report of runs.
 
     One self-contained file with curves, results, samples and configs; several runs side by side.
     """

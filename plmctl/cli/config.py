@@ -1,4 +1,4 @@
-"""``plmctl config``: configs resolved, copied, as a schema, or which there are."""
+"""``plmctl config``: show, list and copy configs, and print their schema."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +11,7 @@ config_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings=SETTINGS,
-    help="Show, list and copy configs; their schema.",
+    help="Show, list and copy configs; print their schema.",
 )
 
 app.add_typer(config_app, name="config")
@@ -21,9 +21,10 @@ app.add_typer(config_app, name="config")
 def config_show(config: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
     """Print a config in full.
 
-    Every default, override and unit is resolved: it is what the run will use.
+    Every default, override and unit is resolved, as the run will use it.
     """
-    from plmctl.config.load import dump, kind_of, load
+    from plmctl.config.load import dump, kind_of
+    from plmctl.run.configs import load
 
     path = config_file(config)
     resolved = load(kind_of(path, overrides or ()), path, overrides or ())
@@ -42,17 +43,17 @@ def config_schema(
 
     Editors complete and check YAML files with it.
     """
-    from plmctl.config.load import json_schema
+    from plmctl.run.configs import json_schema
 
     typer.echo(json_schema(kind))
 
 
 @config_app.command("list", epilog=example("plmctl config list"))
 def config_list(as_json: Json = False) -> None:
-    """List the configs and names there are.
+    """List configs, and the names that they can use.
 
-    The shipped configs by the names that commands take from any folder, files under configs/ of
-    the working directory, and what model, objective, task and measures can name.
+    Prints the shipped configs by the names that commands take in any folder, files under configs/
+    of the working directory, and the names for model, objective, optim, task and measures.
     """
     from plmctl.commands import config as listing
 
@@ -62,11 +63,14 @@ def config_list(as_json: Json = False) -> None:
 @config_app.command("copy", epilog=example("plmctl config copy bert-base mine.yaml"))
 def config_copy(
     config: ConfigFile,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; it must not exist yet.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")
+    ],
 ) -> None:
-    """Copy a shipped config to a file of yours, to edit.
+    """Copy a shipped config to a new file, to edit it.
 
-    The copy is that file with its comments: defaults stay left out. FILE is never overwritten.
+    The copy has the comments of the original, and no defaults. An existing FILE is never
+    overwritten.
     """
     from plmctl.config.load import copy_config
     from plmctl.run.display import say

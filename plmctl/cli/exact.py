@@ -1,4 +1,4 @@
-"""Is a run what it should be? Proofs that a user can run."""
+"""Proofs that a run is exact, for a user to run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,22 +15,23 @@ from plmctl.cli.app import ConfigFile, Json, Overrides, app, config_file, exampl
 def verify_resume(
     config: ConfigFile,
     overrides: Overrides = None,
-    kills: Annotated[int, typer.Option(min=0, help="How often the run is killed.")] = 10,
-    steps: Annotated[int, typer.Option(min=2, help="Steps of both runs, at most.")] = 60,
-    seed: Annotated[int, typer.Option(help="Decides the moments.")] = 1,
+    kills: Annotated[int, typer.Option(min=0, help="Number of times that the run is killed.")] = 10,
+    steps: Annotated[int, typer.Option(min=2, help="Maximum steps of both runs.")] = 60,
+    seed: Annotated[int, typer.Option(help="Seed of the moments of the kills.")] = 1,
     processes: Annotated[
-        int, typer.Option(min=2, help="Another number of processes, to hash the examples under.")
+        int,
+        typer.Option(min=2, help="Another number of processes, for the hashes of the examples."),
     ] = 2,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the folders of both runs.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the folders of both runs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Kill a run at random, compare with a whole one.
+    """Kill a run at random and compare the result.
 
-    Runs a pretraining or finetuning config for some steps, then once more with SIGKILL at random
-    moments: while text is prepared, in steps, in the middle of a save. Every logged figure and the
-    final state must be equal bit for bit, and the examples of every step the same for another
-    number of processes. A kill that misses its moment is made again. Exits with 1 if anything
-    differs, or if the run is too short for all kills to land.
+    Runs a pretraining or finetuning config for some steps, then again with SIGKILL at random
+    moments: while text is prepared, in steps, in the middle of a save. Every logged metric and the
+    final state must be equal bit for bit, and every step must have the same examples with another
+    number of processes. A kill that misses its moment is repeated. Exits with 1 if anything
+    differs, or if the run is too short for all kills.
     """
     from plmctl.commands.verify_resume import Wanted, run
 
@@ -42,14 +43,16 @@ def verify_resume(
 @app.command(epilog=example("plmctl reproduce runs/demo/bert"))
 def reproduce(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    lines: Annotated[int, typer.Option(min=1, help="Logged losses that are compared.")] = 20,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the repetition's folder.")] = False,
+    lines: Annotated[int, typer.Option(min=1, help="Number of logged losses to compare.")] = 20,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the folder of the repetition.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Repeat the beginning of a run, and compare.
+    """Repeat the beginning of a run and compare.
 
-    Takes the config from the run folder, says which versions and inputs are others now, and
-    compares every figure of the first logged losses. Exits with 1 at a difference.
+    Reads the config from the run folder, lists the versions and inputs that have changed since, and
+    compares every digit of the first logged losses. Exits with 1 if they differ.
     """
     from plmctl.commands import reproduce as command
 

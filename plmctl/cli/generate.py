@@ -1,4 +1,4 @@
-"""What a model writes, and what its vectors have near."""
+"""Text from a model, and the neighbours of its word vectors."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -18,7 +18,9 @@ class Device(StrEnum):
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or Hub id.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Rows at once; changes no result.")]
+BatchSize = Annotated[
+    int, typer.Option(min=1, help="Rows per forward pass; never changes a result.")
+]
 
 
 @app.command(
@@ -28,47 +30,49 @@ def generate(
     model: Model,
     prompt: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="A prompt; several if given again.", show_default=False),
+        typer.Option(
+            metavar="TEXT", help="A prompt; repeat the option for several.", show_default=False
+        ),
     ] = None,
     input: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Prompts: a txt file with one a line, or rows (jsonl, csv ...)."
+            metavar="FILE", help="Prompts: a txt file with one per line, or rows (jsonl, csv ...)."
         ),
     ] = None,
-    column: Annotated[str, typer.Option(help="Column of the prompts, of rows.")] = "text",
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to write at most.")] = 64,
-    beams: Annotated[int, typer.Option(min=1, help="Hypotheses of beam search.")] = 1,
+    column: Annotated[str, typer.Option(help="With rows: the column of the prompts.")] = "text",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of new tokens.")] = 64,
+    beams: Annotated[int, typer.Option(min=1, help="Number of beams of beam search.")] = 1,
     length_penalty: Annotated[
-        float, typer.Option(help="Of beam search: scores are divided by the length to this power.")
+        float, typer.Option(help="Beam search: divide scores by the length to this power.")
     ] = 1.0,
     temperature: Annotated[
-        float | None, typer.Option(help="Draw, with the logits divided by this.")
+        float | None, typer.Option(help="Sample, with the logits divided by this.")
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(min=1, help="Draw from the most probable tokens, so many.")
+        int | None, typer.Option(min=1, help="Sample from this many most probable tokens.")
     ] = None,
     top_p: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Draw from the fewest tokens with this probability together."
+            min=0, max=1, help="Sample from the fewest tokens with this total probability."
         ),
     ] = None,
     no_repeat_ngram: Annotated[
-        int, typer.Option(min=0, help="Never write so many tokens in a row twice; 0: allow it.")
+        int, typer.Option(min=0, help="Never repeat a sequence of this many tokens; 0: no limit.")
     ] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Decides the draws.")] = 42,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 42,
     batch_size: BatchSize = 16,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
     output: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the texts to a jsonl file instead.")
+        str | None, typer.Option(metavar="FILE", help="Write the texts to this jsonl file instead.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Let a GPT or T5 model write.
+    """Generate text with a GPT or T5 model.
 
-    Greedy unless told: --temperature, --top-k and --top-p draw, --beams searches. A single prompt
-    streams to the terminal. T5 fills what stands as <extra_id_0> in a prompt.
+    Greedy by default; --temperature, --top-k and --top-p sample, --beams searches. A single prompt
+    streams to the terminal. T5 fills <extra_id_0> in a prompt.
     """
     from plmctl.commands import generate as command
     from plmctl.evaluation.generation import Decoding
@@ -92,26 +96,26 @@ def generate(
 def neighbours(
     model: Model,
     text: Annotated[
-        list[str], typer.Argument(metavar="FILE", help="Text to look in: files and samples.")
+        list[str], typer.Argument(metavar="FILE", help="Text to search: files and samples.")
     ],
-    word: Annotated[str, typer.Option(help="The word that is asked about.")],
+    word: Annotated[str, typer.Option(help="The word.")],
     sentence: Annotated[
         str | None,
-        typer.Option(
-            help="The sentence that it stands in; if not given, the first of the text that has it."
-        ),
+        typer.Option(help="A sentence with the word; by default the first one in the text."),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Neighbours to show.")] = 10,
-    layer: Annotated[int, typer.Option(help="Of the network: 0 to its layers; -1: the last.")] = -1,
-    max_sentences: Annotated[int, typer.Option(min=1, help="Look in so many at most.")] = 10_000,
+    top: Annotated[int, typer.Option(min=1, help="Number of neighbours.")] = 10,
+    layer: Annotated[int, typer.Option(help="Layer of the network, from 0; -1: the last.")] = -1,
+    max_sentences: Annotated[
+        int, typer.Option(min=1, help="Maximum number of sentences to search.")
+    ] = 10_000,
     batch_size: BatchSize = 32,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
     as_json: Json = False,
 ) -> None:
     """Show the uses of words nearest to a use of a word.
 
-    By the cosine of the vectors that ELMo or an encoder gives words in their sentences: the same
-    word in another sense is another vector.
+    Ranks by the cosine of the contextual vectors of ELMo or an encoder: the same word has another
+    vector in another sense.
     """
     from plmctl.commands import neighbours as command
 

@@ -1,4 +1,4 @@
-"""What is here, and what a run would take."""
+"""The machine, and the cost of a run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,18 +22,19 @@ def doctor(
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Say what is installed here, and what a run would use.
+    """Show what is installed, and what a run would use.
 
-    Processor, devices, memory, disk; package versions beside those that plmctl is tested with, and
-    the optional ones. With a config of pretrain or finetune: the device, precision, attention
-    kernel, threads, processes and micro-batches of that run.
+    Prints processor, devices, memory, disk, and package versions beside the tested ones. With a
+    config of pretrain or finetune: also the device, precision, attention kernel, threads, processes
+    and micro-batches of that run.
     """
     from plmctl.commands import doctor as command
 
     if config is None:
         command.run(None, as_json=as_json)
         return
-    from plmctl.config.load import kind_of, load
+    from plmctl.config.load import kind_of
+    from plmctl.run.configs import load
 
     config = config_file(config, "pretrain", "finetune")
     kind = kind_of(config, overrides or ())
@@ -51,21 +52,21 @@ def plan(
     overrides: Overrides = None,
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Time a few micro-batches here, for the time it takes."),
+        typer.Option("--measure", help="Time a few micro-batches on this machine."),
     ] = False,
     vocab_size: Annotated[
         int | None,
-        typer.Option(min=6, help="Ids of a tokenizer that is yet to be trained."),
+        typer.Option(min=6, help="Number of ids of a tokenizer that is not trained yet."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a pretraining will cost, before it starts.
+    """Estimate the cost of a pretraining.
 
-    Parameters, tokens, passes over the text, arithmetic, memory (an estimate), disk; with --measure
-    also how long it takes on this machine. Nothing is written to the run folder.
+    Prints parameters, tokens, passes over the text, FLOPs, memory (an estimate) and disk; with
+    --measure also the time on this machine. Nothing is written to the run folder.
     """
     from plmctl.commands.plan import run
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
 
     loaded = load("pretrain", config_file(config, "pretrain"), overrides or ())
     run(loaded, measure=measure, vocab_size=vocab_size, as_json=as_json)

@@ -39,7 +39,7 @@ def train_tokenizer(
     gives the same tokens.
     """
     from plmctl.commands import train_tokenizer as command
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
 
     if extend is not None:
         overrides = [*(overrides or ()), f"extend={json.dumps(extend)}"]
@@ -56,17 +56,17 @@ def prepare(
     overrides: Overrides = None,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Compare every byte of a store that is there with its hash."),
+        typer.Option("--verify", help="Compare every byte of an existing store with its hash."),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Tokenize the text of a pretraining config.
 
-    Writes the token store that pretraining reads, once for a text and a tokenizer. `pretrain` does
-    it itself if it is missing. A store that is there is checked, and what is damaged is made again.
+    Writes the token store that pretraining reads, once per text and tokenizer. `pretrain` builds it
+    itself if it is missing. An existing store is checked, and damaged files are built again.
     """
     from plmctl.commands.prepare import run
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
     from plmctl.run.stop import stopping_at_once
 
     with stopping_at_once():
@@ -78,12 +78,14 @@ def prepare(
 def preview(
     config: ConfigFile,
     overrides: Overrides = None,
-    count: Annotated[int, typer.Option(min=1, help="Examples that are counted.")] = 10_000,
-    examples: Annotated[int, typer.Option(min=0, help="Examples that are shown.")] = 3,
+    count: Annotated[
+        int, typer.Option(min=1, help="Number of examples for the statistics.")
+    ] = 10_000,
+    examples: Annotated[int, typer.Option(min=0, help="Number of examples to print.")] = 3,
     batch: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="STEP", help="Show the examples of this step.", show_default=False
+            min=1, metavar="STEP", help="Print the examples of this step.", show_default=False
         ),
     ] = None,
     digest: Annotated[
@@ -91,7 +93,7 @@ def preview(
         typer.Option(
             min=1,
             metavar="STEPS",
-            help="Print a hash of the examples of each of the first steps, of pretraining or "
+            help="Print a hash of the examples of each of the first STEPS steps, of pretraining or "
             "finetuning.",
             show_default=False,
         ),
@@ -100,17 +102,17 @@ def preview(
 ) -> None:
     """Show what a pretraining config trains on.
 
-    Prints real training examples, with what is masked, replaced, kept or asked for, and statistics
-    beside the values that they should have. Prepares the text where that is not done yet.
-    With --batch: the examples that a step of the run has, those that a step which diverged had.
+    Prints real training examples (which tokens are masked, replaced, kept and predicted) and
+    statistics beside their expected values. Prepares the text if it is not prepared yet.
+    With --batch: the examples of one step, such as a step that diverged.
     With --digest: hashes, which are equal on two machines if the examples are the same.
     """
     from plmctl.commands import preview as command
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
 
     if digest is not None:
         if batch is not None:
-            raise ConfigError("--digest does not go with --batch", "leave one of them out")
+            raise ConfigError("--digest cannot be used with --batch", "leave one of them out")
         path = config_file(config, "pretrain", "finetune")
         command.run_digest(path, overrides or (), steps=digest, as_json=as_json)
         return
@@ -132,11 +134,11 @@ def pretrain(
 ) -> None:
     """Pretrain a model on raw text.
 
-    Fills the run folder: metrics.jsonl and checkpoints on the way, at the end model/, which
-    transformers loads, and report.html.
+    Writes metrics.jsonl and checkpoints to the run folder while it trains, and at the end model/,
+    which transformers loads, and report.html.
     """
     from plmctl.commands.pretrain import run
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
     from plmctl.run.stop import stopping_at_once
 
     with stopping_at_once():
@@ -150,14 +152,16 @@ def finetune(
     overrides: Overrides = None,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="Runs with as many seeds; a table of median and spread."),
+        typer.Option(min=1, help="Number of seeds to run; reports median and spread."),
     ] = None,
     grid: Annotated[
         bool, typer.Option("--grid", help="Try every combination of the config's `grid`.")
     ] = False,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Of --seeds and --grid: runs at once; one a GPU if not given."),
+        typer.Option(
+            min=1, help="With --seeds or --grid: number of parallel runs; by default one per GPU."
+        ),
     ] = None,
     until: Until = None,
     accept_gap: AcceptGap = False,
@@ -166,15 +170,18 @@ def finetune(
 ) -> None:
     """Finetune a model on labelled rows.
 
-    Trains a pretrained model with the task's head and scores it on the validation rows. With
-    init=random the same network starts from random weights: what did pretraining buy? --seeds and
-    --grid make several runs under the run folder and choose among them; finished ones are kept.
+    Trains a pretrained model with a head for the task and scores it on the validation rows. With
+    init=random the same network starts from random weights, which measures the effect of
+    pretraining. --seeds and --grid start several runs under the run folder and choose the best;
+    finished runs are kept.
     """
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
 
     if seeds is not None or grid:
         if fresh:
-            raise ConfigError("--fresh does not go with --seeds and --grid", "name another `run=`")
+            raise ConfigError(
+                "--fresh cannot be used with --seeds and --grid", "name another `run=`"
+            )
         from plmctl.commands.finetune import run_protocol
 
         loaded = load("finetune", config_file(config, "finetune"), overrides or ())

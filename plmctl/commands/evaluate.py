@@ -5,13 +5,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl.config.evaluate import EvalConfig
 from plmctl.corpus.source import content_hash, resolve
 from plmctl.errors import ConfigError
 from plmctl.evaluation.model import LoadedModel
 from plmctl.measures.base import get_measure
 from plmctl.reporting.tables import classification_tables, rows_table
 from plmctl.run import launch
+from plmctl.run.configs import EvalConfig
 from plmctl.run.display import say, show_result
 from plmctl.run.folder import AtWork, open_run, versions, write_environment, write_results
 from plmctl.run.preflight import check_model

@@ -16,13 +16,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from plmctl.commands.finetune import ProtocolRun, compare_settings, finish_all, protocol_runs
-from plmctl.config.evaluate import SuiteConfig
-from plmctl.config.finetune import FinetuneConfig
-from plmctl.config.load import find_config, load
+from plmctl.config.load import find_config
 from plmctl.corpus.source import resolve
 from plmctl.errors import ConfigError, DataError, PlmError, nearest
 from plmctl.evaluation.model import LoadedModel, family_of
 from plmctl.metrics.statistics import spread
+from plmctl.run.configs import FinetuneConfig, SuiteConfig, load
 from plmctl.run.display import say, show_result
 from plmctl.run.folder import (
     AtWork,

@@ -6,21 +6,25 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from plmctl.config.load import kind_of, parse
-from plmctl.config.pretrain import PretrainConfig
 from plmctl.errors import ConfigError
 from plmctl.files import new_folder, writing
+from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import show_result
+from plmctl.run.folder import write_model
+from plmctl.run.network import make_network
+from plmctl.tokenization.load import Vocab, open_tokenizer
+from plmctl.training.checkpoint import load_weights, valid
 
 
 def run(folder: str, out: str, *, step: int | None, as_json: bool) -> None:
-    """Write a checkpoint, the newest unless told, as a model folder.
+    """Write a checkpoint, by default the newest, as a model folder.
 
     Raises:
-        ConfigError: No pretraining run, no such checkpoint, or a folder that is there already.
+        ConfigError: No pretraining run, no such checkpoint, or a folder that exists already.
     """
     target = Path(out)
     if target.exists():
-        raise ConfigError(f"{target}: this is there already", "name another folder")
+        raise ConfigError(f"{target} exists already", "name another folder")
     found = checkpoints(Path(folder))
     chosen = max(found) if step is None else step
     if chosen not in found:
@@ -33,19 +37,19 @@ def run(folder: str, out: str, *, step: int | None, as_json: bool) -> None:
 
 
 def checkpoints(folder: Path) -> dict[int, Path]:
-    """The checkpoints of a pretraining run that are whole, by step.
+    """The undamaged checkpoints of a pretraining run, by step.
 
     Raises:
-        ConfigError: No pretraining run, or none is whole.
+        ConfigError: No pretraining run, or none is undamaged.
     """
-    from plmctl.training.checkpoint import valid
-
     if not (folder / "config.yaml").is_file() or kind_of(folder / "config.yaml") != "pretrain":
-        raise ConfigError(f"{folder}: no run of `plmctl pretrain` here", "name its run folder")
+        raise ConfigError(
+            f"{folder} is not a run folder of `plmctl pretrain`", "name its run folder"
+        )
     found = {int(path.name.removeprefix("step-")): path for path in valid(folder / "checkpoints")}
     if not found:
         raise ConfigError(
-            f"{folder}: no checkpoint that is whole",
+            f"{folder}: no undamaged checkpoint",
             "checkpoint.every decides how often one is saved",
         )
     return found
@@ -53,25 +57,18 @@ def checkpoints(folder: Path) -> dict[int, Path]:
 
 def write(folder: Path, checkpoint: Path, target: Path) -> None:
     """The network of a run with a checkpoint's weights, and its tokenizer, as a model folder."""
-    from transformers import AutoTokenizer
-
-    from plmctl.run.folder import write_model
-    from plmctl.run.network import make_network
-    from plmctl.tokenization.load import Vocab
-    from plmctl.training.checkpoint import load_weights
-
     config = parse(PretrainConfig, folder / "config.yaml")
-    vocab = Vocab.from_folder(config.tokenizer)
+    tokenizer = open_tokenizer(config.tokenizer)
     # The checkpoint has the weights of every head.
-    model = make_network(config, vocab, new_heads=lambda told: None).model
-    load_weights(checkpoint, model)
+    network = make_network(config, Vocab.of(tokenizer), new_heads=lambda heads: None)
+    load_weights(checkpoint, network.model)
     with writing(target), new_folder(target) as beside:
-        write_model(beside, model, AutoTokenizer.from_pretrained(config.tokenizer))
+        write_model(beside, network.model, tokenizer)
 
 
 @contextmanager
 def exported(folder: Path, checkpoint: Path) -> Iterator[str]:
-    """A checkpoint as a model folder for a while."""
+    """A checkpoint as a temporary model folder."""
     with TemporaryDirectory(prefix="plmctl-") as place:
         target = Path(place) / checkpoint.name
         write(folder, checkpoint, target)

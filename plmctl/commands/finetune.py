@@ -21,7 +21,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from plmctl.config.finetune import FinetuneConfig
 from plmctl.corpus.labelled import (
     add_example_checks,
     check_rows,
@@ -37,6 +36,7 @@ from plmctl.families.base import get_family
 from plmctl.files import is_model
 from plmctl.metrics.statistics import spread
 from plmctl.run import launch
+from plmctl.run.configs import FinetuneConfig
 from plmctl.run.display import COMPILE_NOTE, say, show_result
 from plmctl.run.folder import (
     AtWork,

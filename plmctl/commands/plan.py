@@ -1,9 +1,9 @@
-"""``plmctl plan``: what a pretraining will cost, before it starts.
+"""``plmctl plan``: the cost of a pretraining, before it starts.
 
-FLOPs are counted as is the custom (PaLM, appendix B; Kaplan et al. 2020): 6 per parameter and token
-for a forward and a backward, the output matrix included and the look-up of embeddings not, and 12
-per layer, hidden unit, position and token for attention. Savings of heads that run at masked
-positions only are not subtracted.
+FLOPs are counted in the usual way (PaLM, appendix B; Kaplan et al. 2020): 6 per parameter and token
+for a forward and a backward pass, with the output matrix and without the embedding lookup, and 12
+per layer, hidden unit, position and token for attention. What heads save by running at masked
+positions only is not subtracted.
 """
 
 from __future__ import annotations
@@ -15,48 +15,67 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plmctl.commands.prepare import data_of, prepare
+from plmctl.commands.pretrain import make_plan, shapes_vary, training_examples
+from plmctl.corpus.build import find_stores
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.formatting import format_duration, format_value
+from plmctl.objectives.base import get_objective
 from plmctl.reporting.tables import metrics_table
+from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say, show_result
+from plmctl.run.launch import process_count
+from plmctl.run.network import fresh_model, make_network, output_size
+from plmctl.run.preflight import Prepared, check_network, preflight, resolve_compute, stand_in
+from plmctl.tokenization.encode import Encoder
+from plmctl.tokenization.load import Vocab
 from plmctl.training.schedule import course
 
 if TYPE_CHECKING:
-    from plmctl.config.pretrain import PretrainConfig
-    from plmctl.tokenization.load import Vocab
-
+    from transformers import PreTrainedConfig
 
 _TRIALS = 4  # micro-batches, of which the first is not counted
 
 
 def run(config: PretrainConfig, *, measure: bool, vocab_size: int | None, as_json: bool) -> None:
-    """Say what a run will take: arithmetic, memory, disk, and time if it is measured.
+    """Print what a run will cost: arithmetic, memory, disk, and time if it is measured.
 
     Args:
-        config: Of a pretraining.
-        measure: Time a few micro-batches here; the text is prepared for it.
-        vocab_size: Ids of a tokenizer that is yet to be trained.
+        config: The config of a pretraining.
+        measure: Time a few micro-batches on this machine, for which the text is prepared.
+        vocab_size: Ids of a tokenizer that is not trained yet.
         as_json: Print one JSON document.
 
     Raises:
-        ConfigError: A network or objective that cannot be built, or no tokenizer.
+        ConfigError: As ``preflight``.
     """
-    figures = costs(config, vocab_size)
-    if measure:
-        if vocab_size is not None:
+    if vocab_size is not None:
+        if measure:
             raise ConfigError("--measure needs the tokenizer itself", "leave --vocab-size out")
-        figures |= _measured(config)
-    show_result(
-        figures, [metrics_table(f"{config.run} will take", in_words(figures))], as_json=as_json
-    )
+        vocab = stand_in(vocab_size)
+        result = costs(config, vocab, check_network(config, vocab), encoder=None)
+    else:
+        hint = "train it first, or set how many ids it will have: --vocab-size 30522"
+        prepared = preflight(config, no_tokenizer=hint)
+        result = costs(config, prepared.vocab, prepared.network, prepared.encoder)
+        if measure:
+            result |= _measured(prepared)
+    table = metrics_table(f"{config.run} will cost", in_words(result))
+    show_result(result, [table], as_json=as_json)
 
 
-def costs(config: PretrainConfig, vocab_size: int | None = None) -> dict[str, Any]:
-    """The figures that need no trial; bytes, but for what says otherwise."""
-    from plmctl.objectives.base import get_objective
-    from plmctl.run.preflight import resolve_compute
+def costs(
+    config: PretrainConfig, vocab: Vocab, network: PreTrainedConfig, encoder: Encoder | None
+) -> dict[str, Any]:
+    """What can be computed without a trial; in bytes, unless the key says otherwise.
 
-    sizes, use = _network_sizes(config, vocab_size), resolve_compute(config)
+    Args:
+        config: The config of a pretraining.
+        vocab: Of its tokenizer, or a stand-in.
+        network: transformers' config of its network.
+        encoder: Its tokenizer, to find the token stores; None: they are not looked for.
+    """
+    sizes, use = _network_sizes(config, vocab), resolve_compute(config, network)
     steps, mixed = course(config.train), use["precision"] != "fp32"
     objective = get_objective(config.objective.name)
     # Share of the input tokens at which the vocabulary is predicted, and the length of a decoder's.
@@ -67,18 +86,18 @@ def costs(config: PretrainConfig, vocab_size: int | None = None) -> dict[str, An
         tokens = steps.tokens[number + 1] - steps.tokens[number]
         flops += tokens * flops_per_token(sizes, seq_len, output)
     micro = use["micro_batch_size"]
-    rows = micro if isinstance(micro, list) else [micro] * len(steps.seq_lens)
+    micros = micro if isinstance(micro, list) else [micro] * len(steps.seq_lens)
     scores = use["device"] == "cpu" or use["attention"] == "eager"
     kept = KeptActivations(mixed, scores, use["checkpoint_activations"])
-    work = max(
+    activations = max(
         activation_memory(sizes, size, length, targets=predicted, kept=kept)
-        for size, length in zip(rows, steps.seq_lens, strict=True)
+        for size, length in zip(micros, steps.seq_lens, strict=True)
     )
     whole = state_memory(sizes, config.optim.name, mixed=mixed)
     saved = 4.0 * sizes.parameters + whole["optimizer"]
-    shares = use["processes"] if use["strategy"] == "fsdp" else 1
-    parts = {name: size / shares for name, size in whole.items()}
-    corpus = _corpus_tokens(config) if vocab_size is None else None
+    shards = use["processes"] if use["strategy"] == "fsdp" else 1
+    memory = {name: size / shards for name, size in whole.items()}
+    corpus = None if encoder is None else _corpus_tokens(config, encoder)
     return {
         "parameters": sizes.parameters,
         "steps": steps.steps,
@@ -87,89 +106,58 @@ def costs(config: PretrainConfig, vocab_size: int | None = None) -> dict[str, An
         "passes": None if corpus is None else round(steps.tokens[-1] / corpus, 3),
         "flops": flops,
         "flops_per_token": flops / steps.tokens[-1],
-        "memory": {**parts, "activations": work, "total": sum(parts.values()) + work},
+        "memory": {
+            **memory,
+            "activations": activations,
+            "total": sum(memory.values()) + activations,
+        },
         "checkpoint": saved,
-        "disk": saved * _checkpoints(config) + 4.0 * sizes.parameters,
+        "disk": saved * _num_checkpoints(config) + 4.0 * sizes.parameters,
         "use": use,
     }
 
 
-def _network_sizes(config: PretrainConfig, vocab_size: int | None) -> Sizes:
+def _network_sizes(config: PretrainConfig, vocab: Vocab) -> Sizes:
     import torch
 
-    from plmctl.run.network import fresh_model, make_network, output_size
-    from plmctl.run.preflight import check_network
-    from plmctl.tokenization.load import Vocab
-
-    if vocab_size is None:
-        _need_tokenizer(config)
-        check_network(config)
-        vocab = Vocab.from_folder(config.tokenizer)
-    else:
-        vocab = _stand_in(vocab_size)
     if config.model.init_from is not None:
         return sizes_of(make_network(config, vocab).model, output_size(config, vocab))
     with torch.device("meta"):
         return sizes_of(fresh_model(config, vocab), output_size(config, vocab))
 
 
-def _need_tokenizer(config: PretrainConfig) -> None:
-    from plmctl.tokenization.encode import Encoder
-
-    try:
-        Encoder(config.tokenizer)
-    except ConfigError as error:
-        hint = "train it first, or say how many ids it will have: --vocab-size 30522"
-        raise ConfigError(str(error).partition("\n")[0], hint) from error
-
-
-def _stand_in(vocab_size: int) -> Vocab:
-    from plmctl.tokenization.load import Vocab
-
-    return Vocab(vocab_size, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
-
-
-def _corpus_tokens(config: PretrainConfig) -> int | None:
-    """Tokens of the text, if it is prepared; of a mixture nobody can say how often it is read."""
-    from plmctl.commands.prepare import data_of
-    from plmctl.corpus.build import find_stores
-    from plmctl.tokenization.encode import Encoder
-
+def _corpus_tokens(config: PretrainConfig, encoder: Encoder) -> int | None:
+    """Tokens of the text, if it is prepared. A mixture has no single number of passes: None."""
     if config.data.mixture:
         return None
     try:
-        encoder = Encoder(config.tokenizer, config.data.words)
         stores = find_stores(data_of(config), encoder, root=Path(config.data.store))
     except (DataError, ConfigError):
         return None
     return None if stores is None else int(stores.manifest["train"]["tokens"])
 
 
-def _checkpoints(config: PretrainConfig) -> int:
-    """Checkpoints on the disk at the end, one that is being written among them."""
-    wanted, steps = config.checkpoint, config.train.steps
-    made = steps // wanted.every
-    apart = steps // wanted.keep_every if wanted.keep_every else 0
-    return max(1, min(made, wanted.keep + 1 + apart + wanted.keep_best))
+def _num_checkpoints(config: PretrainConfig) -> int:
+    """Checkpoints on disk at the end, including the one that is being written."""
+    keep, steps = config.checkpoint, config.train.steps
+    kept_apart = steps // keep.keep_every if keep.keep_every else 0
+    return max(1, min(steps // keep.every, keep.keep + 1 + kept_apart + keep.keep_best))
 
 
 # --- Measured time: a few micro-batches on this machine ---
 
 
-def _measured(config: PretrainConfig) -> dict[str, Any]:
+def _measured(prepared: Prepared) -> dict[str, Any]:
     """Seconds of a step of each phase and of the run, from a few micro-batches here."""
-    from plmctl.commands.prepare import prepare
-    from plmctl.commands.pretrain import check_prepared, make_plan, shapes_vary
-    from plmctl.run.launch import process_count
-    from plmctl.run.network import make_network
     from plmctl.training.data import StepBatches
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loop import take_step
 
-    prepared = prepare(config)
-    check_prepared(config, prepared)
+    config = prepared.config
+    text = prepare(config, prepared.encoder)
+    examples = training_examples(prepared, text)
     accelerator = make_accelerator(config.compute)
-    plan = make_plan(config, prepared, accelerator)
+    plan = make_plan(config, examples, accelerator)
     network = make_network(config, prepared.vocab)
     varying = shapes_vary(config)
     engine = make_engine(accelerator, network, config.optim, config.compute, varying=varying)
@@ -178,15 +166,15 @@ def _measured(config: PretrainConfig) -> dict[str, Any]:
     for phase in plan.phases:
         last = max(0, phase.steps - 1)  # of a batch that grows, the full one
         batches = StepBatches(phase.examples, phase.slicing, plan.seed)[last]
-        say(f"trying {_TRIALS} micro-batches")
+        say(f"timing {_TRIALS} micro-batches")
         times = []
-        # A compiled network meets every shape once before its time counts.
+        # A compiled network compiles every shape before its time counts.
         for number in range(-_TRIALS if network.compiled else 0, _TRIALS):
             began = time.perf_counter()
             one = [batches[number % len(batches)]]
             done = take_step(engine, phase.examples, one, plan.clip, abs(number))
             if done.loss != done.loss:  # reading it waits for the device
-                raise PlmError("a trial step gave a loss that is no number", "lower optim.lr")
+                raise PlmError("the loss of a trial step is not a number", "lower optim.lr")
             times.append(time.perf_counter() - began)
         del times[:-_TRIALS]
         seconds.append(statistics.median(times[1:]) * len(batches) / processes)
@@ -198,31 +186,29 @@ def _measured(config: PretrainConfig) -> dict[str, Any]:
 # --- The table ---
 
 
-def in_words(figures: Mapping[str, Any]) -> dict[str, object]:
-    """The figures as a table has them."""
-    memory, corpus = figures["memory"], figures["corpus_tokens"]
+def in_words(result: Mapping[str, Any]) -> dict[str, object]:
+    """The costs as the table shows them."""
+    memory, corpus = result["memory"], result["corpus_tokens"]
     parts = ", ".join(f"{name} {_format_bytes(n)}" for name, n in memory.items() if name != "total")
     words = {
-        "parameters": figures["parameters"],
-        "steps": figures["steps"],
-        "tokens": figures["tokens"],
-        "passes over the text": "run `plmctl prepare` to know"
+        "parameters": result["parameters"],
+        "steps": result["steps"],
+        "tokens": result["tokens"],
+        "passes over the text": "unknown; run `plmctl prepare`"
         if corpus is None
-        else f"{format_value(figures['passes'])} of {corpus:,} tokens",
-        "FLOPs": f"{figures['flops']:.3g} ({figures['flops_per_token']:.3g} a token)",
-        "memory, about": _format_bytes(memory["total"]) + _each(figures["use"]),
-        "of it": parts,
-        "a checkpoint": _format_bytes(figures["checkpoint"]),
-        "disk in the end": _format_bytes(figures["disk"]),
-        "device": _device(figures["use"]),
+        else f"{format_value(result['passes'])} of {corpus:,} tokens",
+        "FLOPs": f"{result['flops']:.3g} ({result['flops_per_token']:.3g} per token)",
+        "memory, about": _format_bytes(memory["total"]) + _each(result["use"]),
+        "of which": parts,
+        "per checkpoint": _format_bytes(result["checkpoint"]),
+        "disk at the end": _format_bytes(result["disk"]),
+        "device": _device(result["use"]),
     }
-    if "seconds" not in figures:
+    if "seconds" not in result:
         return {**words, "time": "add --measure to try a few steps"}
-    speed = figures["tokens"] / figures["seconds"]
-    words["speed here"] = (
-        f"{speed:,.0f} tokens/s, {figures['flops'] / figures['seconds']:.3g} FLOP/s"
-    )
-    return {**words, "time, about": format_duration(figures["seconds"])}
+    speed = result["tokens"] / result["seconds"]
+    words["speed here"] = f"{speed:,.0f} tokens/s, {result['flops'] / result['seconds']:.3g} FLOP/s"
+    return {**words, "time, about": format_duration(result["seconds"])}
 
 
 def _each(use: Mapping[str, Any]) -> str:
@@ -231,7 +217,7 @@ def _each(use: Mapping[str, Any]) -> str:
 
 def _device(use: Mapping[str, Any]) -> str:
     compiled = ", compiled" if use["compile"] else ""
-    twice = ", activations computed twice" if use["checkpoint_activations"] else ""
+    twice = ", activation checkpointing" if use["checkpoint_activations"] else ""
     return "{device}, {precision}, {processes} processes".format(**use) + compiled + twice
 
 
@@ -243,22 +229,22 @@ def _format_bytes(count: float) -> str:
 
 
 _STATE_BYTES = {"adamw": 8, "lamb": 8, "adagrad": 4, "muon": 4, "adafactor": 0}
-"""An optimizer's bytes a parameter; adafactor keeps rows and columns, which is next to nothing."""
+"""Bytes per parameter of an optimizer's state; adafactor keeps only sums of rows and columns."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a network.
+    """The sizes of a network.
 
     Attributes:
-        parameters: All of them, shared ones once.
-        used: Those that take part in products, as often as they do: those of layers that share
-            weights count in each of them; the output matrix counts, embeddings do not.
+        parameters: All parameters; shared ones count once.
+        used: Parameters that are multiplied, each as often as it is used: weights that layers share
+            count once per layer; the output matrix counts, embeddings do not.
         layers: Of the encoder, the decoder, or both together.
-        width: Hidden units.
-        heads: Of attention; 0 without attention.
+        width: The hidden size.
+        heads: Attention heads; 0 without attention.
         outputs: Ids that are predicted.
-        two_stacks: It is an encoder and a decoder.
+        two_stacks: Whether it is an encoder-decoder.
     """
 
     parameters: int
@@ -302,29 +288,29 @@ def sizes_of(model: Any, outputs: int) -> Sizes:
 
 
 def flops_per_token(sizes: Sizes, seq_len: int, targets: float = 1.0) -> float:
-    """Floating-point operations of a forward and a backward, an input token.
+    """Floating-point operations of a forward and a backward pass, per input token.
 
     Args:
         sizes: Of the network.
         seq_len: Tokens of an input.
-        targets: Of two stacks: target tokens an input token.
+        targets: For an encoder-decoder: target tokens per input token.
     """
     attention = 12 * sizes.layers * sizes.width * seq_len if sizes.heads else 0
     if not sizes.two_stacks:
         return float(6 * sizes.used + attention)
-    # A token goes through one of the stacks, and those of the output through its matrix.
+    # A token goes through one of the two stacks; target tokens also through the output matrix.
     matrix = sizes.outputs * sizes.width
     half = 6 * (sizes.used - matrix) / 2 + attention / 2
     return half + targets * (half + 6 * matrix)
 
 
 def state_memory(sizes: Sizes, optimizer: str, *, mixed: bool) -> dict[str, float]:
-    """Bytes of what is kept from step to step, in 32 bits; exact but for small change.
+    """Bytes of the training state, in 32 bits; exact except for small buffers.
 
     Args:
         sizes: Of the network.
         optimizer: Its name.
-        mixed: Whether products are in 16 bits, of copies of the weights.
+        mixed: Whether products use 16-bit copies of the weights.
     """
     count = float(sizes.parameters)
     return {
@@ -336,12 +322,12 @@ def state_memory(sizes: Sizes, optimizer: str, *, mixed: bool) -> dict[str, floa
 
 @dataclass(frozen=True)
 class KeptActivations:
-    """What is kept from the forward for the backward.
+    """Which activations the forward pass stores for the backward pass.
 
     Attributes:
         mixed: Products are in 16 bits.
-        scores: Attention keeps its scores, which fused kernels do not.
-        inputs_only: Layers keep their inputs; one at a time has the rest, in the backward.
+        scores: Attention stores its scores, which fused kernels do not.
+        inputs_only: Layers store only their inputs, and recompute the rest one at a time.
     """
 
     mixed: bool
@@ -352,18 +338,18 @@ class KeptActivations:
 def activation_memory(
     sizes: Sizes, rows: int, seq_len: int, *, targets: float, kept: KeptActivations
 ) -> float:
-    """Bytes that a forward keeps for its backward; an estimate, right within a factor of two.
+    """Bytes that a forward pass stores for the backward pass; right within a factor of two.
 
-    34 bytes a layer, unit and token in 16 bits, and 5 a head and pair of positions where the scores
-    of attention are kept (Korthikanti et al. 2022, equation 1); 2 of those 34 are a layer's input;
+    34 bytes per layer, unit and token in 16 bits, and 5 per head and pair of positions if attention
+    scores are stored (Korthikanti et al. 2022, equation 1); 2 of those 34 are a layer's input;
     three copies of the logits.
 
     Args:
         sizes: Of the network.
-        rows: Of a micro-batch.
-        seq_len: Tokens of a row.
+        rows: Sequences of a micro-batch.
+        seq_len: Tokens of a sequence.
         targets: Share of the tokens at which a head predicts.
-        kept: In what form.
+        kept: Which activations are stored.
     """
     unit = 1 if kept.mixed else 2
     pairs = 5 * sizes.heads * seq_len if kept.scores else 0

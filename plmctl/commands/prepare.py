@@ -1,6 +1,6 @@
 """``plmctl prepare``: corpus and tokenizer to token stores, once.
 
-``pretrain``, ``preview`` and ``plan`` call ``prepare`` too: it finds the stores of a config, or
+``pretrain``, ``preview`` and ``plan`` call ``prepare`` too: it opens the stores of a config, or
 builds them.
 """
 
@@ -10,87 +10,78 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from plmctl.config.pretrain import PretrainConfig
 from plmctl.config.sections import DataConfig, MixtureSource
 from plmctl.corpus.build import Stores, build_stores, find_stores
 from plmctl.corpus.store import Corpus, MixedStore, TokenStore, mixed_digest, stores_of
 from plmctl.reporting.tables import metrics_table
 from plmctl.run import launch
+from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say, show_result, work_progress
-from plmctl.run.preflight import check_objective
+from plmctl.run.preflight import preflight
 from plmctl.tokenization.encode import Encoder
-from plmctl.tokenization.load import Vocab
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What pretraining reads."""
+class PreparedText:
+    """The token stores of a pretraining."""
 
     train: Corpus
     valid: Corpus | None
-    vocab: Vocab
     hashes: dict[str, str]
     """Of the data and the tokenizer, for ``environment.json``."""
     sentences: str
-    """How the text is cut into sentences, and why."""
+    """How the text is split into sentences, and why."""
 
 
 def run(config: PretrainConfig, *, as_json: bool, every_byte: bool = False) -> None:
-    """Build the token stores of a pretraining config, and say what is in them.
+    """Build the token stores of a pretraining config, and print what is in them.
 
     Args:
-        config: Of a pretraining.
+        config: The config of a pretraining.
         as_json: Print the result as JSON.
-        every_byte: Compare every byte of stores that are there with their hashes.
+        every_byte: Compare every byte of existing stores with their hashes.
     """
     began = time.perf_counter()
-    prepared = prepare(config, every_byte=every_byte)
-    figures: dict[str, object] = {
-        "documents": prepared.train.num_documents,
-        "sentences": prepared.train.num_sentences,
-        "tokens": prepared.train.num_tokens,
-        "validation tokens": prepared.valid.num_tokens if prepared.valid else 0,
+    text = prepare(config, preflight(config).encoder, every_byte=every_byte)
+    contents: dict[str, object] = {
+        "documents": text.train.num_documents,
+        "sentences": text.train.num_sentences,
+        "tokens": text.train.num_tokens,
+        "validation tokens": text.valid.num_tokens if text.valid else 0,
         "seconds": round(time.perf_counter() - began, 1),
-        "folder": ", ".join(str(store.path) for store in stores_of(prepared.train)),
+        "folder": ", ".join(str(store.path) for store in stores_of(text.train)),
     }
-    say(f"sentences: {prepared.sentences}")
-    table = metrics_table("token store", figures)
-    show_result({**figures, "sentence_rule": prepared.sentences}, [table], as_json=as_json)
+    say(f"sentences: {text.sentences}")
+    table = metrics_table("token store", contents)
+    show_result({**contents, "sentence_rule": text.sentences}, [table], as_json=as_json)
 
 
-def prepare(config: PretrainConfig, *, every_byte: bool = False) -> Prepared:
-    """The stores of a config: found if they are there and undamaged, else built.
+def prepare(config: PretrainConfig, encoder: Encoder, *, every_byte: bool = False) -> PreparedText:
+    """The token stores of a config: opened if they exist and are undamaged, otherwise built.
 
-    Under a launcher the main process builds and the others wait for the folder to appear; no
-    collective waits with them, so that no time-out can end a long build.
-
-    Raises:
-        ConfigError: As ``check_objective``, before any text is read.
+    Under a launcher the main process builds, and the others wait for the folder to appear. They
+    wait without a collective operation, so that no time-out can end a long build.
     """
-    encoder = Encoder(config.tokenizer, config.data.words)
-    vocab = Vocab.from_folder(config.tokenizer)
-    check_objective(config, vocab)
     if config.data.mixture:
-        return _prepare_mixture(config, encoder, vocab, every_byte)
+        return _prepare_mixture(config, encoder, every_byte)
     stores = _stores(data_of(config), encoder, config.tokenizer, every_byte)
-    return Prepared(
+    return PreparedText(
         TokenStore.open(stores.train),
         TokenStore.open(stores.valid) if stores.valid else None,
-        vocab,
         {"data": stores.digest, "tokenizer": encoder.fingerprint},
         _sentence_rule(config, stores),
     )
 
 
 def data_of(config: PretrainConfig) -> DataConfig:
-    """The config's data; ``sentences: auto`` is none if its objective is not made of sentences."""
+    """The config's data; ``sentences: auto`` is none if its objective does not read sentences."""
     if config.data.sentences != "auto" or config.objective.reads_sentences:
         return config.data
     return config.data.model_copy(update={"sentences": "none"})
 
 
 def _sentence_rule(config: PretrainConfig, stores: Stores) -> str:
-    """How a text was cut into sentences, and why, in words."""
+    """How a text was split into sentences, and why, in words."""
     if data_of(config) is not config.data:
         return f"none ({config.objective.name} reads text as it is)"
     return str(stores.sentences)
@@ -120,26 +111,23 @@ def _stores(data: DataConfig, encoder: Encoder, tokenizer: str, every_byte: bool
 # --- Mixtures: a store for each source ---
 
 
-def _prepare_mixture(
-    config: PretrainConfig, encoder: Encoder, vocab: Vocab, every_byte: bool
-) -> Prepared:
-    """A store for each source; a separate validation text is built once, with the first."""
-    data, made = data_of(config), []
+def _prepare_mixture(config: PretrainConfig, encoder: Encoder, every_byte: bool) -> PreparedText:
+    """A store for each source; separate validation files are built once, with the first source."""
+    data, built = data_of(config), []
     for number, source in enumerate(data.mixture):
         valid = None if number and isinstance(data.valid, tuple) else data.valid
         changes = {"train": source.train, "mixture": (), "valid": valid}
         own = data.model_copy(update=changes)
-        made.append(_stores(own, encoder, config.tokenizer, every_byte))
-    parts = list(zip(data.mixture, made, strict=True))
+        built.append(_stores(own, encoder, config.tokenizer, every_byte))
+    parts = list(zip(data.mixture, built, strict=True))
     held_out = [(source, Path(stores.valid)) for source, stores in parts if stores.valid]
     empty = [source.name for source, stores in parts if stores.valid is None]
     if data.valid and held_out and empty and not isinstance(data.valid, tuple):
-        say(f"no document of {', '.join(empty)} is held out: validation is without it")
-    digest = mixed_digest([s.digest for s in made], [source.weight for source in data.mixture])
-    return Prepared(
+        say(f"no document of {', '.join(empty)} is held out: it is missing from the validation")
+    digest = mixed_digest([s.digest for s in built], [source.weight for source in data.mixture])
+    return PreparedText(
         _mixed([(source, stores.train) for source, stores in parts]),
         _mixed(held_out) if held_out else None,
-        vocab,
         {"data": digest, "tokenizer": encoder.fingerprint},
         "; ".join(f"{source.name}: {_sentence_rule(config, stores)}" for source, stores in parts),
     )

@@ -1,4 +1,4 @@
-"""``plmctl preview``: what a network will be trained on, before it is."""
+"""``plmctl preview``: the examples that a network will be trained on, before the training."""
 
 import hashlib
 import json
@@ -11,85 +11,86 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
+from plmctl.arrays import Ints
 from plmctl.commands.prepare import prepare
-from plmctl.commands.pretrain import check_prepared, make_step
-from plmctl.config.load import kind_of, load
-from plmctl.config.pretrain import PretrainConfig
+from plmctl.commands.pretrain import training_examples
+from plmctl.config.load import kind_of
 from plmctl.errors import ConfigError
 from plmctl.examples.inspection import means, merge
+from plmctl.examples.keys import fold
 from plmctl.reporting.tables import example_legend, example_text, rows_table, statistics_table
+from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result
-from plmctl.tokenization.load import load_tokenizer, token_texts
+from plmctl.run.preflight import preflight
+from plmctl.tokenization.load import token_texts
+from plmctl.training.data import Slicing, StepBatches, examples_of, step_digests
+from plmctl.training.schedule import course
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from plmctl.models.base import StoreExamples
-    from plmctl.training.data import Ints
 
 _BATCH = 64  # examples at once
 
 
 def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> None:
-    """Show the first examples of the first phase, and the statistics of ``count`` of them.
+    """Print the first examples of the first phase, and the statistics of ``count`` of them.
 
     Args:
-        config: Of a pretraining.
+        config: The config of a pretraining.
         count: Examples that the statistics are of: the first in training order.
-        examples: How many are shown.
+        examples: How many are printed.
         as_json: Print the statistics only, as one object of numbers.
     """
-    prepared = prepare(config)
-    check_prepared(config, prepared)
-    say(f"sentences: {prepared.sentences}")
+    prepared = preflight(config)
+    text = prepare(config, prepared.encoder)
+    source = training_examples(prepared, text)[0]
+    say(f"sentences: {text.sentences}")
+    statistics = {"examples": float(count), **_statistics(source, count, config.seed)}
     seq_len = config.train.phases[0].seq_len
-    step = make_step(config, prepared.train, prepared, seq_len)
-    figures = {"examples": float(count), **_statistics(step, count, config.seed)}
     title = f"{config.objective.name}: {count:,} examples of length {seq_len}"
-    table = statistics_table(title, figures, step.expected())
+    table = statistics_table(title, statistics, source.expected())
     if not as_json:
-        _print_examples(config, step, examples)
-    show_result(figures, [table], as_json=as_json)
+        first = examples_of(0, len(source), max(examples, 1), config.seed)[:, :examples]
+        _print(prepared.tokenizer, source, first)
+    show_result(statistics, [table], as_json=as_json)
 
 
 def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: bool) -> None:
-    """Show the examples of a step, and their statistics.
+    """Print the examples of a step, and their statistics.
 
     Args:
-        config: Of a pretraining.
-        batch: Number of the step, from 1, as the log has it.
-        examples: How many are shown; the statistics are of all.
+        config: The config of a pretraining.
+        batch: Number of the step, from 1, as in the log.
+        examples: How many are printed; the statistics are of all.
         as_json: Print their epochs and sample numbers too, and no example.
 
     Raises:
         ConfigError: The run has fewer steps.
     """
-    from plmctl.examples.keys import fold
-    from plmctl.training.data import Slicing, StepBatches
-    from plmctl.training.schedule import course
-
     if batch > config.train.steps:
         raise ConfigError(f"--batch {batch}: the run has {config.train.steps:,} steps")
-    prepared, steps = prepare(config), course(config.train)
-    check_prepared(config, prepared)
-    number = bisect_right(steps.begins, batch - 1) - 1
-    seq_len, size = steps.seq_lens[number], config.train.batch_size
-    step = make_step(config, prepared.train, prepared, seq_len)
+    prepared, steps = preflight(config), course(config.train)
+    text = prepare(config, prepared.encoder)
+    phase = bisect_right(steps.begins, batch - 1) - 1
+    source, size = training_examples(prepared, text)[phase], config.train.batch_size
     noted = Path(config.run) / "divergence" / f"step-{batch:06d}.json"
-    if noted.is_file():  # the examples that it had, rollbacks before it counted
+    if noted.is_file():  # the examples that the run had there, after any rollbacks
         document = json.loads(noted.read_text(encoding="utf-8"))
-        found = np.array([document["epochs"], document["samples"]])
+        ids = np.array([document["epochs"], document["samples"]])
     else:
-        slicing = Slicing(size, size, growth=steps.sizes[number])
-        source = StepBatches(step, slicing, int(fold(config.seed, number)))
-        found = source.examples(batch - 1 - steps.begins[number])
-    figures = {"step": batch, "phase": number, "examples": found.shape[1]}
-    statistics = means(step.tally(*found))
-    table = statistics_table(
-        f"{config.objective.name}: step {batch:,}", {**figures, **statistics}, step.expected()
-    )
-    ids = dict(zip(("epochs", "samples"), found.tolist(), strict=True))
+        slicing = Slicing(size, size, growth=steps.sizes[phase])
+        batches = StepBatches(source, slicing, int(fold(config.seed, phase)))
+        ids = batches.examples(batch - 1 - steps.begins[phase])
+    head = {"step": batch, "phase": phase, "examples": ids.shape[1]}
+    statistics = means(source.tally(*ids))
+    title = f"{config.objective.name}: step {batch:,}"
+    table = statistics_table(title, {**head, **statistics}, source.expected())
     if not as_json:
-        _print(config, step, found[:, :examples])
-    show_result({**figures, **statistics, **ids}, [table], as_json=as_json)
+        _print(prepared.tokenizer, source, ids[:, :examples])
+    named = dict(zip(("epochs", "samples"), ids.tolist(), strict=True))
+    show_result({**head, **statistics, **named}, [table], as_json=as_json)
 
 
 def run_digest(path: Path, overrides: Sequence[str], *, steps: int, as_json: bool) -> None:
@@ -108,7 +109,6 @@ def run_digest(path: Path, overrides: Sequence[str], *, steps: int, as_json: boo
         ConfigError: A config of another kind, or the run has fewer steps.
     """
     from plmctl.commands.verify_resume import plan_of
-    from plmctl.training.data import step_digests
     from plmctl.training.engine import make_accelerator
 
     kind = kind_of(path, overrides)
@@ -125,29 +125,19 @@ def run_digest(path: Path, overrides: Sequence[str], *, steps: int, as_json: boo
     show_result({"steps": steps, "digest": whole, "digests": digests}, [table], as_json=as_json)
 
 
-def _statistics(step: "StoreExamples", count: int, seed: int) -> dict[str, float]:
-    from plmctl.training.data import examples_of
-
-    batches = -(-count // _BATCH)
+def _statistics(source: "StoreExamples", count: int, seed: int) -> dict[str, float]:
     tallies = []
-    for number in range(batches):
-        epochs, samples = examples_of(number, len(step), _BATCH, seed)
+    for number in range(-(-count // _BATCH)):
+        epochs, samples = examples_of(number, len(source), _BATCH, seed)
         size = min(_BATCH, count - number * _BATCH)
-        tallies.append(step.tally(epochs[:size], samples[:size]))
+        tallies.append(source.tally(epochs[:size], samples[:size]))
     return means(merge(tallies))
 
 
-def _print_examples(config: PretrainConfig, step: "StoreExamples", count: int) -> None:
-    from plmctl.training.data import examples_of
-
-    examples = examples_of(0, len(step), max(count, 1), config.seed)
-    _print(config, step, examples[:, :count])
-
-
-def _print(config: PretrainConfig, step: "StoreExamples", examples: "Ints") -> None:
-    """Print examples [2, N], epochs and sample numbers."""
-    made = [step.example(int(epoch), int(sample)) for epoch, sample in examples.T]
-    shown, gap = token_texts(load_tokenizer(config.tokenizer))
+def _print(tokenizer: "PreTrainedTokenizerBase", source: "StoreExamples", ids: Ints) -> None:
+    """Print the examples with ids [2, N]: epochs and sample numbers."""
+    made = [source.example(int(epoch), int(sample)) for epoch, sample in ids.T]
+    shown, gap = token_texts(tokenizer)
     console = Console()
     colour = sys.stdout.isatty() and console.color_system is not None
     for example in made:

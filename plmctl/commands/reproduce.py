@@ -13,9 +13,10 @@ from plmctl.commands.verify_resume import (
     records,
     run_whole,
 )
-from plmctl.config.load import kind_of, model_of, parse
+from plmctl.config.load import kind_of, parse
 from plmctl.errors import ConfigError
 from plmctl.reporting.tables import rows_table
+from plmctl.run.configs import model_of
 from plmctl.run.display import say, show_result
 from plmctl.run.folder import free_name
 

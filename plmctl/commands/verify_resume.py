@@ -24,10 +24,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from plmctl.config.load import kind_of, load
-from plmctl.config.pretrain import PretrainConfig
+from plmctl.config.load import kind_of
 from plmctl.errors import ConfigError, PlmError
 from plmctl.reporting.tables import rows_table
+from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result
 from plmctl.run.folder import free_name
 from plmctl.run.launch import descendants
@@ -179,17 +179,16 @@ def _write_digests(config: RunConfig, wanted: Wanted, path: Path) -> None:
 
 def plan_of(config: RunConfig, accelerator: Any) -> Plan:
     """The steps of a pretraining or finetuning, with its text prepared or its rows read."""
-    from plmctl.commands.finetune import make_plan as finetune_plan
-    from plmctl.commands.finetune import read_examples
+    from plmctl.commands import finetune, pretrain
     from plmctl.commands.prepare import prepare
-    from plmctl.commands.pretrain import check_prepared
-    from plmctl.commands.pretrain import make_plan as pretrain_plan
+    from plmctl.run.preflight import preflight
 
     if isinstance(config, PretrainConfig):
-        prepared = prepare(config)
-        check_prepared(config, prepared)
-        return pretrain_plan(config, prepared, accelerator)
-    return finetune_plan(config, read_examples(config).train, accelerator)
+        prepared = preflight(config)
+        text = prepare(config, prepared.encoder)
+        examples = pretrain.training_examples(prepared, text)
+        return pretrain.make_plan(config, examples, accelerator)
+    return finetune.make_plan(config, finetune.read_examples(config).train, accelerator)
 
 
 def _changed(config: RunConfig, folder: Path, wanted: Wanted) -> RunConfig:
@@ -227,7 +226,7 @@ def import_all(config: RunConfig) -> None:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     from importlib import import_module
 
-    from plmctl.run.preflight import check_network
+    from plmctl.run.preflight import preflight
 
     for name in (
         "plmctl.training.loop",
@@ -237,7 +236,7 @@ def import_all(config: RunConfig) -> None:
     ):
         import_module(name)
     if isinstance(config, PretrainConfig):
-        check_network(config)
+        preflight(config)
         return
     from plmctl.models.load import config_of
     from plmctl.run.preflight import check_model

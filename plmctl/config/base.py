@@ -2,12 +2,13 @@
 
 A config model is frozen and refuses unknown keys. Objectives, families, optimizers, tasks and
 measures each define their own config beside their code; here are the base classes of those configs
-and the type of a field that accepts any of them and tells them apart by name (``MembersOf``).
+and the type of a field that accepts the config of any member (``MembersOf``). Which members there
+are is said in ``plmctl/run/configs.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
@@ -20,17 +21,15 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from plmctl import registry
-
 # --- Every config model ---
 
 
 Text = Annotated[str, Field(min_length=1)]
-"""A name or a path: an empty one is a mistake."""
+"""A name or a path; it must not be empty."""
 
 
 class Model(BaseModel):
-    """A part of a config. A field's docstring is its help text."""
+    """A config or a section of one. The docstring of a field is its help text."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -46,7 +45,7 @@ class ObjectiveConfig(Model):
     name: str
 
     reads_sentences: ClassVar[bool] = True
-    """Whether its examples are made of sentences; else it reads text as it comes."""
+    """Whether its examples are made of sentences; otherwise it reads text as it is."""
 
 
 class ModelConfig(Model):
@@ -56,8 +55,8 @@ class ModelConfig(Model):
     init_from: str | None = None
     """Continue from this pretrained folder or Hub id instead of fresh weights."""
     extend_vocab: Literal["mean", "subtokens"] | None = None
-    """init_from only: rows for the ids that its tokenizer does not have. subtokens: each the mean
-    of the tokens that its tokenizer cuts the new one into; mean: of all its tokens."""
+    """init_from only: add embeddings for ids that its tokenizer does not have. subtokens: the mean
+    of the tokens that its tokenizer splits the new token into; mean: the mean of all tokens."""
 
 
 class TaskConfig(Model):
@@ -81,7 +80,7 @@ class OptimizerConfig(Model):
     lr: float = Field(default=1e-4, gt=0)
     """Peak learning rate."""
     clip: float | None = Field(default=1.0, gt=0)
-    """Largest global norm of the gradient; empty: no clipping."""
+    """Maximum global norm of the gradient; empty: no clipping."""
 
 
 # --- A field that accepts the config of any member of a folder, told apart by its name ---
@@ -91,16 +90,16 @@ class OptimizerConfig(Model):
 class MembersOf:
     """Stands beside a base class in ``Annotated``: any member's ``Config`` fits, by its tag.
 
-    The folder decides, so a new file is a new choice. A folder of one member asks for the tag too:
-    a config stays valid when the second one comes. Only a default makes it optional.
+    The tag is required even if there is one member only, so that a config stays valid when the
+    second one comes. Only a default makes it optional.
 
     Attributes:
-        folder: A folder of the registry.
+        models: Returns the config model of each member, by its name; it may import them.
         tag: The key that names the member.
-        default: The member where the key is left out, if it may be.
+        default: The member if the key is left out; None: the key is required.
     """
 
-    folder: str
+    models: Callable[[], dict[str, type[BaseModel]]]
     tag: str
     default: str | None = None
 
@@ -113,10 +112,6 @@ class MembersOf:
     def model(self, value: Any) -> type[BaseModel]:
         """The config model of the member that a mapping names."""
         return self.models()[self.named(value)]
-
-    def models(self) -> dict[str, type[BaseModel]]:
-        """The config model of each member, by its name."""
-        return {n: registry.load(self.folder, n).Config for n in registry.names(self.folder)}
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -151,7 +146,7 @@ class MembersOf:
 
 
 def members_in(annotation: Any, metadata: tuple[Any, ...] = ()) -> MembersOf | None:
-    """The folder that a field's type draws on, if it does: ``tuple[AnyMeasure, ...]`` too."""
+    """The members that a field's type accepts, if any; also within ``tuple[AnyMeasure, ...]``."""
     for extra in metadata:
         if isinstance(extra, MembersOf):
             return extra
@@ -171,19 +166,3 @@ def models_in(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterator[type[
     else:
         for part in get_args(annotation):
             yield from models_in(part)
-
-
-# --- The fields of the four kinds of config that name a member ---
-
-
-AnyModel = Annotated[ModelConfig, MembersOf("families", "family")]
-
-AnyObjective = Annotated[ObjectiveConfig, MembersOf("objectives", "name")]
-
-AnyOptimizer = Annotated[OptimizerConfig, MembersOf("optimizers", "name", "adamw")]
-
-
-AnyTask = Annotated[TaskConfig, MembersOf("tasks", "name")]
-
-
-AnyMeasure = Annotated[MeasureConfig, MembersOf("measures", "name")]

@@ -1,7 +1,8 @@
-"""From the name of a config to a frozen config, or to every mistake in its file at once.
+"""From the name of a config to a frozen config, or to all mistakes in its file at once.
 
 Also the way back (a config as YAML), the difference between two configs, the configs that come with
-plmctl, and the JSON Schema of each kind for editors. Reading starts in ``load``.
+plmctl, and the JSON Schema of a config model for editors. The models of the four kinds, and
+``load``, which reads a config of a kind, are in ``plmctl/run/configs.py``.
 """
 
 from __future__ import annotations
@@ -13,21 +14,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
 from plmctl.config.base import Model
-from plmctl.config.document import Document, Fault, override, read_document, to_yaml
+from plmctl.config.document import ConfigFile, Fault, override, read_document, to_yaml
 from plmctl.config.mistakes import faults
-from plmctl.errors import ConfigError, did_you_mean, near_names, nearest
-
-if TYPE_CHECKING:
-    from plmctl.config.evaluate import EvalConfig
-    from plmctl.config.finetune import FinetuneConfig
-    from plmctl.config.pretrain import PretrainConfig
-    from plmctl.config.tokenizer import TokenizerConfig
-
+from plmctl.errors import ConfigError, did_you_mean, near_names
 
 # --- The four kinds of config ---
 
@@ -46,26 +40,6 @@ _MARKS: dict[Kind, str] = {
     "finetune": "task",
     "eval": "measures",
 }
-
-
-def model_of(kind: Kind) -> type[Model]:
-    """The config model of a kind."""
-    # Imported one by one: each loads the members of its folders.
-    if kind == "tokenizer":
-        from plmctl.config.tokenizer import TokenizerConfig
-
-        return TokenizerConfig
-    if kind == "pretrain":
-        from plmctl.config.pretrain import PretrainConfig
-
-        return PretrainConfig
-    if kind == "finetune":
-        from plmctl.config.finetune import FinetuneConfig
-
-        return FinetuneConfig
-    from plmctl.config.evaluate import EvalConfig
-
-    return EvalConfig
 
 
 def kind_of(path: str | Path, overrides: Sequence[str] = ()) -> Kind:
@@ -88,24 +62,16 @@ def kind_of(path: str | Path, overrides: Sequence[str] = ()) -> Kind:
 # --- From a file to a config ---
 
 
-@overload
-def load(
-    kind: Literal["tokenizer"], path: str | Path, overrides: Sequence[str] = ()
-) -> TokenizerConfig: ...
-@overload
-def load(
-    kind: Literal["pretrain"], path: str | Path, overrides: Sequence[str] = ()
-) -> PretrainConfig: ...
-@overload
-def load(
-    kind: Literal["finetune"], path: str | Path, overrides: Sequence[str] = ()
-) -> FinetuneConfig: ...
-@overload
-def load(kind: Literal["eval"], path: str | Path, overrides: Sequence[str] = ()) -> EvalConfig: ...
-@overload
-def load(kind: Kind, path: str | Path, overrides: Sequence[str] = ()) -> Model: ...
-def load(kind: Kind, path: str | Path, overrides: Sequence[str] = ()) -> Model:
+def parse(
+    model: type[M], path: str | Path, overrides: Sequence[str] = (), kind: Kind | None = None
+) -> M:
     """The config in a file, with ``KEY=VALUE`` overrides, later ones over earlier ones.
+
+    Args:
+        model: What the file must be.
+        path: The file.
+        overrides: ``KEY=VALUE`` each.
+        kind: Refuse a file of another kind by its command; None: as a file with wrong keys.
 
     Raises:
         ConfigError: Every mistake, each as ``file:line:column: key: what was expected``, or that
@@ -113,26 +79,21 @@ def load(kind: Kind, path: str | Path, overrides: Sequence[str] = ()) -> Model:
     """
     document = _read(path, overrides)
     other = next((k for k, mark in _MARKS.items() if mark in document.data), kind)
-    if other != kind and _MARKS[kind] not in document.data:
+    if kind is not None and other != kind and _MARKS[kind] not in document.data:
         command = "train-tokenizer" if other == "tokenizer" else other
         raise ConfigError(
             f"{document.name}: this config is for another command", f"use `plmctl {command}`"
         )
-    return _validated(model_of(kind), document)
+    return _validated(model, document)
 
 
-def parse(model: type[M], path: str | Path) -> M:
-    """The config of a known model in a file; errors as ``load``."""
-    return _validated(model, _read(path))
-
-
-def _read(path: str | Path, overrides: Sequence[str] = ()) -> Document:
+def _read(path: str | Path, overrides: Sequence[str] = ()) -> ConfigFile:
     document = read_document(path)
     override(document, overrides)
     return document
 
 
-def _validated(model: type[M], document: Document) -> M:
+def _validated(model: type[M], document: ConfigFile) -> M:
     found: list[Fault] = list(document.faults)
     try:
         # Through JSON, where strict is what a user expects: no "10" for 10, but lists for tuples.
@@ -290,19 +251,7 @@ def _near_configs(given: Path, kinds: Sequence[Kind]) -> str:
     return did_you_mean(list(dict.fromkeys(found))[:_NAMED])
 
 
-# --- The JSON Schema of each kind of config, for editors ---
-
-
-def json_schema(kind: str) -> str:
-    """The JSON Schema of a kind of config.
-
-    Raises:
-        ConfigError: No such kind.
-    """
-    for known in KINDS:
-        if kind == known:
-            return json.dumps(schema_of(model_of(known)), indent=2, ensure_ascii=False)
-    raise ConfigError(f"no kind of config {kind!r}{nearest(kind, KINDS)}")
+# --- The JSON Schema of a config model, for editors ---
 
 
 def schema_of(model: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class TokenizerDataConfig(TextConfig):
     """Text to learn a vocabulary from."""
 
     max_bytes: Bytes = 1_000_000_000
-    """Learn from about this much text at most: a seeded sample of it."""
+    """Learn from at most about this much text: a seeded sample."""
 
 
 class TokenizerConfig(Model):
@@ -35,49 +35,50 @@ class TokenizerConfig(Model):
     run: Text
     """The folder for the tokenizer."""
     seed: int = Field(default=42, ge=0)
-    """Decides which part of a large corpus is learnt from."""
+    """Seed of the sample that is taken of a large corpus."""
     algorithm: Algorithm
-    """bpe: GPT-1's, with a mark at the end of words. word: whole words, for ELMo."""
+    """bpe: GPT-1's, with an end-of-word mark. word: whole words, for ELMo."""
     family: Family
-    """Whose normalisation, special tokens and template."""
+    """The family whose normalisation, special tokens and template are used."""
     extend: Text | None = None
-    """A tokenizer folder to extend by tokens learnt from this text, or Hub id. All its ids and its
-    rules are kept; the new ids come after its last. `--from FOLDER` sets this."""
+    """A tokenizer folder or Hub id to extend with tokens learned from this text. Its ids and rules
+    stay; the new ids follow its last one. `--from FOLDER` sets this."""
     vocab_size: Count = Field(ge=100)
-    """Ids, special tokens included; with `extend` those that it has already too."""
+    """Number of ids, including special tokens; with `extend`, also including existing ids."""
     min_frequency: int = Field(default=2, ge=1)
-    """Pairs that are rarer are not merged, words that are rarer are unknown. unigram goes by
-    probability and needs none of this."""
+    """Rarer pairs are not merged, and rarer words are unknown. unigram uses probabilities and
+    ignores this."""
     limit_alphabet: int | None = Field(default=None, ge=1)
-    """Keep this many of the most frequent characters; null: as many as make up 99.995% of the text.
-    The rest are unknown. byte_bpe has no unknown characters and needs none of this."""
+    """Keep this many of the most frequent characters; null: as many as cover 99.995% of the text.
+    The rest are unknown. byte_bpe has no unknown characters and ignores this."""
     normalization: Literal["nfc", "nfd", "nfkc", "nfkd", "nmt_nfkc", "none"] | None = None
-    """Unicode form that text is brought to first; nmt_nfkc is T5's, without control characters.
-    Here and in the next three, null is as the family has it, and another value makes a tokenizer of
-    a general class with the family's template."""
+    """Unicode normalisation of the text; nmt_nfkc is T5's, without control characters. For this
+    key and the next three, null means the family's rule; any other value gives a tokenizer of a
+    general class with the family's template."""
     lowercase: bool | None = None
-    """Fold case. bert: false makes a cased tokenizer, of the family's own class."""
+    """Lowercase the text. bert: false gives a cased tokenizer, of the family's own class."""
     strip_accents: bool | None = None
-    """Drop accents; null for bert: if case is folded."""
+    """Remove accents; null for bert: if the text is lowercased."""
     space_chinese: bool | None = None
-    """Put spaces around Chinese characters, so that no token has two."""
+    """Put spaces around Chinese characters, so that no token contains two."""
     max_word_length: int | None = Field(default=None, ge=1)
-    """wordpiece: longer words are unknown; null: 100, as transformers has it. BERT's own code has
+    """wordpiece: longer words are unknown; null: 100, as in transformers. BERT's own code has
     200."""
     pretokenized: bool = False
-    """elmo: words are what stands between spaces, as in published corpora; false: marks are words
-    of their own, and so is each Chinese character."""
+    """elmo: true: words are separated by spaces only, as in published corpora; false: punctuation
+    marks and Chinese characters are separate words."""
     special_tokens: tuple[Text, ...] = ()
-    """More special tokens than the family has; they come after its first ones."""
+    """Additional special tokens; they come after the first ones of the family."""
     sentinels: int = Field(default=100, ge=1)
-    """t5: `<extra_id_0>` and so on, the last ids, descending."""
+    """t5: number of sentinels `<extra_id_0>`, `<extra_id_1>` ...; they have the last ids, in
+    descending order."""
     split_special_tokens: bool = False
-    """Take text that looks like a special token for plain text, as BERT's own code does.
-    Pretraining does so always."""
+    """Treat text that looks like a special token as plain text, as BERT's own code does.
+    Pretraining always does."""
     max_length: int | None = Field(default=None, ge=8)
-    """Longest input, written into the tokenizer's config; null: the family's."""
+    """Maximum input length in the tokenizer's config; null: the family's."""
     max_memory: Bytes = 3_000_000_000
-    """Learning keeps to about this much memory, whatever the corpus."""
+    """Training uses at most about this much memory, whatever the size of the corpus."""
     data: TokenizerDataConfig
 
     @field_validator("family")
@@ -96,6 +97,6 @@ class TokenizerConfig(Model):
             for key in (*own, "max_word_length", "max_length", "special_tokens"):
                 if getattr(self, key) not in (None, ()):
                     raise ValueError(
-                        f"{key} is that of the tokenizer that is extended; leave it out"
+                        f"{key} is taken from the tokenizer that is extended; leave it out"
                     )
         return self

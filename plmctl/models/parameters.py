@@ -21,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 from plmctl.errors import ConfigError, PlmError
 
 if TYPE_CHECKING:
-    from plmctl.config.finetune import LoraConfig
+    from plmctl.config.sections import LoraConfig
 
 
 # --- Initial weights as published, where the library's differ ---

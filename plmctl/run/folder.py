@@ -1,9 +1,9 @@
-"""The run folder: made once, continued by the same command, never overwritten by another.
+"""The run folder: made once, resumed by the same command, never overwritten by another.
 
-``status.json`` reports how the run stands: running, stopped, failed or finished. A run is finished
-when all that it promises is there; what a kill or a full disk left undone, the same command does.
-Here are also the files that every run writes: its status, its environment, its results, and the
-``model/`` folder.
+``status.json`` says whether the run is running, stopped, failed or finished. A run is finished when
+all files that it promised exist; after a kill or a full disk, the same command writes what is
+missing. Here are also the files that every run writes: its status, its environment, its results,
+and the ``model/`` folder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # --- Opening a run folder ---
 
 
-# What a run computes does not depend on these, so they may change between two starts of a run.
+# The results of a run do not depend on these, so they may change when it is resumed.
 FREE_KEYS = (
     "launch.",
     "log.",
@@ -50,7 +50,7 @@ FREE_KEYS = (
     "compute.workers",
     "compute.attention",
     "train.micro_batch_size",
-    "divergence.",  # decides only where the run would stop: how it goes on may be chosen then
+    "divergence.",  # decides only what happens where the run would stop
 )
 
 
@@ -58,10 +58,10 @@ _LOCK = ".lock"
 
 _STATUS = "status.json"
 
-_AFTER_MODEL = ("eval/samples.json", "report.html")  # can be made without the training
+_AFTER_MODEL = ("eval/samples.json", "report.html")  # can be written without training
 
 
-# What a run that was killed in its very first writes leaves.
+# The files of a run that was killed during its first writes.
 _STARTED = {_LOCK, _STATUS, f".{_STATUS}.writing", ".config.yaml.writing"}
 
 
@@ -69,16 +69,18 @@ _PACKAGES = ("plmctl", "torch", "transformers", "tokenizers", "datasets", "accel
 
 
 def check_run(config: Model, run: str, *, fresh: bool) -> None:
-    """Refuse a run folder that is not this config's, before any work is done for it.
+    """Refuse a run folder of another config, before any work is done.
 
     Raises:
-        ConfigError: The folder is another config's, or something else's; nothing was touched.
-        PlmError: A process is at work in it.
+        ConfigError: The folder belongs to another config, or is not a run folder; it is unchanged.
+        PlmError: A process is working in it.
     """
     folder = Path(run)
     if (folder / _LOCK).exists() and launch.is_main():
         with (folder / _LOCK).open(encoding="utf-8") as file:
-            _lock(file, fcntl.LOCK_SH)  # refused while somebody writes here; gone with the file
+            _lock(
+                file, fcntl.LOCK_SH
+            )  # refused while a process writes here; released with the file
     if fresh or not folder.exists():
         return
     kept = folder / "config.yaml"
@@ -86,20 +88,20 @@ def check_run(config: Model, run: str, *, fresh: bool) -> None:
         _refuse_other_config(config, kept)
     elif not folder.is_dir() or {path.name for path in folder.iterdir()} - _STARTED:
         raise ConfigError(
-            f"{folder}: this is there already, and it is no run folder",
+            f"{folder} exists already and is not a run folder",
             "name another folder with `run=...`",
         )
 
 
 def open_run(config: Model, run: str, *, fresh: bool) -> Path:
-    """The folder of a run, new or continued, with the config in ``config.yaml``.
+    """The folder of a new or resumed run, with the config in ``config.yaml``.
 
-    Call it once the input is known to be good: a folder that is there fixes the config.
+    Call it when the input is known to be good: an existing folder fixes the config.
 
     Args:
         config: The resolved config.
         run: The folder.
-        fresh: Move a folder that is there aside, to ``<run>.old-<time>``, and begin anew.
+        fresh: Move an existing folder aside, to ``<run>.old-<time>``, and start from scratch.
 
     Raises:
         ConfigError: As ``check_run``.
@@ -119,9 +121,12 @@ def _refuse_other_config(config: Model, kept: Path) -> None:
     try:
         before = parse(type(config), kept)
     except ConfigError as error:
+        hint = "name another folder with `run=...`, or add --fresh to move this one aside"
+        if "\n" in error.message:  # many mistakes: it is not a config of this command
+            made_by = f"{kept.parent}: made by another command, or another version of plmctl"
+            raise ConfigError(made_by, hint) from error
         raise ConfigError(
-            f"{kept.parent}: made by another command, or another version of plmctl",
-            "name another folder with `run=...`, or add --fresh to move this one aside",
+            error.message, f"change it there to resume this run; or {hint}"
         ) from error
     changed = [
         line
@@ -137,7 +142,7 @@ def _refuse_other_config(config: Model, kept: Path) -> None:
 
 
 def free_name(name: str) -> Path:
-    """A name that is not taken, whatever the clock says: it may have been set back."""
+    """A path that does not exist, even if the clock was set back."""
     number, path = 1, Path(name)
     while path.exists():
         number += 1
@@ -146,14 +151,14 @@ def free_name(name: str) -> Path:
 
 
 def check_inputs(folder: Path, hashes: Mapping[str, str]) -> None:
-    """Refuse to go on with other data, or another tokenizer, than a run began with.
+    """Refuse to resume with other data, or another tokenizer, than a run started with.
 
     Args:
         folder: The run folder.
-        hashes: Of what is there now, as ``write_environment`` takes them.
+        hashes: Of the current data and tokenizer, as in ``write_environment``.
 
     Raises:
-        DataError: They are not those of the run's checkpoints.
+        DataError: They differ from those of the run's checkpoints.
     """
     path = folder / "environment.json"
     if not path.is_file() or not any(folder.glob("checkpoints/step-*")):
@@ -162,21 +167,21 @@ def check_inputs(folder: Path, hashes: Mapping[str, str]) -> None:
     for name, now in hashes.items():
         if before.get(name, now) != now:
             raise DataError(
-                f"{folder}: the {name} changed since this run began (hash {before[name]}, "
+                f"{folder}: the {name} changed since this run started (hash {before[name]}, "
                 f"now {now})",
-                "bring back what it was, or begin anew with --fresh, which moves this run aside",
+                "restore it, or start from scratch with --fresh, which moves this run aside",
             )
 
 
-# --- Working in it: the lock, and how the run stands ---
+# --- Working in the folder: the lock and the status ---
 
 
 class AtWork:
-    """Work in a run folder alone, and record in ``status.json`` how it ends.
+    """Exclusive work in a run folder; ``status.json`` records how it ends.
 
-    As a context: it is "running" inside; then "stopped", where a checkpoint or finished pieces are
-    kept and the same command continues, or "failed". ``finish`` makes it "finished". A process that
-    is killed leaves "running", without the lock.
+    As a context: the status is "running" inside. Afterwards it is "stopped" if the same command can
+    resume from a checkpoint or from finished pieces, or "failed". ``finish`` makes it "finished".
+    A killed process leaves "running", without the lock.
 
     Args:
         folder: The run folder.
@@ -204,31 +209,31 @@ class AtWork:
         if value is not None:
             stopped = isinstance(value, Preempted | KeyboardInterrupt)
             message = value.message if isinstance(value, PlmError) else repr(value)
-            with suppress(PlmError):  # a disk that is full keeps "running"; the error is `value`
+            with suppress(PlmError):  # on a full disk it stays "running"; the error is `value`
                 name: StatusName = "stopped" if stopped else "failed"
                 write_status(self._folder, name, message, self.status.files)
         self._stack.close()
 
     @property
     def status(self) -> Status:
-        """As it is recorded."""
+        """The recorded status."""
         return read_status(self._folder) or Status()
 
     def promise(self, files: Sequence[str]) -> None:
-        """Say what the run will have when it is finished: before the last of it is written."""
+        """Record the files of the finished run, before the last of them is written."""
         write_status(self._folder, "running", files=files)
 
     def finish(self) -> None:
-        """The run is finished.
+        """Record that the run is finished.
 
         Raises:
-            PlmError: Something that it promises is not there.
+            PlmError: A promised file is missing.
         """
         left = self.status.missing(self._folder)
         if left:
             raise PlmError(
-                f"{self._folder / left[0]}: it was written and is not there",
-                "run the same command again: it continues with what is missing",
+                f"{self._folder / left[0]} was written and is missing now",
+                "run the same command again: it writes what is missing",
             )
         write_status(self._folder, "finished", files=self.status.files)
 
@@ -254,7 +259,7 @@ def write_status(
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a training is finished: all that it promises is there, of older versions a model."""
+    """Whether all promised files exist; for runs of older versions, whether there is a model."""
     status = read_status(folder)
     if status is None:
         return is_model(folder / "model")
@@ -262,10 +267,10 @@ def is_finished(folder: Path) -> bool:
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether the model and its results are there, so that at most samples and a report are not.
+    """Whether the model and its results exist, so that only samples or the report can be missing.
 
     Raises:
-        PlmError: There is a model without its results, and no checkpoint to take them from again.
+        PlmError: There is a model without its results, and no checkpoint to compute them from.
     """
     status = read_status(folder)
     if not is_model(folder / "model"):
@@ -277,7 +282,7 @@ def is_trained(folder: Path) -> bool:
     if not any(folder.glob("checkpoints/step-*")):
         lost = min(left) if left else "a readable status.json"
         raise PlmError(
-            f"{folder}: the model is there, {lost} is not, and no checkpoint is left",
+            f"{folder}: the model exists, but {lost} is missing, and no checkpoint is left",
             "measure the model with `plmctl eval`; or start from scratch with --fresh, which moves "
             "this run aside",
         )
@@ -285,7 +290,7 @@ def is_trained(folder: Path) -> bool:
 
 
 def start_processes(command: str, folder: Path, processes: int, options: Sequence[str]) -> int:
-    """Run a command in several processes, as ``launch.start``, and record one that was lost."""
+    """Run a command in several processes, as ``launch.start``; record it if one of them fails."""
     code = launch.start(command, folder / "config.yaml", processes, options)
     status = read_status(folder)
     if code not in (0, Preempted.exit_code) and (status is None or status.name == "running"):
@@ -297,19 +302,19 @@ def start_processes(command: str, folder: Path, processes: int, options: Sequenc
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Work in a run folder alone.
+    """Lock a run folder for this process.
 
-    The lock is the kernel's and this process's own: it goes with the process, however that ends,
-    and processes that it has forked to make batches do not hold it on.
+    The kernel releases the lock when the process ends, however it ends; processes that it forked to
+    make batches do not keep it.
 
     Raises:
-        PlmError: Another process has it, or the folder cannot be written.
+        PlmError: Another process has locked it, or the folder cannot be written.
     """
     with writing(folder):
         file = (folder / _LOCK).open("a+", encoding="utf-8")
     with file:
         _lock(file, fcntl.LOCK_EX)
-        with suppress(OSError):  # on a full disk: the lock is what counts, not what it says
+        with suppress(OSError):  # on a full disk: the lock matters, not its text
             file.truncate(0)
             file.write(f"process {os.getpid()} on {platform.node()}")
             file.flush()
@@ -321,11 +326,11 @@ def _lock(file: IO[str], kind: int) -> None:
         fcntl.lockf(file, kind | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EAGAIN):
-            return  # a file system without locks: better a run without one than none
+            return  # a file system without locks: run without one
         file.seek(0)
         raise PlmError(
-            f"{Path(file.name).parent}: another process is at work here ({file.read().strip()})",
-            "wait for its end, or stop it; or name another folder with `run=...`",
+            f"{Path(file.name).parent}: another process is working here ({file.read().strip()})",
+            "wait until it ends, or stop it; or name another folder with `run=...`",
         ) from error
 
 
@@ -333,7 +338,7 @@ def _lock(file: IO[str], kind: int) -> None:
 
 
 def write_environment(folder: Path, hashes: Mapping[str, str]) -> None:
-    """``environment.json``: what is needed to know where a figure came from.
+    """``environment.json``: what is needed to trace where a result came from.
 
     Args:
         folder: The run folder.
@@ -360,12 +365,12 @@ def write_environment(folder: Path, hashes: Mapping[str, str]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that decide what a figure comes to."""
+    """Versions of the packages that can change a result."""
     return {name: version(name) for name in _PACKAGES}
 
 
 def _git_commit() -> str | None:
-    """The commit of the working directory, where the user's configs are; None outside of git."""
+    """The commit of the working directory, with the user's configs; None outside of git."""
     try:
         found = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=5
@@ -376,7 +381,7 @@ def _git_commit() -> str | None:
 
 
 def write_results(folder: Path, name: str, document: Mapping[str, object]) -> Path:
-    """``eval/<name>.json`` of a run, whole or not at all."""
+    """Write ``eval/<name>.json`` of a run atomically."""
     with writing(folder / "eval" / f"{name}.json") as path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(document, indent=1, ensure_ascii=False))
@@ -400,10 +405,10 @@ def save_model(
         model: The unwrapped model.
         tokenizer: Its tokenizer.
         card: The text of README.md.
-        made: The task that it is finetuned for.
+        made: The task of a finetuned model.
 
     Raises:
-        PlmError: The disk refused.
+        PlmError: The folder cannot be written.
     """
     target = folder / "model"
     with writing(target), new_folder(target) as beside:
@@ -413,7 +418,7 @@ def save_model(
             made.write(beside)
         if target.is_dir() and not any(target.iterdir()):
             target.rmdir()
-        elif target.exists():  # not all of a model; somebody may look into it
+        elif target.exists():  # an incomplete model, kept for inspection
             number = 1
             while (aside := folder / f"model.incomplete-{number}").exists():
                 number += 1

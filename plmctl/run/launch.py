@@ -1,4 +1,4 @@
-"""One command, several processes: plmctl starts them itself, and runs under other launchers too."""
+"""One command in several processes: plmctl starts them, and also runs under other launchers."""
 
 import logging
 import os
@@ -23,12 +23,12 @@ def is_worker() -> bool:
 
 
 def is_main() -> bool:
-    """Whether this process is the one that writes and speaks."""
+    """Whether this is the process that writes files and messages."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def process_count(config: LaunchConfig, device: str) -> int:
-    """How many processes to start: what was asked for, or one a CUDA device.
+    """Number of processes to start: as configured, or one per CUDA device.
 
     Raises:
         ConfigError: More processes than devices.
@@ -40,29 +40,29 @@ def process_count(config: LaunchConfig, device: str) -> int:
         return max(1, devices)
     if devices and config.processes > devices:
         raise ConfigError(
-            f"launch.processes: {config.processes} processes, but {devices} CUDA devices are here",
+            f"launch.processes: {config.processes} processes, but there are {devices} CUDA devices",
             f"use at most {devices}, or compute.device=cpu",
         )
     return config.processes
 
 
 def options(until: int | None, *, accept_gap: bool) -> list[str]:
-    """The options of a training that all of its processes get."""
+    """The options of a training for each of its processes."""
     limit = [] if until is None else [f"--until={until}"]
     return [*limit, *(["--accept-gap"] if accept_gap else [])]
 
 
 def start(command: str, config: Path, processes: int, options: Sequence[str] = ()) -> int:
-    """Run ``plmctl <command> <config>`` in several processes of this machine; wait for their end.
+    """Run ``plmctl <command> <config>`` in several processes of this machine, and wait for them.
 
     Both torchrun and Accelerate's multi-GPU launcher are this function of PyTorch; Accelerate's own
-    entry is not used because it starts a single process on CPU, whatever it is asked for.
+    entry is not used, because on CPU it always starts a single process.
 
     Args:
         command: The command.
         config: Its file.
         processes: How many.
-        options: Of the command, as ``--until=3``.
+        options: Options of the command, such as ``--until=3``.
 
     Returns:
         The exit code of the process that failed first, or 0.
@@ -70,14 +70,14 @@ def start(command: str, config: Path, processes: int, options: Sequence[str] = (
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
-    # An unset value is announced by a warning and becomes 1, which would leave cores idle.
-    # All CPUs for each of several processes is what `__main__` may have set, and never meant.
+    # The launcher would set an unset value to 1, with a warning, and leave cores idle. All CPUs
+    # for each process is wrong too; `__main__` may have set that for a single process.
     if os.environ.get("OMP_NUM_THREADS") in (None, str(usable_cpus())):
         os.environ["OMP_NUM_THREADS"] = str(max(1, usable_cpus() // processes))
     arguments = ["--standalone", "--nproc-per-node", str(processes)]
-    if _PROC.exists():  # the launcher puts handlers of its own over those of these signals
+    if _PROC.exists():  # the launcher would replace our handlers of the other signals
         arguments.append("--signals-to-handle=SIGHUP,SIGQUIT")
-    # A run that was stopped is no failure, and what failed has said so itself.
+    # A stopped run is not a failure, and a failed process has printed its error itself.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     sys.stderr.flush()
     try:
@@ -86,10 +86,10 @@ def start(command: str, config: Path, processes: int, options: Sequence[str] = (
     except ChildFailedError as error:
         rank, first = error.get_first_failure()
         code = int(first.exitcode)
-        if code < 0:  # a signal's number comes negative
+        if code < 0:  # killed by a signal: its negative number
             print(
-                f"plmctl: process {rank} of {processes} was ended by {signal.Signals(-code).name}"
-                "\n  run the same command again: it goes on from the last checkpoint",
+                f"plmctl: process {rank} of {processes} was killed by {signal.Signals(-code).name}"
+                "\n  run the same command again: it resumes from the last checkpoint",
                 file=sys.stderr,
             )
         return code if code > 0 else 128 - code
@@ -98,10 +98,10 @@ def start(command: str, config: Path, processes: int, options: Sequence[str] = (
 
 @contextmanager
 def _passing_signals_on() -> Iterator[None]:
-    """While it is open, the processes get what this one gets, and are waited for.
+    """Inside the context, pass this process's signals on to the processes, and wait for them.
 
-    PyTorch's launcher would do it too, but kills a process that takes more than 30 seconds to save.
-    It starts each process in a session of its own, so that Ctrl-C does not reach them by itself.
+    PyTorch's launcher also does so, but kills a process that takes more than 30 seconds to save. It
+    starts each process in a separate session, so that Ctrl-C does not reach them by itself.
     """
     if not _PROC.exists():
         yield
@@ -120,13 +120,13 @@ def _passing_signals_on() -> Iterator[None]:
 
 
 def descendants(parent: int) -> list[int]:
-    """The processes that a process has started, and theirs."""
+    """The child processes of a process, and their children."""
     found = _children(parent)
     return found + [pid for child in found for pid in descendants(child)]
 
 
 def _children(parent: int) -> list[int]:
-    """The processes that a process has started and that are not over."""
+    """The child processes of a process that are still running."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

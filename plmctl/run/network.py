@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.config.base import ModelConfig
-from plmctl.config.pretrain import PretrainConfig
 from plmctl.examples.keys import fold, stream
 from plmctl.families.base import get_family
 from plmctl.objectives.base import get_objective
+from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say
 from plmctl.tokenization.load import Vocab
 

@@ -1,13 +1,14 @@
-"""Preflight: a run is refused for what is wrong with it before any text is read.
+"""Preflight: everything that can be refused is refused here, in one place, before text is read.
 
-``check_network`` refuses a config whose network, objective and tokenizer do not fit each other;
-``check_continued`` a folder that does not fit the config; ``check_text`` text that the objective
-cannot mask. ``resolve_compute`` answers what a run would use of this machine, by the rules that the
-run itself follows.
+``preflight`` checks a pretraining config and returns what it opened and made on the way:
+``Prepared``. ``check_text`` refuses text that the objective cannot mask, once there is text.
+``resolve_compute`` says what a run uses of this machine, by the rules that the run itself follows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl import registry
-from plmctl.config.finetune import FinetuneConfig
-from plmctl.config.pretrain import PretrainConfig
-from plmctl.config.sections import CheckpointConfig, MaskingConfig
+from plmctl.config.sections import CheckpointConfig, ComputeConfig, MaskingConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.examples.masking import count_exact
 from plmctl.examples.spans import budget
-from plmctl.families.base import family_fits, get_family
+from plmctl.families.base import get_family
 from plmctl.hub import refuse_unreachable
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.base import Objective, get_objective
 from plmctl.run import launch
-from plmctl.run.network import NOT_OF_NETWORK, fields_set, folder_tokenizer, fresh_model
+from plmctl.run.configs import FinetuneConfig, PretrainConfig
+from plmctl.run.network import (
+    NOT_OF_NETWORK,
+    fields_set,
+    folder_tokenizer,
+    fresh_model,
+    output_size,
+)
 from plmctl.tokenization.encode import Encoder
-from plmctl.tokenization.load import TOKEN_NAMES, Vocab
+from plmctl.tokenization.load import TOKEN_NAMES, Vocab, open_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -40,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def check_model(model: str) -> None:
-    """Refuse a folder that is no model before anything is read.
+    """Refuse a folder that is not a model, before anything is read.
 
     Raises:
         ConfigError: The folder has no ``config.json``.
@@ -49,45 +55,87 @@ def check_model(model: str) -> None:
     if folder.exists() and not (folder / "config.json").is_file():
         inside = folder / "model"
         hint = f"did you mean {inside}?" if inside.is_dir() else "pretrain one first"
-        raise ConfigError(f"{folder}: no model here (no config.json)", hint)
+        raise ConfigError(f"{folder} is not a model folder: it has no config.json", hint)
     if not folder.exists() and (model.startswith((".", "/")) or model.count("/") > 1):
         raise ConfigError(f"{model}: no such folder", "pretrain a model first, or give a Hub id")
     if not folder.exists():
         refuse_unreachable(model, "pretrain a model first, or give a Hub id")
 
 
-# --- The network, its objective and its tokenizer ---
+# --- Preflight: config in, what every later part of the run needs out ---
 
 
-def check_network(config: PretrainConfig) -> None:
-    """Refuse a network that cannot be built or cannot be taught, before any text is read.
+@dataclass(frozen=True)
+class Prepared:
+    """A pretraining whose config is known to be good, before its text is read.
+
+    Attributes:
+        config: The config of the run.
+        objective: Makes the examples and the losses.
+        encoder: Encodes text for token stores.
+        tokenizer: The same tokenizer as transformers has it, exactly as it was saved.
+        vocab: Its special ids and its size.
+        network: transformers' config of the network.
+    """
+
+    config: PretrainConfig
+    objective: type[Objective]
+    encoder: Encoder
+    tokenizer: PreTrainedTokenizerBase
+    vocab: Vocab
+    network: PreTrainedConfig
+
+
+def preflight(config: PretrainConfig, no_tokenizer: str | None = None) -> Prepared:
+    """Check a config against its tokenizer, its network and its folders; no text is read.
+
+    The tokenizer is opened here and nowhere else in a run. The network is made on PyTorch's meta
+    device, without weights.
+
+    Args:
+        config: The config of the run.
+        no_tokenizer: What to do if the tokenizer cannot be opened; None: its own hint.
 
     Raises:
-        ConfigError: From the family, the objective, or transformers.
-        DataError: The weights to start from, or the teacher's, are not whole.
+        ConfigError: Tokenizer, network and objective do not fit each other, or do not fit the
+            folder that the run starts from.
+        DataError: Weights to start from, or a teacher's, are incomplete.
     """
-    check_lengths(config)
-    Encoder(config.tokenizer)  # refuses what is no tokenizer
-    vocab = Vocab.from_folder(config.tokenizer)
-    check_objective(config, vocab)
-    outline = _network_outline(config, vocab)
-    if config.launch.strategy == "fsdp":
-        _check_sharded(config, outline.model_type)
-    if config.compute.checkpoint_activations and outline.model_type == "elmo":
-        from plmctl.models.fast import no_checkpointing
-
-        raise no_checkpointing("ELMo")
-    longest = max(phase.seq_len for phase in config.train.phases)
+    try:
+        encoder = Encoder(config.tokenizer, config.data.words)
+    except ConfigError as error:
+        raise ConfigError(error.message, no_tokenizer or error.hint) from error
+    tokenizer = open_tokenizer(config.tokenizer)
+    vocab = Vocab.of(tokenizer)
+    network = check_network(config, vocab)
     objective = get_objective(config.objective.name)
-    objective.check(config.objective, config.tokenizer, outline, longest)
+    if config.model.init_from is not None:
+        _check_folder(config, network, tokenizer, output_size(config, vocab))
+    longest = max(phase.seq_len for phase in config.train.phases)
+    objective.check(config.objective, config.tokenizer, network, longest)
+    return Prepared(config, objective, encoder, tokenizer, vocab, network)
 
 
-def check_lengths(config: PretrainConfig) -> None:
-    """Refuse sequences that are longer than the network has positions.
+def stand_in(vocab_size: int) -> Vocab:
+    """All special ids, for a tokenizer that is not trained yet."""
+    return Vocab(vocab_size, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=(5,))
+
+
+def check_network(config: PretrainConfig, vocab: Vocab) -> PreTrainedConfig:
+    """Check that family, objective and special tokens fit; return transformers' config.
+
+    Args:
+        config: The config of the run.
+        vocab: Of the tokenizer, or ``stand_in`` for one that is not trained yet.
 
     Raises:
-        ConfigError: With the longest of the phases.
+        ConfigError: The family cannot build this network, has no heads for the objective, or the
+            network does not support what the config requires of it; the tokenizer lacks a token.
     """
+    import torch
+
+    _check_objective(config)
+    _check_tokens(config, vocab)
     longest = max(phase.seq_len for phase in config.train.phases)
     positions = get_family(config.model.family).positions(config.model)
     if longest > positions:
@@ -95,157 +143,193 @@ def check_lengths(config: PretrainConfig) -> None:
             f"train.phases: seq_len {longest} is longer than the network's {positions} positions",
             "shorten the sequences, or increase the number of positions under `model`",
         )
+    try:
+        with torch.device("meta"):
+            network = fresh_model(config, vocab).config
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
+    if config.model.init_from is not None:
+        network = _config_of_folder(config, config.model.init_from, network.model_type)
+    if config.launch.strategy == "fsdp":
+        _check_sharded(config, network.model_type)
+    check_checkpointing(config.compute, network.model_type)
+    return network
+
+
+def _check_objective(config: PretrainConfig) -> None:
+    """Refuse an objective that the family has no heads for.
+
+    Raises:
+        ConfigError: With the objectives that the family supports.
+    """
+    family, objective = config.model.family, config.objective.name
+    member, heads = get_objective(objective), get_family(family).HEADS
+    chosen = get_family(family)
+    members = {name: get_objective(name) for name in registry.names("objectives")}
+    fitting = [
+        name
+        for name, one in members.items()
+        if chosen.fits(one.LOSS_TERMS, encoder_decoder=one.ENCODER_DECODER)
+    ]
+    if objective in fitting:
+        return
+    hint = f"objectives that fit it: {', '.join(fitting)}"
+    if set(member.LOSS_TERMS) <= set(heads):
+        stacks = "an encoder and a decoder", "one stack of layers"
+        needs_two = member.ENCODER_DECODER
+        raise ConfigError(
+            f"objective.name: {objective} needs {stacks[not needs_two]}; "
+            f"the family {family} has {stacks[needs_two]}",
+            hint,
+        )
+    raise ConfigError(
+        f"objective.name: {objective} needs heads for {' and '.join(member.LOSS_TERMS)}; "
+        f"the family {family} has {' and '.join(heads)}",
+        hint,
+    )
 
 
 def _check_sharded(config: PretrainConfig, model_type: str) -> None:
     """Refuse what needs whole weights, or more than one set of them.
 
     Raises:
-        ConfigError: ELMo, Muon, fp16's scaler, or a compiled network.
+        ConfigError: ELMo, Muon, the gradient scaler of fp16, or a compiled network.
     """
-    said = "launch.strategy: fsdp is not done"
     if model_type == "elmo":
-        raise ConfigError(f"{said} for ELMo", "use ddp")
+        raise ConfigError("launch.strategy: fsdp is not supported for ELMo", "use ddp")
     if config.optim.name == "muon":
         raise ConfigError(
-            f"{said} with optim.name=muon, whose every update needs whole matrices",
+            "launch.strategy: fsdp is not supported with optim.name=muon, whose updates need whole "
+            "matrices",
             "use another optimizer, or ddp",
         )
     if config.compute.precision == "fp16":
-        raise ConfigError(f"{said} in fp16", "use bf16 or fp32, or ddp")
-    if config.compute.compile is True:
-        raise ConfigError(f"{said} for a compiled network", "use compute.compile=auto, or ddp")
-
-
-def _network_outline(config: PretrainConfig, vocab: Vocab) -> PreTrainedConfig:
-    import torch
-
-    if config.model.init_from is not None:
-        return _folder_outline(config, vocab, config.model.init_from)
-    try:
-        with torch.device("meta"):
-            return fresh_model(config, vocab).config
-    except ValueError as error:
-        raise ConfigError(f"model: {error}") from error
-
-
-def _folder_outline(config: PretrainConfig, vocab: Vocab, source: str) -> PreTrainedConfig:
-    """The config of the folder to start from, whose weights are looked at before any text is."""
-    import torch
-
-    from plmctl.models.load import config_of
-
-    check_model(source)
-    found = config_of(source)
-    with torch.device("meta"):
-        asked = fresh_model(config, vocab).config.model_type
-    if found.model_type != asked:
         raise ConfigError(
-            f"model.init_from: {source} is of type {found.model_type!r}, but the family "
-            f"{config.model.family} is of type {asked!r}",
-            "set `model.family` to that of the folder",
+            "launch.strategy: fsdp is not supported in fp16", "use bf16 or fp32, or ddp"
         )
-    if not launch.is_worker():  # whose launcher has looked already
-        terms = get_objective(config.objective.name).LOSS_TERMS
-        get_family(config.model.family).load(source, terms, new_heads=lambda told: None)
-    return found
+    if config.compute.compile is True:
+        raise ConfigError(
+            "launch.strategy: fsdp is not supported for a compiled network",
+            "use compute.compile=auto, or ddp",
+        )
 
 
-def check_objective(config: PretrainConfig, vocab: Vocab) -> None:
-    """Refuse an objective that the family or the tokenizer cannot serve.
+def check_checkpointing(compute: ComputeConfig, model_type: str) -> None:
+    """Refuse to recompute the activations of a network that does not support it.
 
     Raises:
-        ConfigError: The family has no heads for it, or the tokenizer lacks a token; with what fits.
+        ConfigError: It is ELMo.
     """
-    family, objective = config.model.family, config.objective.name
-    member, heads = get_objective(objective), get_family(family).HEADS
-    all_objectives = {name: get_objective(name) for name in registry.names("objectives")}
-    fitting = [
-        name
-        for name, one in all_objectives.items()
-        if family_fits(family, one.LOSS_TERMS, encoder_decoder=one.ENCODER_DECODER)
-    ]
-    if objective not in fitting and set(member.LOSS_TERMS) <= set(heads):
-        stacks = "an encoder and a decoder", "one stack of layers"
-        ours = member.ENCODER_DECODER
-        raise ConfigError(
-            f"objective.name: {objective} needs {stacks[not ours]}; "
-            f"the family {family} has {stacks[ours]}",
-            f"objectives that fit it: {', '.join(fitting)}",
-        )
-    if objective not in fitting:
-        raise ConfigError(
-            f"objective.name: {objective} needs heads for {' and '.join(member.LOSS_TERMS)}; "
-            f"the family {family} has {' and '.join(heads)}",
-            f"objectives that fit it: {', '.join(fitting)}",
-        )
-    missing = [TOKEN_NAMES[name] for name in member.TOKENS if getattr(vocab, name) in (None, ())]
+    if compute.checkpoint_activations and model_type == "elmo":
+        from plmctl.models.fast import no_checkpointing
+
+        raise no_checkpointing("ELMo")
+
+
+def _check_tokens(config: PretrainConfig, vocab: Vocab) -> None:
+    """Refuse a tokenizer without the special tokens of the objective.
+
+    Raises:
+        ConfigError: With the tokens that are missing.
+    """
+    needed = get_objective(config.objective.name).TOKENS
+    missing = [TOKEN_NAMES[name] for name in needed if getattr(vocab, name) in (None, ())]
     if missing:
+        algorithm = get_family(config.model.family).TOKENIZER
         raise ConfigError(
             f"tokenizer: {config.tokenizer} has no {', '.join(missing)}, which the objective "
-            f"{objective} needs",
-            f"train one with `algorithm: {get_family(family).TOKENIZER}` and a `family` that has "
-            "it, such as the network's own",
+            f"{config.objective.name} needs",
+            f"train one with `algorithm: {algorithm}` and a `family` that has it, such as the "
+            "network's own",
         )
 
 
 # --- Continued pretraining: does the folder fit the config? ---
 
 
-def check_continued(config: PretrainConfig, loaded: PreTrainedConfig, needed: int) -> None:
-    """Refuse a folder whose network or tokenizer is another one than the config's.
+def _config_of_folder(config: PretrainConfig, source: str, model_type: str) -> PreTrainedConfig:
+    """Transformers' config of the folder to start from.
+
+    Raises:
+        ConfigError: It is no model, of another architecture, or of another shape.
+    """
+    from plmctl.models.load import config_of
+
+    check_model(source)
+    loaded = config_of(source)
+    if loaded.model_type != model_type:
+        raise ConfigError(
+            f"model.init_from: {source} is of type {loaded.model_type!r}, but the family "
+            f"{config.model.family} is of type {model_type!r}",
+            "set `model.family` to that of the folder",
+        )
+    _check_shape(config, loaded)
+    return loaded
+
+
+def _check_shape(config: PretrainConfig, loaded: PreTrainedConfig) -> None:
+    """Compare with the network that the config describes, if it sets any field of its shape."""
+    import torch
+
+    family = get_family(config.model.family)
+    dropout = set(family.DROPOUT)
+    if not fields_set(config) - dropout:
+        return
+    with torch.device("meta"):
+        made = family.build(config.model, vocab_size=100, pad_id=0, loss_terms=family.HEADS).config
+    for name in sorted(set(type(config.model).model_fields) - NOT_OF_NETWORK - dropout):
+        if name not in fields_set(config) and "size" not in fields_set(config):
+            continue
+        requested, there = getattr(made, name, None), getattr(loaded, name, None)
+        if requested is not None and there is not None and requested != there:
+            raise ConfigError(
+                f"model: {config.model.init_from} has {name} {there}, and this config has "
+                f"{requested}",
+                "leave out the size and its fields: the folder decides them",
+            )
+
+
+def _check_folder(
+    config: PretrainConfig,
+    loaded: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    num_ids: int,
+) -> None:
+    """Refuse a folder with incomplete weights, or with another tokenizer than the run's.
 
     Args:
         config: With ``model.init_from``.
         loaded: The folder's config.
-        needed: Ids that the run's tokenizer has.
+        tokenizer: Of the run.
+        num_ids: Ids that the run's tokenizer has.
 
     Raises:
-        ConfigError: A field of the network that the folder has otherwise; a token with another id;
-            more ids than the network has, and no ``model.extend_vocab``.
+        ConfigError: A token has another id; or there are more ids than the network has, without
+            ``model.extend_vocab``.
+        DataError: The weights are incomplete.
     """
-    _check_shape(config, loaded)
-    if needed > loaded.vocab_size and config.model.extend_vocab is None:
+    source = str(config.model.init_from)
+    if num_ids > loaded.vocab_size and config.model.extend_vocab is None:
         raise ConfigError(
-            f"{config.tokenizer} has {needed:,} ids, but the vocabulary of "
-            f"{config.model.init_from} has {loaded.vocab_size:,}",
+            f"{config.tokenizer} has {num_ids:,} ids, but the vocabulary of {source} has "
+            f"{loaded.vocab_size:,}",
             "use the tokenizer that the model was made with; or, if yours extends it, set "
             "`model.extend_vocab: subtokens`",
         )
     before = folder_tokenizer(config)
     if before is not None:
-        _check_ids(config, before)
+        _check_ids(config, tokenizer.get_vocab(), before)
+    if not launch.is_worker():  # its launcher has checked them already
+        terms = get_objective(config.objective.name).LOSS_TERMS
+        get_family(config.model.family).load(source, terms, new_heads=lambda heads: None)
 
 
-def _check_shape(config: PretrainConfig, loaded: PreTrainedConfig) -> None:
-    """Compare with the network that the config would build, if it says anything of its shape."""
-    import torch
-
-    dropout = set(get_family(config.model.family).DROPOUT)
-    if not fields_set(config) - dropout:
-        return
-    family = get_family(config.model.family)
-    with torch.device("meta"):
-        made = family.build(config.model, vocab_size=100, pad_id=0, loss_terms=family.HEADS).config
-    for name in sorted(set(type(config.model).model_fields) - NOT_OF_NETWORK - dropout):
-        asked, there = getattr(made, name, None), getattr(loaded, name, None)
-        if name not in fields_set(config) and "size" not in fields_set(config):
-            continue
-        if asked is not None and there is not None and asked != there:
-            raise ConfigError(
-                f"model: {config.model.init_from} has {name} {there}, and this config asks for "
-                f"{asked}",
-                "leave the size and its fields out: the folder says what they are",
-            )
-
-
-def _check_ids(config: PretrainConfig, before: PreTrainedTokenizerBase) -> None:
-    from plmctl.tokenization.load import load_tokenizer
-
-    ours = load_tokenizer(config.tokenizer).get_vocab()
+def _check_ids(
+    config: PretrainConfig, ids: Mapping[str, int], before: PreTrainedTokenizerBase
+) -> None:
     for token, id_ in sorted(before.get_vocab().items(), key=lambda item: item[1]):
-        if ours.get(token) != id_:
-            now = f"as {ours[token]:,}" if token in ours else "not at all"
+        if ids.get(token) != id_:
+            now = f"as {ids[token]:,}" if token in ids else "not at all"
             raise ConfigError(
                 f"tokenizer: {config.tokenizer} has {token!r} {now}, and the tokenizer of "
                 f"{config.model.init_from} as {id_:,}",
@@ -257,20 +341,19 @@ def _check_ids(config: PretrainConfig, before: PreTrainedTokenizerBase) -> None:
 # --- Text: are its word starts good enough for whole-word masking? ---
 
 
-_WINDOWS, _WINDOW = 64, 4096  # places that are looked at, and tokens of each
+_WINDOWS, _WINDOW = 64, 4096  # number of stretches that are sampled, and tokens in each
 
-
-# English has 0.86 (8,000 ids) to 0.96 (ids learnt from little text), Chinese characters 0.995.
+# Share of tokens that start a word. English has 0.86 (8,000 ids) to 0.96 (ids learned from little
+# text), Chinese characters have 0.995.
 _ALL_START = 0.99
 
-
+# Share of the text in words that are too long to be masked.
 _TOO_LONG = 0.2
-
-_SPANS_TOO_LONG = 0.5  # a span that is cut off still predicts something of a long word
+_SPANS_TOO_LONG = 0.5  # a truncated span still predicts a part of a long word
 
 
 def check_text(objective: Any, store: TokenStore, seq_len: int) -> None:
-    """Refuse text whose words the objective cannot mask: ``check_words``, ``check_spans``."""
+    """Refuse text whose words the objective cannot mask, as ``check_words`` and ``check_spans``."""
     if isinstance(objective, MaskingConfig):
         check_words(objective, store, seq_len)
     elif objective.name == "mlm+sbo":
@@ -278,17 +361,17 @@ def check_text(objective: Any, store: TokenStore, seq_len: int) -> None:
 
 
 def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
-    """Refuse word starts with which the objective would not do what its config says.
+    """Refuse text with which whole-word masking would not do what the config says.
 
     Args:
-        config: What is masked.
-        store: Where words start.
-        seq_len: Length of a full row, which decides how long a word may be to be masked at all.
+        config: The masking.
+        store: Knows where words start.
+        seq_len: Length of a full sequence, which limits the length of a word that can be masked.
 
     Raises:
-        ConfigError: Nearly every token is a word, so that whole words are nothing else than tokens;
-            or much of the text stands in words that are longer than what a row has to predict, and
-            would never be masked.
+        ConfigError: Nearly every token is a word, so that masking words is masking tokens; or much
+            of the text is in words with more tokens than a sequence predicts, which would never be
+            masked.
     """
     if config.unit == "token" or not store.num_tokens:
         return
@@ -296,8 +379,8 @@ def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
     share = len(sizes) / sizes.sum()
     if config.unit == "word" and share > _ALL_START:
         raise ConfigError(
-            f"objective.unit: word, but {share:.1%} of the tokens are words of their own, so that "
-            "this would be the masking of tokens",
+            f"objective.unit: word, but {share:.1%} of the tokens are whole words, so this would "
+            "mask tokens",
             "for Chinese set `data.words: jieba`, which finds words of several characters; "
             "otherwise use `unit: token`",
         )
@@ -305,24 +388,24 @@ def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
     long = sizes[sizes > most].sum() / sizes.sum()
     if long > _TOO_LONG:
         raise ConfigError(
-            f"objective.unit: {config.unit}, but {long:.0%} of the tokens stand in words of more "
-            f"than {most} tokens, which is all that a row of {seq_len} has to predict: they would "
-            "never be masked",
+            f"objective.unit: {config.unit}, but {long:.0%} of the tokens are in words of more "
+            f"than {most} tokens, the most that a sequence of {seq_len} predicts: they would never "
+            "be masked",
             "text without spaces is one long word to this tokenizer; use `unit: token`, a larger "
-            "vocabulary or, if words are only a little longer, longer rows",
+            "vocabulary or, if words are only a little longer, longer sequences",
         )
 
 
 def check_spans(rate: float, store: TokenStore, seq_len: int) -> None:
-    """Refuse word starts with which spans of words would be nothing but beginnings of words.
+    """Refuse text in which spans of whole words would only be the beginnings of words.
 
     Args:
-        rate: Share of a row that is predicted.
-        store: Where words start.
-        seq_len: Length of a full row, two special tokens included.
+        rate: Share of a sequence that is predicted.
+        store: Knows where words start.
+        seq_len: Length of a full sequence, including two special tokens.
 
     Raises:
-        ConfigError: Most of the text stands in words that are longer than all that a row predicts.
+        ConfigError: Most of the text is in words with more tokens than a sequence predicts.
     """
     if not store.num_tokens:
         return
@@ -331,141 +414,93 @@ def check_spans(rate: float, store: TokenStore, seq_len: int) -> None:
     long = sizes[sizes > most].sum() / sizes.sum()
     if long > _SPANS_TOO_LONG:
         raise ConfigError(
-            f"objective.name: mlm+sbo masks whole words, but {long:.0%} of the tokens stand in "
-            f"words of more than {most} tokens, which is all that a row of {seq_len} predicts",
+            f"objective.name: mlm+sbo masks whole words, but {long:.0%} of the tokens are in words "
+            f"of more than {most} tokens, the most that a sequence of {seq_len} predicts",
             "text without spaces is one long word to this tokenizer; use the objective 'mlm', a "
-            "larger vocabulary, or longer rows",
+            "larger vocabulary, or longer sequences",
         )
 
 
 def word_sizes(store: TokenStore) -> NDArray[np.int64]:
-    """Tokens of each word, in stretches of the store spread over all of it."""
+    """Tokens of each word, in stretches spread evenly over the store."""
     size = min(_WINDOW, store.num_tokens)
     count = min(_WINDOWS, store.num_tokens // size)
     first = np.linspace(0, store.num_tokens - size, count).astype(np.int64)
     starts = store.word_starts(first[:, None] + np.arange(size))
-    starts[:, 0] = True  # a word that was cut counts as far as it is seen
+    starts[:, 0] = True  # of a word that begins before, the tokens inside count
     return np.diff(np.append(np.flatnonzero(starts), starts.size))
 
 
-# --- What a run would use of this machine: device, kernels and processes ---
+# --- What a run uses of this machine: device, kernels and processes ---
 
 
 RunConfig = PretrainConfig | FinetuneConfig
 
-_ANY_SIZE = 1000  # ids of a network that is built only to be asked
 
+def resolve_compute(config: RunConfig, network: PreTrainedConfig) -> dict[str, Any]:
+    """Device, kernels and processes of a run, by the rules that the run itself follows.
 
-def resolve_compute(config: RunConfig) -> dict[str, Any]:
-    """Device, kernels and processes of a run, by the rules that the run itself goes by.
+    Args:
+        config: The config of the run.
+        network: transformers' config of its network.
 
     Raises:
-        ConfigError: The config asks for what this machine has not.
+        ConfigError: The config requires what this machine does not have.
     """
     import torch
 
-    from plmctl.run.launch import process_count
+    from plmctl.models.fast import CPU_ATTENTION
+    from plmctl.training.data import auto_micro_batch
     from plmctl.training.engine import compiles, for_finetuning, make_accelerator
 
-    processes = process_count(config.launch, config.compute.device)
+    processes = launch.process_count(config.launch, config.compute.device)
     accelerator = make_accelerator(config.compute)
     device = accelerator.device.type
-    precision = {"no": "fp32"}.get(accelerator.mixed_precision, accelerator.mixed_precision)
-    workers = config.compute.workers
-    model_type = _model_type(config)
-    pretraining = isinstance(config, PretrainConfig)
-    compute = config.compute if pretraining else for_finetuning(config.compute)
+    if isinstance(config, PretrainConfig):
+        compute, loaded = config.compute, config.model.init_from is not None
+        lengths = [phase.seq_len for phase in config.train.phases]
+    else:
+        compute, loaded = for_finetuning(config.compute), True
+        lengths = [config.train.max_length]
     sharded = config.launch.shards(processes)
-    compiled = compiles(compute, device, model_type, sharded=sharded)
-    if config.compute.checkpoint_activations and model_type == "elmo":
-        from plmctl.models.fast import no_checkpointing
-
-        raise no_checkpointing("ELMo")
+    compiled = compiles(compute, device, network.model_type, sharded=sharded)
+    attention = str(compute.attention)
+    if attention == "auto":
+        attention = "sdpa" if loaded else str(network._attn_implementation or "eager")
+        if network.model_type == "elmo":
+            attention = "none (LSTM)"
+        elif attention == "sdpa" and device == "cpu" and not compiled:
+            attention = f"{CPU_ATTENTION} (with fast dropout)"
+    sequences = -(-config.train.batch_size // processes)
+    wanted = config.train.micro_batch_size
+    sizes = [auto_micro_batch(wanted, sequences, length, device) for length in lengths]
+    workers = compute.workers
     return {
         "device": device,
-        "precision": precision,
+        "precision": {"no": "fp32"}.get(accelerator.mixed_precision, accelerator.mixed_precision),
         "compile": compiled,
-        "checkpoint_activations": config.compute.checkpoint_activations,
-        "attention": _attention_kernel(config, device, compiled=compiled),
+        "checkpoint_activations": compute.checkpoint_activations,
+        "attention": attention,
         "threads": torch.get_num_threads(),
         "processes": processes,
         "strategy": "fsdp" if sharded else "ddp",
         "workers": workers if isinstance(workers, int) else (2 if device == "cuda" else 0),
-        "micro_batch_size": _micro_batch_sizes(config, processes, device),
+        "micro_batch_size": sizes[0] if len(set(sizes)) == 1 else sizes,  # one per phase
     }
-
-
-def _attention_kernel(config: RunConfig, device: str, *, compiled: bool) -> str:
-    """The kernel, by its name in transformers and in words."""
-    from plmctl.models.fast import CPU_ATTENTION
-
-    name = config.compute.attention
-    found = name if name != "auto" else _default_attention(config)
-    if name == "auto" and found == "sdpa" and device == "cpu" and not compiled:
-        return f"{CPU_ATTENTION} (with fast dropout)"
-    return found
-
-
-def _default_attention(config: RunConfig) -> str:
-    if _model_type(config) == "elmo":
-        return "none (LSTM)"
-    if not isinstance(config, PretrainConfig) or config.model.init_from is not None:
-        return "sdpa"
-    return str(_network_config(config)._attn_implementation or "eager")
-
-
-def _network_config(config: Any) -> PreTrainedConfig:
-    import torch
-
-    from plmctl.families.base import get_family
-    from plmctl.models.load import config_of
-    from plmctl.objectives.base import get_objective
-
-    if config.model.init_from is not None:
-        return config_of(config.model.init_from)
-    family = get_family(config.model.family)
-    terms = get_objective(config.objective.name).LOSS_TERMS
-    with torch.device("meta"):
-        return family.build(config.model, vocab_size=_ANY_SIZE, pad_id=0, loss_terms=terms).config
-
-
-def _model_type(config: RunConfig) -> str:
-    """Of a network that is loaded, transformers' name; else the family's, ELMo's being the same."""
-    if isinstance(config, PretrainConfig) and config.model.init_from is None:
-        return config.model.family
-    from plmctl.models.load import config_of
-
-    source = config.model.init_from if isinstance(config, PretrainConfig) else config.model
-    check_model(str(source))
-    return str(config_of(str(source)).model_type)
-
-
-def _micro_batch_sizes(config: RunConfig, processes: int, device: str) -> int | list[int]:
-    """Rows of a forward: of each phase, if they are not the same."""
-    from plmctl.training.data import auto_micro_batch
-
-    train = config.train
-    if isinstance(config, PretrainConfig):
-        lengths = [phase.seq_len for phase in config.train.phases]
-    else:
-        lengths = [config.train.max_length]
-    rows = -(-train.batch_size // processes)
-    sizes = [auto_micro_batch(train.micro_batch_size, rows, size, device) for size in lengths]
-    return sizes[0] if len(set(sizes)) == 1 else sizes
 
 
 # --- Saving and failure handling, as the loop takes them ---
 
 
 def retention(config: CheckpointConfig) -> Retention:
-    """Which checkpoints stay."""
+    """Which checkpoints are kept."""
     from plmctl.training.checkpoint import Retention
 
     return Retention(config.keep, config.keep_every, config.keep_best)
 
 
 def failure_handling(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
-    """Fields of a ``Plan``: when it saves, and what it does where it cannot go on as it is."""
+    """Fields of a ``Plan``: when to save, and what to do if a step fails."""
     from plmctl.training.loop import Guard
 
     return {
@@ -473,7 +508,7 @@ def failure_handling(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
         "save_best": config.checkpoint.keep_best,
         "async_save": config.checkpoint.background,
         "guard": Guard(**config.divergence.model_dump()),
-        # One process alone cannot repeat a step of a sharded network.
+        # A process cannot try a step of a sharded network alone.
         "auto_micro_batch": config.train.micro_batch_size == "auto"
         and config.launch.strategy == "ddp",
     }

@@ -1,4 +1,4 @@
-"""Being asked to stop: by SIGTERM, by SIGUSR1 (which schedulers send ahead), by Ctrl-C."""
+"""Stop requests: SIGTERM, SIGUSR1 (which schedulers send in advance), and Ctrl-C."""
 
 import signal
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from plmctl.errors import Preempted
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
-class StopAsked(Exception):  # noqa: N818  # no error: somebody's wish
-    """Some process was asked to stop; raised by all of them at the same place."""
+class StopAsked(Exception):  # noqa: N818  # a request, not an error
+    """A process was requested to stop; all processes raise this at the same point."""
 
 
 class StopRequest:
-    """While it is open, the signals set a flag, and the loop saves and stops after its step.
+    """Inside the context, the signals set a flag; the loop saves and stops after its step.
 
-    A second Ctrl-C stops at once, as Ctrl-C does elsewhere.
+    A second Ctrl-C stops immediately.
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,10 @@ class StopRequest:
 
 @contextmanager
 def stopping_at_once() -> Iterator[None]:
-    """While it is open, the signals raise ``Preempted`` where the program is.
+    """Inside the context, the signals raise ``Preempted`` immediately.
 
-    For work whose finished pieces are on disk (preparing text), and for what is quick to do again
-    (reading rows, building a network). A second Ctrl-C is an ordinary one.
+    For work whose finished pieces are on disk (preparing text), and for work that is quick to
+    repeat (reading rows, building a network). A second Ctrl-C raises ``KeyboardInterrupt``.
     """
     received: list[int] = []
 
@@ -56,8 +56,8 @@ def stopping_at_once() -> Iterator[None]:
             raise KeyboardInterrupt
         received.append(number)
         raise Preempted(
-            f"stopped by {signal.Signals(number).name}; what was finished is kept",
-            "run the same command again to go on",
+            f"stopped by {signal.Signals(number).name}; finished work is kept",
+            "run the same command again to resume",
         )
 
     before = {number: signal.signal(number, stop) for number in _SIGNALS}

@@ -26,12 +26,18 @@ def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
         ConfigError: The folder changed since it was trained.
         DataError: It gives other ids than when it was saved.
     """
+    tokenizer = open_tokenizer(source)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def open_tokenizer(source: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder or Hub id, as it was saved; errors as ``load_tokenizer``."""
     from transformers import AutoTokenizer
 
     check_tokenizer(source)
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
     return tokenizer
 
 
@@ -80,10 +86,11 @@ class Vocab:
             ConfigError: The folder changed since it was trained.
             DataError: It gives other ids than when it was saved.
         """
-        from transformers import AutoTokenizer
+        return cls.of(open_tokenizer(source))
 
-        check_tokenizer(source)
-        tokenizer = AutoTokenizer.from_pretrained(source)
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocab:
+        """Of a tokenizer that is open, as it was saved."""
         names = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
         ids = {name: getattr(tokenizer, f"{name}_token_id") for name in names}
         vocab: dict[str, int] = tokenizer.get_vocab()

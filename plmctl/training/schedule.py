@@ -16,7 +16,7 @@ from plmctl.config.sections import ScheduleConfig
 from plmctl.config.units import StepsOrShare
 
 if TYPE_CHECKING:
-    from plmctl.config.pretrain import TrainConfig
+    from plmctl.config.sections import TrainConfig
 
 
 # --- Batch sizes ---

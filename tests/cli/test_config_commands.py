@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from plmctl import registry
-from plmctl.config.load import KINDS, find_config, kind_of, load
+from plmctl.config.load import KINDS, find_config, kind_of
+from plmctl.run.configs import load
 from tests.cli.conftest import ROOT, Cli
 
 PRETRAIN = "configs/demo/pretrain.yaml"

@@ -26,6 +26,17 @@ def test_the_module_and_the_entry_point_are_the_same_program() -> None:
         assert done.stdout == f"plmctl {plmctl.__version__}\n"
 
 
+def test_windows_is_refused_before_a_module_of_unix_is_imported() -> None:
+    code = (
+        "import sys; sys.platform = 'win32'; sys.modules.update(fcntl=None, resource=None);"
+        "from plmctl.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("plmctl: Windows is not supported\n")
+    assert "Linux or macOS" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -74,7 +85,7 @@ def test_debug_shows_the_traceback_wherever_it_stands(place: int) -> None:
 
 def test_debug_after_two_dashes_is_a_text(cli: Cli, tmp_path: Path) -> None:
     code, _, err = cli("predict", str(tmp_path), "--", "--debug")
-    assert (code, err.startswith(f"plmctl: {tmp_path}: no model here")) == (2, True)
+    assert (code, err.startswith(f"plmctl: {tmp_path} is not a model folder")) == (2, True)
 
 
 @pytest.mark.parametrize(

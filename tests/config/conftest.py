@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from plmctl.config.load import KINDS, Kind, load
+from plmctl.config.load import KINDS, Kind
 from plmctl.errors import ConfigError
+from plmctl.run.configs import load
 
 # The least that each kind of config needs.
 LEAST: dict[Kind, str] = {

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from plmctl.commands.finetune import protocol_runs
-from plmctl.config.finetune import FinetuneConfig
-from plmctl.config.load import load
+from plmctl.run.configs import FinetuneConfig, load
 
 ROOT = Path(__file__).parents[2] / "configs" / "finetune"
 # Steps, warmup, and batch as RoBERTa (fairseq) and ALBERT give them; rows of GLUE's training sets.

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plmctl.config.document import to_yaml
-from plmctl.config.load import KINDS, Kind, dump, load, parse
+from plmctl.config.load import KINDS, Kind, dump, parse
 from plmctl.errors import ConfigError
+from plmctl.run.configs import load
 from tests.config.conftest import LEAST
 
 scalars = (

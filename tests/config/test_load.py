@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from plmctl.config.load import KINDS, Kind, difference, dump, kind_of, load, parse
-from plmctl.config.pretrain import PretrainConfig
+from plmctl.config.load import KINDS, Kind, difference, dump, kind_of, parse
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.config.units import StepsOrShare
 from plmctl.errors import ConfigError
+from plmctl.run.configs import PretrainConfig, load
 from tests.config.conftest import LEAST
 
 

@@ -66,6 +66,11 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         ("pretrain", "run=", "run: expected text, not null"),
         ("pretrain", "optim.lr=fast", 'optim.lr: expected a number, not "fast"'),
         ("pretrain", "optim.lr=.inf", "optim.lr: expected a finite number, not Infinity"),
+        (
+            "pretrain",
+            "compute.attention=varlen",
+            'compute.attention: "varlen" was removed; use "auto"',
+        ),
         ("pretrain", "optim.betas=[0.9]", "optim.betas: expected more items, not [0.9]"),
         (
             "pretrain",
@@ -92,12 +97,12 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         (
             "pretrain",
             "train.batch_ramp={start: 300, tokens: 1k}",
-            "train.batch_ramp: expected a start of at most the batch size, 256",
+            "train.batch_ramp: expected a start no larger than the batch size, 256",
         ),
         (
             "pretrain",
             "objective={name: mlm, mask_share: 0.9, random_share: 0.2}",
-            "objective: mask_share and random_share are more than 1 together",
+            "objective: mask_share and random_share add up to more than 1",
         ),
         ("pretrain", "objective=mlm", "objective: expected keys with values, as in {key: value}"),
         ("pretrain", "objective={name: [1]}", "objective.name: unknown name [1]; one of: "),

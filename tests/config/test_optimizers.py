@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from plmctl import registry
-from plmctl.config.load import dump, load
+from plmctl.config.load import dump
 from plmctl.errors import ConfigError
+from plmctl.run.configs import load
 
 BASE = {
     "run": "r",

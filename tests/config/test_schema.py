@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from plmctl import registry
-from plmctl.config.load import KINDS, Kind, json_schema, model_of
+from plmctl.config.load import KINDS, Kind
 from plmctl.errors import ConfigError
+from plmctl.run.configs import json_schema, model_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 import plmctl
 from plmctl import registry
 from plmctl.config.base import MembersOf, TaskConfig, members_in, models_in
+from plmctl.run.configs import configs_of
 
 MEMBER = """\
 from typing import Literal
@@ -34,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
         for member, field in members.items():
             text = MEMBER.format(name=member.replace("_and_", "+"), field=field)
             (tmp_path / name / f"{member}.py").write_text(text)
-        return MembersOf(name, "name")
+        return MembersOf(partial(configs_of, name), "name")
 
     return make
 

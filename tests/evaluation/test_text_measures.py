@@ -13,10 +13,10 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from plmctl.config.evaluate import EvalConfig
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.likelihood import Likelihood
 from plmctl.measures.base import get_measure
+from plmctl.run.configs import EvalConfig
 from plmctl.training.engine import precision
 from tests.evaluation.models import FAMILIES, opened
 from tests.runs.conftest import corpus_text, run_main, sentence

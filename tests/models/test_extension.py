@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from plmctl.config.pretrain import PretrainConfig  # noqa: F401  # loads the members
 from plmctl.errors import ConfigError
 from plmctl.families.base import get_family
 from plmctl.models.parameters import extend_vocabulary

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._dynamo.backends.debugging import aot_eager
 from torch.nn.functional import scaled_dot_product_attention
 
-from plmctl.config.finetune import LoraConfig
+from plmctl.config.sections import LoraConfig
 from plmctl.models.batch import Batch
 from plmctl.models.decoder import hidden_states
 from plmctl.models.network import Network

@@ -208,7 +208,7 @@ def test_a_tokenizer_without_what_is_needed(mixed: TokenStore) -> None:
 def test_text_that_is_one_long_word_is_refused() -> None:
     text = [[list(range(10, 60))] * 20]
     store = TokenStore.from_lists(text, 2000, ([True] + [False] * 49) * 20)
-    with pytest.raises(ConfigError, match="100% of the tokens stand in words of more than 10"):
+    with pytest.raises(ConfigError, match="100% of the tokens are in words of more than 10"):
         check_spans(0.15, store, 64)
     check_spans(0.15, store, 512)  # a row predicts more than a word has
 

@@ -197,7 +197,7 @@ def test_word_masking_where_every_token_is_a_word(cli: Cli) -> None:
     refused(
         cli("pretrain", "bert.yaml", "run=x", *letters, "objective.unit=word"),
         2,
-        "objective.unit: word, but 100.0% of the tokens are words of their own",
+        "objective.unit: word, but 100.0% of the tokens are whole words",
         "unit: token",
     )
     assert not Path("x").exists()
@@ -230,7 +230,7 @@ def test_a_run_folder_of_another_config(cli: Cli, pretrained: dict[str, Path]) -
 def test_a_folder_that_is_no_run(cli: Cli) -> None:
     Path("precious").mkdir()
     Path("precious/thesis.txt").write_text("years of work")
-    refused(cli("pretrain", "bert.yaml", "run=precious"), 2, "precious", "no run folder")
+    refused(cli("pretrain", "bert.yaml", "run=precious"), 2, "precious", "not a run folder")
     assert Path("precious/thesis.txt").read_text() == "years of work"
 
 
@@ -243,6 +243,18 @@ def test_a_model_folder_without_a_model(cli: Cli, pretrained: dict[str, Path]) -
 def test_a_run_folder_of_another_command(cli: Cli, pretrained: dict[str, Path]) -> None:
     write("ft.yaml", finetune_config(pretrained["bert"]) | {"run": pretrained["gpt2"].name})
     refused(cli("finetune", "ft.yaml"), 2, "made by another command")
+
+
+def test_a_run_of_an_older_version_with_an_option_that_was_removed(
+    cli: Cli, pretrained: dict[str, Path]
+) -> None:
+    """The message names the line; after the change the run is recognised as finished."""
+    kept = pretrained["bert"] / "config.yaml"
+    before = kept.read_text()
+    run = f"run={pretrained['bert'].name}"
+    kept.write_text(before.replace("attention: auto", "attention: varlen"))
+    refused(cli("pretrain", "bert.yaml", run), 2, "config.yaml:", '"varlen" was removed', "auto")
+    kept.write_text(before)
 
 
 def test_nothing_is_left_of_a_run_that_was_refused(cli: Cli) -> None:

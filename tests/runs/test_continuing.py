@@ -59,7 +59,7 @@ def test_a_network_of_another_shape(extended: Path, cli: Cli) -> None:
         cli("pretrain", "metals-on.yaml", *same, "model.num_hidden_layers=5"),
         2,
         "has num_hidden_layers 2",
-        "asks for 5",
+        "this config has 5",
     )
     refused(cli("pretrain", "metals-on.yaml", *same, "model.size=mini"), 2, "leave the size")
 

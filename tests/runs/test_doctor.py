@@ -44,18 +44,18 @@ def test_what_a_run_would_use(world: Path, capfd: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_it_says_of_attention_is_what_a_run_has(compiled: bool, world: Path) -> None:
-    from plmctl.commands.prepare import prepare
-    from plmctl.config.load import load
+    from plmctl.run.configs import load
     from plmctl.run.network import make_network
 
     asked = ["compute.device=cpu", f"compute.compile={str(compiled).lower()}"]
     config = load("pretrain", "bert.yaml", asked)
     accelerator = engine.make_accelerator(config.compute)
-    network = make_network(config, prepare(config).vocab)
+    prepared = preflight.preflight(config)
+    network = make_network(config, prepared.vocab)
     made = engine.make_engine(accelerator, network, config.optim, config.compute)
     used = made.trained().network.config._attn_implementation
     assert network.compiled == compiled
-    assert preflight.resolve_compute(config)["attention"].split()[0] == used
+    assert preflight.resolve_compute(config, prepared.network)["attention"].split()[0] == used
 
 
 def test_what_the_machine_has_not_is_refused(
@@ -102,4 +102,4 @@ def test_what_is_compiled_and_computed_twice_is_said(
     if command == "plan":
         assert changed["memory"]["activations"] < plain["memory"]["activations"]
         assert run_main(command, *given, *asked) == 0
-        assert "compiled, activations computed twice" in " ".join(capfd.readouterr().out.split())
+        assert "compiled, activation checkpointing" in " ".join(capfd.readouterr().out.split())

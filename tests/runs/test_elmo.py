@@ -68,7 +68,7 @@ def test_its_weights_are_not_cut_up(run: Path, cli: Cli) -> None:
     """Refused before a run folder is made."""
     code, _, err = cli("pretrain", "elmo.yaml", "run=run-elmo-cut", "launch.strategy=fsdp")
     assert code == 2
-    assert "fsdp is not done for ELMo" in err
+    assert "fsdp is not supported for ELMo" in err
     assert not Path("run-elmo-cut").exists()
 
 

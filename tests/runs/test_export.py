@@ -27,8 +27,8 @@ def test_a_checkpoint_is_a_model(cli: Cli, pretrained: dict[str, Path]) -> None:
     assert any(not whole[name].equal(early[name]) for name in whole)
 
     refused(cli("export", "kept", "never", "--step", "3"), 2, "no checkpoint of step 3", "2, 4, 6")
-    refused(cli("export", "kept", "early"), 2, "early: this is there already")
-    refused(cli("export", "tok-bert", "never"), 2, "no run of `plmctl pretrain`")
+    refused(cli("export", "kept", "early"), 2, "early exists already")
+    refused(cli("export", "tok-bert", "never"), 2, "not a run folder of `plmctl pretrain`")
     assert not Path("never").exists()
 
     # Measured at every step, and the last step is measured as the model is.

@@ -51,7 +51,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(cli: Cli) -> None:
         for more in ([], ["--fresh"]):
             code, _, err = cli(*command, *more)
             assert code == 1
-            assert f"shared: another process is at work here (process {first.pid} on" in err
+            assert f"shared: another process is working here (process {first.pid} on" in err
         first.send_signal(signal.SIGKILL)
         first.wait()
     code, _, err = cli(*command, f"--until={records('shared')[-1]['step'] + 5}")
@@ -83,7 +83,7 @@ def test_text_that_changed_is_refused(cli: Cli) -> None:
     Path("changing.txt").write_text(corpus_text(40).replace("Anna", "Hanna"), encoding="utf-8")
     code, _, err = cli(*command)
     assert code == 3
-    assert "changed: the data changed since this run began (hash" in err
+    assert "changed: the data changed since this run started (hash" in err
     assert "--fresh" in err
     assert {p: p.read_bytes() for p in Path("changed").rglob("*") if p.is_file()} == before
     Path("changing.txt").write_text(corpus_text(40), encoding="utf-8")  # later, the same text
@@ -100,7 +100,7 @@ def test_rows_that_changed_are_refused(cli: Cli, pretrained: dict[str, Path]) ->
     Path("moving.tsv").write_text(text.replace("day 3", "day 4"))
     code, _, err = cli("finetune", "moving.yaml")
     assert code == 3
-    assert "moved: the data changed since this run began" in err
+    assert "moved: the data changed since this run started" in err
 
 
 def test_a_clock_set_back_takes_no_folder(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +240,7 @@ def test_a_model_without_results_and_checkpoints_is_not_trained_again(
     (run / "eval/valid.json").unlink()
     code, _, err = cli(*command)
     assert code == 1
-    assert "the model is there, eval/valid.json is not, and no checkpoint is left" in err
+    assert "the model exists, but eval/valid.json is missing, and no checkpoint is left" in err
     (run / "status.json").write_text("{")
     assert cli(*command)[0] == 1
     assert (run / "model/model.safetensors").stat().st_mtime_ns == before
@@ -267,7 +267,7 @@ def test_preparation_stops_and_goes_on(number: signal.Signals, world: Path) -> N
         process.send_signal(number)
         err = process.communicate()[1]
     assert process.returncode == 75, err
-    assert f"stopped by {number.name}; what was finished is kept" in err
+    assert f"stopped by {number.name}; finished work is kept" in err
     made = {path: path.stat().st_mtime_ns for path in Path(name).glob("*/shards/*/facts.json")}
     assert subprocess.run(command, check=False).returncode == 0
     assert all(path.stat().st_mtime_ns == when for path, when in made.items())
@@ -296,7 +296,7 @@ def test_a_process_of_a_run_is_lost(world: Path) -> None:
         os.kill(descendants(process.pid)[-1], signal.SIGKILL)
         err = process.communicate()[1]
     assert process.returncode == 128 + signal.SIGKILL, err
-    assert "of 2 was ended by SIGKILL\n  run the same command again" in err
+    assert "of 2 was killed by SIGKILL\n  run the same command again" in err
     assert status("lost")["status"] == "failed"
     more = records("lost")[-1]["step"] + 3
     again = [*PLMCTL, "pretrain", "lost.yaml", LONG, "launch.processes=1", f"--until={more}"]

@@ -8,10 +8,9 @@ from statistics import median, stdev
 import pytest
 
 from plmctl.commands.finetune import protocol_runs
-from plmctl.config.finetune import FinetuneConfig
-from plmctl.config.load import load
 from plmctl.errors import ConfigError
 from plmctl.metrics.statistics import spread
+from plmctl.run.configs import FinetuneConfig, load
 from tests.runs.conftest import Cli, write
 from tests.runs.test_bad_input import finetune_config, refused
 

@@ -8,10 +8,17 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from plmctl import registry
-from plmctl.commands.plan import Sizes, costs, flops_per_token, sizes_of, state_memory
-from plmctl.config.load import load
+from plmctl.commands.plan import (
+    Sizes,
+    costs,
+    flops_per_token,
+    sizes_of,
+    state_memory,
+)
 from plmctl.families.base import get_family
 from plmctl.objectives.base import get_objective
+from plmctl.run.configs import load
+from plmctl.run.preflight import check_network, stand_in
 from tests.runs.conftest import run_main
 
 
@@ -98,5 +105,6 @@ def test_without_a_tokenizer(world: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert run_main("plan", "bert.yaml", "tokenizer=nowhere/here/at/all") == 2
     assert "--vocab-size" in capfd.readouterr().err
     config = load("pretrain", "bert.yaml", ["tokenizer=nowhere/here/at/all"])
-    assert costs(config, 300)["passes"] is None
+    vocab = stand_in(300)
+    assert costs(config, vocab, check_network(config, vocab), None)["passes"] is None
     assert run_main("plan", "bert.yaml", "--vocab-size", "300", "--measure") == 2

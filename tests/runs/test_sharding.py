@@ -43,7 +43,7 @@ def test_two_processes_with_parts_give_the_run_of_one(cli: Cli, tmp_path: Path) 
 )
 def test_what_cannot_be_cut_up_is_refused(cli: Cli, arguments: list[str], said: str) -> None:
     found = cli("pretrain", "bert.yaml", "run=not-cut", "launch.strategy=fsdp", *arguments)
-    refused(found, 2, "launch.strategy: fsdp is not done", said, "ddp")
+    refused(found, 2, "launch.strategy: fsdp is not supported", said, "ddp")
     assert not Path("not-cut").exists()
 
 

@@ -88,9 +88,9 @@ def test_wrong_usage(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
     refused(cli(*asked, "--tasks", "sst"), 2, "did you mean 'sst2'")
     refused(cli(*asked, "--tasks", ","), 2, "no name in it")
     refused(cli(*asked, "--tasks", "cola", "train.epoch=1"), 2, "epoch", "did you mean")
-    refused(cli(*asked, "--tasks", "cola", "--at-checkpoints"), 2, "does not go with --suite")
+    refused(cli(*asked, "--tasks", "cola", "--at-checkpoints"), 2, "cannot be used with --suite")
     refused(cli("eval", model, "--suite", "glu"), 2, "did you mean 'glue'")
-    refused(cli("eval", "bert.yaml", "--seeds", "2"), 2, "go with --suite")
+    refused(cli("eval", "bert.yaml", "--seeds", "2"), 2, "need --suite")
     refused(cli("eval", "no/such/model", "--suite", "glue"), 2, "no such folder")
     assert not Path("suite-3").exists()
 

@@ -7,8 +7,8 @@ import pytest
 
 from plmctl import registry
 from plmctl.commands.evaluate_suite import settings_of, tasks_of
-from plmctl.config.load import load
 from plmctl.errors import ConfigError
+from plmctl.run.configs import load
 from plmctl.suites.base import Average, get_suite
 
 ROOT = Path(__file__).parents[2]

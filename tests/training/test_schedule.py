@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from plmctl.config.pretrain import TrainConfig
-from plmctl.config.sections import ScheduleConfig
+from plmctl.config.sections import ScheduleConfig, TrainConfig
 from plmctl.config.units import StepsOrShare
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError

@@ -1,0 +1,318 @@
+"""The configs of the four kinds of command: tokenizer, pretraining, finetuning, evaluation.
+
+Here the fields that name a family, an objective, an optimizer, a task or a measure get their type:
+the configs of all members of a folder. Everything in ``plmctl/config`` works without members.
+``load`` reads a config of a kind from a file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, overload
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import InitErrorDetails
+
+from plmctl import registry
+from plmctl.config.base import (
+    MeasureConfig,
+    MembersOf,
+    Model,
+    ModelConfig,
+    ObjectiveConfig,
+    OptimizerConfig,
+    TaskConfig,
+    Text,
+)
+from plmctl.config.load import KINDS, Kind, parse, schema_of
+from plmctl.config.sections import (
+    CheckpointConfig,
+    ComputeConfig,
+    DataConfig,
+    DivergenceConfig,
+    LaunchConfig,
+    LogConfig,
+    LoraConfig,
+    OptimConfig,
+    PositiveOrAuto,
+    ScheduleConfig,
+    TableConfig,
+    TrainConfig,
+)
+from plmctl.config.tokenizer import TokenizerConfig
+from plmctl.config.units import StepsOrShare
+from plmctl.errors import ConfigError, nearest
+from plmctl.families.base import get_family
+
+# --- The fields that name a member ---
+
+
+def configs_of(folder: str) -> dict[str, type[BaseModel]]:
+    """The config model of each member of a folder, by its name."""
+    return {name: registry.load(folder, name).Config for name in registry.names(folder)}
+
+
+AnyModel = Annotated[ModelConfig, MembersOf(partial(configs_of, "families"), "family")]
+AnyObjective = Annotated[ObjectiveConfig, MembersOf(partial(configs_of, "objectives"), "name")]
+AnyOptimizer = Annotated[
+    OptimizerConfig, MembersOf(partial(configs_of, "optimizers"), "name", "adamw")
+]
+AnyTask = Annotated[TaskConfig, MembersOf(partial(configs_of, "tasks"), "name")]
+AnyMeasure = Annotated[MeasureConfig, MembersOf(partial(configs_of, "measures"), "name")]
+
+
+class KindConfig(Model):
+    """A whole config. Its validator is built when it is first used, which imports the members."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+# --- Pretraining ---
+
+
+def _published_objective(before: dict[str, Any]) -> Any:
+    """The objective of the family's paper, with its defaults."""
+    model = before.get("model")
+    if model is None:  # the mistake in `model` is reported already
+        return None
+    name = get_family(model.family).OBJECTIVE
+    try:
+        return registry.load("objectives", name).Config(name=name)
+    except ValidationError:  # a key has no default, such as a teacher
+        needed = InitErrorDetails(type="missing", loc=("objective",), input=before)
+        raise ValidationError.from_exception_data("PretrainConfig", [needed]) from None
+
+
+class PretrainConfig(KindConfig):
+    """Pretrain a model on raw text."""
+
+    run: Text
+    """The run folder."""
+    seed: int = Field(default=42, ge=0)
+    """Seed of the weights, the order of the text, pairs, masks and dropout."""
+    tokenizer: Text
+    """A tokenizer folder or Hub id."""
+    model: AnyModel
+    """The network: a family, a size, and any of its fields."""
+    data: DataConfig
+    objective: AnyObjective = Field(default_factory=_published_objective)
+    """The training objective; if left out, the objective of the family's paper."""
+    train: TrainConfig
+    optim: AnyOptimizer = OptimConfig()
+    """The optimizer; without a name, AdamW."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    compute: ComputeConfig = ComputeConfig()
+    launch: LaunchConfig = LaunchConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()
+    divergence: DivergenceConfig = DivergenceConfig()
+
+
+# --- Finetuning ---
+
+
+Value = str | int | float | bool | None
+
+_LR = 3e-5  # of AdamW
+
+
+class FinetuneTrainConfig(Model):
+    """How much is trained."""
+
+    epochs: float = Field(default=3, gt=0)
+    """Passes over the training rows; 0.5 is half a pass."""
+    batch_size: int = Field(default=32, ge=1)
+    """Rows per step, over all devices and micro-batches."""
+    micro_batch_size: PositiveOrAuto = "auto"
+    """Rows per device and forward pass; never changes the result."""
+    max_length: int = Field(default=128, ge=8)
+    """Maximum length in tokens; longer rows are truncated."""
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+    """Dropout while finetuning; empty: as in pretraining."""
+    group_by_length: bool = True
+    """Group rows of similar length in a step, which saves most of the padding; false: any rows, as
+    in the papers and in the recipes named after them."""
+    keep: Literal["last", "best"] = "last"
+    """Which weights are saved: those of the last step, or the best by `metric`."""
+    patience: int | None = Field(default=None, ge=1)
+    """Stop early after this many validations without a better `metric`; empty: never."""
+    metric: Text | None = None
+    """The metric that decides `keep`, `patience` and the choice from a grid: a metric of the task
+    on the validation rows, or loss; empty: the task's main metric (accuracy, F1, Spearman's
+    correlation ...)."""
+    validate_every: int | None = Field(default=None, ge=1)
+    """Steps between validations for `keep` and `patience`; empty: one epoch."""
+    freeze: Literal["embeddings", "all"] | Annotated[int, Field(ge=0)] | None = None
+    """Weights that are not trained: the embeddings; a number: also that many of the lowest layers;
+    all: the embeddings and all layers."""
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    """Ratio of each layer's learning rate to that of the layer above; lowest for the embeddings."""
+    reinit_layers: int = Field(default=0, ge=0)
+    """Number of top layers, with the pooler or norm above them, that start from new weights."""
+
+
+# A subclass, so that the warmup keeps its default if only min_lr_ratio is set.
+class FinetuneScheduleConfig(ScheduleConfig):
+    """The learning rate over the steps."""
+
+    warmup: StepsOrShare = StepsOrShare(0.1)
+    """Steps (1000) or share of all steps (6%) of linear rise."""
+
+    @field_validator("warmup", "decay")
+    @classmethod
+    def _no_tokens(cls, mark: StepsOrShare) -> StepsOrShare:
+        if mark.tokens is not None:
+            raise ValueError("expected steps such as 1000, or a share such as 6%")
+        return mark
+
+
+class FinetuneConfig(KindConfig):
+    """Finetune a pretrained model on labelled rows."""
+
+    run: Text
+    """The run folder."""
+    seed: int = Field(default=42, ge=0)
+    """Seed of the new head's weights, the order of the rows and dropout."""
+    model: Text
+    """A model folder or Hub id."""
+    init: Literal["pretrained", "random"] = "pretrained"
+    """random: the same network with random weights, to measure the effect of pretraining."""
+    task: AnyTask
+    """The task."""
+    data: TableConfig
+    train: FinetuneTrainConfig = FinetuneTrainConfig()
+    lora: LoraConfig | None = None
+    """Train adapters, the head, and everything above the layers; the adapters are merged into the
+    saved model. Requires `pip install 'plmctl[peft]'`."""
+    grid: dict[str, Annotated[tuple[Value, ...], Field(min_length=1)]] = {}
+    """With `--grid`: keys and the values to try, as in `optim.lr: [5e-5, 3e-5]`; each combination
+    is a run, and the validation rows decide the best."""
+    optim: AnyOptimizer = OptimConfig(lr=_LR)
+    """The optimizer; its learning rate is 3e-5 by default."""
+    schedule: FinetuneScheduleConfig = FinetuneScheduleConfig()
+    compute: ComputeConfig = ComputeConfig()
+    launch: LaunchConfig = LaunchConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()
+    divergence: DivergenceConfig = DivergenceConfig()
+
+    @field_validator("optim")
+    @classmethod
+    def _smaller_rate(cls, optim: OptimizerConfig) -> OptimizerConfig:
+        """The default learning rate of finetuning; the optimizers' default is for pretraining."""
+        given = "lr" in optim.model_fields_set
+        return optim if given else optim.model_copy(update={"lr": _LR})
+
+    @field_validator("launch")
+    @classmethod
+    def _whole(cls, launch: LaunchConfig) -> LaunchConfig:
+        if launch.strategy != "ddp":
+            raise ValueError(f"expected strategy ddp: {launch.strategy} is for pretraining only")
+        return launch
+
+    @model_validator(mode="after")
+    def _one_way_to_spare(self) -> FinetuneConfig:
+        if self.lora is not None and (self.train.freeze is not None or self.train.reinit_layers):
+            raise ValueError("expected `lora`, or `train.freeze` and `train.reinit_layers`")
+        if self.train.layer_decay < 1 and self.optim.name == "muon":
+            raise ValueError("expected an optimizer other than muon with `train.layer_decay`")
+        return self
+
+
+# --- Evaluation ---
+
+
+class EvalComputeConfig(ComputeConfig):
+    """The device, and how it computes."""
+
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
+    """fp32 by default, so that scores do not depend on the device and rounding does not decide near
+    ties; auto: bf16 on a CUDA device that supports it, otherwise fp32."""
+
+
+class EvalConfig(KindConfig):
+    """Evaluate a model folder."""
+
+    run: Text
+    """The folder for the results."""
+    seed: int = Field(default=42, ge=0)
+    """Seed of masks and pairs."""
+    model: Text
+    """A model folder or Hub id."""
+    measures: tuple[AnyMeasure, ...] = Field(min_length=1)
+    """The measures, each with its own data."""
+    batch_size: int = Field(default=32, ge=1)
+    """Rows per forward pass; never changes a result."""
+    compute: EvalComputeConfig = EvalComputeConfig()
+
+
+class SuiteConfig(Model):
+    """A suite of finetunings: the arguments of ``plmctl eval MODEL --suite NAME``.
+
+    Without tasks and seeds: more of them can be added to the same folder.
+    """
+
+    run: Text
+    """The folder of all its runs and of its table."""
+    suite: Text
+    """Its name."""
+    model: Text
+    """The pretrained folder or Hub id."""
+    data: Text | None = None
+    """The data directory; empty: the recipes' own, from the Hub."""
+    settings: tuple[Text, ...] = ()
+    """Overrides of the recipes, as KEY=VALUE or TASK.KEY=VALUE."""
+    grid: bool = False
+    """Whether the recipes' grids were tried."""
+
+
+# --- Reading a config of a kind ---
+
+
+_MODELS: dict[Kind, type[Model]] = {
+    "tokenizer": TokenizerConfig,
+    "pretrain": PretrainConfig,
+    "finetune": FinetuneConfig,
+    "eval": EvalConfig,
+}
+
+
+def model_of(kind: Kind) -> type[Model]:
+    """The config model of a kind."""
+    return _MODELS[kind]
+
+
+@overload
+def load(
+    kind: Literal["tokenizer"], path: str | Path, overrides: Sequence[str] = ()
+) -> TokenizerConfig: ...
+@overload
+def load(
+    kind: Literal["pretrain"], path: str | Path, overrides: Sequence[str] = ()
+) -> PretrainConfig: ...
+@overload
+def load(
+    kind: Literal["finetune"], path: str | Path, overrides: Sequence[str] = ()
+) -> FinetuneConfig: ...
+@overload
+def load(kind: Literal["eval"], path: str | Path, overrides: Sequence[str] = ()) -> EvalConfig: ...
+@overload
+def load(kind: Kind, path: str | Path, overrides: Sequence[str] = ()) -> Model: ...
+def load(kind: Kind, path: str | Path, overrides: Sequence[str] = ()) -> Model:
+    """The config of a kind in a file, with ``KEY=VALUE`` overrides; errors as ``parse``."""
+    return parse(model_of(kind), path, overrides, kind)
+
+
+def json_schema(kind: str) -> str:
+    """The JSON Schema of a kind of config.
+
+    Raises:
+        ConfigError: No such kind.
+    """
+    for known in KINDS:
+        if kind == known:
+            return json.dumps(schema_of(model_of(known)), indent=2, ensure_ascii=False)
+    raise ConfigError(f"no kind of config {kind!r}{nearest(kind, KINDS)}")
