@@ -9,9 +9,13 @@ Listing reads file names and imports nothing.
 import importlib
 from functools import cache
 from importlib.resources import files
+from inspect import isabstract
 from types import ModuleType
+from typing import TypeVar
 
 from plmctl.errors import ConfigError, nearest
+
+T = TypeVar("T")
 
 
 @cache
@@ -34,3 +38,26 @@ def load(folder: str, name: str) -> ModuleType:
     if name not in names(folder):
         raise ConfigError(f"unknown {folder} name {name!r}{nearest(name, names(folder))}")
     return importlib.import_module(f"plmctl.{folder}.{name.replace('+', '_and_')}")
+
+
+def member(folder: str, name: str, base: type[T]) -> type[T]:
+    """The class of one member: the subclass of ``base`` that its file defines.
+
+    Raises:
+        ConfigError: No such member; the message has the nearest name.
+        TypeError: The file does not define exactly one subclass of ``base`` that is not abstract.
+    """
+    module = load(folder, name)
+    classes = {value for value in vars(module).values() if isinstance(value, type)}
+    found = [
+        one
+        for one in classes
+        if issubclass(one, base) and one.__module__ == module.__name__ and not isabstract(one)
+    ]
+    if len(found) != 1:
+        defined = ", ".join(sorted(one.__name__ for one in found)) or "none"
+        raise TypeError(
+            f"{module.__name__} must define exactly one class that extends {base.__name__} and "
+            f"has no abstract method left; it defines {defined}"
+        )
+    return found[0]
