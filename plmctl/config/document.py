@@ -67,7 +67,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Document:
+class ConfigFile:
     """A config file as plain data, with overrides put in.
 
     Attributes:
@@ -194,7 +194,7 @@ def dotted(path: Key) -> str:
     return ".".join(map(str, path))
 
 
-def read_document(path: str | Path) -> Document:
+def read_document(path: str | Path) -> ConfigFile:
     """Read a config file.
 
     Raises:
@@ -217,7 +217,7 @@ def read_document(path: str | Path) -> Document:
     places: dict[Key, Place] = {}
     faults: list[Fault] = []
     data = Builder(place, places, faults).build(node, ())
-    return Document(str(path), data, places, faults)
+    return ConfigFile(str(path), data, places, faults)
 
 
 def _read_text(path: Path) -> str:
@@ -255,7 +255,7 @@ def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> str:
 _AFTER_ALL_LINES = 10**9
 
 
-def override(document: Document, overrides: Sequence[str]) -> None:
+def override(document: ConfigFile, overrides: Sequence[str]) -> None:
     """Put overrides into a document just read, later ones over earlier ones.
 
     Values are YAML, lists included; a number in a key is an item of a list (``measures.0.rate=1``).
@@ -269,7 +269,7 @@ def override(document: Document, overrides: Sequence[str]) -> None:
             document.faults.append(Fault(place, "", what))
 
 
-def _apply_override(document: Document, given: str, place: Place) -> str | None:
+def _apply_override(document: ConfigFile, given: str, place: Place) -> str | None:
     """Put one in, or say what is wrong with it."""
     key, separator, value = given.partition("=")
     if not separator or not all(key.split(".")):

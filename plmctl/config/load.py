@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from pydantic import ValidationError
 
 from plmctl.config.base import Model
-from plmctl.config.document import Document, Fault, override, read_document, to_yaml
+from plmctl.config.document import ConfigFile, Fault, override, read_document, to_yaml
 from plmctl.config.mistakes import faults
 from plmctl.errors import ConfigError, did_you_mean, near_names, nearest
 
@@ -126,13 +126,13 @@ def parse(model: type[M], path: str | Path) -> M:
     return _validated(model, _read(path))
 
 
-def _read(path: str | Path, overrides: Sequence[str] = ()) -> Document:
+def _read(path: str | Path, overrides: Sequence[str] = ()) -> ConfigFile:
     document = read_document(path)
     override(document, overrides)
     return document
 
 
-def _validated(model: type[M], document: Document) -> M:
+def _validated(model: type[M], document: ConfigFile) -> M:
     found: list[Fault] = list(document.faults)
     try:
         # Through JSON, where strict is what a user expects: no "10" for 10, but lists for tuples.

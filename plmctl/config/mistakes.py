@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from plmctl.config.base import MembersOf, members_in, models_in
-from plmctl.config.document import Document, Fault, Key, dotted
+from plmctl.config.document import ConfigFile, Fault, Key, dotted
 from plmctl.errors import did_you_mean, near_names, nearest
 
 # What was expected, by pydantic's type of error and the values of its context.
@@ -42,7 +42,7 @@ _EXPECTED |= dict.fromkeys(("model_type", "model_attributes_type", "dict_type"),
 
 
 def faults(
-    model: type[BaseModel], document: Document, errors: Iterable[ErrorDetails]
+    model: type[BaseModel], document: ConfigFile, errors: Iterable[ErrorDetails]
 ) -> list[Fault]:
     """One fault a key, however many branches of a union have failed at it.
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plmctl.config.document import Document, override, read_document
+from plmctl.config.document import ConfigFile, override, read_document
 from plmctl.errors import ConfigError
 
 
-def document(tmp_path: Path, text: str, *overrides: str) -> Document:
+def document(tmp_path: Path, text: str, *overrides: str) -> ConfigFile:
     file = tmp_path / "c.yaml"
     file.write_text(text, encoding="utf-8")
     read_in = read_document(file)
@@ -18,7 +18,7 @@ def document(tmp_path: Path, text: str, *overrides: str) -> Document:
     return read_in
 
 
-def faults(found: Document) -> list[str]:
+def faults(found: ConfigFile) -> list[str]:
     folder = found.name.removesuffix("c.yaml")
     return [str(fault).removeprefix(folder) for fault in found.faults]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plmctl.config.document import Document, override
+from plmctl.config.document import ConfigFile, override
 from tests.config.test_document import document
 
 FILE = "a: 1\nb:\n  c: old\n  d: [x, {e: 1}]\n"
@@ -86,7 +86,7 @@ keys = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=3)
 def test_the_last_override_is_what_is_there(overrides: list[tuple[list[str], object]]) -> None:
     import yaml
 
-    found = Document("c.yaml", {})
+    found = ConfigFile("c.yaml", {})
     override(
         found,
         [f"{'.'.join(key)}={yaml.safe_dump(v, default_flow_style=True)}" for key, v in overrides],
