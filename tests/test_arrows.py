@@ -47,6 +47,7 @@ ALLOWED = {
 }  # fmt: skip
 SHARED = {
     "arrays",
+    "characters",
     "cpus",
     "errors",
     "files",

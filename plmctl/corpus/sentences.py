@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from plmctl.characters import HAN, KANA
+
 Rule = Literal["line", "en", "zh", "none"]
 
 # Closing quotes and brackets stay with the sentence that they close.
@@ -24,7 +26,7 @@ _EN_END = re.compile(
 )
 # An ASCII ! or ? also ends a Chinese sentence, but not inside an address such as x.cn/?id=1.
 _ZH_END = re.compile(rf"(?:[{_CJK_STOP}]|[!?](?![A-Za-z0-9_/=&%]))+…*[{_CLOSING}]*")
-_HAN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_HAN_OR_KANA = re.compile(f"[{HAN}{KANA}]")
 
 _OPENING = "\"'“‘«(["
 # The next word, after quotes, brackets and dashes.
@@ -196,7 +198,7 @@ def _letters(texts: Iterable[str]) -> tuple[int, int]:
     """How many letters are Han or kana, and how many there are."""
     han = letters = 0
     for text in texts:
-        han += len(_HAN.findall(text))
+        han += len(_HAN_OR_KANA.findall(text))
         letters += sum(map(str.isalpha, text))
     return han, letters
 
@@ -287,7 +289,7 @@ def _chinese(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 def _mixed(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     """What is between Chinese stops; without a Chinese character it is foreign text in a quote."""
-    if _HAN.search(text, start, end):
+    if _HAN_OR_KANA.search(text, start, end):
         yield start, end
     else:
         yield from _spaced(text, start, end)

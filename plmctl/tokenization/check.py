@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.files import write_atomically
 from plmctl.hashing import sha256_of
+from plmctl.tokenization.units import plain_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -213,11 +214,7 @@ def _open_both_ways(folder: Path) -> tuple[PreTrainedTokenizerBase, Tokenizer]:
     from transformers import AutoTokenizer
 
     whole = AutoTokenizer.from_pretrained(folder)
-    plain = Tokenizer.from_file(str(folder / _TOKENIZER))
-    plain.encode_special_tokens = True
-    plain.no_padding()
-    plain.no_truncation()
-    return whole, plain
+    return whole, plain_tokenizer(Tokenizer.from_file(str(folder / _TOKENIZER)))
 
 
 def _input_ids(tokenizer: Any, text: str) -> list[int]:

@@ -35,6 +35,7 @@ from plmctl.tokenization.units import (
     kind_of,
     pattern,
     plain,
+    plain_tokenizer,
     unspaced,
 )
 from plmctl.tokenization.words import (
@@ -120,19 +121,14 @@ class Encoder:
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
-        tokenizer = Tokenizer.from_file(str(self._path))
-        tokenizer.encode_special_tokens = True
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        return tokenizer
+        return plain_tokenizer(Tokenizer.from_file(str(self._path)))
 
     @cached_property
     def _placing(self) -> Tokenizer:
         """The same, whose offsets have the white space of a token too."""
         from tokenizers.processors import ByteLevel
 
-        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
-        tokenizer.encode_special_tokens = True
+        tokenizer = plain_tokenizer(Tokenizer.from_str(self._tokenizer.to_str()))
         tokenizer.post_processor = ByteLevel(trim_offsets=False)
         return tokenizer
 

@@ -14,7 +14,6 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,14 +22,17 @@ import numpy as np
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import ConfigError
 from plmctl.tokenization.algorithms.base import (
-    CONTINUES,
     ENDS,
+    Algorithm,
+    Mark,
+    MergeAlgorithm,
     Progress,
     Words,
     frequent_characters,
     learn_merges,
+    marked,
 )
-from plmctl.tokenization.algorithms.unigram import fit_pieces, max_characters
+from plmctl.tokenization.algorithms.unigram import by_score, fit_pieces, max_characters
 from plmctl.tokenization.check import check_tokenizer
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ def load_to_extend(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
 
 def extend_tokenizer(
     old: "PreTrainedTokenizerFast",
+    algorithm: Algorithm,
     words: Mapping[str, int],
     config: TokenizerConfig,
     progress: Progress,
@@ -80,20 +83,20 @@ def extend_tokenizer(
     """The tokenizer with more tokens.
 
     Args:
-        old: What is extended; it is not changed.
-        words: How often each word of its pre-tokenizer was seen.
-        config: Ids in the end, and the least frequency of a merge.
-        progress: Told of what is done and of all.
+        old: The tokenizer to extend; it is not changed.
+        algorithm: The algorithm of the tokenizer.
+        words: How often each word of its pre-tokenizer occurs.
+        config: The number of ids in the end, and the lowest frequency of a merge.
+        progress: Called with the work done and the total.
     """
     settings = _complete(json.loads(old.backend_tokenizer.to_str()))
     alphabet = frequent_characters(words, config.limit_alphabet)
     characters = sorted(set(map(chr, alphabet)))
-    if config.algorithm == "unigram":
-        _add_pieces(settings["model"], words, characters, config, progress)
+    if isinstance(algorithm, MergeAlgorithm):
+        _add_characters(settings["model"], algorithm.mark, characters, config.vocab_size)
+        _add_merged(settings, algorithm, words, config, progress)
     else:
-        if config.algorithm != "byte_bpe":
-            _add_characters(settings["model"], characters, config)
-        _add_merged(settings, words, config, progress)
+        _add_pieces(settings["model"], words, characters, config, progress)
     return _reloaded(old, settings)
 
 
@@ -122,18 +125,23 @@ def _complete(settings: Settings) -> Settings:
     return settings
 
 
-def _add_characters(model: Settings, characters: list[str], config: TokenizerConfig) -> None:
-    """Characters that are not known yet, as far as there is room, in each of their two roles."""
+def _add_characters(model: Settings, mark: Mark, characters: list[str], size: int) -> None:
+    """Add unknown characters, plain and marked, until there are ``size`` tokens."""
+    if mark is None:
+        return  # byte-level BPE knows all bytes
     vocab = model["vocab"]
-    marked = "{}" + ENDS if config.algorithm == "bpe" else CONTINUES + "{}"
     for character in characters:
-        for token in (character, marked.format(character)):
-            if token not in vocab and _next(vocab) < config.vocab_size:
+        for token in (character, marked(character, mark)):
+            if token not in vocab and _next(vocab) < size:
                 vocab[token] = _next(vocab)
 
 
 def _add_merged(
-    settings: Settings, words: Mapping[str, int], config: TokenizerConfig, progress: Progress
+    settings: Settings,
+    algorithm: MergeAlgorithm,
+    words: Mapping[str, int],
+    config: TokenizerConfig,
+    progress: Progress,
 ) -> None:
     from tokenizers import Tokenizer
 
@@ -147,7 +155,7 @@ def _add_merged(
         cut,
         config.vocab_size,
         min_frequency=config.min_frequency,
-        join=_join if config.algorithm == "wordpiece" else add,
+        join=algorithm.join,
         progress=progress,
     )
     for number in range(len(tokens), len(merges.tokens)):
@@ -186,7 +194,7 @@ def _add_pieces(
     pieces = fit_pieces(words, set(characters), size, max_characters(config.max_memory), progress)
     lowest = min(pieces.values())
     new = {c: pieces.get(c, lowest) for c in characters if c not in known}
-    for piece, score in sorted(pieces.items(), key=lambda item: (-item[1], item[0])):
+    for piece, score in by_score(pieces):
         if piece not in known:
             new.setdefault(piece, score)
     rows += [[piece, score] for piece, score in list(new.items())[: size - len(rows)]]
@@ -205,10 +213,6 @@ def _reloaded(old: "PreTrainedTokenizerFast", settings: Settings) -> "PreTrained
         shutil.rmtree(folder)
     tokenizer.name_or_path = old.name_or_path
     return tokenizer
-
-
-def _join(left: str, right: str) -> str:
-    return left + right.removeprefix(CONTINUES)
 
 
 def _next(vocab: Mapping[str, int]) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from plmctl.tokenization.check import check_tokenizer
 from plmctl.tokenization.seams import byte_table
+from plmctl.tokenization.words import SPACE_MARK
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -125,7 +126,7 @@ def token_texts(
         if byte_level:
             known = [id_ in special for id_ in ids]
             return _show_white_space(_byte_level_texts(tokens, known))
-        marked = [token.replace("\u2581", " ").replace("</w>", " ") for token in tokens]
+        marked = [token.replace(SPACE_MARK, " ").replace("</w>", " ") for token in tokens]
         return marked if spaced else _show_white_space(marked)
 
     return texts, " " if spaced else ""

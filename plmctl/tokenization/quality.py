@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plmctl.arrays import Ints
+from plmctl.tokenization.units import plain_tokenizer
+from plmctl.tokenization.words import SPACE_MARK
 
 _UNSPACED = {"cjk": "chinese", "hiragana": "japanese", "katakana": "japanese"}
 _LONGEST = 10  # tokens that are listed
-_SPACE = "\u2581"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str]) -> Quality:
         tokenizer: Any.
         texts: Lines; words do not go from one to the next.
     """
-    plain = _plain(tokenizer)
+    plain = plain_tokenizer(Tokenizer.from_str(tokenizer.to_str()))
     encodings = plain.encode_batch(list(texts), add_special_tokens=False)
     ids = np.array([n for found in encodings for n in found.ids], dtype=np.int64)
     vocab = plain.get_vocab(with_added_tokens=True)
@@ -123,7 +124,7 @@ def by_size(tokenizer: Tokenizer, texts: Sequence[str], sizes: Sequence[int]) ->
     of WordPiece the first ids, which are the most frequent pieces in a vocabulary that was trained
     here; single characters always.
     """
-    settings = json.loads(_plain(tokenizer).to_str())
+    settings = json.loads(plain_tokenizer(Tokenizer.from_str(tokenizer.to_str())).to_str())
     found = []
     for size in sizes:
         model = _cut(settings["model"], size)
@@ -146,7 +147,11 @@ def segments(tokenizer: Tokenizer, text: str) -> list[str]:
 
     Tokens that share a character, of which they have a few bytes each, are one part.
     """
-    offsets = _plain(tokenizer).encode(text, add_special_tokens=False).offsets
+    offsets = (
+        plain_tokenizer(Tokenizer.from_str(tokenizer.to_str()))
+        .encode(text, add_special_tokens=False)
+        .offsets
+    )
     edges = sorted({0, len(text), *(begin for begin, end in offsets if end > begin)})
     return [text[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
 
@@ -157,20 +162,11 @@ def surface(token: str, tokenizer: Tokenizer) -> str:
     if kind == "WordPiece":
         return token.removeprefix("##")
     if kind == "Unigram":
-        return token.removeprefix(_SPACE)
+        return token.removeprefix(SPACE_MARK)
     if type(tokenizer.decoder).__name__ == "ByteLevel":
         text: str = tokenizer.decoder.decode([token])
         return text.strip() or text
     return token.removesuffix("</w>")
-
-
-def _plain(tokenizer: Tokenizer) -> Tokenizer:
-    """The same, without padding and truncation; text like a special token is text."""
-    copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.no_padding()
-    copy.no_truncation()
-    copy.encode_special_tokens = True
-    return copy
 
 
 def _id(item: tuple[str, int]) -> int:

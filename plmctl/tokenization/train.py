@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import DataError
-from plmctl.tokenization.algorithms.base import Progress, VocabTask, get_algorithm
-from plmctl.tokenization.algorithms.unigram import BYTES_PER_CHARACTER, max_characters
+from plmctl.tokenization.algorithms.base import Algorithm, Progress, VocabTask, get_algorithm
 from plmctl.tokenization.extending import extend_tokenizer, load_to_extend
 from plmctl.tokenization.templates import kind_of_units, make_tokenizer, special_tokens
 from plmctl.tokenization.units import Kind, pattern
@@ -64,41 +63,36 @@ def train(config: TokenizerConfig, texts: Iterable[str], work: Work) -> Trained:
         DataError: No text.
     """
     first, last = special_tokens(config)
+    algorithm = get_algorithm(config.algorithm)()
     old = load_to_extend(config) if config.extend else None
     rules = (old or make_tokenizer(config, {})).backend_tokenizer
     counts = count_units(
-        texts, kind_of_units(config), budget=_max_symbols(config), seed=config.seed
+        texts, kind_of_units(config), budget=_max_symbols(config, algorithm), seed=config.seed
     )
     words = _count_words(rules, counts)
     if not words:
         raise DataError(f"no text in {', '.join(config.data.train)}", "are the paths right?")
     if old is not None:
         with work("learning") as progress:
-            extended = extend_tokenizer(old, words, config, progress)
+            extended = extend_tokenizer(old, algorithm, words, config, progress)
         return Trained(extended, len(extended), counts)
     task = VocabTask(words, config.vocab_size, first, last, config)
     with work("learning") as progress:
-        learned = get_algorithm(config.algorithm).learn(task, progress)
+        learned = algorithm.learn(task, progress)
     return Trained(make_tokenizer(config, learned.model), learned.size, counts)
 
 
 def estimate_memory(config: TokenizerConfig, text_bytes: int) -> int:
     """Bytes of memory that learning takes at most, from text of this size."""
-    table = _PER_SYMBOL * min(text_bytes, _max_symbols(config))
-    return _BASE + table + min(BYTES_PER_CHARACTER * text_bytes, _lattice_bytes(config))
+    algorithm = get_algorithm(config.algorithm)()
+    table = _PER_SYMBOL * min(text_bytes, _max_symbols(config, algorithm))
+    return _BASE + table + algorithm.extra_memory(config.max_memory, text_bytes)
 
 
-def _max_symbols(config: TokenizerConfig) -> int:
-    return max(1_000_000, (config.max_memory - _BASE - _lattice_bytes(config)) // _PER_SYMBOL)
-
-
-def _lattice_bytes(config: TokenizerConfig) -> int:
-    """Bytes that Unigram takes besides the table of counts."""
-    return (
-        BYTES_PER_CHARACTER * max_characters(config.max_memory)
-        if config.algorithm == "unigram"
-        else 0
-    )
+def _max_symbols(config: TokenizerConfig, algorithm: Algorithm) -> int:
+    """How many symbols the table of counts has room for."""
+    extra = algorithm.extra_memory(config.max_memory)
+    return max(1_000_000, (config.max_memory - _BASE - extra) // _PER_SYMBOL)
 
 
 def _count_words(tokenizer: Tokenizer, counts: UnitCounts) -> dict[str, int]:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from plmctl.characters import HAN
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -19,10 +21,6 @@ Kind = Literal["bert", "bytes", "spaces"]
 
 # Marks that ``seams`` puts into a text: no text has them, which are halves of larger characters.
 CUT, INNER = "\ud800", "\ud801"
-
-# What BERT puts spaces around, and below its marks, as far as they have four digits: a class with
-# larger ones in it is searched ten times as slowly, and it is no error to leave units together.
-_HAN = "\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
 
 WHITE_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """What is white space to the tokenizers library, as a class's inside."""
@@ -43,8 +41,10 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
     if kind == "spaces":
         return re.compile(f"[^{WHITE_SPACE}]{many}")
     if kind == "bert":
+        # BERT puts spaces around marks and Chinese characters. Those of five digits are left out for
+        # speed: it is no error to leave units together.
         marks = class_of(is_bert_mark)
-        return re.compile(f"[^{_HAN}{marks}{_BERT_SPACE}]{many}|[{_HAN}{marks}]")
+        return re.compile(f"[^{HAN}{marks}{_BERT_SPACE}]{many}|[{HAN}{marks}]")
     # GPT-2's expression, but letters and digits in one unit: its own, applied to the unit, cuts
     # between them. Next to a character that is not known to this Python, a unit is all up to the
     # next space. (Above four digits all count as unknown, for speed.)
@@ -57,6 +57,17 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
         rf"|[^{WHITE_SPACE}]{many})"
         rf"|[{WHITE_SPACE}]{many}(?![^{WHITE_SPACE}])|[{WHITE_SPACE}]{many}"
     )
+
+
+def plain_tokenizer(tokenizer: "Tokenizer") -> "Tokenizer":
+    """The tokenizer, set to encode plain text.
+
+    Text that looks like a special token is text, and nothing is padded or truncated.
+    """
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 def kind_of(tokenizer: "Tokenizer") -> Kind | None:

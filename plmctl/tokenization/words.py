@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import Bools
+from plmctl.characters import ALL_HAN, HAN_RANGES
 from plmctl.errors import ConfigError
 from plmctl.tokenization.units import is_bert_mark
 
-_HAN_RANGES = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2FA1F))
-_HAN = re.compile("[" + "".join(f"{chr(low)}-{chr(high)}" for low, high in _HAN_RANGES) + "]")
+_HAN = re.compile(f"[{ALL_HAN}]")
 _SPACES = np.array([9, 10, 13, 32, 0xA0, 0x3000], dtype="<u4")
 
 SPACE_MARK = "\u2581"
@@ -36,8 +36,8 @@ def has_chinese(text: str) -> bool:
 def chinese(code: NDArray[np.uint32]) -> Bools:
     """Whether each code point is that of a Chinese character."""
     found: Bools = np.zeros(len(code), dtype=bool)
-    for low, high in _HAN_RANGES:
-        found |= (code >= low) & (code <= high)
+    for first, last in HAN_RANGES:
+        found |= (code >= first) & (code <= last)
     return found
 
 

@@ -22,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import Floats, Ints
+from plmctl.characters import HAN, KANA
 from plmctl.tokenization.algorithms.base import (
+    Algorithm,
     Learned,
     Progress,
     VocabTask,
@@ -30,6 +32,7 @@ from plmctl.tokenization.algorithms.base import (
     frequent_characters,
 )
 from plmctl.tokenization.units import class_of
+from plmctl.tokenization.words import SPACE_MARK
 
 # --- Learning the pieces and their probabilities ---
 
@@ -46,40 +49,51 @@ _RARE = 0.5  # pieces that are expected less often than this are dropped
 
 _MOST = 4_000_000  # characters of distinct words, however much memory there is
 
-BYTES_PER_CHARACTER = 350
-"""Memory that learning takes for a character of distinct words."""
-
-_SPACE = "\u2581"  # the mark before a word
+_BYTES_PER_CHARACTER = 350  # memory of learning, per character of distinct words
 
 
-def learn(task: VocabTask, progress: Progress) -> Learned:
-    """Pieces with the logarithms of their probabilities.
+class Unigram(Algorithm):
+    """Pieces with the logarithms of their probabilities, by expectation maximisation."""
 
-    Raises:
-        ConfigError: The vocabulary is too small for the characters.
-    """
-    special = {*task.first, *task.last}
-    alphabet = set(map(chr, frequent_characters(task.words, task.config.limit_alphabet)))
-    # Special tokens are in the model's list of pieces too. Text that looks like one is cut into
-    # characters only if there are pieces for these.
-    needed = sorted(alphabet.union(*special))
-    size = task.size - len(special)
-    check_fits(len(needed), task.size, len(special))
-    pieces = fit_pieces(
-        task.words, alphabet, size, max_characters(task.config.max_memory), progress
-    )
-    known = {text: score for text, score in pieces.items() if text not in special}
-    vocab = _vocabulary(known, needed, size)
-    lowest = min(score for _, score in vocab)
-    # Less probable than the characters of the longest, one by one.
-    never = (max(map(len, special), default=0) + 1) * lowest
-    first, last = ([(token, never) for token in tokens] for tokens in (task.first, task.last))
-    return Learned({"vocab": [*first, *vocab, *last]}, len(vocab) + len(special))
+    def learn(self, task: VocabTask, progress: Progress) -> Learned:
+        """The most probable pieces, and all characters that are needed."""
+        special = {*task.first, *task.last}
+        alphabet = set(map(chr, frequent_characters(task.words, task.config.limit_alphabet)))
+        # Special tokens are in the model's list of pieces too. Text that looks like one is cut into
+        # characters only if there are pieces for these.
+        needed = sorted(alphabet.union(*special))
+        size = task.size - len(special)
+        check_fits(len(needed), task.size, len(special))
+        pieces = fit_pieces(
+            task.words, alphabet, size, max_characters(task.config.max_memory), progress
+        )
+        lowest = min(score for text, score in pieces.items() if text not in special)
+        chosen = {character: pieces.get(character, lowest) for character in needed}
+        for text, score in by_score(pieces):
+            if len(chosen) == size:
+                break
+            if text not in special:
+                chosen.setdefault(text, score)
+        vocab = by_score(chosen)
+        # Less probable than the characters of the longest special token, one by one.
+        never = (max(map(len, special), default=0) + 1) * vocab[-1][1]
+        first, last = ([(token, never) for token in tokens] for tokens in (task.first, task.last))
+        return Learned({"vocab": [*first, *vocab, *last]}, len(vocab) + len(special))
+
+    def extra_memory(self, max_memory: int, characters: int | None = None) -> int:
+        """The lattice of all ways to cut the words."""
+        most = max_characters(max_memory)
+        return _BYTES_PER_CHARACTER * (most if characters is None else min(most, characters))
+
+
+def by_score(pieces: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Pieces and their scores, the most probable first; equal ones by code points."""
+    return sorted(pieces.items(), key=lambda item: (-item[1], item[0]))
 
 
 def max_characters(max_memory: int) -> int:
     """Characters of distinct words to learn from, in a third of the memory; not below 100,000."""
-    return max(100_000, min(_MOST, max_memory // 3 // BYTES_PER_CHARACTER))
+    return max(100_000, min(_MOST, max_memory // 3 // _BYTES_PER_CHARACTER))
 
 
 def fit_pieces(
@@ -124,12 +138,14 @@ def _segments(words: Mapping[str, int], alphabet: set[str], most: int) -> Counte
 @cache
 def _pattern() -> re.Pattern[str]:
     """Runs of one kind of character, each with the mark before a word if it stands there."""
-    wide = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    wide = HAN + KANA
     letters = class_of(lambda code: _is_kind(code, "LM") and not re.match(f"[{wide}]", chr(code)))
     digits = class_of(lambda code: _is_kind(code, "N"))
     many = f"{{1,{LONGEST_WORD - 1}}}"
     runs = f"[{wide}]{many}|[{letters}]{many}|[{digits}]{many}"
-    return re.compile(f"{_SPACE}?(?:{runs}|[^{wide}{letters}{digits}{_SPACE}]{many})|{_SPACE}")
+    return re.compile(
+        f"{SPACE_MARK}?(?:{runs}|[^{wide}{letters}{digits}{SPACE_MARK}]{many})|{SPACE_MARK}"
+    )
 
 
 def _is_kind(code: int, kinds: str) -> bool:
@@ -187,20 +203,6 @@ def _most_useful(lattice: Lattice, scores: Floats, count: int) -> NDArray[np.int
     kept = np.flatnonzero(loss > -np.inf)
     order = np.argsort(-loss[kept], kind="stable")
     return np.sort(kept[order[:count]])
-
-
-def _vocabulary(
-    pieces: Mapping[str, float], needed: list[str], size: int
-) -> list[tuple[str, float]]:
-    """The best pieces and all characters that are needed, the most probable first."""
-    lowest = min(pieces.values())
-    chosen = {character: pieces.get(character, lowest) for character in needed}
-    ranked = sorted(pieces.items(), key=lambda item: (-item[1], item[0]))
-    for text, score in ranked:
-        if len(chosen) == size:
-            break
-        chosen.setdefault(text, score)
-    return sorted(chosen.items(), key=lambda item: (-item[1], item[0]))
 
 
 # --- All the ways to cut all words into pieces, at once ---
