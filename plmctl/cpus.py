@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from pathlib import Path
 
 _OWN = Path("/proc/self/cgroup")
@@ -29,8 +30,7 @@ def usable_cpus() -> int:
     PyTorch and Python go by the first alone: in a container with a quota of two CPUs on a machine
     of 64 they begin 64 threads, which then wait for each other.
     """
-    has_affinity = hasattr(os, "sched_getaffinity")
-    allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     granted = quota()
     return allowed if granted is None else max(1, min(allowed, math.ceil(granted)))
 

@@ -13,6 +13,7 @@ from plmctl.reporting.tokenizer_report import tokenizer_page, tokenizer_tables
 from plmctl.run.display import say, show_result
 from plmctl.tokenization import quality
 from plmctl.tokenization.check import check_tokenizer
+from plmctl.tokenization.units import plain_tokenizer
 
 HELD_OUT = "held_out.txt"
 """The lines that training has put aside, in the folder's ``eval``."""
@@ -53,7 +54,8 @@ def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
     tokenizers, found, measured = {}, {}, []
     for name, path in zip(names, paths, strict=True):
         check_tokenizer(path)
-        tokenizers[name] = tokenizer = Tokenizer.from_file(str(Path(path) / "tokenizer.json"))
+        tokenizer = plain_tokenizer(Tokenizer.from_file(str(Path(path) / "tokenizer.json")))
+        tokenizers[name] = tokenizer
         result = quality.measure(tokenizer, lines)
         sizes = quality.sizes_of(tokenizer)
         found[name] = {

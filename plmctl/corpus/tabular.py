@@ -225,8 +225,9 @@ def _class_names(feature: Any) -> list[str] | None:
     """The names of a class label, or of a list of them; None for another feature."""
     import datasets
 
-    inner = getattr(feature, "feature", feature)
-    return inner.names if isinstance(inner, datasets.ClassLabel) else None
+    if isinstance(feature, datasets.List | datasets.LargeList):
+        feature = feature.feature
+    return feature.names if isinstance(feature, datasets.ClassLabel) else None
 
 
 def _with_class_names(label: Any, known: list[str]) -> Any:

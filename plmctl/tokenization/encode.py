@@ -106,7 +106,13 @@ class Encoder:
             self.fingerprint += "+albert"
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in ("_path", "_jieba", "_starts", "fingerprint")}
+        # Without the tokenizer and what is computed from it.
+        return {
+            "_path": self._path,
+            "_jieba": self._jieba,
+            "_starts": self._starts,
+            "fingerprint": self.fingerprint,
+        }
 
     def _albert_starts(self, source: str) -> NDArray[np.bool_]:
         """Whether a word starts at each id."""

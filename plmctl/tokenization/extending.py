@@ -167,7 +167,7 @@ def _add_merged(
 
 def _cut(tokenizer: "Tokenizer", words: Mapping[str, int], tokens: list[str]) -> Words:
     """The words as the tokenizer cuts them; without those that it does not know."""
-    unknown = getattr(tokenizer.model, "unk_token", None)
+    unknown = tokenizer.model.unk_token
     rows, weights = [], []
     for word, number in words.items():
         row = [token.id for token in tokenizer.model.tokenize(word) if token.value != unknown]

@@ -75,28 +75,36 @@ class Vocab:
 
     @classmethod
     def from_folder(cls, source: str) -> Vocab:
-        """Of a tokenizer folder or Hub id.
+        """The ids of a tokenizer folder or Hub id.
 
         Raises:
             ConfigError: The folder changed since it was trained.
             DataError: It gives other ids than when it was saved.
         """
-        from transformers import AutoTokenizer
+        from tokenizers.models import WordLevel
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
         check_tokenizer(source)
         tokenizer = AutoTokenizer.from_pretrained(source)
-        names = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
-        ids = {name: getattr(tokenizer, f"{name}_token_id") for name in names}
         vocab: dict[str, int] = tokenizer.get_vocab()
-        model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
-        whole = type(model).__name__ == "WordLevel"
-        words = tuple(sorted(vocab, key=vocab.__getitem__)) if whole else None
-        return cls(max(vocab.values()) + 1, **ids, sentinels=_sentinels(vocab), words=words)
-
-
-def _sentinels(vocab: dict[str, int]) -> tuple[int, ...]:
-    names = (f"<extra_id_{number}>" for number in itertools.count())
-    return tuple(vocab[name] for name in itertools.takewhile(vocab.__contains__, names))
+        sentinels = (f"<extra_id_{number}>" for number in itertools.count())
+        whole_words = isinstance(tokenizer, PreTrainedTokenizerFast) and isinstance(
+            tokenizer.backend_tokenizer.model, WordLevel
+        )
+        return cls(
+            size=max(vocab.values()) + 1,
+            pad=tokenizer.pad_token_id,
+            unk=tokenizer.unk_token_id,
+            cls=tokenizer.cls_token_id,
+            sep=tokenizer.sep_token_id,
+            mask=tokenizer.mask_token_id,
+            bos=tokenizer.bos_token_id,
+            eos=tokenizer.eos_token_id,
+            sentinels=tuple(
+                vocab[name] for name in itertools.takewhile(vocab.__contains__, sentinels)
+            ),
+            words=tuple(sorted(vocab, key=vocab.__getitem__)) if whole_words else None,
+        )
 
 
 # --- Tokens as people read them ---

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plmctl.arrays import Ints
-from plmctl.tokenization.units import plain_tokenizer
 from plmctl.tokenization.words import SPACE_MARK
 
 _UNSPACED = {"cjk": "chinese", "hiragana": "japanese", "katakana": "japanese"}
@@ -85,19 +84,18 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str]) -> Quality:
     """Measure a tokenizer on held-out lines.
 
     Args:
-        tokenizer: Any.
+        tokenizer: As ``units.plain_tokenizer`` sets it.
         texts: Lines; words do not go from one to the next.
     """
-    plain = plain_tokenizer(Tokenizer.from_str(tokenizer.to_str()))
-    encodings = plain.encode_batch(list(texts), add_special_tokens=False)
+    encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
     ids = np.array([n for found in encodings for n in found.ids], dtype=np.int64)
-    vocab = plain.get_vocab(with_added_tokens=True)
-    special = {n for n, token in plain.get_added_tokens_decoder().items() if token.special}
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    special = {n for n, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     spans = np.array([span for found in encodings for span in found.offsets], dtype=np.int64)
     spans = spans.reshape(-1, 2)
-    unknown = ids == (-1 if (number := _unknown(plain)) is None else number)
+    unknown = ids == (-1 if (number := _unknown(tokenizer)) is None else number)
     needless = special | set(ids.tolist())
-    surfaces = {surface(token, plain) for token, n in vocab.items() if n not in special}
+    surfaces = {surface(token, tokenizer) for token, n in vocab.items() if n not in special}
     return Quality(
         vocabulary=len(vocab),
         bytes=sum(len(text.encode()) for text in texts),
@@ -124,7 +122,7 @@ def by_size(tokenizer: Tokenizer, texts: Sequence[str], sizes: Sequence[int]) ->
     of WordPiece the first ids, which are the most frequent pieces in a vocabulary that was trained
     here; single characters always.
     """
-    settings = json.loads(plain_tokenizer(Tokenizer.from_str(tokenizer.to_str())).to_str())
+    settings = json.loads(tokenizer.to_str())
     found = []
     for size in sizes:
         model = _cut(settings["model"], size)
@@ -147,11 +145,7 @@ def segments(tokenizer: Tokenizer, text: str) -> list[str]:
 
     Tokens that share a character, of which they have a few bytes each, are one part.
     """
-    offsets = (
-        plain_tokenizer(Tokenizer.from_str(tokenizer.to_str()))
-        .encode(text, add_special_tokens=False)
-        .offsets
-    )
+    offsets = tokenizer.encode(text, add_special_tokens=False).offsets
     edges = sorted({0, len(text), *(begin for begin, end in offsets if end > begin)})
     return [text[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
 

@@ -44,7 +44,6 @@ class Template:
     """What a family's tokenizer has besides its vocabulary.
 
     Attributes:
-        class_name: In transformers.
         kind: Of its units, under the published rules.
         first: Special tokens with the first ids.
         last: Special tokens with the last ids; those of T5 are as many as the config says.
@@ -53,7 +52,6 @@ class Template:
         mask: The mask token, if it swallows the space before it.
     """
 
-    class_name: str
     kind: Kind
     first: tuple[str, ...]
     last: tuple[str, ...]
@@ -68,7 +66,6 @@ _AS_IS = Rules("none", lowercase=False, strip_accents=False, space_chinese=False
 
 TEMPLATES: dict[str, Template] = {
     "albert": Template(
-        "AlbertTokenizer",
         "spaces",
         ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
         (),
@@ -76,21 +73,17 @@ TEMPLATES: dict[str, Template] = {
         mask="[MASK]",
     ),
     # A fresh vocabulary begins with these five; the published ones have them at 0 and 100 to 103.
-    "bert": Template(
-        "BertTokenizer", "bert", ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), (), _CLEANED
-    ),
+    "bert": Template("bert", ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), (), _CLEANED),
     "elmo": Template(
-        "PreTrainedTokenizerFast",
         "bert",
         ("<S>", "</S>", "<UNK>"),
         (),
         Rules("none", lowercase=False, strip_accents=False, space_chinese=True),
         max_length=2**31 - 1,
     ),
-    "gpt1": Template("OpenAIGPTTokenizer", "bert", ("<unk>",), (), _CLEANED),
-    "gpt2": Template("GPT2Tokenizer", "bytes", (), (_END_OF_TEXT,), _AS_IS, max_length=1024),
+    "gpt1": Template("bert", ("<unk>",), (), _CLEANED),
+    "gpt2": Template("bytes", (), (_END_OF_TEXT,), _AS_IS, max_length=1024),
     "roberta": Template(
-        "RobertaTokenizer",
         "bytes",
         ("<s>", "<pad>", "</s>", "<unk>"),
         ("<mask>",),
@@ -98,7 +91,6 @@ TEMPLATES: dict[str, Template] = {
         mask="<mask>",
     ),
     "t5": Template(
-        "T5Tokenizer",
         "spaces",
         ("<pad>", "</s>", "<unk>"),
         (),
@@ -163,18 +155,33 @@ def make_tokenizer(config: TokenizerConfig, model: dict[str, Any]) -> PreTrained
         model: ``vocab``, and ``merges`` for BPE, as the family's class takes them; empty for the
             rules alone.
     """
-    import transformers
     from tokenizers import AddedToken
+    from transformers import (
+        AlbertTokenizer,
+        BertTokenizer,
+        GPT2Tokenizer,
+        OpenAIGPTTokenizer,
+        RobertaTokenizer,
+        T5Tokenizer,
+    )
 
     template = TEMPLATES[config.family]
     if config.family == "elmo":
         return _make_word_tokenizer(config, model)
+    classes: dict[str, type[PreTrainedTokenizerFast]] = {
+        "albert": AlbertTokenizer,
+        "bert": BertTokenizer,
+        "gpt1": OpenAIGPTTokenizer,
+        "gpt2": GPT2Tokenizer,
+        "roberta": RobertaTokenizer,
+        "t5": T5Tokenizer,
+    }
     options, general = _class_options(config)
     if config.family == "albert":  # whose class in transformers leaves the segments out
         options["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     if template.mask:
         options["mask_token"] = AddedToken(template.mask, lstrip=True, special=True)
-    tokenizer: PreTrainedTokenizerFast = getattr(transformers, template.class_name)(
+    tokenizer = classes[config.family](
         **model,
         **options,
         model_max_length=config.max_length or template.max_length,
@@ -298,7 +305,13 @@ def _unicode_form(name: str) -> list[Any]:
         return []
     if name == "nmt_nfkc":
         return [normalizers.Precompiled(nmt_nfkc())]
-    return [getattr(normalizers, name.upper())()]
+    forms = {
+        "nfc": normalizers.NFC,
+        "nfd": normalizers.NFD,
+        "nfkc": normalizers.NFKC,
+        "nfkd": normalizers.NFKD,
+    }
+    return [forms[name]()]
 
 
 # --- T5's text normalisation, in the form that its class in transformers takes ---

@@ -41,8 +41,8 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
     if kind == "spaces":
         return re.compile(f"[^{WHITE_SPACE}]{many}")
     if kind == "bert":
-        # BERT puts spaces around marks and Chinese characters. Those of five digits are left out for
-        # speed: it is no error to leave units together.
+        # BERT puts spaces around marks and Chinese characters. Chinese characters of five digits
+        # are left out for speed: leaving units together is no error.
         marks = class_of(is_bert_mark)
         return re.compile(f"[^{HAN}{marks}{_BERT_SPACE}]{many}|[{HAN}{marks}]")
     # GPT-2's expression, but letters and digits in one unit: its own, applied to the unit, cuts

@@ -399,7 +399,8 @@ class _Chains:
         symbol, places = self._symbol, self._places
         rarer = left if len(places[left]) <= len(places[right]) else right
         # Places that another merge has changed since are removed here.
-        at = places[rarer] = places[rarer][symbol[places[rarer]] == rarer]
+        at: Symbols = places[rarer][symbol[places[rarer]] == rarer]
+        places[rarer] = at
         if rarer == left:
             at = at[symbol[self._right[at]] == right]
         else:
@@ -411,7 +412,8 @@ class _Chains:
         number = np.arange(len(at))
         follows = np.append(False, self._right[at[:-1]] == at[1:])[: len(at)]
         run = np.maximum.accumulate(np.where(follows, 0, number))
-        return at[(number - run) % 2 == 0]
+        merged: Symbols = at[(number - run) % 2 == 0]
+        return merged
 
     def _pairs_at(self, places: Symbols) -> tuple[Ints, Floats]:
         places = places[self._right[places] != self._end]
@@ -422,7 +424,8 @@ class _Chains:
 def _distinct(places: Symbols) -> Symbols:
     """``np.unique``, but several times as fast for few places, as in most merges."""
     ordered: Symbols = np.sort(places)
-    return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    distinct: Symbols = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return distinct
 
 
 def _sum_by_key(keys: Ints, weights: Floats) -> tuple[list[int], list[float]]:
