@@ -75,7 +75,7 @@ def test_an_extension_can_be_extended(saved: Saved, tmp_path: Path) -> None:
     first.save_pretrained(tmp_path)
     both = extended(str(tmp_path), "byte_bpe", "gpt2", len(old) + 40).tokenizer
     once = extended(folder, "byte_bpe", "gpt2", len(old) + 40).tokenizer
-    # Merges are learnt one after the other, so twice twenty are once forty.
+    # Merges are learned one after the other, so twice twenty are once forty.
     assert both.get_vocab() == once.get_vocab()
     assert both.convert_tokens_to_ids("<|endoftext|>") == len(old) - 1
 
