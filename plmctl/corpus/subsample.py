@@ -1,7 +1,4 @@
-"""Seeded parts of a corpus.
-
-By whole documents, to score a finished model on; or by bytes, to learn a vocabulary from.
-"""
+"""Seeded samples of a corpus: of documents, to score a model on, or of bytes, for a vocabulary."""
 
 from __future__ import annotations
 
@@ -20,19 +17,19 @@ from plmctl.corpus.source import Source, resolve
 # --- By whole documents ---
 
 
-_WORD = 100  # characters that a word has at most
+_WORD = 100  # longest word, in characters
 
 
 @dataclass(frozen=True)
 class SubsampleLimits:
-    """How much is read.
+    """How much to read.
 
     Attributes:
-        documents: At most so many; None: all.
-        size: At most so many UTF-8 bytes; the last document is cut where a word ends.
-        each: At most so many UTF-8 bytes of the beginning of each document.
-        held_out: Only the documents that this validation share holds out.
-        seed: Of the choice.
+        documents: Maximum number of documents; None: all.
+        size: Maximum number of UTF-8 bytes; the last document is cut where a word ends.
+        each: Maximum number of UTF-8 bytes per document, from its beginning.
+        held_out: Read only the documents that this validation share holds out.
+        seed: Seed of the sample.
     """
 
     documents: int | None = None
@@ -43,11 +40,11 @@ class SubsampleLimits:
 
 
 def subsample_documents(config: TextConfig, limits: SubsampleLimits) -> list[Document]:
-    """The documents of a corpus, or as many of them as the limits allow, by lot.
+    """The documents of a corpus, or a seeded sample of them within the limits.
 
-    The lot of a document is a hash of its text and the seed: a smaller excerpt is a part of a
-    larger one, and neither the order of the files nor what else is in them changes it. Only what is
-    kept is held in memory.
+    The documents with the lowest lots are chosen. A lot is a hash of the text and the seed, so a
+    smaller sample is part of a larger one, and neither the order of the files nor other documents
+    change it. Only the sample is held in memory.
 
     Raises:
         DataError: Bad input, with file and line.
@@ -157,20 +154,20 @@ class ByteSubsample:
 
 
 def subsample_bytes(config: TextConfig, max_bytes: int, seed: int) -> ByteSubsample:
-    """About ``max_bytes`` of a corpus, from all over it; all of it if it is smaller.
+    """A sample of about ``max_bytes`` from all parts of a corpus; all of a smaller one.
 
-    Pieces are chosen by lot, so that only what is kept is read; of a source that cannot be read in
-    pieces (compressed, csv) it is documents.
+    Pieces are drawn at random, so that only the sample is read. If a source cannot be read in
+    pieces (compressed, csv), documents are drawn.
 
     Args:
-        config: The corpus. A line is a document in a text file, whatever the config has, so that
-            no file has to be held in memory.
-        max_bytes: How much.
-        seed: Decides the choice.
+        config: The corpus. Each line of a text file is a document, whatever the config says, so
+            that no file must fit in memory.
+        max_bytes: Size of the sample.
+        seed: Seed of the sample.
 
     Raises:
-        DataError: Nothing is there.
-        ConfigError: A file of a kind that is not read.
+        DataError: A source does not exist.
+        ConfigError: Files of an unsupported kind.
     """
     config = config.model_copy(update={"documents": "line"})
     size = max(_SMALLEST, min(_LARGEST, max_bytes // _PIECES))
@@ -196,7 +193,7 @@ def subsample_bytes(config: TextConfig, max_bytes: int, seed: int) -> ByteSubsam
 
 
 def _draw_pieces(numbers: list[int], sizes: list[int], share: float, seed: int) -> set[int]:
-    """Some of the numbers, by lot, until they are this share of the whole."""
+    """Numbers in random order, until their sizes are this share of the total."""
     wanted, taken = share * sum(sizes), 0
     order = list(range(len(numbers)))
     random.Random(seed).shuffle(order)

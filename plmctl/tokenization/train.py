@@ -71,7 +71,7 @@ def train(config: TokenizerConfig, texts: Iterable[str], work: Work) -> Trained:
     )
     words = _count_words(rules, counts)
     if not words:
-        raise DataError(f"no text in {', '.join(config.data.train)}", "are the paths right?")
+        raise DataError(f"no text in {', '.join(config.data.train)}", "check the paths")
     if old is not None:
         with work("learning") as progress:
             extended = extend_tokenizer(old, algorithm, words, config, progress)
