@@ -214,7 +214,7 @@ def test_folders_saved_by_datasets(here: Path) -> None:
     assert refusal("one", text="body").message == "one: no column 'body'; the columns are: text, n"
     error = refusal("tests")
     assert error.message == "tests: no split 'train'; the splits are: test"
-    assert error.hint == "name one: tests/test"
+    assert error.hint == "name a split: tests/test"
 
 
 def test_the_hub_without_a_network_is_a_data_error() -> None:
