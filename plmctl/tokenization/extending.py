@@ -1,13 +1,12 @@
-"""New tokens for a tokenizer that there is already: all its ids stay what they are.
+"""New tokens for an existing tokenizer: all old ids stay.
 
-Characters that it does not know come first, then pieces. Merges are learnt on top of the old ones,
-from words as the old tokenizer cuts them, so that they come after all old ones; WordPiece's pieces
-are learnt in the same way. Pieces of a Unigram model are fitted to the new text, and those that are
-not there yet are added with their probabilities there.
+Unknown characters are added first, then pieces. Merges are learned from words as the old tokenizer
+cuts them, and come after all old merges; WordPiece's pieces are learned in the same way. Pieces of
+a Unigram model are fitted to the new text, and new ones are added with their probabilities there.
 
-Text that has none of the new tokens keeps its ids. Elsewhere a new token takes the place of the old
-ones that it is made of; WordPiece, which is greedy, and Unigram may then cut the rest of such a
-word in another way too.
+Text without any new token keeps its ids. In other text, a new token replaces the old tokens that it
+consists of; WordPiece, which is greedy, and Unigram may then also cut the rest of such a word
+differently.
 """
 
 import json
@@ -43,10 +42,10 @@ Settings = dict[str, Any]
 
 
 def load_to_extend(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
-    """The tokenizer that is to be extended.
+    """The tokenizer to extend.
 
     Raises:
-        ConfigError: There is none, it is of another algorithm, or has as many ids already.
+        ConfigError: It does not exist, has another algorithm, or already has as many ids.
     """
     from transformers import AutoTokenizer
 
@@ -68,7 +67,7 @@ def load_to_extend(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
     if config.vocab_size <= len(tokenizer):
         raise ConfigError(
             f"vocab_size: {source} has {len(tokenizer):,} ids already",
-            "vocab_size counts the old ids and the new ones: raise it",
+            "increase vocab_size, which counts the old ids and the new ones",
         )
     return tokenizer
 
@@ -113,7 +112,7 @@ def _algorithm(settings: Settings) -> str | None:
 
 
 def _complete(settings: Settings) -> Settings:
-    """The same with all added tokens in the model, where their ids do not depend on its size."""
+    """The settings with all added tokens in the model: their ids must not depend on its size."""
     model = settings["model"]
     for token in sorted(settings["added_tokens"], key=lambda token: token["id"]):
         text, number = token["content"], token["id"]
@@ -147,7 +146,7 @@ def _add_merged(
 
     model = settings["model"]
     vocab: dict[str, int] = model["vocab"]
-    tokens = [f"\0{number}" for number in range(_next(vocab))]  # what no text gives
+    tokens = [f"\0{number}" for number in range(_next(vocab))]  # a token that no text contains
     for token, number in vocab.items():
         tokens[number] = token
     cut = _cut(Tokenizer.from_str(json.dumps(settings)), words, tokens)
@@ -166,7 +165,7 @@ def _add_merged(
 
 
 def _cut(tokenizer: "Tokenizer", words: Mapping[str, int], tokens: list[str]) -> Words:
-    """The words as the tokenizer cuts them; without those that it does not know."""
+    """The words as the tokenizer cuts them, without unknown tokens."""
     unknown = tokenizer.model.unk_token
     rows, weights = [], []
     for word, number in words.items():
@@ -201,7 +200,7 @@ def _add_pieces(
 
 
 def _reloaded(old: "PreTrainedTokenizerFast", settings: Settings) -> "PreTrainedTokenizerFast":
-    """The same class with other settings, as transformers makes it from a folder."""
+    """A tokenizer of the same class with other settings, loaded from a folder by transformers."""
     from transformers import AutoTokenizer
 
     folder = Path(tempfile.mkdtemp())

@@ -1,4 +1,4 @@
-"""A tokenizer as the rest of plmctl needs it: loaded, its special ids, its tokens as text."""
+"""Loading a tokenizer, its special ids, and its tokens as readable text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-# --- The ids that the rest of plmctl needs to know ---
+# --- Special ids ---
 
 
 TOKEN_NAMES = {
@@ -49,17 +49,17 @@ TOKEN_NAMES = {
     "eos": "end-of-text token",
     "sentinels": "sentinels (<extra_id_0>, <extra_id_1> ...)",
 }
-"""How people know the special tokens, which are spelt otherwise in some families."""
+"""The common names of the special tokens, which some families spell differently."""
 
 
 @dataclass(frozen=True)
 class Vocab:
-    """Ids of the special tokens, None where the tokenizer has no such token.
+    """Ids of the special tokens; None if the tokenizer has no such token.
 
     Attributes:
-        size: Largest id + 1: the rows that an embedding table needs.
-        sentinels: Ids of ``<extra_id_0>``, ``<extra_id_1>`` ... (T5), up to the first one missing.
-        words: The word of each id, of a tokenizer of whole words; else None.
+        size: Largest id + 1: the number of rows of an embedding table.
+        sentinels: Ids of ``<extra_id_0>``, ``<extra_id_1>`` ... (T5), up to the first missing one.
+        words: The word of each id, if the tokenizer has whole words; else None.
     """
 
     size: int
@@ -107,7 +107,7 @@ class Vocab:
         )
 
 
-# --- Tokens as people read them ---
+# --- Tokens as readable text ---
 
 
 _VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥", " ": "·"}
@@ -116,16 +116,16 @@ _VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥", " ": "·"}
 def token_texts(
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[Callable[[Sequence[int]], list[str]], str]:
-    """A function from the ids of a row to the text of each, and what stands between tokens.
+    """A function from the ids of a row to the text of each token, and the separator of tokens.
 
-    WordPiece's tokens are shown as they are, with a space between them. Those of other algorithms
-    carry their spaces themselves: line ends, tabs and runs of spaces are made visible. In
-    byte-level BPE a character may be spread over several tokens: the last of them shows it, and
-    those before it their bytes.
+    WordPiece's tokens are shown unchanged, with a space between them. Tokens of other algorithms
+    contain their spaces: line ends, tabs and runs of spaces are made visible. In byte-level BPE a
+    character can be spread over several tokens: the last one shows the character, and those before
+    it show their bytes.
     """
     vocabulary = tokenizer.get_vocab()
     byte_level = any(token.startswith("\u0120") for token in vocabulary)
-    # GPT-2's own vocabulary has "##" too, which is no mark there.
+    # GPT-2's vocabulary has "##" too, but not as a mark.
     spaced = not byte_level and any(token.startswith("##") for token in vocabulary)
     special = set(tokenizer.all_special_ids)
 
