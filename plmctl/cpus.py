@@ -51,6 +51,7 @@ def quota(own: Path = _OWN, root: Path = _ROOT) -> float | None:
     except OSError:
         return None
     limits = []
+    files: tuple[str, ...]
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":  # version 2; a container sees its own group as the root

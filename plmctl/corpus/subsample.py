@@ -119,10 +119,10 @@ class ByteSubsample:
     Attributes:
         config: How documents are found.
         parts: Pieces of its sources, in their order.
-        shares: Of each piece the share of its documents that is kept.
+        shares: The share of the documents of each piece to keep.
         size: Bytes of what is kept, more or less; compressed ones count as they lie.
         total: Bytes of the corpus.
-        seed: Of the choice.
+        seed: Seed of the sample.
     """
 
     config: TextConfig

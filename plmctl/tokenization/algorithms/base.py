@@ -1,4 +1,4 @@
-"""What the algorithms share: the base classes, words as symbols, and merging of pairs.
+"""The base classes of the algorithms, words as symbols, and merging of pairs.
 
 An algorithm is a file of this folder with one class: from counted words to a vocabulary. BPE,
 byte-level BPE and WordPiece learn by merging pairs (``MergeAlgorithm``) and differ in their

@@ -309,7 +309,7 @@ class Lattice:
         """How often each piece is in the most probable ways to cut the words (Viterbi).
 
         Args:
-            logarithm: Of the probability of each piece, [pieces].
+            logarithm: The logarithm of the probability of each piece, [pieces].
         """
         step = np.append(logarithm, -np.inf)[self._piece]
         score = [np.full(reach, -np.inf) for reach in self._reach]
@@ -335,7 +335,7 @@ class Lattice:
         """The most probable way to cut each piece into smaller ones.
 
         Args:
-            logarithm: Of the probability of each piece, [pieces].
+            logarithm: The logarithm of the probability of each piece, [pieces].
 
         Returns:
             Its logarithm, -inf for single characters, and the pieces on it.
