@@ -7,7 +7,6 @@ import heapq
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
 
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.document import Document, share_of
@@ -58,18 +57,20 @@ def subsample_documents(config: TextConfig, limits: SubsampleLimits) -> list[Doc
     )
     if limits.documents is None and limits.size is None:
         return list(found)
-    return _draw_documents(found, limits)
-
-
-def _draw_documents(found: Iterator[Document], limits: SubsampleLimits) -> list[Document]:
     heap: list[tuple[int, int, Document]] = []  # the highest lot, and the latest, on top
-    size, number = 0, count()
-    for document in found:
+    size = 0
+    for number, document in enumerate(found):
         content = document.text.encode()
-        heapq.heappush(heap, (-draw_number(content, limits.seed), -next(number), document))
+        heapq.heappush(heap, (-draw_number(content, limits.seed), -number, document))
         size += len(content)
-        while _over_limits(heap, size, limits):
-            size -= len(heapq.heappop(heap)[2].text.encode())
+        while heap:
+            top = len(heap[0][2].text.encode())
+            too_many = limits.documents is not None and len(heap) > limits.documents
+            too_large = limits.size is not None and len(heap) > 1 and size - top >= limits.size
+            if not too_many and not too_large:
+                break
+            heapq.heappop(heap)
+            size -= top
     drawn = [document for *_, document in sorted(heap, key=lambda item: item[:2], reverse=True)]
     if limits.size is not None and size > limits.size:
         left = len(drawn[-1].text.encode()) - (size - limits.size)
@@ -77,29 +78,21 @@ def _draw_documents(found: Iterator[Document], limits: SubsampleLimits) -> list[
     return [document for document in drawn if document.text.strip()]
 
 
-def _over_limits(heap: list[tuple[int, int, Document]], size: int, limits: SubsampleLimits) -> bool:
-    if limits.documents is not None and len(heap) > limits.documents:
-        return True
-    if limits.size is None or len(heap) < 2:
-        return False
-    return size - len(heap[0][2].text.encode()) >= limits.size
-
-
 def truncate_document(document: Document, size: int) -> Document:
-    """The first ``size`` UTF-8 bytes, without the word that the end cuts through."""
+    """The first ``size`` UTF-8 bytes of a document, without the word that would be cut."""
     text = document.text
     kept = text.encode()[:size].decode(errors="ignore")
     if len(kept) == len(text):
         return document
     if not text[len(kept)].isspace():
         cut = max((at for at, character in enumerate(kept) if character.isspace()), default=0)
-        if cut and len(kept) - cut < _WORD:  # text without spaces is cut between any two characters
+        if cut and len(kept) - cut < _WORD:  # else: text without spaces
             kept = kept[:cut]
     return Document(kept.rstrip(), document.origin)
 
 
 def draw_number(content: bytes, seed: int) -> int:
-    """A number below 2^64 that a text and a seed decide: what is drawn first has a low one."""
+    """The lot of a text: a hash of it and the seed, below 2^64; the lowest lots are drawn."""
     key = (seed % 2**64).to_bytes(8, "little")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8, key=key).digest(), "little")
 
@@ -114,13 +107,13 @@ _SMALLEST, _LARGEST = 1 << 14, 1 << 23  # bytes
 
 @dataclass(frozen=True)
 class ByteSubsample:
-    """What is read of a corpus.
+    """The sampled part of a corpus.
 
     Attributes:
         config: How documents are found.
-        parts: Pieces of its sources, in their order.
+        parts: Pieces of its sources, in order.
         shares: The share of the documents of each piece to keep.
-        size: Bytes of what is kept, more or less; compressed ones count as they lie.
+        size: Approximate number of bytes of the sample; compressed files count by their size.
         total: Bytes of the corpus.
         seed: Seed of the sample.
     """
@@ -133,10 +126,10 @@ class ByteSubsample:
     seed: int
 
     def lines(self, progress: Callable[[int, int], None]) -> Iterator[str]:
-        """The lines of the portion that are not empty, streaming.
+        """Stream the lines of the sample that are not empty.
 
         Args:
-            progress: Told of the bytes done and of all.
+            progress: Called with the bytes done and the total.
 
         Raises:
             DataError: Bad input, with file and line.
