@@ -1,4 +1,4 @@
-"""Types of NumPy arrays, and rows of unequal length: batched by length, and side by side."""
+"""Types of NumPy arrays, and rows of unequal length: batching by length, and padding."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,12 +18,12 @@ def lengths_of(rows: Sequence[Sequence[int] | Ints]) -> Ints:
 def padded(
     rows: Sequence[Sequence[int] | Ints], fill: int, *, left: bool = False
 ) -> tuple[Ints, Bools]:
-    """Rows side by side, the shorter ones filled up to the length of the longest.
+    """Rows as one array, padded to the length of the longest.
 
     Args:
         rows: [B] sequences of ids.
-        fill: What padding is.
-        left: Padding comes before a row, not after it.
+        fill: The id of padding.
+        left: Pad before the rows instead of after them.
 
     Returns:
         ids: [B, L].
@@ -47,16 +47,17 @@ def batches(
     most: int | None = None,
     same_length: bool = False,
 ) -> Iterator[Ints]:
-    """The numbers of the rows in batches by length, so that there is little padding.
+    """The row numbers of batches of similar length, which need little padding.
 
-    The longest come first, so that a device too small for them fails immediately.
+    The longest rows come first, so that too little memory fails immediately.
 
     Args:
         lengths: [N] tokens of each row.
-        cells: Rows times the longest of them, at most; a longer row is a batch by itself.
-        window: Tokens of a row that are computed at once, where that is not the row.
-        most: Rows, at most.
-        same_length: No batch has rows of different lengths, so that there is no padding at all.
+        cells: Maximum number of positions of a batch, padding included; a longer row is a batch of
+            its own.
+        window: Number of tokens of a row that are computed together, if that is not the whole row.
+        most: Maximum number of rows.
+        same_length: Only rows of equal length in a batch, so that there is no padding at all.
     """
     order = np.argsort(lengths, kind="stable")[::-1].copy()  # no negative strides, for torch
     start = 0

@@ -1,6 +1,6 @@
-"""The errors that a user can mend: one plain message, what to do, and the exit code.
+"""The errors that a user can fix: one plain message, what to do, and the exit code.
 
-Anything else that is raised is a defect of plmctl and shows its traceback.
+Any other exception is a defect of plmctl and shows its traceback.
 """
 
 import difflib
@@ -27,35 +27,35 @@ class PlmError(Exception):
 
 
 class ConfigError(PlmError):
-    """Wrong usage or a wrong config."""
+    """A wrong command line or config."""
 
     exit_code = 2
 
 
 class DataError(PlmError):
-    """Data that cannot be used: the message names the file and, where there is one, the line."""
+    """Data that cannot be used: the message names the file and, if possible, the line."""
 
     exit_code = 3
 
 
 class Preempted(PlmError):
-    """The run was asked to stop and has saved a checkpoint: the same command continues it."""
+    """The run received a request to stop and saved a checkpoint: the same command continues it."""
 
     exit_code = 75
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a message: ``; did you mean 'x'?``, or all known names when none is near."""
+    """The end of a message: ``; did you mean 'x'?``, or all known names if none is similar."""
     known = list(known)
     return did_you_mean(near_names(name, known)) or f"; one of: {', '.join(known)}"
 
 
 def did_you_mean(names: Iterable[str]) -> str:
-    """The end of a message: ``; did you mean 'a' or 'b'?``, or nothing without a name."""
+    """The end of a message: ``; did you mean 'a' or 'b'?``, or an empty text without names."""
     text = " or ".join(map(repr, names))
     return f"; did you mean {text}?" if text else ""
 
 
 def near_names(name: str, known: Iterable[str], most: int = 1) -> list[str]:
-    """The known names that a misspelt one may mean, the nearest first."""
+    """The known names most similar to a misspelled one, the most similar first."""
     return difflib.get_close_matches(name, list(known), n=most)

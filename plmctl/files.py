@@ -1,6 +1,6 @@
-"""Files and folders that are whole or absent, whatever a kill, a power cut or a full disk leaves.
+"""Files and folders that are complete or absent, even after a kill, a power cut or a full disk.
 
-Everything is written beside its place, flushed to the disk, and renamed.
+Everything is written under a temporary name, flushed to the disk, and renamed.
 """
 
 import json
@@ -22,12 +22,12 @@ CHECKSUM = "checksum"
 
 @contextmanager
 def new_file(path: Path, *, several_writers: bool = False) -> Iterator[BinaryIO]:
-    """A file to write to, which gets its name when the block ends without an error.
+    """A file to write to; it gets its name when the block ends without an error.
 
     Args:
-        path: Its name; a file that has it already is replaced.
-        several_writers: Other processes may write the same file at the same time; the temporary
-            name then has the process id in it.
+        path: The name; an existing file is replaced.
+        several_writers: Other processes may write the same file at the same time, so the temporary
+            name contains the process id.
 
     Yields:
         The file under its temporary name; it is removed after an error.
@@ -47,12 +47,12 @@ def new_file(path: Path, *, several_writers: bool = False) -> Iterator[BinaryIO]
 def write_atomically(
     path: Path, content: str | bytes | Iterable[bytes], *, several_writers: bool = False
 ) -> None:
-    """Write a file: a reader, or a power cut, never finds half of it.
+    """Write a file that is never seen, or left, half written.
 
     Args:
-        path: As of ``new_file``.
-        content: Text, bytes, or bytes in parts that need not be in memory together.
-        several_writers: As of ``new_file``.
+        path: As for ``new_file``.
+        content: Text, bytes, or parts of bytes, which need not be in memory together.
+        several_writers: As for ``new_file``.
     """
     if isinstance(content, str):
         content = content.encode()
@@ -63,13 +63,13 @@ def write_atomically(
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A folder to write files to, which gets its name when the block ends without an error.
+    """A folder to write files to; it gets its name when the block ends without an error.
 
     Args:
-        target: Its name, which must be free when the block ends.
+        target: The name, which must not exist when the block ends.
 
     Yields:
-        Its temporary name, at which nothing is; it is removed after an error.
+        The temporary name, which does not exist yet; it is removed after an error.
     """
     beside = target.with_name(f".{target.name}.writing")
     shutil.rmtree(beside, ignore_errors=True)
@@ -85,7 +85,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file's or a folder's bytes to the disk: a rename alone survives no power cut."""
+    """Flush a file or a folder to the disk: a rename alone does not survive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -95,10 +95,10 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """While it is open, a disk that cannot be written is one plain line.
+    """Reports errors of writing in the block as one plain line.
 
     Raises:
-        PlmError: With the file or folder that could not be written, and what to do.
+        PlmError: The file or folder cannot be written.
     """
     try:
         yield path
@@ -106,7 +106,8 @@ def writing(path: Path) -> Iterator[Path]:
         reason = error.strerror if isinstance(error, OSError) else None
         raise PlmError(
             f"{path}: cannot be written: {reason or error}",
-            "check that the folder exists and the disk has room; the same command continues",
+            "check that the folder exists and the disk has free space, and run the same command "
+            "again to continue",
         ) from error
 
 
@@ -118,7 +119,7 @@ def write_checked(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_checked(path: Path) -> dict[str, Any] | None:
-    """A JSON file with a checksum of itself; None if there is none, or it is damaged."""
+    """A JSON file with a checksum of itself; None if it does not exist or is damaged."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -133,5 +134,5 @@ def _checksum(values: dict[str, Any]) -> str:
 
 
 def is_model(folder: Path) -> bool:
-    """Whether a folder holds a network: its config and weights. An empty one is none."""
+    """Whether a folder contains a model: a config and weights."""
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))

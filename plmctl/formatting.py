@@ -1,10 +1,10 @@
-"""Figures as people read them."""
+"""Numbers and durations in readable form."""
 
 import math
 
 
 def format_value(value: object) -> str:
-    """A figure with thousands separated and the digits that matter; text as it is; None: a dash."""
+    """A number with separated thousands and three or more digits; text unchanged; None: a dash."""
     if value is None:
         return "-"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -22,7 +22,7 @@ def format_value(value: object) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """``3:41``, ``2:03:41``, ``3d 04h``; a dash when it is not known."""
+    """``3:41``, ``2:03:41``, ``3d 04h``; a dash if it is unknown."""
     if not math.isfinite(seconds):
         return "-"
     minutes, second = divmod(round(seconds), 60)

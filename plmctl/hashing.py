@@ -1,7 +1,7 @@
-"""Hashes that say whether something is the same as before: files, JSON documents, items.
+"""Hashes that show whether something has changed: files, JSON documents, items.
 
-Their values are stored in token stores, run folders and results and compared later, also by other
-versions: what is hashed, and how, must stay.
+Token stores, run folders and results contain these values, and later versions compare them: what is
+hashed, and how, must stay.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""The Hugging Face Hub, where a name that is no folder may be."""
+"""The Hugging Face Hub: names that are not local folders."""
 
 import socket
 from pathlib import Path
@@ -9,21 +9,22 @@ from plmctl.errors import ConfigError
 
 
 def refuse_unreachable(name: str, hint: str) -> None:
-    """Refuse at once what would be looked for on the Hub where that cannot be found.
+    """Refuse a name immediately if it can only be on the Hub and the Hub cannot be reached.
 
-    Its library tries for half a minute, and says so line by line; most such names are slips.
+    The Hub's library would retry for half a minute, with a line for each try. Most such names are
+    typing mistakes.
 
     Args:
-        name: No folder here.
-        hint: What else may have been meant.
+        name: A name that is not a local folder.
+        hint: What to do instead.
 
     Raises:
-        ConfigError: The Hub's host is not known here, and no earlier download of that name is.
+        ConfigError: The Hub's host cannot be resolved, and no earlier download of that name exists.
     """
     from huggingface_hub import constants
 
     kept = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
-    if constants.HF_HUB_OFFLINE or getproxies() or kept.is_dir():  # a proxy looks hosts up itself
+    if constants.HF_HUB_OFFLINE or getproxies() or kept.is_dir():  # a proxy resolves host names
         return
     host = urlsplit(constants.ENDPOINT).hostname
     try:

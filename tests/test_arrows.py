@@ -49,6 +49,7 @@ ALLOWED = {
 LOADED_FROM_BELOW = {("families", "objectives"), ("training", "optimizers")}
 SHARED = {
     "arrays",
+    "characters",
     "cpus",
     "errors",
     "files",

@@ -13,30 +13,33 @@ from plmctl.reporting.tokenizer_report import tokenizer_page, tokenizer_tables
 from plmctl.run.display import say, show_result
 from plmctl.tokenization import quality
 from plmctl.tokenization.check import check_tokenizer
+from plmctl.tokenization.units import plain_tokenizer
 
 HELD_OUT = "held_out.txt"
-"""The lines that training has put aside, in the folder's ``eval``."""
+"""The lines that training held out, in the folder's ``eval``."""
 
-_LINES = 10_000  # measured
-_SHORT = 500  # lines for the curve by size, for which the text is encoded again and again
+_LINES = 10_000  # measured, at most
+_SHORT = 500  # lines for the curve by size, which encodes them once per size
 _SAMPLES = 5
 _LISTED = 10  # tokens
-_WIDEST = 40  # characters of a token that is listed
+_WIDEST = 40  # characters of a listed token
 _SAMPLE_LENGTH = range(40, 160)  # characters
 
 
 def is_tokenizer(folder: str) -> bool:
-    """Whether it is a tokenizer's folder, and no model's."""
+    """Whether this is the folder of a tokenizer and not of a model."""
     path = Path(folder)
     return (path / "tokenizer.json").is_file() and not (path / "config.json").is_file()
 
 
 def run(folders: Sequence[str], *, text: Sequence[str], out: str | None, as_json: bool) -> None:
-    """Measure, print, and write the page if one is wanted."""
+    """Measure, print, and write the page if ``out`` names one."""
     paths = list(dict.fromkeys(folders))
     for path in paths:
         if not is_tokenizer(path):
-            raise ConfigError(f"{path}: no tokenizer folder (tokenizer.json)", "name folders alone")
+            raise ConfigError(
+                f"{path}: not a tokenizer folder (no tokenizer.json)", "name only tokenizer folders"
+            )
     lines, source = _lines(paths[0], text)
     document = _measure(paths, lines)
     document["text"] = f"{len(lines):,} lines of {source}"
@@ -53,7 +56,8 @@ def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
     tokenizers, found, measured = {}, {}, []
     for name, path in zip(names, paths, strict=True):
         check_tokenizer(path)
-        tokenizers[name] = tokenizer = Tokenizer.from_file(str(Path(path) / "tokenizer.json"))
+        tokenizer = plain_tokenizer(Tokenizer.from_file(str(Path(path) / "tokenizer.json")))
+        tokenizers[name] = tokenizer
         result = quality.measure(tokenizer, lines)
         sizes = quality.sizes_of(tokenizer)
         found[name] = {
@@ -79,25 +83,27 @@ def _short(token: str) -> str:
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """The last part of each path, or the whole where that is no name."""
+    """The last part of each path, or the whole path where that is not unique."""
     last = [Path(path).name for path in paths]
     return [name if last.count(name) == 1 else path for name, path in zip(last, paths, strict=True)]
 
 
 def _lines(folder: str, text: Sequence[str]) -> tuple[list[str], str]:
-    """The lines to measure on, and where they are from."""
+    """The lines to measure on, and the names of their files."""
     files = [Path(path) for path in text] or [Path(folder) / "eval" / HELD_OUT]
     lines: list[str] = []
     for path in files:
         try:
             found = path.read_text(encoding="utf-8").split("\n")
         except OSError as error:
-            hint = "name a text that the tokenizers have not learnt from: --text FILE"
+            hint = "name a text that the tokenizers did not learn from: --text FILE"
             raise DataError(f"{path}: {error.strerror}", hint) from error
         except UnicodeDecodeError as error:
-            raise DataError(f"{path}: no UTF-8 text", "convert it to UTF-8") from error
+            raise DataError(f"{path}: not UTF-8", "convert it to UTF-8") from error
         lines += [line for line in found if line.strip()]
     if not lines:
-        raise DataError(f"no text in {', '.join(map(str, files))}", "name another: --text FILE")
+        raise DataError(
+            f"no text in {', '.join(map(str, files))}", "name another text: --text FILE"
+        )
     step = max(1, len(lines) // _LINES)
     return lines[::step][:_LINES], ", ".join(map(str, files))

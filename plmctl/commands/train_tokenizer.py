@@ -1,7 +1,7 @@
 """``plmctl train-tokenizer``: raw text in, a Hugging Face tokenizer folder out.
 
-What is measured is written before the tokenizer, and the tokenizer's sums last of all: if they are
-there, everything is.
+The measurements are written before the tokenizer, and the checksums of the tokenizer last of all:
+if they exist, everything does.
 """
 
 import heapq
@@ -32,17 +32,18 @@ if TYPE_CHECKING:
 
 _SAVING = ".saving"
 _FILES = (SUMS, "tokenizer.json", f"eval/{HELD_OUT}", "eval/tokenizer.json")
-_HELD_OUT = 0.005  # share of the text, to measure on
-_HELD_OUT_FROM = 1_000_000  # bytes of a text that can spare it
-_MEASURED = 500_000  # bytes, at most
-_PIECE = 1_000  # characters: longer lines are held out in pieces, not whole
+_HELD_OUT = 0.005  # share of the text that is held out to measure on
+_HELD_OUT_FROM = 1_000_000  # bytes: nothing is held out of a smaller text
+_MEASURED = 500_000  # bytes to measure on, at most
+_PIECE = 1_000  # characters: longer lines are held out in pieces
 
 
 def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
-    """Learn, save, load again and compare; a finished tokenizer is left alone."""
+    """Train a tokenizer, save it, load it again and compare; a finished one stays as it is."""
     check_run(config, config.run, fresh=fresh)
     folder = Path(config.run)
-    if not fresh and _is_trained(folder):
+    is_trained = (folder / SUMS).is_file() or (folder / _SAVING / SUMS).is_file()
+    if is_trained and not fresh:
         _complete(config, folder)
         return
     began = time.perf_counter()
@@ -51,53 +52,53 @@ def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
     text = _Text(part, config.seed)
     trained = train(config, text.lines(), lambda title: work_progress(title, "items"))
     seconds = time.perf_counter() - began
-    _notes(config, part, trained)
+    _report_limits(config, part, trained)
     open_run(config, config.run, fresh=fresh)
+    beside = folder / _SAVING
     with AtWork(folder) as work:
         work.promise(_FILES)
-        _save(trained.tokenizer, folder, text.held_out)
-        figures = _measure(trained.tokenizer, folder, part, text, seconds)
+        with writing(beside):
+            shutil.rmtree(beside, ignore_errors=True)
+            trained.tokenizer.save_pretrained(beside)
+            check_saved(beside, trained.tokenizer, text.held_out[:200])
+            write_probe(beside)
+        metrics = _measure(trained.tokenizer, folder, part, text, seconds)
         _place(folder)
         work.finish()
-    show_result(figures, [metrics_table(f"tokenizer {folder}", figures)], as_json=as_json)
-
-
-def _is_trained(folder: Path) -> bool:
-    """Whether all of the tokenizer is there, or lies ready to be put in its place."""
-    return (folder / SUMS).is_file() or (folder / _SAVING / SUMS).is_file()
+    show_result(metrics, [metrics_table(f"tokenizer {folder}", metrics)], as_json=as_json)
 
 
 def _complete(config: TokenizerConfig, folder: Path) -> None:
-    """Finish a run whose tokenizer is trained; one that is finished is left alone."""
-    there = [folder / name for name in _FILES]
+    """Finish a run whose tokenizer is trained; a finished run stays as it is."""
+    files = [folder / name for name in _FILES]
     status = read_status(folder)
-    if all(path.is_file() for path in there) and (status is None or status.name == "finished"):
+    if all(path.is_file() for path in files) and (status is None or status.name == "finished"):
         check_tokenizer(config.run)
-        say(f"{config.run} is finished: this tokenizer is trained already")
+        say(f"{config.run} is finished: this tokenizer is already trained")
         return
     with AtWork(folder) as work:
         work.promise(_FILES)
         _place(folder)
         check_tokenizer(config.run)
-        if work.status.missing(folder):  # what was measured is lost: the text is read again
+        if work.status.missing(folder):  # the measurements are lost: read the text again
             part = subsample_bytes(config.data, config.data.max_bytes, config.seed)
             text = _Text(part, config.seed)
             deque(text.lines(), maxlen=0)
             _measure(load_tokenizer(config.run), folder, part, text, None)
         work.finish()
-    say(f"{config.run} is finished: this tokenizer was trained already, and is completed")
+    say(f"{config.run} is finished: this tokenizer was already trained and is now complete")
 
 
 class _Text:
-    """The text to learn from, and what is held out of it to measure on.
+    """The text to learn from, and the part of it that is held out to measure on.
 
-    Held out are the pieces of lowest lot, a hash of the piece and the seed, until they have their
-    share of the bytes: at least one, whatever the lines are, and the same ones in whatever order
-    the files are read. A text too small to spare any is measured on what is learned from too.
+    The pieces with the lowest lots are held out until they have their share of the bytes, at least
+    one piece. A lot is a hash of the piece and the seed, so the order of the files does not matter.
+    Nothing is held out of a small text: it is measured on pieces that it also learned from.
 
     Attributes:
         held_out: Lines or pieces of lines, in the order of the text.
-        source: What they are, in words.
+        source: A description of them.
     """
 
     def __init__(self, part: ByteSubsample, seed: int) -> None:
@@ -106,8 +107,8 @@ class _Text:
         self.source = ""
 
     def lines(self) -> Iterator[str]:
-        """Stream the text, with the progress of reading."""
-        # How much text a compressed file or a table has is known when it is read.
+        """Stream the text to learn from, with a progress bar."""
+        # The size of a compressed file or a table is known only when it has been read.
         large = self._part.size >= _HELD_OUT_FROM
         held = _Lowest(min(_MEASURED, self._part.size * _HELD_OUT) if large else _MEASURED)
         seen = 0
@@ -122,25 +123,25 @@ class _Text:
                         continue
                     left = held.add(number, piece, len(content))
                     yield from left if large else (piece,)
-        apart = large and seen >= _HELD_OUT_FROM
-        if apart:
+        separate = large and seen >= _HELD_OUT_FROM
+        if separate:
             yield from held.keep(seen * _HELD_OUT)
         self.held_out = held.pieces()
-        if large and not apart:
+        if large and not separate:
             yield from self.held_out
         size = f"{held.size / 1e6:,.3f} MB"
-        self.source = f"{size} held out" if apart else f"{size} of the text that it learned from"
+        self.source = f"{size} held out" if separate else f"{size} of the text that it learned from"
 
 
 class _Lowest:
-    """The pieces of lowest lot that have so many bytes together.
+    """The pieces with the lowest lots that have a given number of bytes together.
 
     Args:
-        wanted: Bytes; one piece is kept in any case.
+        wanted: The number of bytes; at least one piece is kept.
 
     Attributes:
-        size: Bytes of what is kept.
-        bound: A piece whose lot is not below it need not be added: it would not be kept.
+        size: Bytes of the pieces that are kept.
+        bound: A piece whose lot is not below this would not be kept.
     """
 
     def __init__(self, wanted: float) -> None:
@@ -149,7 +150,7 @@ class _Lowest:
         self._number = 0
 
     def add(self, lot: int, piece: str, size: int) -> list[str]:
-        """Take a piece in; those that are not kept any more, or not kept at all."""
+        """Add a piece; return the pieces that are no longer kept, this one perhaps among them."""
         if not piece.strip():
             return [piece]
         self._number += 1
@@ -158,7 +159,7 @@ class _Lowest:
         return self.keep(self._wanted)
 
     def keep(self, wanted: float) -> list[str]:
-        """Keep no more than is needed for so many bytes; what is not kept any more."""
+        """Keep only as many pieces as these bytes need; return the others."""
         left = []
         while len(self._heap) > 1 and self.size - self._heap[0][3] >= wanted:
             *_, piece, size = heapq.heappop(self._heap)
@@ -169,15 +170,15 @@ class _Lowest:
         return left
 
     def pieces(self) -> list[str]:
-        """What is kept, in the order in which it came."""
+        """The pieces that are kept, in the order in which they were added."""
         return [piece for _, _, piece, _ in sorted(self._heap, key=lambda item: -item[1])]
 
 
 def _pieces(line: str) -> Iterator[str]:
-    """A line, or pieces of at most ``_PIECE`` characters that together are the line.
+    """Consecutive pieces of a line, of at most ``_PIECE`` characters.
 
-    A long line is cut before white space, so that its words are counted as they are in the line; a
-    stretch without any is cut between two characters.
+    A long line is cut before white space, so that its words stay whole. Where there is no white
+    space, it is cut between two characters.
     """
     start = 0
     while len(line) - start > _PIECE:
@@ -189,16 +190,6 @@ def _pieces(line: str) -> Iterator[str]:
     yield line[start:]
 
 
-def _save(tokenizer: "PreTrainedTokenizerBase", folder: Path, lines: list[str]) -> None:
-    """Save beside, and test what was saved."""
-    beside = folder / _SAVING
-    with writing(beside):
-        shutil.rmtree(beside, ignore_errors=True)
-        tokenizer.save_pretrained(beside)
-        check_saved(beside, tokenizer, lines[:200])
-        write_probe(beside)
-
-
 def _measure(
     tokenizer: "PreTrainedTokenizerBase",
     folder: Path,
@@ -206,22 +197,32 @@ def _measure(
     text: _Text,
     seconds: float | None,
 ) -> dict[str, Any]:
-    """Write the text that was held out, and how well the vocabulary fits it."""
-    figures = _figures(tokenizer, text.held_out) | {
-        "learnt from": f"{part.size / 1e6:,.1f} MB",
+    """Measure how well the vocabulary fits the held-out text; write both."""
+    lines = text.held_out
+    encoded = tokenizer(lines, add_special_tokens=False)["input_ids"]
+    tokens = sum(map(len, encoded))
+    unknown = sum(ids.count(tokenizer.unk_token_id) for ids in encoded)
+    metrics: dict[str, Any] = {"vocabulary": len(tokenizer), "class": type(tokenizer).__name__}
+    if choose_rule(lines) != "zh":  # Chinese has no spaces, so its words cannot be counted
+        words = sum(len(line.split()) for line in lines)
+        metrics["tokens per word"] = round(tokens / max(1, words), 3)
+    metrics |= {
+        "characters per token": round(sum(map(len, lines)) / max(1, tokens), 3),
+        "unknown tokens": f"{100 * unknown / max(1, tokens):.3f} %",
+        "learned from": f"{part.size / 1e6:,.1f} MB",
         "measured on": text.source,
     }
     if seconds is not None:
-        figures["seconds"] = round(seconds, 1)
+        metrics["seconds"] = round(seconds, 1)
     with writing(folder / "eval" / HELD_OUT) as path:
         path.parent.mkdir(exist_ok=True)
-        write_atomically(path, "".join(line.replace("\n", " ") + "\n" for line in text.held_out))
-    write_results(folder, "tokenizer", {"kind": "tokenizer", "results": figures})
-    return figures
+        write_atomically(path, "".join(line.replace("\n", " ") + "\n" for line in lines))
+    write_results(folder, "tokenizer", {"kind": "tokenizer", "results": metrics})
+    return metrics
 
 
 def _place(folder: Path) -> None:
-    """Put what was saved, or what is left of it after a kill, in place; the sums come last."""
+    """Move the saved files, or those left after a kill, into the folder; the checksums last."""
     beside = folder / _SAVING
     if not beside.is_dir():
         return
@@ -235,40 +236,42 @@ def _place(folder: Path) -> None:
         sync(folder)
 
 
-def _notes(config: TokenizerConfig, part: ByteSubsample, trained: Trained) -> None:
-    """What a user would want to know of how it went."""
+def _report_limits(config: TokenizerConfig, part: ByteSubsample, trained: Trained) -> None:
+    """Say if the text was sampled, or the vocabulary is smaller than requested."""
     if part.size < part.total:
         say(
-            f"learnt from {part.size / 1e6:,.0f} MB of {part.total / 1e6:,.0f} MB, "
+            f"learned from {part.size / 1e6:,.0f} MB of {part.total / 1e6:,.0f} MB, "
             "a sample (data.max_bytes)"
         )
     if trained.size < config.vocab_size:
-        what = f"there is to merge that was seen {config.min_frequency} times (min_frequency)"
+        reason = f"no other pair occurs at least {config.min_frequency} times (min_frequency)"
         if config.algorithm == "unigram":
-            what = "pieces that this text needs"
-        say(f"{trained.size:,} ids instead of {config.vocab_size:,}: these are all {what}")
+            reason = "this text needs no more pieces"
+        elif config.algorithm == "word":
+            reason = f"no other word occurs at least {config.min_frequency} times (min_frequency)"
+        say(f"{trained.size:,} ids instead of {config.vocab_size:,}: {reason}")
     if trained.counts.threshold > 1:
         say(
-            f"words seen less than {trained.counts.threshold} times were sampled, to keep within "
-            "max_memory"
+            f"words that occur less than {trained.counts.threshold} times were sampled to stay "
+            "within max_memory"
         )
 
 
 def _check_memory(config: TokenizerConfig, text_bytes: int) -> None:
-    """Refuse what the machine has no memory for.
+    """Refuse a config that may need more memory than the machine has.
 
     Raises:
-        ConfigError: With the forecast and what there is.
+        ConfigError: The message has the estimate and the memory of the machine.
     """
-    needed, there = estimate_memory(config, text_bytes), _memory()
-    if needed > there:
+    needed, available = estimate_memory(config, text_bytes), _memory()
+    if needed > available:
         raise ConfigError(
             f"max_memory: learning may take {needed / 1e9:.1f} GB, and this machine has "
-            f"{there / 1e9:.1f} GB",
-            "set max_memory to less: rare words are then sampled; or lower data.max_bytes",
+            f"{available / 1e9:.1f} GB",
+            "reduce max_memory (rare words are then sampled) or data.max_bytes",
         )
-    if needed > there / 2:
-        say(f"learning may take {needed / 1e9:.1f} GB of this machine's {there / 1e9:.1f} GB")
+    if needed > available / 2:
+        say(f"learning may take {needed / 1e9:.1f} GB of this machine's {available / 1e9:.1f} GB")
 
 
 def _memory() -> int:
@@ -278,19 +281,3 @@ def _memory() -> int:
     if limit.is_file() and (text := limit.read_text(encoding="utf-8").strip()).isdigit():
         sizes.append(int(text))
     return min(sizes)
-
-
-def _figures(tokenizer: "PreTrainedTokenizerBase", lines: list[str]) -> dict[str, Any]:
-    """How well the vocabulary fits the text."""
-    encoded = tokenizer(lines, add_special_tokens=False)["input_ids"]
-    tokens = sum(map(len, encoded))
-    unknown = sum(ids.count(tokenizer.unk_token_id) for ids in encoded)
-    spaced = choose_rule(lines) != "zh"  # Chinese has no spaces to count words by
-    words = max(1, sum(len(line.split()) for line in lines))
-    return {
-        "vocabulary": len(tokenizer),
-        "class": type(tokenizer).__name__,
-        **({"tokens per word": round(tokens / words, 3)} if spaced else {}),
-        "characters per token": round(sum(map(len, lines)) / max(1, tokens), 3),
-        "unknown tokens": f"{100 * unknown / max(1, tokens):.3f} %",
-    }

@@ -1,8 +1,8 @@
 """The config of ``plmctl train-tokenizer``."""
 
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from plmctl.config.base import Model, Text
 from plmctl.config.sections import TextConfig
@@ -22,11 +22,25 @@ ALGORITHM_OF: dict[Family, Algorithm] = {
 }
 
 
+_KEPT_RULES = (
+    "normalization", "lowercase", "strip_accents", "space_chinese", "max_word_length",
+    "special_tokens", "max_length",
+)  # fmt: skip
+"""Options that a tokenizer keeps when it is extended."""
+
+_ONLY_WITH = {
+    "max_word_length": ("algorithm", "wordpiece"),
+    "pretokenized": ("family", "elmo"),
+    "sentinels": ("family", "t5"),
+}
+"""Options that one algorithm or family has."""
+
+
 class TokenizerDataConfig(TextConfig):
     """Text to learn a vocabulary from."""
 
     max_bytes: Bytes = 1_000_000_000
-    """Learn from at most about this much text: a seeded sample."""
+    """Learn from at most about this much text: a seeded sample of it."""
 
 
 class TokenizerConfig(Model):
@@ -35,50 +49,49 @@ class TokenizerConfig(Model):
     run: Text
     """The folder for the tokenizer."""
     seed: int = Field(default=42, ge=0)
-    """Seed of the sample that is taken of a large corpus."""
+    """Seed of the sample of a large corpus."""
     algorithm: Algorithm
     """bpe: GPT-1's, with an end-of-word mark. word: whole words, for ELMo."""
     family: Family
-    """The family whose normalisation, special tokens and template are used."""
+    """The model family, which sets normalisation, special tokens and template."""
     extend: Text | None = None
-    """A tokenizer folder or Hub id to extend with tokens learned from this text. Its ids and rules
-    stay; the new ids follow its last one. `--from FOLDER` sets this."""
+    """A tokenizer folder or Hub id to extend with tokens learned from this text. It keeps all its
+    ids and rules; the new ids come after its last one. `--from FOLDER` sets this."""
     vocab_size: Count = Field(ge=100)
-    """Number of ids, including special tokens; with `extend`, also including existing ids."""
+    """Number of ids, special tokens included; with `extend`, the old ids included too."""
     min_frequency: int = Field(default=2, ge=1)
-    """Rarer pairs are not merged, and rarer words are unknown. unigram uses probabilities and
-    ignores this."""
+    """Rarer pairs are not merged, and rarer words are unknown. unigram does not use this: it goes
+    by probability."""
     limit_alphabet: int | None = Field(default=None, ge=1)
-    """Keep this many of the most frequent characters; null: as many as cover 99.995% of the text.
-    The rest are unknown. byte_bpe has no unknown characters and ignores this."""
+    """Keep this many of the most frequent characters; null: as many as make up 99.995% of the text.
+    The rest are unknown. byte_bpe does not use this: it has no unknown characters."""
     normalization: Literal["nfc", "nfd", "nfkc", "nfkd", "nmt_nfkc", "none"] | None = None
-    """Unicode normalisation of the text; nmt_nfkc is T5's, without control characters. For this
-    key and the next three, null means the family's rule; any other value gives a tokenizer of a
-    general class with the family's template."""
+    """Unicode form that text is converted to first; nmt_nfkc is T5's, without control characters.
+    For this option and the next three, null means the family's own value. Another value makes a
+    tokenizer of the general class with the family's template."""
     lowercase: bool | None = None
-    """Lowercase the text. bert: false gives a cased tokenizer, of the family's own class."""
+    """Fold case. bert: false makes a cased tokenizer of the family's own class."""
     strip_accents: bool | None = None
-    """Remove accents; null for bert: if the text is lowercased."""
+    """Drop accents. bert: null means if case is folded."""
     space_chinese: bool | None = None
     """Put spaces around Chinese characters, so that no token contains two."""
     max_word_length: int | None = Field(default=None, ge=1)
-    """wordpiece: longer words are unknown; null: 100, as in transformers. BERT's own code has
+    """wordpiece only: longer words are unknown; null: 100, as in transformers. BERT's own code uses
     200."""
     pretokenized: bool = False
-    """elmo: true: words are separated by spaces only, as in published corpora; false: punctuation
-    marks and Chinese characters are separate words."""
+    """elmo only: words are what is between spaces, as in published corpora; false: each punctuation
+    mark and each Chinese character is a separate word."""
     special_tokens: tuple[Text, ...] = ()
-    """Additional special tokens; they come after the first ones of the family."""
+    """Additional special tokens; their ids come after the family's first special tokens."""
     sentinels: int = Field(default=100, ge=1)
-    """t5: number of sentinels `<extra_id_0>`, `<extra_id_1>` ...; they have the last ids, in
-    descending order."""
+    """t5 only: number of sentinels (`<extra_id_0>` ...), which have the last ids, descending."""
     split_special_tokens: bool = False
     """Treat text that looks like a special token as plain text, as BERT's own code does.
-    Pretraining always does."""
+    Pretraining always does this."""
     max_length: int | None = Field(default=None, ge=8)
-    """Maximum input length in the tokenizer's config; null: the family's."""
+    """Longest input in tokens, written into the tokenizer's config; null: the family's."""
     max_memory: Bytes = 3_000_000_000
-    """Training uses at most about this much memory, whatever the size of the corpus."""
+    """Learning uses at most about this much memory, whatever the size of the corpus."""
     data: TokenizerDataConfig
 
     @field_validator("family")
@@ -90,13 +103,21 @@ class TokenizerConfig(Model):
             raise ValueError(f"expected {' or '.join(fitting)} with algorithm {algorithm}")
         return family
 
-    @model_validator(mode="after")
-    def _has_rules_already(self) -> Self:
-        if self.extend is not None:
-            own = ("normalization", "lowercase", "strip_accents", "space_chinese")
-            for key in (*own, "max_word_length", "max_length", "special_tokens"):
-                if getattr(self, key) not in (None, ()):
-                    raise ValueError(
-                        f"{key} is taken from the tokenizer that is extended; leave it out"
-                    )
-        return self
+    @field_validator(*_KEPT_RULES)
+    @classmethod
+    def _is_new(cls, value: object, info: ValidationInfo) -> object:
+        if value not in (None, ()) and info.data.get("extend") is not None:
+            raise ValueError(
+                f"{info.field_name} cannot change in a tokenizer that is extended; leave it out"
+            )
+        return value
+
+    @field_validator(*_ONLY_WITH)
+    @classmethod
+    def _applies(cls, value: object, info: ValidationInfo) -> object:
+        key = str(info.field_name)
+        option, needed = _ONLY_WITH[key]
+        given = info.data.get(option, needed)  # an option with an error of its own is not there
+        if value != cls.model_fields[key].default and given != needed:
+            raise ValueError(f"{key} is only supported with {option} {needed}; leave it out")
+        return value

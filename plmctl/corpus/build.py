@@ -1,15 +1,19 @@
-"""Building token stores: independent shard tasks over processes, continued after an interruption.
+"""Building token stores: independent shard tasks in several processes, resumed if interrupted.
 
 ``root/<key>/`` holds the stores of one corpus and tokenizer: ``train/``, ``valid/``, ``shards/``
-and ``manifest.json``, which is written last. The key is the hash of all that decides what is in
-them: the sources by name, size and time (as ``make`` goes by: to hash a large corpus at every start
-is slow), the tokenizer, and the rules. The manifest has the SHA-256 of each source, and each store
-a digest of its content, which is the same on every machine. Separate validation files have a
-separate store, so that the training text is not encoded again when they change.
+and ``manifest.json``, which is written last. The key is a hash of everything that decides the
+content: the sources by name, size and time (as for ``make``, because hashing a large corpus at
+every start is slow), the tokenizer, and the rules. The manifest has the SHA-256 of each source, and
+each store a digest of its content, which is the same on every machine. Separate validation files
+have a separate store, so that the training text is not encoded again when they change.
 
 Every start compares the stores with their hashes (``store.find_damage``): all bytes the first time
-on a machine and where a file's size or time has changed since, else a sample of them. What is
-damaged or missing is made again.
+on a machine and if a file's size or time has changed since, otherwise a sample of them. Damaged or
+missing parts are built again.
+
+One document, from file to store: ``build_stores`` -> ``_make_shards`` (the tasks) -> ``ShardTask``
+(reads the document, decides its side) -> ``_ShardWriter`` (sentences, ids, files) ->
+``_write_stores`` (offsets over all shards, manifest).
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
     from plmctl.config.sections import DataConfig, TextConfig
 
 
-# --- The sides of a split, the files of a shard, and what encodes ---
+# --- The sides of a split, and the encoder ---
 
 
 Side = Literal["train", "valid"]
@@ -58,33 +62,33 @@ SIDES: tuple[Side, ...] = ("train", "valid")
 FACTS = "facts.json"
 
 COUNTS = ("documents", "sentences", "tokens", "bytes", "dropped")
-"""What is counted: dropped are documents without a token, bytes are of the text that was kept."""
+"""Counts of a side: dropped are documents without a token; bytes are those of the kept text."""
 
-_BATCH_CHARACTERS = 500_000  # encoded at once: megabytes, where a document may be a gigabyte
+_BATCH_CHARACTERS = 500_000  # encoded together: a single document may be a gigabyte
 
 
 class TextEncoder(Protocol):
-    """What turns text into ids; ``plmctl.tokenization.encode.Encoder`` is the real one."""
+    """Encodes text to ids, as ``plmctl.tokenization.encode.Encoder`` does."""
 
     fingerprint: str
 
     @property
     def vocab_size(self) -> int:
-        """Ids are below this."""
+        """Largest id + 1."""
 
     @property
     def keeps_white_space(self) -> bool:
-        """Whether white space changes the ids, so that a text has to be encoded as it is."""
+        """Whether white space changes the ids, so that text must be encoded unchanged."""
 
     def stretches(self, text: str, size: int) -> list[str]:
-        """The text in consecutive parts of about ``size`` characters that may be encoded apart."""
+        """Consecutive parts of a text, of about ``size`` characters, to be encoded separately."""
 
     def with_places(
         self, texts: list[str], places: Sequence[Sequence[int]]
     ) -> list[tuple[NDArray[np.int64], NDArray[np.bool_], Sequence[int]]]:
-        """Of each text: its ids, whether a word starts at each, and the first token at each place.
+        """The ids of each text, whether a word starts at each, and the first token at each place.
 
-        ``places`` are characters of the text, ascending.
+        ``places`` are positions of characters in the text, ascending.
         """
 
 
@@ -97,28 +101,28 @@ Progress = Callable[[int, int], None]
 Notice = Callable[[str], None]
 """Called with a line for the user."""
 
-_MAX_PIECE = 16_000_000  # bytes a shard: seconds of work, and tens of megabytes of memory
+_MAX_PIECE = 16_000_000  # bytes per shard: seconds of work, and tens of megabytes of memory
 
 _MIN_PIECE = 500_000
 
-_PIECES = 32  # of a small corpus, so that all processes have work and progress can be seen
+_PIECES = 32  # shards of a small corpus, so that all processes have work and progress is visible
 
-_LOOKED_AT = 16  # sources, to choose the rule for sentences by
+_SAMPLED_SOURCES = 16  # from which the rule for sentences is chosen
 
-_OPENING = 50_000  # characters of each
+_OPENING = 50_000  # characters of each of them
 
-_FORMAT = 3  # raised when the meaning of the files changes, so that older stores are not found
+_FORMAT = 3  # increased when the meaning of the files changes, so that older stores are not used
 
-_EARLIER = 2  # cut the text into sentences and dropped the white space between them
+_EARLIER = 2  # format 2 cut text into sentences and dropped the white space between them
 
 
 @dataclass(frozen=True)
 class Stores:
-    """Where the stores of a corpus are.
+    """The folders of the stores of a corpus.
 
     Attributes:
         train: A folder for ``TokenStore.open``.
-        valid: The same for the held-out documents; None if there are none.
+        valid: The same for the held-out documents; None without any.
         digest: Hash of the content of both.
         manifest: Sources with their hashes, the rule for sentences, and the counts of each side.
     """
@@ -130,23 +134,23 @@ class Stores:
 
     @property
     def sentences(self) -> Decision:
-        """How the text was cut into sentences, and why so."""
+        """How the text was cut into sentences, and why."""
         return Decision(self.manifest["sentences"], self.manifest["reason"])
 
 
 def find_stores(
     config: DataConfig, encoder: TextEncoder, *, root: Path, every_byte: bool = False
 ) -> Stores | None:
-    """The stores of a corpus if they are there, and are what was written.
+    """The stores of a corpus; None if they do not exist, or are damaged.
 
     Args:
         config: Sources and rules.
         encoder: The tokenizer.
         root: Folder of all stores.
-        every_byte: Compare all of a store with its hashes, whether it has changed or not.
+        every_byte: Compare every byte of a store with its hashes, even if it seems unchanged.
 
     Raises:
-        DataError: A source is not there.
+        DataError: A source does not exist.
     """
     train = _find_one(_own_text(config, config.train), encoder, root, every_byte)
     if train is None or not isinstance(config.valid, tuple):
@@ -166,21 +170,21 @@ def build_stores(
     notice: Notice,
     every_byte: bool = False,
 ) -> Stores:
-    """The stores of a corpus: found, or made, or made to the end after an interruption.
+    """The stores of a corpus, which are built, or completed, if they do not exist yet.
 
-    What is made does not depend on the number of processes or on interruptions, byte for byte.
+    The result does not depend on the number of processes or on interruptions, byte for byte.
 
     Args:
         config: Sources and rules.
         encoder: The tokenizer.
         root: Folder of all stores.
-        processes: How many make shards; None: one per core; 1: this one.
-        progress: Called with the bytes done.
-        notice: Called if a store is damaged, or was made by an earlier version.
+        processes: How many processes build shards; None: one per core; 1: this process.
+        progress: Called with the bytes done and the total.
+        notice: Called if a store is damaged, or was built by an earlier version.
         every_byte: As for ``find_stores``.
 
     Raises:
-        DataError: Bad input, with file and line, or a corpus with no text in it.
+        DataError: Bad input, with file and line, or a corpus without text.
         PlmError: A worker process was killed, or the folder cannot be written.
     """
 
@@ -189,13 +193,13 @@ def build_stores(
         return found or _build_one(config, encoder, root, processes, progress, notice, purpose)
 
     if not (root / _key(_own_text(config, config.train), encoder, _FORMAT)).exists():
-        for sentences in {config.sentences, "auto"}:  # which an objective may have settled since
+        for sentences in {config.sentences, "auto"}:  # the objective may have replaced "auto"
             before = config.model_copy(update={"sentences": sentences})
             earlier = root / _key(before, encoder, _EARLIER)
             if earlier.is_dir():
                 notice(
-                    f"{earlier} is of an earlier version of plmctl, which dropped white space "
-                    "between sentences: the text is encoded again (you may delete that folder)"
+                    f"{earlier} was built by an earlier version of plmctl, which dropped the white "
+                    "space between sentences: encoding the text again (you may delete that folder)"
                 )
     train = make(_own_text(config, config.train), "train")
     if not isinstance(config.valid, tuple):
@@ -206,7 +210,7 @@ def build_stores(
 def _own_text(
     config: DataConfig, names: tuple[str, ...], sentences: Decision | None = None
 ) -> DataConfig:
-    """The config of a text that has stores to itself, cut as another text is."""
+    """The config of a text with a separate store; ``sentences`` is the rule of the other text."""
     own = isinstance(config.valid, tuple)
     changes: dict[str, object] = {"train": names, "valid": None if own else config.valid}
     if sentences is not None:
@@ -215,7 +219,7 @@ def _own_text(
 
 
 def _with_valid(train: Stores, valid: Stores) -> Stores:
-    """The stores of a text and of a separate validation text."""
+    """The stores of a training text and of a separate validation text."""
     digest = digest_of([train.digest, valid.digest])
     manifest = {
         **train.manifest,
@@ -238,7 +242,7 @@ def _find_one(
 
 
 def _find_damaged(folder: Path, every_byte: bool) -> list[Path]:
-    """What is damaged or missing of stores: folders of shards, files of offsets, manifests."""
+    """The damaged or missing parts: folders of shards, files of offsets, manifests."""
     record = folder / f".checked-{platform.node()}.json"
     before = {} if every_byte else read_checked(record) or {}
     now: dict[str, Any] = {}
@@ -261,7 +265,7 @@ def _find_damaged(folder: Path, every_byte: bool) -> list[Path]:
     if not found and manifest.get("digest") != digest_of(digests):
         found.append(folder / "manifest.json")
     if not found and any(now[name] != before.get(name) for name in now):
-        with suppress(OSError):  # a folder that cannot be written is looked through at every start
+        with suppress(OSError):  # without write access, every start compares every byte
             write_checked(record, now)
     return found
 
@@ -295,7 +299,7 @@ def _build_one(
     if (folder / "manifest.json").exists():
         damaged = _find_damaged(folder, every_byte=True) or [folder / "manifest.json"]
         names = [str(path.resolve().relative_to(folder.resolve())) for path in damaged]
-        notice(f"{folder} is damaged ({', '.join(names[:3])}): making that part of it again")
+        notice(f"{folder} is damaged ({', '.join(names[:3])}): building that part again")
         (folder / "manifest.json").unlink()
         for path in damaged:
             if path.is_dir():
@@ -306,12 +310,14 @@ def _build_one(
     try:
         _write_stores(folder, encoder, decision, tasks, facts)
     except FileNotFoundError:
-        # Another build of this store may have finished it, and tidied up, at this moment.
+        # Another process may have just finished this store and removed the temporary files.
         if _find_one(config, encoder, root, every_byte=False) is None:
             raise
     built = _find_one(config, encoder, root, every_byte=False)
     if built is None:
-        raise DataError(f"{folder}: the sources changed while they were read", "run it again")
+        raise DataError(
+            f"{folder}: the sources changed while they were read", "run the same command again"
+        )
     return built
 
 
@@ -320,7 +326,7 @@ def _decide_sentences(config: DataConfig) -> Decision:
     if config.sentences != "auto":
         return Decision(config.sentences, "data.sentences")
     sources = resolve(config.train)
-    looked_at = sources[:: max(1, len(sources) // _LOOKED_AT)]
+    looked_at = sources[:: max(1, len(sources) // _SAMPLED_SOURCES)]
     openings = [opening(source, config, _OPENING) for source in looked_at]
     kinds = [source.kind for source in looked_at]
     files = [text for text, kind in zip(openings, kinds, strict=True) if kind == "text"]
@@ -328,7 +334,7 @@ def _decide_sentences(config: DataConfig) -> Decision:
 
 
 def _shard_tasks(config: DataConfig, folder: Path, decision: Decision) -> list[ShardTask]:
-    """The shards in corpus order: they depend on the sources alone."""
+    """The shards in corpus order; they depend only on the sources."""
     share = config.valid if isinstance(config.valid, float) else 0.0
     side: Side | None = None if share else "train"
     sources = resolve(config.train)
@@ -340,7 +346,7 @@ def _shard_tasks(config: DataConfig, folder: Path, decision: Decision) -> list[S
         if unit == "auto" and source.kind == "text":
             unit = text_unit(source)
         known = config.model_copy(update={"documents": unit})
-        wanted = size if source.files else _MAX_PIECE  # nobody knows how large the Hub's are
+        wanted = size if source.files else _MAX_PIECE  # the size of a Hub data set is unknown
         for piece in cut_source(source, "file" if unit == "auto" else unit, wanted):
             place = folder / f"{len(tasks):05d}"
             tasks.append(ShardTask(place, source, piece, known, decision.rule, side, share))
@@ -354,7 +360,7 @@ def _make_shards(
     processes: int | None,
     progress: Progress,
 ) -> tuple[Decision, list[ShardTask]]:
-    """Make the shards that are not there; the rule for sentences, and all shards."""
+    """Build the missing shards; returns the rule for sentences, and all shards."""
     try:
         (folder / "shards").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -365,7 +371,7 @@ def _make_shards(
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as beside:
             _make_missing(tasks, encoder, Path(beside), processes, progress)
     except (DataError, ConfigError):
-        if not any((folder / "shards").iterdir()):  # nothing to go on from
+        if not any((folder / "shards").iterdir()):  # nothing to resume
             shutil.rmtree(folder)
         raise
     return decision, tasks
@@ -382,11 +388,11 @@ def _check_text(
         raise DataError(
             f"no text to train on: the split held out all {valid['documents']} documents of "
             f"{', '.join(config.train)}",
-            "lower `data.valid`, or give separate validation files",
+            "reduce `data.valid`, or set separate validation files",
         )
     raise DataError(
         f"no text to {purpose} on in {', '.join(config.train)}",
-        "is the path right, and `data.text` the column of the text?",
+        "check the path, and that `data.text` is the column of the text",
     )
 
 
@@ -397,7 +403,7 @@ def _write_stores(
     tasks: list[ShardTask],
     facts: list[dict[str, Any]],
 ) -> None:
-    """Make the shards into the stores of both sides; the manifest comes last."""
+    """Write the stores of both sides over the shards; the manifest comes last."""
     digests = [_write_side(folder, side, tasks, facts, encoder.vocab_size) for side in SIDES]
     manifest = {
         "format": _FORMAT,
@@ -417,7 +423,7 @@ def _write_stores(
 def _write_side(
     folder: Path, side: Side, tasks: list[ShardTask], facts: list[dict[str, Any]], vocab_size: int
 ) -> str:
-    """Write the store of one side over its shards that are not empty; its digest."""
+    """Write the store of one side over its shards that are not empty; returns its digest."""
     pairs = zip(tasks, facts, strict=True)
     kept = [(task, fact[side]) for task, fact in pairs if fact[side]["documents"]]
     if not kept:
@@ -441,7 +447,7 @@ def _write_side(
 
 
 def _all_offsets(paths: list[Path]) -> Iterator[bytes]:
-    """The offsets of all the pieces whose sizes are in the files, one file in memory at a time."""
+    """The offsets of consecutive pieces whose sizes are in the files, one file at a time."""
     end = np.zeros(1, dtype="<i8")
     yield end.tobytes()
     for path in paths:
@@ -455,7 +461,7 @@ def _total_counts(facts: list[dict[str, Any]], side: Side) -> dict[str, int]:
 
 
 def _source_hashes(tasks: list[ShardTask], facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The sources in order, each with the hash of its files; the Hub's have none."""
+    """The sources in order, each with the hash of its files; Hub data sets have no hash."""
     return [
         {
             "name": task.source.name,
@@ -468,7 +474,7 @@ def _source_hashes(tasks: list[ShardTask], facts: list[dict[str, Any]]) -> list[
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove what builds that were killed left."""
+    """Remove temporary files of builds that were killed."""
     for left in folder.glob(".unfinished-*"):
         shutil.rmtree(left, ignore_errors=True)
     for path in folder.glob(".manifest.json.*"):
@@ -478,10 +484,10 @@ def _remove_unfinished(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-# --- Making the missing shards, in this process or in several ---
+# --- Building the missing shards, in this process or in several ---
 
 
-_in_worker: list[TextEncoder] = []  # a worker process's encoder: loaded once, not once a task
+_in_worker: list[TextEncoder] = []  # the encoder of a worker process: loaded once per process
 
 
 def _make_missing(
@@ -491,17 +497,17 @@ def _make_missing(
     processes: int | None,
     progress: Callable[[int, int], None],
 ) -> None:
-    """Make the shards that are not there.
+    """Build the missing shards.
 
     Args:
         tasks: All shards.
         encoder: The tokenizer; it is sent to the processes.
         beside: A folder for unfinished shards.
-        processes: None: one a core.
-        progress: Told of the bytes done and of all bytes.
+        processes: How many processes; None: one per core.
+        progress: Called with the bytes done and the total.
 
     Raises:
-        DataError: Of a task.
+        DataError: Bad input, with file and line.
         PlmError: A process was killed, or could not be started.
     """
     missing = [task for task in tasks if task.facts is None]
@@ -514,7 +520,7 @@ def _make_missing(
             task.make(encoder, beside)
             progress(done := done + task.piece.size, total)
         return
-    # Spawned, not forked: this process may have threads, and forking those can hang.
+    # Spawned, not forked: a fork of a process with threads can hang.
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
     with _starting_processes():
@@ -530,7 +536,7 @@ def _make_missing(
             _kill_pool(others)
             raise PlmError(
                 "a process that prepared text was killed, perhaps because memory ran out",
-                "run the same command again: what is done is kept",
+                "run the same command again to continue",
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
@@ -538,11 +544,11 @@ def _make_missing(
 
 @contextmanager
 def _starting_processes() -> Iterator[None]:
-    """Around what starts the pool's processes, which it does as tasks are handed to it.
+    """Converts errors of starting the pool's processes, which start as tasks are submitted.
 
     Raises:
-        BrokenProcessPool: A process died before it was started in full.
-        PlmError: One cannot be started: no process, file or memory is left.
+        BrokenProcessPool: A process died while it started.
+        PlmError: A process cannot be started: too many processes or files, or no memory.
     """
     try:
         yield
@@ -551,29 +557,29 @@ def _starting_processes() -> Iterator[None]:
     except OSError as error:
         raise PlmError(
             f"the processes that prepare text cannot be started: {error.strerror}",
-            "raise the limit (ulimit -n for files, ulimit -u for processes) and run the same "
-            "command again: what is done is kept",
+            "increase the limit (ulimit -n for files, ulimit -u for processes) and run the same "
+            "command again to continue",
         ) from error
 
 
 def _kill_pool(others: set[BaseProcess]) -> None:
-    """End the processes of a pool that has lost one.
+    """Kill the processes of a pool after one of them died.
 
-    The pool asks them by SIGTERM, which they ignore, and waits; and one that waits for a lock that
-    the lost one held would never end.
+    The pool sends SIGTERM, which they ignore, and waits. A process that waits for a lock of the
+    dead one would never end.
 
     Args:
-        others: Processes that are not the pool's.
+        others: Processes that do not belong to the pool.
     """
     for process in set(multiprocessing.active_children()) - others:
         process.kill()
 
 
 def _start_worker(encoder: TextEncoder) -> None:
-    # One thread a process: the processes are the parallelism.
+    # One thread per process: the processes are the parallelism.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    # The parent ends the pool when it is asked to stop, which a terminal or a scheduler may ask of
-    # all processes; on the parent's death nobody would.
+    # A terminal or a scheduler may send signals to all processes; the parent then ends the pool.
+    # If the parent itself dies, the thread below ends this process.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -593,27 +599,26 @@ def _make_in_worker(task: ShardTask, beside: Path) -> None:
 
 # --- One shard: a piece of a source, read, encoded and written ---
 #
-# A shard is made beside its place and renamed, so that one that is there is whole. What is in it
-# depends on its task alone, so any process may make it, and make it again.
+# A shard is written to a temporary folder and renamed, so an existing shard is complete. Its
+# content depends only on its task, so any process can build it, or build it again.
 #
-# The text is kept: a tokenizer that keeps white space gets each document as it is, and a sentence
-# is a stretch of its tokens, with the white space that stands before it. To one that drops white
-# space (WordPiece, SentencePiece's words) each sentence is given by itself, which gives the same
-# ids.
+# The text is kept: a tokenizer that keeps white space gets each document unchanged, and a sentence
+# is a range of its tokens, with the white space before it. A tokenizer that drops white space
+# (WordPiece, SentencePiece's words) gets each sentence separately, which gives the same ids.
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """A shard to make.
+    """A shard to build.
 
     Attributes:
-        folder: Its place.
-        source: What is read.
-        piece: Which part of it.
+        folder: The folder of the shard.
+        source: The source to read.
+        piece: The part of the source.
         config: How documents are found.
         rule: How sentences are cut.
-        side: Where its documents go; None decides by their hash.
-        share: Documents whose hash is below this are held out, if ``side`` is None.
+        side: The side of all its documents; None: decided by the hash of each.
+        share: If ``side`` is None, documents whose hash is below this are held out.
     """
 
     folder: Path
@@ -626,26 +631,29 @@ class ShardTask:
 
     @property
     def facts(self) -> dict[str, Any] | None:
-        """What the shard holds, if it is there and its files have their sizes."""
+        """Counts and hashes of the shard; None if it is missing, or a file is damaged."""
         facts = read_checked(self.folder / FACTS)
         if facts is None or facts["range"] != self._range:
             return None
-        return facts if all(self._is_whole(facts[side], side) for side in SIDES) else None
-
-    def _is_whole(self, facts: dict[str, Any], side: Side) -> bool:
-        paths = [self.folder / side / name for name in SHARD_FILES]
-        return all(path.is_file() for path in paths) and facts["sample"] == sample_of(paths)
+        for side in SIDES:
+            paths = [self.folder / side / name for name in SHARD_FILES]
+            if (
+                not all(path.is_file() for path in paths)
+                or sample_of(paths) != facts[side]["sample"]
+            ):
+                return None
+        return facts
 
     @property
     def _range(self) -> list[int | None]:
         return [self.piece.start, self.piece.end]
 
     def make(self, encoder: TextEncoder, beside: Path) -> None:
-        """Write the shard.
+        """Read, encode and write the shard.
 
         Args:
             encoder: The tokenizer.
-            beside: A folder for this build's unfinished work, on the same file system.
+            beside: A folder for unfinished shards, on the same file system.
 
         Raises:
             DataError: Bad input, with file and line, or ids outside the vocabulary.
@@ -655,10 +663,10 @@ class ShardTask:
         try:
             self._write(encoder, unfinished)
             if self.facts is None:
-                shutil.rmtree(self.folder, ignore_errors=True)  # of another range of the source
+                shutil.rmtree(self.folder, ignore_errors=True)  # damaged, or another range
             unfinished.rename(self.folder)
         except OSError as error:
-            # Another build of the same store may have finished this shard, or all, at this moment.
+            # Another process that builds the same store may have just finished this shard.
             if self.facts is None:
                 raise _write_error(error, self.folder) from error
 
@@ -668,14 +676,13 @@ class ShardTask:
         for side in SIDES:
             (folder / side).mkdir(parents=True)
             writers[side] = _ShardWriter(folder / side, encoder, vocab_size)
-        part = documents(self.source, self.config, self.piece.start, self.piece.end)
-        for document in part:
+        for document in documents(self.source, self.config, self.piece.start, self.piece.end):
             held_out = self.side is None and share_of(document.text) < self.share
             side = self.side or ("valid" if held_out else "train")
             writers[side].add(document.text, self.rule)
         facts: dict[str, Any] = {"range": self._range}
         facts |= {side: writer.close() for side, writer in writers.items()}
-        if self.piece.start == 0:  # one shard of a source has the hash of the whole
+        if self.piece.start == 0:  # the first shard of a source has the hash of the whole source
             facts["sha256"] = [sha256_of(path) for path in self.source.files]
         write_checked(folder / FACTS, facts)
 
@@ -691,26 +698,27 @@ class _ShardWriter:
         self._hashes = {name: hashlib.blake2b(digest_size=16) for name in SHARD_FILES}
         self._counts = dict.fromkeys(COUNTS, 0)
         self._bits = np.zeros(0, dtype=bool)  # word starts that do not fill a byte yet
-        self._texts: list[str] = []  # to be encoded one by one
-        self._places: list[list[int]] = []  # where sentences start in each
-        self._documents: list[int] = []  # texts of each document
+        # Texts to encode: sentences, or parts of documents.
+        self._texts: list[str] = []
+        self._places: list[list[int]] = []  # where sentences start in each text
+        self._documents: list[int] = []  # number of texts of each document
         self._characters = 0
 
     def add(self, text: str, rule: Rule) -> None:
-        """One document."""
+        """Add a document."""
         if not self._encoder.keeps_white_space:
             texts = split_sentences(text, rule)
             self._places += [[0]] * len(texts)
         elif starts := sentence_starts(text, rule):
             texts = self._encoder.stretches(text, _BATCH_CHARACTERS)
             ends = np.cumsum([0, *map(len, texts)])
-            cuts = np.searchsorted(starts, ends)  # a sentence is in the stretch where it starts
+            cuts = np.searchsorted(starts, ends)  # a sentence belongs to the part where it starts
             self._places += [
                 [start - int(begin) for start in starts[first:last]]
                 for begin, first, last in zip(ends, cuts, cuts[1:], strict=False)
             ]
         else:
-            texts = []  # nothing but white space
+            texts = []  # only white space
         self._texts += texts
         self._documents.append(len(texts))
         self._characters += sum(map(len, texts))
@@ -718,32 +726,32 @@ class _ShardWriter:
             self._encode()
 
     def close(self) -> dict[str, int | str]:
-        """What was written; it is on the disk by then."""
+        """Flush everything to the disk; returns counts and hashes."""
         self._encode()
         self._put("words", np.packbits(self._bits, bitorder="little"))
         for file in self._files.values():
             file.flush()
-            if file.tell():  # half of the files of a corpus without a validation text are empty
+            if file.tell():  # without held-out documents, half of the files are empty
                 os.fsync(file.fileno())
             file.close()
-        digest = digest_of([made.hexdigest() for made in self._hashes.values()])
+        digest = digest_of([one.hexdigest() for one in self._hashes.values()])
         return {**self._counts, "digest": digest, "sample": sample_of(self._paths)}
 
     def _encode(self) -> None:
-        """Encode what waits, and write it."""
-        starts: list[NDArray[np.int64]] = []  # tokens at which sentences start, of each text
-        ends = [0]  # tokens up to the end of each text
+        """Encode the waiting texts, and write them."""
+        starts: list[NDArray[np.int64]] = []  # of each text, the tokens where sentences start
+        ends = [0]  # number of tokens up to the end of each text
         at = 0
         for texts in _text_batches(self._texts):
             places = self._places[len(starts) : len(starts) + len(texts)]
-            for size, found in self._write(texts, places):
-                starts.append(ends[-1] + np.asarray(found, dtype=np.int64))
+            for size, first_tokens in self._write(texts, places):
+                starts.append(ends[-1] + np.asarray(first_tokens, dtype=np.int64))
                 ends.append(ends[-1] + size)
         sentences, documents = [], []
         for count in self._documents:
             first, at = at, at + count
             bounds = np.append(np.concatenate([_NOTHING, *starts[first:at]]), ends[at])
-            sizes = np.diff(bounds)  # a sentence without a token is left out
+            sizes = np.diff(bounds)  # sentences without a token are left out
             sentences.append(sizes[sizes > 0])
             documents.append(len(sentences[-1]))
         kept = np.array(documents, dtype="<u4")
@@ -758,7 +766,7 @@ class _ShardWriter:
     def _write(
         self, texts: list[str], places: list[list[int]]
     ) -> Iterator[tuple[int, Sequence[int]]]:
-        """Write the tokens of texts; how many each has, and the first token at each place."""
+        """Write the tokens of texts; yields how many each has, and the first at each place."""
         encoded = self._encoder.with_places(texts, places)
         ids = np.concatenate([ids for ids, _, _ in encoded])
         check_ids(ids, self._vocab_size)
@@ -767,9 +775,9 @@ class _ShardWriter:
         whole = len(bits) // 8 * 8
         self._put("words", np.packbits(bits[:whole], bitorder="little"))
         self._bits = bits[whole:]
-        for text, (found, _, at) in zip(texts, encoded, strict=True):
-            self._counts["bytes"] += len(text.encode()) if len(found) else 0
-            yield len(found), at
+        for text, (text_ids, _, at) in zip(texts, encoded, strict=True):
+            self._counts["bytes"] += len(text.encode()) if len(text_ids) else 0
+            yield len(text_ids), at
 
     def _put(self, name: str, array: NDArray[Any]) -> None:
         data = array.tobytes()
@@ -781,7 +789,7 @@ _NOTHING = np.zeros(0, dtype=np.int64)
 
 
 def _text_batches(texts: list[str]) -> Iterator[list[str]]:
-    """Consecutive texts, about ``_BATCH_CHARACTERS`` at once."""
+    """Batches of consecutive texts, of about ``_BATCH_CHARACTERS`` each."""
     batch: list[str] = []
     size = 0
     for text in texts:
@@ -795,9 +803,9 @@ def _text_batches(texts: list[str]) -> Iterator[list[str]]:
 
 
 def _write_error(error: OSError, folder: Path) -> PlmError:
-    """The error for a full disk, a folder that is not ours, and the like."""
+    """The error for a full disk, a folder without write access, and the like."""
     return PlmError(
         f"{error.filename or folder}: {error.strerror or error}",
-        "mend that, or choose another folder with `data.store`, and run the same command again: "
-        "what is done is kept",
+        "fix this, or set `data.store` to another folder, and run the same command again to "
+        "continue",
     )

@@ -1,7 +1,7 @@
-"""Text and where it came from: documents, and the lines of a file.
+"""Documents, and the lines of a file: text and its origin.
 
-A line is read from any byte of a file, decompressed and strictly UTF-8. Which documents a split
-holds out is decided by their text alone (``share_of``).
+Files are decompressed and must be UTF-8; reading can start at any byte where a line begins. Whether
+a split holds out a document depends only on its text (``share_of``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plmctl.errors import DataError
 
 @dataclass(frozen=True)
 class Document:
-    """A text, and where it came from.
+    """A text and its origin.
 
     Attributes:
         text: The text.
@@ -34,14 +34,14 @@ class Document:
 
 
 def share_of(text: str) -> float:
-    """Where a text falls in [0, 1).
+    """A hash of a text as a number in [0, 1).
 
-    A document is held out if this is below the validation share. So the same document is on the
-    same side in every corpus and on every machine, an exact duplicate is never on both sides, and
-    a larger share holds out all that a smaller one does.
+    A document is held out if this is below the validation share. So a document is on the same side
+    in every corpus and on every machine, an exact duplicate is never on both sides, and a larger
+    share holds out all documents of a smaller one.
 
     Args:
-        text: The document; space around it does not count.
+        text: The document; white space around it does not count.
     """
     digest = hashlib.blake2b(text.strip().encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
@@ -56,7 +56,7 @@ class Line(NamedTuple):
     Attributes:
         text: The text.
         offset: Its first byte in the file.
-        number: Counted from 1 where the reading began.
+        number: Line number, counted from 1 where reading started.
     """
 
     text: str
@@ -65,9 +65,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: Path, start: int = 0) -> Iterator[Line]:
-    """The lines of a file from byte ``start``, where a line must begin.
-
-    A byte-order mark is left out.
+    """The lines of a file from byte ``start``, where a line must begin; without a byte-order mark.
 
     Raises:
         DataError: The file cannot be opened, is damaged, or has bytes that are not UTF-8.
@@ -87,9 +85,9 @@ def read_lines(path: Path, start: int = 0) -> Iterator[Line]:
 
 
 def locate(path: Path, start: int, number: int) -> str:
-    """``file:line`` of line ``number`` counted from byte ``start``.
+    """``file:line`` of line ``number``, counted from byte ``start``.
 
-    Lines before ``start`` are counted here, so this is for messages only.
+    This counts the lines before ``start``, so use it only for messages.
     """
     if start:
         with path.open("rb") as file:
@@ -106,13 +104,13 @@ def _raw_lines(path: Path, start: int) -> Iterator[bytes]:
         with _open_bytes(path) as file:
             if start:
                 file.seek(start)
-            for number, raw in enumerate(file, 1):  # noqa: B007  # told in the message below
+            for number, raw in enumerate(file, 1):  # noqa: B007  # used in the message below
                 yield raw
     except (OSError, EOFError, zlib.error) as error:
         if isinstance(error, OSError) and error.strerror:
             raise DataError(f"{path}: {error.strerror}") from error
         raise DataError(
-            f"{path}:{number + 1}: the compressed file is damaged or cut short ({error})",
+            f"{path}:{number + 1}: the compressed file is damaged or truncated ({error})",
             "copy or download it again",
         ) from error
 
@@ -128,7 +126,7 @@ def _open_bytes(path: Path) -> io.BufferedReader:
 class _ZstdFile(io.RawIOBase):
     """A zstd file of any number of frames.
 
-    zstandard's own reader gives what there is of a file that was cut short and says nothing.
+    zstandard's own reader does not report a truncated file.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Labelled rows: read, split, and checked before they are learned from.
+"""Labelled rows: reading, splitting, and checks before training.
 
-They come from csv, tsv, jsonl and parquet files, folders of ``datasets``, the Hub, and samples. The
-checks look for empty rows, duplicates, imbalance, and training texts among the validation rows.
+Sources are csv, tsv, jsonl and parquet files, folders of ``datasets``, the Hub, and samples. The
+checks look for empty rows, duplicates, imbalance, and training texts in the validation rows.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """A row and where it came from (``file:line``)."""
+    """A row and its origin (``file:line``)."""
 
     values: Mapping[str, Any]
     origin: str
 
     def cell(self, column: str) -> Any:
-        """What stands in a column.
+        """The value in a column.
 
         Raises:
-            DataError: There is no such column, or nothing in it.
+            DataError: The column does not exist, or the value is null.
         """
         if column not in self.values:
             raise DataError(
@@ -54,24 +54,24 @@ def read_rows(names: Sequence[str]) -> list[Row]:
     """All rows of the sources, in order.
 
     Raises:
-        DataError: Nothing is there, or a malformed row.
+        DataError: A source does not exist or has no rows, or a row is malformed.
     """
     found = [
         Row(values, origin) for source in resolve(tuple(names)) for values, origin in rows(source)
     ]
     if not found:
-        raise DataError(f"no rows in {', '.join(names)}", "are the paths right?")
+        raise DataError(f"no rows in {', '.join(names)}", "check the paths")
     return found
 
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to learn from and to be scored.
+    """Training and validation rows.
 
     Attributes:
-        train: To learn from.
-        valid: By the name of each validation set, "valid" where the config names none.
-        unlabelled: Rows without a gold label, which are in neither, by side.
+        train: Training rows.
+        valid: Validation rows by the name of their set; "valid" if the config has no names.
+        unlabelled: Number of rows without a gold label, which were left out, by side.
     """
 
     train: list[Row]
@@ -88,11 +88,11 @@ def split_rows(
     """Training and validation rows of a config.
 
     Args:
-        config: The sources; ``valid`` as a share holds out rows by a hash, ``max_rows`` takes a
-            sample of the training rows, of which a smaller one is a part of a larger one.
-        seed: Of the sample.
-        columns: What the hash is of, so that rows that are equal in it are on one side.
-        is_labelled: False for the rows to leave out.
+        config: The sources. If ``valid`` is a share, rows are held out by a hash. ``max_rows`` is
+            the size of a sample of the training rows; a smaller sample is part of a larger one.
+        seed: Seed of the sample.
+        columns: The columns to hash, so that rows with equal values there are on the same side.
+        is_labelled: False for rows to leave out.
 
     Raises:
         DataError: One side is empty, or a column is missing.
@@ -100,7 +100,8 @@ def split_rows(
     sides = {"train": read_rows(config.train)}
     if isinstance(config.valid, float):
         share, rows = config.valid, sides["train"]
-        held_out = [share_of(_row_content(row, columns)) < share for row in rows]
+        contents = [repr([(column, row.cell(column)) for column in columns]) for row in rows]
+        held_out = [share_of(content) < share for content in contents]
         sides["train"] = [row for row, out in zip(rows, held_out, strict=True) if not out]
         sides["valid"] = [row for row, out in zip(rows, held_out, strict=True) if out]
     else:
@@ -113,7 +114,7 @@ def split_rows(
         counts = ", ".join(f"{len(rows)} of {name}" for name, rows in kept.items())
         raise DataError(
             f"{', '.join(config.train)}: {len(train)} training rows, and validation rows: {counts}",
-            "change data.valid: a larger or smaller share, or files of its own",
+            "change data.valid: set a larger or smaller share, or separate files",
         )
     if config.max_rows is not None and config.max_rows < len(train):
         generator = np.random.Generator(np.random.Philox(seed))
@@ -122,15 +123,11 @@ def split_rows(
 
 
 def rows_digest(rows: Sequence[Row]) -> str:
-    """Hash of what stands in rows, and of their order."""
+    """Hash of the values of rows and of their order."""
     found = hashlib.blake2b(digest_size=16)
     for row in rows:
         found.update(repr(sorted(row.values.items(), key=lambda item: item[0])).encode())
     return found.hexdigest()
-
-
-def _row_content(row: Row, columns: Sequence[str]) -> str:
-    return repr([(column, row.cell(column)) for column in columns])
 
 
 # --- Checks: balance, duplicates, leakage ---
@@ -139,16 +136,16 @@ def _row_content(row: Row, columns: Sequence[str]) -> str:
 Texts = tuple[str, ...]
 
 _MAX_EXAMPLES = 3
-"""Rows that are named of each kind."""
+"""How many rows of each kind are named."""
 
 _MAX_LABELS = 12
 
 
 def refuse_empty(rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """See that every row has some text.
+    """Refuse rows without text.
 
     Raises:
-        DataError: A row that has none in any of its columns, by file and row.
+        DataError: A row has no text in any of the columns; the message has its file and line.
     """
     for row in rows:
         if not any(text.strip() for text in row_texts(row, columns)):
@@ -164,19 +161,20 @@ def check_rows(
     columns: Sequence[str],
     label: str | None,
 ) -> dict[str, Any]:
-    """What is told of the rows.
+    """Check rows for duplicates, conflicting labels and leaks.
 
     Args:
         train: Training rows.
         valid: Validation rows, by the name of their set.
-        columns: Text columns; rows that are equal in them are duplicates.
-        label: Column of the label, where the task has one.
+        columns: Text columns; rows with equal values in them are duplicates.
+        label: Column of the label, if the task has one.
 
     Returns:
-        train, and each set of valid: rows, duplicates (rows whose text stood in an earlier
-            one), half_empty (rows with a column that has no text), and labels by their counts;
-        conflicts: training texts that occur with several labels;
-        leaks: validation rows whose text is in the training rows too, the first few by name.
+        train, and each set of valid: the numbers of rows, of duplicates (rows with the text of an
+            earlier row) and of half_empty rows (without text in one of the columns), and the count
+            of each label;
+        conflicts: number of training texts that occur with several labels;
+        leaks: number of validation rows whose text is also in the training rows, and the first few.
     """
     sides = {"train": train, **valid}
     texts = {name: [row_texts(row, columns) for row in rows] for name, rows in sides.items()}
@@ -206,7 +204,7 @@ def check_rows(
 
 
 def row_texts(row: Row, columns: Sequence[str]) -> Texts:
-    """What stands in the text columns; a list as its items, one a line."""
+    """The values of the text columns as text; the items of a list are separate lines."""
     return tuple(_cell_text(row.cell(column)) for column in columns)
 
 
@@ -215,7 +213,7 @@ def _cell_text(value: Any) -> str:
 
 
 def label_counts(rows: Sequence[Row], column: str) -> dict[str, int]:
-    """How often each label occurs, the most frequent first; of a list each of its items counts."""
+    """How often each label occurs, the most frequent first; each item of a list is a label."""
     counts: Counter[str] = Counter()
     for row in rows:
         value = row.values.get(column)
@@ -229,13 +227,13 @@ def add_example_checks(
     dropped: Sequence[str],
     unlabelled: Mapping[str, int],
 ) -> dict[str, Any]:
-    """What was found, with what became of the rows as examples.
+    """The result of ``check_rows``, with what happened when examples were made of the rows.
 
     Args:
-        found: As ``check_rows`` gives it.
-        cut: Rows that lost text to ``max_length``, by side.
-        dropped: Training rows that cannot be learnt from, and why.
-        unlabelled: Rows without a gold label, which were left out, by side.
+        found: The result of ``check_rows``.
+        cut: Number of rows truncated to ``max_length``, by side.
+        dropped: Training rows that cannot be used, with the reasons.
+        unlabelled: Number of rows without a gold label, which were left out, by side.
     """
     sides = {
         name: {**found[name], "cut": count, "unlabelled": unlabelled[name]}
@@ -249,14 +247,14 @@ def add_example_checks(
 
 
 def summarize_checks(found: dict[str, Any]) -> list[str]:
-    """The check in a few lines for reading; what is as it should be is left out."""
+    """The checks in a few readable lines; only problems are listed."""
     sides = {n: s for n, s in found.items() if isinstance(s, dict) and "duplicates" in s}
     lines = [line for name, side in sides.items() for line in _summarize_side(name, side)]
     if found["conflicts"]:
         lines.append(f"{found['conflicts']:,} training texts occur with several labels")
     for key, words in (
-        ("leaks", "validation rows have a text that is in the training rows too"),
-        ("dropped", "training rows cannot be learnt from and are left out"),
+        ("leaks", "validation rows have a text that is also in the training rows"),
+        ("dropped", "training rows cannot be used and are left out"),
     ):
         several = found.get(key, {"rows": 0})
         if several["rows"]:

@@ -1,8 +1,8 @@
-"""Sources to documents, streaming: a document is in memory only while it is used.
+"""From sources to documents, streamed: a document is in memory only while it is used.
 
-A source can be read in pieces, so that a large one is shared out between processes. A piece is a
-range in the source's own unit: bytes of a text or jsonl file, row groups of parquet, rows of a
-``datasets`` folder, documents of a sample.
+A source can be read in pieces, so that several processes share a large one. A piece is a range in
+the source's unit: bytes of a text or jsonl file, row groups of parquet, rows of a ``datasets``
+folder, documents of a sample.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from plmctl.corpus import sample
 from plmctl.corpus.document import Document, read_lines
@@ -35,10 +35,10 @@ def documents(
     """The documents of a source, or of its piece [start, end).
 
     Args:
-        source: What to read.
+        source: The source to read.
         config: The column of the text, and what a document is in a text file.
-        start: Where a document begins, in the source's unit.
-        end: Documents that begin here or later are left out; None reads to the end.
+        start: Where the piece begins, in the source's unit.
+        end: Where the next piece begins; None reads to the end.
 
     Raises:
         DataError: Bytes that are not UTF-8, a malformed row, a missing column; with file and line.
@@ -51,22 +51,15 @@ def documents(
         yield from _documents_of_text_file(source, unit, start, end)
     else:
         for values, origin in rows(source, start, end, config.text):
-            yield Document(_row_text(values, config.text, origin), origin)
-
-
-def _row_text(values: dict[str, Any], column: str, origin: str) -> str:
-    """The text of a row; a missing value (null) is an empty document, which is left out later."""
-    if column not in values:
-        raise missing_column(origin, column, list(values))
-    text = values[column]
-    if text is None:
-        return ""
-    if not isinstance(text, str):
-        raise DataError(
-            f"{origin}: column {column!r} holds a {type(text).__name__}, not text",
-            "name the column of the text: `data.text`",
-        )
-    return text
+            if config.text not in values:
+                raise missing_column(origin, config.text, list(values))
+            text = values[config.text]
+            if text is not None and not isinstance(text, str):
+                raise DataError(
+                    f"{origin}: column {config.text!r} holds a {type(text).__name__}, not text",
+                    "name the column of the text: `data.text`",
+                )
+            yield Document(text or "", origin)  # empty documents are left out later
 
 
 def _documents_of_text_file(
@@ -90,7 +83,7 @@ def _documents_of_text_file(
 
 
 def text_unit(source: Source) -> Unit:
-    """``blank_line`` if a blank line stands between lines of text, else ``file``."""
+    """``blank_line`` if there is a blank line between lines of text, else ``file``."""
     text = blank = False
     for line in read_lines(source.path):
         if not line.text.strip():
@@ -103,7 +96,7 @@ def text_unit(source: Source) -> Unit:
 
 
 def opening(source: Source, config: TextConfig, size: int) -> str:
-    """The first ``size`` characters of a source, more or less; of a text file as they are."""
+    """About the first ``size`` characters of a source; those of a text file unchanged."""
     if source.kind == "text":
         pieces, gap = (line.text for line in read_lines(source.path)), ""
     else:
@@ -123,9 +116,9 @@ class Piece:
     """A part of a source.
 
     Attributes:
-        start: In the source's unit, see ``documents``.
-        end: Where the next piece begins; None for the last.
-        size: Bytes, more or less: how much work it is.
+        start: Where it begins, in the source's unit, see ``documents``.
+        end: Where the next piece begins; None for the last piece.
+        size: Approximate number of bytes: the amount of work.
     """
 
     start: int
@@ -137,9 +130,9 @@ def cut_source(source: Source, unit: Unit, size: int) -> list[Piece]:
     """The pieces of a source in order; each document is in exactly one.
 
     Args:
-        source: What to cut; compressed and csv files are one piece.
-        unit: What a document is, if it is a text file.
-        size: Bytes a piece, more or less.
+        source: The source; compressed and csv files are one piece.
+        unit: What a document is in a text file.
+        size: Approximate number of bytes per piece.
     """
     if source.seekable and not (source.kind == "text" and unit == "file"):
         return _cut_bytes(source.path, size, blank=source.kind == "text" and unit == "blank_line")
@@ -179,7 +172,7 @@ def _pieces_between(cuts: list[int]) -> list[Piece]:
 
 
 def _group_units(sizes: list[int], size: int) -> list[Piece]:
-    """Consecutive units of these sizes, together until a piece is large enough."""
+    """Pieces of consecutive units of these sizes, each of at least ``size`` bytes but the last."""
     pieces: list[Piece] = []
     start = total = 0
     for number, weight in enumerate(sizes, 1):

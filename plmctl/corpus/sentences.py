@@ -1,8 +1,8 @@
 """Cutting text into sentences: one rule for scripts with spaces, one for Chinese and Japanese.
 
-The rules are regular expressions with a table of abbreviations. They cut tens of megabytes a
-second where statistical splitters cut one or less, and an error costs little here: sentences are
-the units of pairs and of packing, and no text is lost.
+The rules are regular expressions with a table of abbreviations. They split tens of megabytes per
+second, statistical splitters one or less. Errors cost little here: sentences are only the units of
+pairs and of packing, and no text is lost.
 """
 
 import re
@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
+
+from plmctl.characters import HAN, KANA
 
 Rule = Literal["line", "en", "zh", "none"]
 
@@ -24,7 +26,7 @@ _EN_END = re.compile(
 )
 # An ASCII ! or ? also ends a Chinese sentence, but not inside an address such as x.cn/?id=1.
 _ZH_END = re.compile(rf"(?:[{_CJK_STOP}]|[!?](?![A-Za-z0-9_/=&%]))+…*[{_CLOSING}]*")
-_HAN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_HAN_OR_KANA = re.compile(f"[{HAN}{KANA}]")
 
 _OPENING = "\"'“‘«(["
 # The next word, after quotes, brackets and dashes.
@@ -32,9 +34,9 @@ _WORD_AFTER = re.compile(r"[\"'“‘«(\[\s–—-]*([^\W_]+)")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")  # "U.S" of "U.S.", "J.R.R"
 _ENUMERATION = re.compile(r"[(\[]?(?:\d{1,3}|[ivxIVX]{1,4}|[A-Za-z])[.)]+\s*")
 
-# A full stop after a title never ends a sentence: more of it always follows. After a word of
-# NUMBERED it does not before a number: "No. 5", but "He said no. Then ...". After a word of EITHER
-# it does if the next word is one that usually begins sentences.
+# A full stop after a title never ends a sentence. After a word of NUMBERED it does not end one if
+# a number follows: "No. 5", but "He said no. Then ...". After a word of EITHER it ends one only if
+# the next word usually starts sentences.
 _TITLES = """
     mr mrs ms messrs mme mlle dr prof rev hon gov gen col capt cpt lt cmdr sgt maj adm rep sen pres
     supt st mt ft e.g i.e viz cf vs approx ca
@@ -60,7 +62,7 @@ _OF_STARTERS = frozenset(_STARTERS.split())
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _AT_END = re.compile(rf"[{_STOP}{_CJK_STOP}:;：；][{_CLOSING}]*\s*$")
 
-# Lines longer than this are paragraphs of their own; shorter ones are taken for wrapped text.
+# A longer line is a separate paragraph; shorter lines are treated as wrapped text.
 _WRAPPED = 120
 
 
@@ -72,7 +74,7 @@ def split_sentences(text: str, rule: Rule) -> list[str]:
         rule: See ``sentence_spans``. With "en" the white space within a sentence becomes one space.
 
     Returns:
-        Sentences that are not empty; together they have every character of the text but white
+        Sentences that are not empty; together they have all characters of the text except white
         space.
     """
     found = [text[start:end] for start, end in sentence_spans(text, rule)]
@@ -101,10 +103,10 @@ def sentence_spans(text: str, rule: Rule) -> list[tuple[int, int]]:
 
 
 def sentence_starts(text: str, rule: Rule) -> list[int]:
-    """The character at which each sentence starts if it carries the white space before it.
+    """The character where each sentence starts, the white space before it included.
 
-    The first is 0, and the last sentence has the white space at the end of the text too, so that
-    the sentences are the text. A text of nothing but white space has none.
+    The first is 0, and the last sentence includes the white space at the end, so that the sentences
+    together are the text. A text of only white space has no sentences.
     """
     spans = sentence_spans(text, rule)
     return [0, *(end for _, end in spans[:-1])] if spans else []
@@ -118,7 +120,7 @@ def choose_rule(texts: Iterable[str]) -> Rule:
 
 @dataclass(frozen=True)
 class Decision:
-    """A rule for sentences, and why it was chosen, in words for the user."""
+    """A rule for sentences, and the reason for it as a message."""
 
     rule: Rule
     reason: str
@@ -128,16 +130,17 @@ class Decision:
 
 
 def decide(openings: Sequence[str], files: Sequence[str]) -> Decision:
-    """The rule for the sentences of a corpus, from what it looks like.
+    """Choose the rule for the sentences of a corpus from samples of its text.
 
     Args:
         openings: The beginnings of some of its sources.
         files: Those of them that are text files, with their blank lines.
 
     Returns:
-        "line" if each of the files plainly has one sentence per line, as BERT's input files do:
-        blank lines between documents of several lines, hardly a line with two sentences, and either
-        most lines end a sentence or all are short, without being wrapped text. Else by script.
+        "line" if each file clearly has one sentence per line, like BERT's input files: blank lines
+        between documents of several lines, hardly any line with two sentences, and either most
+        lines end a sentence or all are short, and the text is not wrapped. Else the rule of the
+        script.
     """
     han, letters = _letters(openings)
     script: Rule = "zh" if han > 0.2 * letters else "en"
@@ -153,13 +156,13 @@ def decide(openings: Sequence[str], files: Sequence[str]) -> Decision:
 
 @dataclass(frozen=True)
 class _Look:
-    """What the lines of a text file look like: how many there are, and of which kind."""
+    """How many lines of a text file are of which kind."""
 
     documents: int
     lines: int
-    single: int  # are one sentence
-    ended: int  # end with a stop
-    wrapped: int  # end where the next word would not have fitted, and no sentence ends
+    single: int  # one sentence
+    ended: int  # that end with a stop
+    wrapped: int  # that end because the next word did not fit, in the middle of a sentence
     longest: int
 
     @property
@@ -187,7 +190,7 @@ def _look(text: str, script: Rule) -> _Look:
 
 
 def _first_word(line: str, script: Rule) -> str:
-    """What would have gone onto the line before: a word, or a character where words have no gap."""
+    """What could have been on the line before: a word, or a character of Chinese or Japanese."""
     line = line.strip()
     return line[:1] if script == "zh" else line.partition(" ")[0]
 
@@ -196,13 +199,13 @@ def _letters(texts: Iterable[str]) -> tuple[int, int]:
     """How many letters are Han or kana, and how many there are."""
     han = letters = 0
     for text in texts:
-        han += len(_HAN.findall(text))
+        han += len(_HAN_OR_KANA.findall(text))
         letters += sum(map(str.isalpha, text))
     return han, letters
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """The span without the white space around it; None if there is nothing else."""
+    """The span without the white space around it; None if it is only white space."""
     while start < end and text[start].isspace():
         start += 1
     while start < end and text[end - 1].isspace():
@@ -211,7 +214,7 @@ def _stripped(text: str, start: int, end: int) -> tuple[int, int] | None:
 
 
 def _lines(text: str, end: str | None = None) -> Iterator[tuple[int, int]]:
-    """The spans of lines, line ends included; those of ``str.splitlines`` if no end is named."""
+    """The spans of lines, line ends included; without ``end``, as ``str.splitlines`` cuts them."""
     at = 0
     for line in text.splitlines(keepends=True) if end is None else text.split(end):
         length = len(line) + len(end or "")
@@ -245,10 +248,10 @@ def _ends(text: str, start: int, match: re.Match[str], end: int) -> bool:
     """Whether the stop and the space of ``match`` end the sentence that began at ``start``.
 
     Args:
-        text: What is cut.
+        text: The text to cut.
         start: Where the sentence begins.
-        match: Of ``_EN_END``.
-        end: Of the block; what follows it says nothing.
+        match: A match of ``_EN_END``.
+        end: Where the block ends; text after it is not considered.
     """
     at, after = match.span()
     stop = text[at]
@@ -286,8 +289,8 @@ def _chinese(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _mixed(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """What is between Chinese stops; without a Chinese character it is foreign text in a quote."""
-    if _HAN.search(text, start, end):
+    """Text between Chinese stops; without a Chinese character it is foreign text in a quote."""
+    if _HAN_OR_KANA.search(text, start, end):
         yield start, end
     else:
         yield from _spaced(text, start, end)

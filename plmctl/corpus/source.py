@@ -1,4 +1,4 @@
-"""What the names of a config stand for: files, folders of ``datasets``, the Hub, samples."""
+"""The sources that a config names: files, folders of ``datasets``, Hub data sets, samples."""
 
 import glob
 import hashlib
@@ -34,7 +34,7 @@ _COMPRESSED = (".gz", ".zst")
 
 @dataclass(frozen=True)
 class Source:
-    """One thing to read.
+    """A file, folder, data set or sample to read.
 
     Attributes:
         name: A path, or ``hf:...`` or ``sample:...``.
@@ -46,17 +46,17 @@ class Source:
 
     @property
     def path(self) -> Path:
-        """Where it lies, for a file or a folder."""
+        """The path of a file or a folder."""
         return Path(self.name)
 
     @property
     def seekable(self) -> bool:
-        """Whether a range of its bytes can be read on its own."""
+        """Whether a range of its bytes can be read separately."""
         return self.kind in ("text", "jsonl") and not self.name.endswith(_COMPRESSED)
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files on disk behind it; none for the Hub."""
+        """Its files on disk; none for a Hub data set."""
         if self.kind == "sample":
             return sample.files(self.name.removeprefix("sample:"))
         if self.kind == "datasets":
@@ -65,22 +65,22 @@ class Source:
 
 
 def resolve(names: tuple[str, ...]) -> list[Source]:
-    """The sources that paths, globs and names stand for; the files of a glob are sorted.
+    """The sources of paths, globs and names; the files of a glob are sorted.
 
     Raises:
-        DataError: Nothing is there.
-        ConfigError: A file of a kind that is not read.
+        DataError: A file does not exist, or no file matches.
+        ConfigError: Files of an unsupported kind.
     """
     return [source for name in names for source in _resolve(name)]
 
 
 def size_of(source: Source) -> int:
-    """Bytes on disk; 0 for the Hub."""
+    """Bytes on disk; 0 for a Hub data set."""
     return sum(path.stat().st_size for path in source.files)
 
 
 def content_hash(sources: Sequence[Source]) -> str | None:
-    """SHA-256 of what the files of the sources hold, in their order; None where one has no file.
+    """SHA-256 of the files of the sources, in their order; None if a source has no files.
 
     Raises:
         DataError: A file cannot be read.
@@ -102,13 +102,13 @@ def _resolve(name: str) -> list[Source]:
         return [Source(name, "hf")]
     if name.startswith("sample:"):
         return [Source(name, "sample")]
-    # A path that is there is meant, even if it has a bracket in it.
+    # An existing path is a path, even if it contains a bracket.
     if Path(name).exists() or not glob.has_magic(name):
         return [Source(name, _kind(Path(name)))]
     found = [Path(path) for path in sorted(glob.glob(name, recursive=True))]
     kept = [path for path in found if path.is_file() or _is_saved(path)]
     if not kept:
-        raise DataError(f"{name}: no file matches{_near(_fixed_part(name))}", "is the path right?")
+        raise DataError(f"{name}: no file matches{_near(_fixed_part(name))}", "check the path")
     return [Source(str(path), _kind(path)) for path in kept]
 
 
@@ -117,17 +117,17 @@ def _kind(path: Path) -> Kind:
         if _is_saved(path):
             return "datasets"
         raise DataError(
-            f"{path}: a folder, and not one saved by `datasets`", f"name its files: {path}/*.txt"
+            f"{path}: a folder, but not one saved by `datasets`", f"name its files: {path}/*.txt"
         )
     if not path.exists():
-        raise DataError(f"{path}: no such file{_near(path)}", "is the path right?")
+        raise DataError(f"{path}: no such file{_near(path)}", "check the path")
     name = path.name
     for suffix in _COMPRESSED:
         name = name.removesuffix(suffix)
     suffix = Path(name).suffix.lower()
     if suffix not in _KINDS or (suffix == ".parquet" and name != path.name):
         raise ConfigError(
-            f"{path}: files of this kind are not read",
+            f"{path}: files of this kind are not supported",
             "use txt, jsonl, csv, tsv or conll, also as .gz or .zst, or parquet",
         )
     return _KINDS[suffix]
@@ -146,7 +146,7 @@ def _fixed_part(pattern: str) -> Path:
 
 
 def _near(path: Path) -> str:
-    """The nearest name that is there, for the first part of the path that is not."""
+    """A hint with the most similar existing name for the first missing part of the path."""
     while not path.parent.is_dir() and path.parent != path:
         path = path.parent
     if path.exists() or not os.access(path.parent, os.R_OK):

@@ -3,11 +3,11 @@
 A store is a folder: ``manifest.json``, ``sentences`` and ``documents`` (offsets, int64), and shards
 in corpus order, each of ``tokens`` (uint16, or uint32 over 65,536 ids) and ``words`` (one bit per
 token: a word starts here), all little-endian. Opening maps the offsets and touches no token; a
-shard is mapped when a token of it is read. ``find_damage`` compares the files with the hashes that
-the manifest has of them.
+shard is mapped when one of its tokens is read. ``find_damage`` compares the files with their hashes
+in the manifest.
 
-Also several stores with their weights (``MixedStore``), and arrays that follow from a store, cached
-in files beside it (``cached_array``).
+Also: several stores with weights (``MixedStore``), and arrays that are computed from a store and
+cached in files beside it (``cached_array``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from plmctl.hashing import digest_of_files, digest_of_json, sample_of
 
 
 SHARD_FILES = ("tokens", "words", "sentences", "documents")
-"""Of a side of a shard; the last two have the sizes of its sentences and documents, uint32."""
+"""Files of one side of a shard; the last two have the sizes of sentences and documents, uint32."""
 
 OFFSET_FILES = ("sentences", "documents")
 
@@ -48,8 +48,8 @@ class TokenStore:
     Attributes:
         sentences: [S+1] token index where each sentence starts; the last is the number of tokens.
         documents: [D+1] sentence index where each document starts; the last is S.
-        vocab_size: Ids are below this.
-        path: The folder, or None in memory.
+        vocab_size: Largest id + 1, or more.
+        path: The folder; None for a store in memory.
         digest: Hash of the tokens and offsets: equal where the data is equal.
     """
 
@@ -76,7 +76,7 @@ class TokenStore:
         return len(self.documents) - 1
 
     def tokens(self, index: Ints) -> NDArray[np.int32]:
-        """The tokens at ``index`` (any shape, any order), read from wherever they lie."""
+        """The tokens at ``index`` (any shape, any order)."""
         out = np.empty(index.shape, dtype=np.int32)
         return self._gather(index, out, lambda shard, local: shard.tokens[local])
 
@@ -116,8 +116,8 @@ class TokenStore:
 
         Args:
             documents: Documents of sentences of token ids; empty ones are left out.
-            vocab_size: Ids are below this.
-            word_starts: One a token, in order; by default every token starts a word.
+            vocab_size: Largest id + 1, or more.
+            word_starts: One per token, in order; by default every token starts a word.
 
         Raises:
             DataError: An id outside the vocabulary.
@@ -141,16 +141,16 @@ class TokenStore:
 
     @classmethod
     def open(cls, folder: Path) -> TokenStore:
-        """A store on disk; its tokens stay there until they are read.
+        """A store on disk, memory-mapped.
 
         Raises:
-            DataError: The folder holds no store, or only a part of one.
+            DataError: The folder contains no store, or only a part of one.
         """
         manifest = read_checked(folder / "manifest.json")
         if manifest is None:
             raise DataError(
                 f"{folder}: no token store here, or its manifest.json is damaged",
-                "make it with `plmctl prepare`",
+                "build it with `plmctl prepare`",
             )
         dtype = token_dtype(manifest["vocab_size"])
         return cls(
@@ -169,7 +169,7 @@ class TokenStore:
 
 @dataclass(frozen=True)
 class _Shard:
-    """Some tokens in a row: in memory, or in a folder, mapped at first use."""
+    """Consecutive tokens: in memory, or in a folder, which is mapped at first use."""
 
     size: int
     place: tuple[Path, np.dtype[np.unsignedinteger]] | None
@@ -212,7 +212,7 @@ def _mapped(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
 
 
 def offsets(sizes: NDArray[np.integer]) -> Ints:
-    """Starts of consecutive pieces, and the end: [n] sizes -> [n + 1]."""
+    """The starts of consecutive pieces, and the end: [n] sizes -> [n + 1]."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
@@ -222,7 +222,7 @@ def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger]:
 
 
 def check_ids(ids: NDArray[np.integer], vocab_size: int) -> None:
-    """Refuse ids that the vocabulary does not have.
+    """Refuse ids outside the vocabulary.
 
     Raises:
         DataError: An id outside [0, vocab_size).
@@ -238,13 +238,13 @@ def check_ids(ids: NDArray[np.integer], vocab_size: int) -> None:
 def find_damage(
     folder: Path, manifest: dict[str, Any], *, unchanged: Callable[[list[Path]], bool]
 ) -> list[Path]:
-    """The parts of a store whose files are not those that were written.
+    """The parts of a store whose files have changed since they were written.
 
     Args:
-        folder: Of the store.
-        manifest: Of the store.
-        unchanged: Whether these files are known to be as they were when all their bytes were
-            compared last; then a sample of them is compared.
+        folder: The folder of the store.
+        manifest: The manifest of the store.
+        unchanged: Whether size and time of these files are as they were when every byte was
+            compared; then only a sample of them is compared.
 
     Returns:
         Folders of shards, and the files of offsets.
@@ -276,9 +276,9 @@ class MixedStore:
     """Corpora that are mixed in training.
 
     Attributes:
-        names: Of the corpora.
-        stores: One each.
-        weights: Shares of the samples, of any sum.
+        names: Names of the corpora.
+        stores: A store for each.
+        weights: Relative shares of the samples; they need not sum to one.
     """
 
     names: tuple[str, ...]
@@ -305,7 +305,7 @@ Corpus = TokenStore | MixedStore
 
 
 def stores_of(corpus: Corpus) -> tuple[TokenStore, ...]:
-    """The stores of a corpus: of a mixture, or the one that it is."""
+    """The stores of a mixture, or the corpus itself."""
     return corpus.stores if isinstance(corpus, MixedStore) else (corpus,)
 
 
@@ -315,24 +315,24 @@ def mixed_digest(digests: list[str], weights: list[float]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# --- Arrays that follow from a store, cached in files beside it and mapped ---
+# --- Arrays that are computed from a store, cached in files beside it and mapped ---
 #
-# Which sentences are in which row takes seconds and memory in proportion to the corpus. It depends
-# on the store and a few numbers only, so the first process that needs it writes it; others, workers
-# and later starts map the same file, whose pages the system may take back at any time.
+# Computing which sentences are in which row takes time and memory in proportion to the corpus. The
+# result depends only on the store and a few numbers, so the first process that needs it writes it.
+# Other processes, workers and later starts map the same file, and the system can free its pages.
 
 
-_FORMAT = 1  # to be raised where a rule gives other rows than before
+_FORMAT = 1  # increase this if a rule gives other rows than before
 
-_END = struct.Struct("<8sQ16sI")  # mark, bytes, hash of what they follow from, CRC-32 of the bytes
+_END = struct.Struct("<8sQ16sI")  # mark, bytes, hash of the inputs, CRC-32 of the bytes
 
 _MARK = b"plm rows"
 
-_MAX_FILES = 8  # files a store: what two lengths need of passes 0, this and the next one, and biLM
+_MAX_FILES = 8  # per store: for two lengths, passes 0, this and the next one, and for biLM
 
 _CRC_CHUNK = 1 << 24  # bytes
 
-_LEFT_BEHIND = 3600  # seconds after which an unfinished file is nobody's
+_LEFT_BEHIND = 3600  # seconds after which an unfinished file is removed
 
 ArrayParts = Iterable[NDArray[Any]]
 
@@ -340,18 +340,18 @@ ArrayParts = Iterable[NDArray[Any]]
 def cached_array(
     store: TokenStore, rule: Sequence[object], dtype: DTypeLike, make: Callable[[], ArrayParts]
 ) -> NDArray[Any]:
-    """What ``make`` gives, read from a file if it has been made before.
+    """The array that ``make`` computes, read from a cache file if it exists.
 
-    Of a store in memory, or in a folder that cannot be written, it is held in memory.
+    If the store is in memory, or its folder cannot be written, the array is in memory too.
 
     Args:
-        store: What it follows from.
-        rule: Everything else that it follows from: names and numbers.
-        dtype: Of its elements.
-        make: Makes it, in parts [n] to be put one after the other.
+        store: The store that it is computed from.
+        rule: All other inputs: names and numbers.
+        dtype: Type of its elements.
+        make: Computes consecutive parts [n] of the array.
 
     Returns:
-        [N], not to be written to.
+        [N], read-only.
     """
     dtype = np.dtype(dtype)
     if store.path is None:
@@ -364,7 +364,7 @@ def cached_array(
         try:
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, _file_bytes(make(), dtype, origin), several_writers=True)
-        except OSError:  # a full disk, or another's folder
+        except OSError:  # a full disk, or no write access
             return _join_parts(make(), dtype)
         found = _open_cached(path, dtype, origin)
         _remove_old_arrays(path.parent)
@@ -376,7 +376,7 @@ def _join_parts(parts: ArrayParts, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _file_bytes(parts: ArrayParts, dtype: np.dtype[Any], origin: bytes) -> Iterator[bytes]:
-    """The bytes of a file: the elements, then what shows that they are all there and right."""
+    """The bytes of a file: the elements, then a record to check them by."""
     size = check = 0
     for part in parts:
         data = part.astype(dtype, copy=False).tobytes()
@@ -387,7 +387,7 @@ def _file_bytes(parts: ArrayParts, dtype: np.dtype[Any], origin: bytes) -> Itera
 
 
 def _open_cached(path: Path, dtype: np.dtype[Any], origin: bytes) -> NDArray[Any] | None:
-    """The array of a file; None if there is none, or it is not what was written for ``origin``."""
+    """The array of a file; None if it does not exist, is damaged, or has other inputs."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END) - _END.size
@@ -402,24 +402,19 @@ def _open_cached(path: Path, dtype: np.dtype[Any], origin: bytes) -> NDArray[Any
             found = np.memmap(file, dtype, "r", shape=(size // dtype.itemsize,))
     except OSError:
         return None
-    if _crc(found) != check:
+    data, crc = found.view(np.uint8), 0
+    for at in range(0, len(data), _CRC_CHUNK):  # a second per gigabytes, once per process
+        crc = zlib.crc32(data[at : at + _CRC_CHUNK].data, crc)
+    if crc != check:
         return None
     with suppress(OSError):
-        os.utime(path)  # the files used last are kept
+        os.utime(path)  # the most recently used files are kept
     # A plain array over the map: indexing the memmap class itself is several times slower.
     return found.view(np.ndarray)
 
 
-def _crc(array: NDArray[Any]) -> int:
-    """The CRC-32 of an array's bytes: a second per gigabytes, once per process that opens it."""
-    data, check = array.view(np.uint8), 0
-    for at in range(0, len(data), _CRC_CHUNK):
-        check = zlib.crc32(data[at : at + _CRC_CHUNK].data, check)
-    return check
-
-
 def _remove_old_arrays(folder: Path) -> None:
-    """Remove all but the files used last. Who has one mapped still reads it."""
+    """Remove all but the most recently used files. A process that has mapped one keeps it."""
     with suppress(OSError):
         ages = {path: path.stat().st_mtime for path in folder.iterdir()}
         whole = [path for path in ages if not path.name.startswith(".")]

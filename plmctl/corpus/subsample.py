@@ -1,7 +1,4 @@
-"""Seeded parts of a corpus.
-
-By whole documents, to score a finished model on; or by bytes, to learn a vocabulary from.
-"""
+"""Seeded samples of a corpus: of documents, to score a model on, or of bytes, for a vocabulary."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import heapq
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
 
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.document import Document, share_of
@@ -20,19 +16,19 @@ from plmctl.corpus.source import Source, resolve
 # --- By whole documents ---
 
 
-_WORD = 100  # characters that a word has at most
+_WORD = 100  # longest word, in characters
 
 
 @dataclass(frozen=True)
 class SubsampleLimits:
-    """How much is read.
+    """How much to read.
 
     Attributes:
-        documents: At most so many; None: all.
-        size: At most so many UTF-8 bytes; the last document is cut where a word ends.
-        each: At most so many UTF-8 bytes of the beginning of each document.
-        held_out: Only the documents that this validation share holds out.
-        seed: Of the choice.
+        documents: Maximum number of documents; None: all.
+        size: Maximum number of UTF-8 bytes; the last document is cut where a word ends.
+        each: Maximum number of UTF-8 bytes per document, from its beginning.
+        held_out: Read only the documents that this validation share holds out.
+        seed: Seed of the sample.
     """
 
     documents: int | None = None
@@ -43,11 +39,11 @@ class SubsampleLimits:
 
 
 def subsample_documents(config: TextConfig, limits: SubsampleLimits) -> list[Document]:
-    """The documents of a corpus, or as many of them as the limits allow, by lot.
+    """The documents of a corpus, or a seeded sample of them within the limits.
 
-    The lot of a document is a hash of its text and the seed: a smaller excerpt is a part of a
-    larger one, and neither the order of the files nor what else is in them changes it. Only what is
-    kept is held in memory.
+    The documents with the lowest lots are chosen. A lot is a hash of the text and the seed, so a
+    smaller sample is part of a larger one, and neither the order of the files nor other documents
+    change it. Only the sample is held in memory.
 
     Raises:
         DataError: Bad input, with file and line.
@@ -61,18 +57,20 @@ def subsample_documents(config: TextConfig, limits: SubsampleLimits) -> list[Doc
     )
     if limits.documents is None and limits.size is None:
         return list(found)
-    return _draw_documents(found, limits)
-
-
-def _draw_documents(found: Iterator[Document], limits: SubsampleLimits) -> list[Document]:
     heap: list[tuple[int, int, Document]] = []  # the highest lot, and the latest, on top
-    size, number = 0, count()
-    for document in found:
+    size = 0
+    for number, document in enumerate(found):
         content = document.text.encode()
-        heapq.heappush(heap, (-draw_number(content, limits.seed), -next(number), document))
+        heapq.heappush(heap, (-draw_number(content, limits.seed), -number, document))
         size += len(content)
-        while _over_limits(heap, size, limits):
-            size -= len(heapq.heappop(heap)[2].text.encode())
+        while heap:
+            top = len(heap[0][2].text.encode())
+            too_many = limits.documents is not None and len(heap) > limits.documents
+            too_large = limits.size is not None and len(heap) > 1 and size - top >= limits.size
+            if not too_many and not too_large:
+                break
+            heapq.heappop(heap)
+            size -= top
     drawn = [document for *_, document in sorted(heap, key=lambda item: item[:2], reverse=True)]
     if limits.size is not None and size > limits.size:
         left = len(drawn[-1].text.encode()) - (size - limits.size)
@@ -80,29 +78,21 @@ def _draw_documents(found: Iterator[Document], limits: SubsampleLimits) -> list[
     return [document for document in drawn if document.text.strip()]
 
 
-def _over_limits(heap: list[tuple[int, int, Document]], size: int, limits: SubsampleLimits) -> bool:
-    if limits.documents is not None and len(heap) > limits.documents:
-        return True
-    if limits.size is None or len(heap) < 2:
-        return False
-    return size - len(heap[0][2].text.encode()) >= limits.size
-
-
 def truncate_document(document: Document, size: int) -> Document:
-    """The first ``size`` UTF-8 bytes, without the word that the end cuts through."""
+    """The first ``size`` UTF-8 bytes of a document, without the word that would be cut."""
     text = document.text
     kept = text.encode()[:size].decode(errors="ignore")
     if len(kept) == len(text):
         return document
     if not text[len(kept)].isspace():
         cut = max((at for at, character in enumerate(kept) if character.isspace()), default=0)
-        if cut and len(kept) - cut < _WORD:  # text without spaces is cut between any two characters
+        if cut and len(kept) - cut < _WORD:  # else: text without spaces
             kept = kept[:cut]
     return Document(kept.rstrip(), document.origin)
 
 
 def draw_number(content: bytes, seed: int) -> int:
-    """A number below 2^64 that a text and a seed decide: what is drawn first has a low one."""
+    """The lot of a text: a hash of it and the seed, below 2^64; the lowest lots are drawn."""
     key = (seed % 2**64).to_bytes(8, "little")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8, key=key).digest(), "little")
 
@@ -117,15 +107,15 @@ _SMALLEST, _LARGEST = 1 << 14, 1 << 23  # bytes
 
 @dataclass(frozen=True)
 class ByteSubsample:
-    """What is read of a corpus.
+    """The sampled part of a corpus.
 
     Attributes:
         config: How documents are found.
-        parts: Pieces of its sources, in their order.
-        shares: Of each piece the share of its documents that is kept.
-        size: Bytes of what is kept, more or less; compressed ones count as they lie.
+        parts: Pieces of its sources, in order.
+        shares: The share of the documents of each piece to keep.
+        size: Approximate number of bytes of the sample; compressed files count by their size.
         total: Bytes of the corpus.
-        seed: Of the choice.
+        seed: Seed of the sample.
     """
 
     config: TextConfig
@@ -136,10 +126,10 @@ class ByteSubsample:
     seed: int
 
     def lines(self, progress: Callable[[int, int], None]) -> Iterator[str]:
-        """The lines of the portion that are not empty, streaming.
+        """Stream the lines of the sample that are not empty.
 
         Args:
-            progress: Told of the bytes done and of all.
+            progress: Called with the bytes done and the total.
 
         Raises:
             DataError: Bad input, with file and line.
@@ -157,20 +147,20 @@ class ByteSubsample:
 
 
 def subsample_bytes(config: TextConfig, max_bytes: int, seed: int) -> ByteSubsample:
-    """About ``max_bytes`` of a corpus, from all over it; all of it if it is smaller.
+    """A sample of about ``max_bytes`` from all parts of a corpus; all of a smaller one.
 
-    Pieces are chosen by lot, so that only what is kept is read; of a source that cannot be read in
-    pieces (compressed, csv) it is documents.
+    Pieces are drawn at random, so that only the sample is read. If a source cannot be read in
+    pieces (compressed, csv), documents are drawn.
 
     Args:
-        config: The corpus. A line is a document in a text file, whatever the config has, so that
-            no file has to be held in memory.
-        max_bytes: How much.
-        seed: Decides the choice.
+        config: The corpus. Each line of a text file is a document, whatever the config says, so
+            that no file must fit in memory.
+        max_bytes: Size of the sample.
+        seed: Seed of the sample.
 
     Raises:
-        DataError: Nothing is there.
-        ConfigError: A file of a kind that is not read.
+        DataError: A source does not exist.
+        ConfigError: Files of an unsupported kind.
     """
     config = config.model_copy(update={"documents": "line"})
     size = max(_SMALLEST, min(_LARGEST, max_bytes // _PIECES))
@@ -196,7 +186,7 @@ def subsample_bytes(config: TextConfig, max_bytes: int, seed: int) -> ByteSubsam
 
 
 def _draw_pieces(numbers: list[int], sizes: list[int], share: float, seed: int) -> set[int]:
-    """Some of the numbers, by lot, until they are this share of the whole."""
+    """Numbers in random order, until their sizes are this share of the total."""
     wanted, taken = share * sum(sizes), 0
     order = list(range(len(numbers)))
     random.Random(seed).shuffle(order)

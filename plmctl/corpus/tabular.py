@@ -1,6 +1,6 @@
 """Rows of jsonl, csv, tsv, CoNLL, SQuAD and parquet files, of ``datasets`` folders and the Hub.
 
-Each row comes with where it is from (``file:line``), which error messages name.
+Each row comes with its origin (``file:line``) for error messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 Rows = Iterator[tuple[dict[str, Any], str]]
-"""Values of a row, and its origin."""
+"""The values and the origin of each row."""
 
 _ROWS_AT_ONCE = 1_000
 
@@ -33,13 +33,13 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def rows(source: Source, start: int = 0, end: int | None = None, column: str | None = None) -> Rows:
-    """The rows of a source in [start, end), each with where it is from.
+    """The rows of a source in [start, end), each with its origin.
 
     Args:
-        source: What to read.
+        source: The source to read.
         start: In bytes for jsonl, row groups for parquet, rows for ``datasets`` and the Hub.
         end: Where to stop; None reads to the end.
-        column: Read this column only, where that saves work.
+        column: Read only this column, if that saves work.
 
     Raises:
         DataError: A malformed row, bytes that are not UTF-8, or no such column or split.
@@ -60,15 +60,15 @@ def rows(source: Source, start: int = 0, end: int | None = None, column: str | N
 
 
 def missing_column(origin: str, column: str, there: list[str]) -> DataError:
-    """The error for a column that is not there."""
+    """The error for a missing column."""
     return DataError(
-        f"{origin}: no column {column!r}; there are: {', '.join(there) or 'none'}",
+        f"{origin}: no column {column!r}; the columns are: {', '.join(there) or 'none'}",
         "name the column of the text: `data.text`",
     )
 
 
 def origin_of(source: Source, start: int, offset: int, number: int) -> str:
-    """``file:line``; by bytes within a large file, whose earlier lines nobody has counted."""
+    """``file:line``; ``file:byte`` if reading started in the middle, so that lines are unknown."""
     return f"{source.name}:byte {offset}" if start else f"{source.name}:{number}"
 
 
@@ -83,15 +83,16 @@ def _json_rows(source: Source, start: int, end: int | None) -> Rows:
             continue
         try:
             values = json.loads(line.text)
-            if _SURROGATE.search(line.text):  # half of a pair is JSON, but is no text
+            if _SURROGATE.search(line.text):  # half of a pair is valid JSON, but not valid text
                 json.dumps(values, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             where = locate(source.path, start, line.number)
-            raise DataError(f"{where}: not JSON: {error}", "one JSON object a line") from error
+            raise DataError(f"{where}: not JSON: {error}", "one JSON object per line") from error
         if not isinstance(values, dict):
             where = locate(source.path, start, line.number)
             raise DataError(
-                f"{where}: a JSON {type(values).__name__}, not an object", "one JSON object a line"
+                f"{where}: a JSON {type(values).__name__}, not an object",
+                "one JSON object per line",
             )
         yield values, origin_of(source, start, line.offset, line.number)
 
@@ -99,7 +100,7 @@ def _json_rows(source: Source, start: int, end: int | None) -> Rows:
 def _csv_rows(source: Source) -> Rows:
     csv.field_size_limit(1 << 30)  # a document may be a field
     lines = (line.text for line in read_lines(source.path))
-    # Tab-separated files of this field do not quote: a lone quote in a sentence is only a quote.
+    # Tab-separated files do not quote: a single quote in a sentence is only a quote.
     reader = (
         csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         if source.kind == "tsv"
@@ -123,7 +124,7 @@ def _csv_rows(source: Source) -> Rows:
                 yield dict(zip(header, values, strict=True)), where
     except csv.Error as error:
         raise DataError(
-            f"{source.name}:{reader.line_num}: {error}", "is it quoted right?"
+            f"{source.name}:{reader.line_num}: {error}", "check the quotes of this row"
         ) from error
 
 
@@ -143,10 +144,10 @@ def _check_column(source: Source, column: str | None, there: list[str]) -> None:
 
 
 def open_parquet(source: Source) -> pyarrow.parquet.ParquetFile:
-    """A parquet file.
+    """Open a parquet file.
 
     Raises:
-        DataError: It is not one.
+        DataError: It is not a parquet file.
     """
     import pyarrow
     import pyarrow.parquet
@@ -173,11 +174,11 @@ def _parquet_rows(source: Source, start: int, end: int | None, column: str | Non
 def open_dataset(source: Source) -> datasets.Dataset:
     """A folder saved by ``datasets``, or ``hf:NAME[[:CONFIG]:SPLIT]``.
 
-    The split is ``train`` if none is named. No code of the repository is run: ``datasets`` reads
-    data files only.
+    The default split is ``train``. No code of the repository is run: ``datasets`` reads only data
+    files.
 
     Raises:
-        DataError: It cannot be loaded, or there is no such split.
+        DataError: It cannot be loaded, or the split does not exist.
     """
     import datasets
 
@@ -191,22 +192,22 @@ def open_dataset(source: Source) -> datasets.Dataset:
     except (OSError, ValueError) as error:
         raise DataError(
             f"{source.name}: cannot be loaded: {str(error).splitlines()[0]}",
-            "a data set of the Hub needs the network the first time, and its right name"
+            "check the name, and the network connection, which the first download needs"
             if source.kind == "hf"
-            else "is it a folder that `save_to_disk` wrote?",
+            else "it must be a folder that `save_to_disk` wrote",
         ) from error
     if isinstance(loaded, datasets.DatasetDict):
         if split not in loaded:
             raise DataError(
-                f"{source.name}: no split {split!r}; there are: {', '.join(loaded)}",
-                f"name one: {source.name}/{next(iter(loaded), 'SPLIT')}",
+                f"{source.name}: no split {split!r}; the splits are: {', '.join(loaded)}",
+                f"name a split: {source.name}/{next(iter(loaded), 'SPLIT')}",
             )
         loaded = loaded[split]
     return loaded
 
 
 def _dataset_rows(source: Source, start: int, end: int | None, column: str | None) -> Rows:
-    """Rows with their class labels by name."""
+    """Rows, with class labels by name."""
     loaded = open_dataset(source)
     _check_column(source, column, loaded.column_names)
     if column:
@@ -225,31 +226,32 @@ def _class_names(feature: Any) -> list[str] | None:
     """The names of a class label, or of a list of them; None for another feature."""
     import datasets
 
-    inner = getattr(feature, "feature", feature)
-    return inner.names if isinstance(inner, datasets.ClassLabel) else None
+    if isinstance(feature, datasets.List | datasets.LargeList):
+        feature = feature.feature
+    return feature.names if isinstance(feature, datasets.ClassLabel) else None
 
 
 def _with_class_names(label: Any, known: list[str]) -> Any:
     if isinstance(label, list):
         return [_with_class_names(one, known) for one in label]
-    return None if label in (None, -1) else known[label]  # -1: a label that is not told
+    return None if label in (None, -1) else known[label]  # -1: no label
 
 
 # --- CoNLL columns: a word and its tags per line, a blank line between sentences ---
 
 
-_DOCSTART = "-DOCSTART-"  # begins a document in CoNLL-2003; it is no word
+_DOCSTART = "-DOCSTART-"  # starts a document in CoNLL-2003; it is not a word
 
 
 def tagged_rows(source: Source) -> Iterator[tuple[dict[str, Any], str]]:
-    """The sentences of a file, each with the line that it begins in.
+    """The sentences of a file, each with the line where it begins.
 
-    Columns are cut at tabs where a line has one, else at spaces. A row has a list of words under
-    ``tokens`` (the first column), of tags under ``tags`` (the last), and of what any column holds
-    under its number, the first being "0".
+    Columns are separated by tabs if a line has one, else by spaces. A row has lists of strings:
+    ``tokens`` (the first column), ``tags`` (the last one), and each column under its number, from
+    "0".
 
     Raises:
-        DataError: A line of one column, or of another number of columns than the lines before it.
+        DataError: A line with one column, or with another number of columns than the lines before.
     """
     lines: list[list[str]] = []
     origin, width = "", 0
@@ -261,7 +263,13 @@ def tagged_rows(source: Source) -> Iterator[tuple[dict[str, Any], str]]:
             lines = []
             continue
         where = f"{source.name}:{line.number}"
-        width = width or _checked_conll_columns(len(cells), source, where)
+        width = width or len(cells)
+        if width < 2:
+            text = source.kind == "text"
+            raise DataError(
+                f"{where}: {'a text file has no columns' if text else 'one column, and no tags'}",
+                "use csv, tsv or jsonl; or, for tagging, a word and its tag on each line",
+            )
         if len(cells) != width:
             raise DataError(
                 f"{where}: {len(cells)} columns where the lines before have {width}",
@@ -274,7 +282,7 @@ def tagged_rows(source: Source) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _conll_cells(line: str) -> list[str]:
-    # Not at every space of Unicode: some of them are words in Chinese data.
+    # Only at ASCII spaces: some other spaces of Unicode are words in Chinese data.
     bare = line.strip("\r\n")
     if "\t" in bare.strip("\t "):
         return bare.split("\t")
@@ -287,25 +295,18 @@ def _conll_row(lines: list[list[str]]) -> dict[str, Any]:
     return {"tokens": columns[0], "tags": columns[-1], **numbered}
 
 
-def _checked_conll_columns(width: int, source: Source, where: str) -> int:
-    if width < 2:
-        what = "a text file has no columns" if source.kind == "text" else "one column, and no tags"
-        raise DataError(
-            f"{where}: {what}",
-            "use csv, tsv or jsonl; or, for tagging, a word and its tag on each line",
-        )
-    return width
-
-
 # --- Reading comprehension as SQuAD publishes it: one JSON object whose ``data`` are articles ---
 #
-# An article has paragraphs, a paragraph a context and questions. A row is a question, in the flat
-# form that ``datasets`` has: id, title, context, question, answers (text, answer_start) and
-# is_impossible. ``data`` may also have the rows themselves.
+# An article has paragraphs; a paragraph has a context and questions. A row is a question, with the
+# columns that ``datasets`` gives it: id, title, context, question, answers (text, answer_start) and
+# is_impossible. ``data`` may also be a list of such rows.
+
+
+_SQUAD_FORMAT = "SQuAD's format: data, paragraphs, qas, answers"
 
 
 def is_nested(source: Source) -> bool:
-    """Whether a ``.json`` file is one object over its whole length, not an object a line."""
+    """Whether a ``.json`` file is one object, not one object per line."""
     if ".json" not in source.path.suffixes:
         return False
     for line in read_lines(source.path):
@@ -322,16 +323,16 @@ def nested_rows(source: Source) -> Rows:
     """The questions of a file, each with ``file: article/paragraph/question`` as its origin.
 
     Args:
-        source: One that ``is_nested``.
+        source: A source that ``is_nested``.
 
     Raises:
-        DataError: It is no JSON, or a part of it is missing or of another kind.
+        DataError: It is not JSON, or a part of it is missing or has another type.
     """
     document = _whole_json(source)
     if document is None:
         raise DataError(
-            f"{source.name}: not JSON over its whole length",
-            "one JSON object a line, or one object with a list `data` as SQuAD has it",
+            f"{source.name}: the file as a whole is not JSON",
+            "write one JSON object per line, or one object with a list `data`, as SQuAD has it",
         )
     for number, entry in enumerate(_squad_list(document, "data", source.name), 1):
         where = f"{source.name}: article {number}"
@@ -344,7 +345,7 @@ def nested_rows(source: Source) -> Rows:
 
 
 def _whole_json(source: Source) -> Any:
-    """The file as one JSON value; None if it is not."""
+    """The file as one JSON value; None if it is not one."""
     text = "".join(line.text for line in read_lines(source.path))
     try:
         return json.loads(text)
@@ -374,7 +375,7 @@ def _squad_questions(article: dict[str, Any], number: int, name: str) -> Rows:
 
 
 def _squad_answers(question: dict[str, Any], origin: str) -> dict[str, list[Any]] | None:
-    """None where the file does not tell them, as those of a test set."""
+    """The answers; None if the file has none, as for a test set."""
     if question.get("answers") is None:
         return None
     found: dict[str, list[Any]] = {"text": [], "answer_start": []}
@@ -387,12 +388,12 @@ def _squad_answers(question: dict[str, Any], origin: str) -> dict[str, list[Any]
 def _squad_list(values: Any, key: str, where: str) -> list[Any]:
     found = values.get(key) if isinstance(values, dict) else None
     if not isinstance(found, list):
-        raise DataError(f"{where}: no list {key!r}", "SQuAD's form: data, paragraphs, qas, answers")
+        raise DataError(f"{where}: no list {key!r}", _SQUAD_FORMAT)
     return found
 
 
 def _squad_text(values: Any, key: str, where: str) -> str:
     found = values.get(key) if isinstance(values, dict) else None
     if not isinstance(found, str):
-        raise DataError(f"{where}: no text {key!r}", "SQuAD's form: data, paragraphs, qas, answers")
+        raise DataError(f"{where}: no text {key!r}", _SQUAD_FORMAT)
     return found

@@ -1,7 +1,7 @@
-"""Is a tokenizer folder what was saved, and does what was saved do what the trained one did?
+"""Checks that a tokenizer folder is unchanged and still gives the same ids.
 
-``SHA256SUMS`` guards the files of a tokenizer. The probes, texts with their ids, guard what other
-versions of transformers and tokenizers make of the same files.
+``SHA256SUMS`` detects changed files. The probes, which are texts with their ids, detect versions of
+transformers and tokenizers that give other ids for the same files.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.files import write_atomically
 from plmctl.hashing import sha256_of
+from plmctl.tokenization.units import plain_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def check_tokenizer(source: str) -> None:
-    """Refuse a tokenizer folder that is not what was saved; every command that opens one calls it.
+    """Refuse a tokenizer folder that has changed; every command that opens one calls this.
 
     Args:
-        source: A folder, or anything else, of which nothing is known.
+        source: A folder; anything else is not checked.
 
     Raises:
         ConfigError: A file has changed or is missing.
@@ -48,7 +49,7 @@ def check_saved(folder: Path, trained: PreTrainedTokenizerBase, texts: Sequence[
         texts: Lines to encode with both.
 
     Raises:
-        PlmError: Another class, other special tokens, other ids, or a text that does not come back.
+        PlmError: The class, the special tokens or ids differ, or a text is not decoded correctly.
     """
     from transformers import AutoTokenizer
 
@@ -56,13 +57,13 @@ def check_saved(folder: Path, trained: PreTrainedTokenizerBase, texts: Sequence[
     if type(loaded) is not type(trained):
         raise PlmError(f"{folder}: loads as {type(loaded).__name__}, not {type(trained).__name__}")
     if loaded.all_special_ids != trained.all_special_ids:
-        raise PlmError(f"{folder}: the special tokens changed on the way to the disk")
+        raise PlmError(f"{folder}: the special tokens changed when it was saved")
     for text in texts:
         ids = loaded(text)["input_ids"]
         if ids != trained(text)["input_ids"]:
             raise PlmError(f"{folder}: other ids after loading, for {text[:60]!r}")
-        # Text that names a special token, as a page about tokenizers does, is read as that token
-        # here and left out by decoding; unknown characters do not come back either.
+        # Text that contains the name of a special token is encoded as that token here, and decoding
+        # leaves it out; unknown characters are lost too.
         plain = loaded(text, add_special_tokens=False)["input_ids"]
         again = loaded(loaded.decode(ids, skip_special_tokens=True))["input_ids"]
         if again != ids and not set(plain).intersection(loaded.all_special_ids):
@@ -83,10 +84,10 @@ def write_sums(folder: Path) -> None:
 
 
 def check_sums(source: str) -> None:
-    """Refuse a tokenizer folder whose files are not those that were trained.
+    """Refuse a tokenizer folder whose files have changed since training.
 
     Args:
-        source: A folder, or anything else, of which nothing is known.
+        source: A folder; anything else is not checked.
 
     Raises:
         ConfigError: A file has changed or is missing.
@@ -101,12 +102,12 @@ def check_sums(source: str) -> None:
         if not path.is_file() or sha256_of(path) != wanted:
             raise ConfigError(
                 f"{path}: {'changed' if path.is_file() else 'missing'} since it was trained "
-                f"(the hash in {SUMS} is another)",
-                f"train it again, or delete {sums} if the change is meant",
+                f"(its hash differs from {SUMS})",
+                f"train it again, or delete {sums} if the change is intended",
             )
 
 
-# --- Probes: texts with their ids, both in the file, so that the code may change its texts ---
+# --- Probes: texts with their ids, both in the file, so that new versions can change the texts ---
 
 
 PROBE = "tokenizer_probe.json"
@@ -133,13 +134,13 @@ PROBE_TEXTS = (
     "<|endoftext|> <extra_id_0> d <extra_id_1> [unused1] <S> e </S> <UNK>",
     "antidisestablishmentarianism" + "x" * 120,
 )
-"""Scripts, digits, white space, combining marks, special tokens, and what is rarer."""
+"""Scripts, digits, white space, combining marks, special tokens, and rare cases."""
 
 
 def write_probe(folder: Path) -> None:
-    """Write the ids of ``TEXTS`` into a saved tokenizer's folder, by the tokenizer as it loads.
+    """Write ``PROBE_TEXTS`` with the ids that the saved tokenizer gives when it is loaded.
 
-    A folder without ``tokenizer.json``, which plmctl itself never writes, gets none.
+    A folder without ``tokenizer.json``, which plmctl never writes, gets no probes.
     """
     import tokenizers
     import transformers
@@ -160,10 +161,10 @@ def check_probe(source: str) -> None:
     """Refuse a tokenizer folder that gives other ids now than when it was saved.
 
     Args:
-        source: A folder; anything else, and a folder without probes (a published one), passes.
+        source: A folder; a folder without probes (a published one) or anything else passes.
 
     Raises:
-        DataError: The ids of a text differ, with both versions of the libraries; or the file of
+        DataError: The ids of a text differ; the message has both versions of the libraries. Or the
             probes cannot be read.
     """
     path, tokenizer = Path(source) / PROBE, Path(source) / _TOKENIZER
@@ -176,7 +177,7 @@ def check_probe(source: str) -> None:
 
 @cache
 def _check_ids(path: Path, state: object) -> None:
-    """Once a process for each state of the files: a run opens its tokenizer many times."""
+    """Cached, because a run opens its tokenizer many times; ``state`` changes with the files."""
     import tokenizers
     import transformers
 
@@ -187,7 +188,7 @@ def _check_ids(path: Path, state: object) -> None:
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path}: not a file of probes: {error}",
-            "copy the folder again; or delete this file if the tokenizer is the right one",
+            "copy the folder again; or delete this file if you are sure of the tokenizer",
         ) from error
     whole, plain = _open_both_ways(path.parent)
     now = {"transformers": transformers.__version__, "tokenizers": tokenizers.__version__}
@@ -203,21 +204,17 @@ def _check_ids(path: Path, state: object) -> None:
                 f"{path.parent}: the tokenizer gives other ids than when it was saved: "
                 f"{text[:40]!r} was {_show_ids(was, at)} with {_show_versions(before)}, and is "
                 f"{_show_ids(found, at)} with {_show_versions(now)} (from token {at} on)",
-                "install the versions that it was saved with; or, if its files were changed on "
+                "install the versions that it was saved with; or, if you changed its files on "
                 f"purpose, delete {path}",
             )
 
 
 def _open_both_ways(folder: Path) -> tuple[PreTrainedTokenizerBase, Tokenizer]:
-    """The tokenizer as inputs are made with it, and as token stores are: without special tokens."""
+    """The tokenizer as models use it, and as token stores do: without special tokens."""
     from transformers import AutoTokenizer
 
     whole = AutoTokenizer.from_pretrained(folder)
-    plain = Tokenizer.from_file(str(folder / _TOKENIZER))
-    plain.encode_special_tokens = True
-    plain.no_padding()
-    plain.no_truncation()
-    return whole, plain
+    return whole, plain_tokenizer(Tokenizer.from_file(str(folder / _TOKENIZER)))
 
 
 def _input_ids(tokenizer: Any, text: str) -> list[int]:

@@ -35,6 +35,7 @@ from plmctl.tokenization.units import (
     kind_of,
     pattern,
     plain,
+    plain_tokenizer,
     unspaced,
 )
 from plmctl.tokenization.words import (
@@ -52,44 +53,42 @@ Encoded = list[tuple[NDArray[np.int64], NDArray[np.bool_]]]
 """Ids of each text, and whether a word starts at each."""
 
 Placed = list[tuple[NDArray[np.int64], NDArray[np.bool_], Sequence[int]]]
-"""The same, and the first token at or after each place asked for in a text."""
+"""The same, and the first token at or after each requested place of a text."""
 
-_TABLE = 200_000  # units kept: sixty megabytes; with more the processor's caches do worse
+_TABLE = 200_000  # units in the table: sixty megabytes; more do not fit the processor's caches
 
-_LOOKED_AT = 5_000  # units of a batch
+_SAMPLE = 5_000  # units of a batch that are looked up to see whether the table pays
 
-_NEW = 0.7  # share of them that are not in the table; more, and it does not pay
+_NEW = 0.7  # with a larger share of new units in the sample, whole texts are faster
 
-_RARE = 0.05  # share of texts with unspaced scripts, up to which these are no different from others
+_RARE = 0.05  # up to this share of texts with unspaced scripts, they are treated like all others
 
-
-# Thai to Georgian, Khmer, and kana, Han and Hangul, as a rule without spaces.
 _BEFORE_SPACE = re.compile(f"[^{WHITE_SPACE}](?=[{WHITE_SPACE}])")
 
-
+# Scripts that are mostly written without spaces: Thai to Georgian, Khmer, kana, Han and Hangul.
 _UNSPACED = re.compile("[\u0e00-\u10ff\u1780-\u17ff\u3005-\ud7a3\uf900-\uffdc]")
 
 
 class Encoder:
-    """Encodes texts without special tokens; text that looks like one is only text.
+    """Encodes texts without special tokens; text that looks like a special token is text.
 
-    Words repeat, so each distinct unit is given to the tokenizer once and then looked up: the ids
-    are those of ``encode_batch``, several times as fast. Text without spaces has units of a few
-    characters (``seams``). A tokenizer whose units are not known is given whole texts.
+    Words repeat, so the tokenizer encodes each distinct unit once, and a table keeps the result:
+    the ids are those of ``encode_batch``, several times as fast. Text without spaces has units of a
+    few characters (``seams``). If the units of a tokenizer are unknown, it gets whole texts.
 
-    It can be sent to another process: the tokenizer itself is loaded where it is used.
+    An encoder can be sent to another process: the tokenizer is loaded where it is used.
 
     Args:
-        source: A tokenizer folder, or a Hub id, whose ``tokenizer.json`` is then fetched.
-        words: Who says where words start: the pre-tokenizer, within Chinese text jieba, or the
-            pieces themselves by ALBERT's rule.
+        source: A tokenizer folder, or a Hub id, whose ``tokenizer.json`` is downloaded.
+        words: What decides where words start: the pre-tokenizer, jieba within Chinese text, or
+            ALBERT's rule for pieces.
 
     Attributes:
-        fingerprint: Hash of all that decides ids and word starts.
+        fingerprint: Hash of everything that decides ids and word starts.
 
     Raises:
         ConfigError: There is no ``tokenizer.json``, it changed since it was trained, jieba is not
-            installed, or ALBERT's rule is requested of a tokenizer that is not SentencePiece's.
+            installed, or ALBERT's rule is requested for a tokenizer that is not SentencePiece's.
     """
 
     def __init__(
@@ -105,7 +104,13 @@ class Encoder:
             self.fingerprint += "+albert"
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in ("_path", "_jieba", "_starts", "fingerprint")}
+        # The tokenizer and everything that is computed from it are left out.
+        return {
+            "_path": self._path,
+            "_jieba": self._jieba,
+            "_starts": self._starts,
+            "fingerprint": self.fingerprint,
+        }
 
     def _albert_starts(self, source: str) -> NDArray[np.bool_]:
         """Whether a word starts at each id."""
@@ -114,25 +119,20 @@ class Encoder:
             raise ConfigError(
                 f"data.words: albert, but {source} is not a SentencePiece tokenizer, whose pieces "
                 "mark the spaces before words",
-                "leave data.words out: this tokenizer's own rules say where words start",
+                "leave data.words out: the rules of this tokenizer decide where words start",
             )
         return albert_starts(pieces)
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
-        tokenizer = Tokenizer.from_file(str(self._path))
-        tokenizer.encode_special_tokens = True
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        return tokenizer
+        return plain_tokenizer(Tokenizer.from_file(str(self._path)))
 
     @cached_property
     def _placing(self) -> Tokenizer:
-        """The same, whose offsets have the white space of a token too."""
+        """The same tokenizer, but the offsets of a token include its white space."""
         from tokenizers.processors import ByteLevel
 
-        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
-        tokenizer.encode_special_tokens = True
+        tokenizer = plain_tokenizer(Tokenizer.from_str(self._tokenizer.to_str()))
         tokenizer.post_processor = ByteLevel(trim_offsets=False)
         return tokenizer
 
@@ -142,7 +142,7 @@ class Encoder:
 
     @cached_property
     def _marks(self) -> bool:
-        """Its pre-tokenizer leaves marks with the words beside them, as SentencePiece does."""
+        """Whether its pre-tokenizer keeps marks and words together, as SentencePiece does."""
         return cuts_at_spaces_only(self._tokenizer)
 
     @cached_property
@@ -170,10 +170,10 @@ class Encoder:
         return bool(spaced != plainly)
 
     def stretches(self, text: str, size: int) -> list[str]:
-        """A text in consecutive parts of about ``size`` characters whose ids are those of the text.
+        """Consecutive parts of a text, of about ``size`` characters, that give the ids of the text.
 
-        It is cut before white space, where GPT-2's expression never finds a word across; other
-        tokenizers get it whole.
+        The text is cut before white space, where no word of GPT-2's expression crosses. Other
+        tokenizers get the whole text.
         """
         if self._kind != "bytes" or len(text) <= size:
             return [text]
@@ -184,40 +184,42 @@ class Encoder:
         return [text[begin:end] for begin, end in itertools.pairwise([*cuts, len(text)])]
 
     def with_places(self, texts: list[str], places: Sequence[Sequence[int]]) -> Placed:
-        """Ids and word starts as of a call, and where in them some places of the texts are.
+        """Ids and word starts, as a call gives them, and the tokens at some places of the texts.
 
         Args:
             texts: One or more.
-            places: Characters of each text, ascending.
+            places: Positions of characters in each text, ascending.
 
         Returns:
             For each text its ids, its word starts, and for each place the first token that starts
-            there or later. A token that reaches across a place is before it.
+            there or later. A token across a place is before it.
         """
         if not any(place for wanted in places for place in wanted):  # all at the beginning
             none = [[0] * len(wanted) for wanted in places]
-            return [(*made, at) for made, at in zip(self(texts), none, strict=True)]
+            return [(*one, at) for one, at in zip(self(texts), none, strict=True)]
         if self._kind == "bytes" and not self._jieba:
             units = self._units(texts, self._kind)
-            if not self._table.hardly_knows(units):
+            if self._table.pays_for(units):
                 return self._place_by_units(units, places)
-        encoded = self._restarted(self._encode_whole(texts))
+        encoded = self._with_starts(self._encode_whole(texts))
         encodings = self._placing.encode_batch(texts, add_special_tokens=False)
-        found = [
+        at = [
             _first_tokens(encoding.offsets, wanted)
             for encoding, wanted in zip(encodings, places, strict=True)
         ]
-        return [(*made, at) for made, at in zip(encoded, found, strict=True)]
+        return [(*one, first) for one, first in zip(encoded, at, strict=True)]
 
     def _place_by_units(self, units: list[list[str]], places: Sequence[Sequence[int]]) -> Placed:
-        """Encode texts that are given as units; most places are where a unit begins."""
+        """Encode texts given as units; most places are at the beginning of a unit."""
         sizes, encoded = self._table.sizes_and_ids(units)
         counts = np.cumsum([0, *map(len, units)]).tolist()
         placed: Placed = []
         for number, (ids, starts) in enumerate(encoded):
             own = sizes[counts[number] : counts[number + 1]]
             tokens = np.append(0, np.cumsum(own)).tolist()
-            begins = list(itertools.accumulate(map(_length, units[number]), initial=0))
+            # The characters of a unit, without a mark of ``seams``.
+            lengths = [len(unit) - (unit[:1] == INNER) for unit in units[number]]
+            begins = list(itertools.accumulate(lengths, initial=0))
             found = []
             for place in places[number]:
                 unit = bisect_left(begins, place)
@@ -235,14 +237,14 @@ class Encoder:
     def __call__(self, texts: list[str]) -> Encoded:
         """Ids of each text, and whether a word starts at each id.
 
-        Words are those of the pre-tokenizer, but of one that cuts at spaces only, a mark is a word
-        of its own, as it is to BERT. A Chinese character begins a word unless it stands within a
-        token or, with jieba, within a word of several. By ALBERT's rule a token alone decides.
+        Words are those of the pre-tokenizer. If it cuts only at spaces, each mark is also a word,
+        as in BERT. A Chinese character starts a word unless it is inside a token or, with jieba,
+        inside a longer word. With ALBERT's rule, the token alone decides.
         """
-        return self._restarted(self._encode(texts))
+        return self._with_starts(self._encode(texts))
 
-    def _restarted(self, encoded: Encoded) -> Encoded:
-        """With the word starts of ALBERT's rule, if that is the one."""
+    def _with_starts(self, encoded: Encoded) -> Encoded:
+        """With the word starts of ALBERT's rule, if it is used."""
         if self._starts is None:
             return encoded
         encoded = [(ids, self._starts[ids]) for ids, _ in encoded]
@@ -251,7 +253,7 @@ class Encoder:
         return encoded
 
     def _encode(self, texts: list[str]) -> Encoded:
-        if self._kind is None or self._jieba:  # words depend on what is around a character
+        if self._kind is None or self._jieba:  # words depend on the context of a character
             return self._encode_whole(texts)
         if self._kind != "spaces":
             return self._encode_units(texts, self._kind)
@@ -263,9 +265,9 @@ class Encoder:
 
     def _encode_units(self, texts: list[str], kind: Kind) -> Encoded:
         units = self._units(texts, kind)
-        if self._table.hardly_knows(units):
-            return self._encode_whole(texts)
-        return self._table.look_up(units)
+        if self._table.pays_for(units):
+            return self._table.sizes_and_ids(units)[1]
+        return self._encode_whole(texts)
 
     def _units(self, texts: list[str], kind: Kind) -> list[list[str]]:
         find = pattern(kind).findall
@@ -283,63 +285,52 @@ class Encoder:
     def _encode_whole(self, texts: list[str]) -> Encoded:
         if not texts:
             return []
-        made = encode_texts(self._tokenizer, texts, marks=self._marks, segmented=self._jieba)
-        return _split(made.ids, made.starts, np.cumsum(made.sizes))
+        encoded = encode_texts(self._tokenizer, texts, marks=self._marks, segmented=self._jieba)
+        return _split(encoded.ids, encoded.starts, np.cumsum(encoded.sizes))
 
 
 class _Table:
-    """Ids and word starts of the units seen so far."""
+    """The ids and word starts of the most frequent units so far."""
 
     def __init__(self, tokenizer: Tokenizer, kind: Kind) -> None:
         self._tokenizer, self._kind = tokenizer, kind
-        # A unit that is not there gets the next number: one look-up a unit, none of it in Python.
+        # A new unit gets the next number: one look-up per unit, without Python code.
         self.numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
         none = np.zeros(0, dtype=np.int64)
-        self._made, self._seen = Ids(none, none.astype(np.bool_), none), none
+        self._ids, self._counts = Ids(none, none.astype(np.bool_), none), none
 
-    def hardly_knows(self, texts: list[list[str]]) -> bool:
-        """Whether it would not pay for these: noise, say, hardly repeats its units."""
-        units = list(itertools.islice(itertools.chain.from_iterable(texts), _LOOKED_AT))
+    def pays_for(self, texts: list[list[str]]) -> bool:
+        """Whether the table is faster than whole texts: noise, for example, repeats no units."""
+        units = list(itertools.islice(itertools.chain.from_iterable(texts), _SAMPLE))
         new = {unit for unit in units if unit not in self.numbers}
-        return len(units) == _LOOKED_AT and len(new) > _NEW * len(units)
-
-    def look_up(self, texts: list[list[str]]) -> Encoded:
-        """The ids and word starts of texts that are given as units."""
-        return self.sizes_and_ids(texts)[1]
+        return len(units) < _SAMPLE or len(new) <= _NEW * len(units)
 
     def sizes_and_ids(self, texts: list[list[str]]) -> tuple[NDArray[np.int64], Encoded]:
         """The number of ids of each unit of all texts, and the ids and word starts of each text."""
         if not texts:
             return np.zeros(0, dtype=np.int64), []
         counts = list(map(len, texts))
-        units = itertools.chain.from_iterable(texts)
-        number = np.fromiter(map(self.numbers.__getitem__, units), np.int64, sum(counts))
-        if len(self.numbers) > len(self._seen):
-            self._add(list(itertools.islice(self.numbers, len(self._seen), None)))
-        self._seen += np.bincount(number, minlength=len(self.numbers))
-        found = select_ids(self._made, number)
+        all_units = itertools.chain.from_iterable(texts)
+        number = np.fromiter(map(self.numbers.__getitem__, all_units), np.int64, sum(counts))
+        if len(self.numbers) > len(self._counts):
+            units = list(itertools.islice(self.numbers, len(self._counts), None))
+            new = encode_units(self._tokenizer, units, self._kind)
+            self._ids = concatenate_ids([self._ids, new])
+            self._counts = np.append(self._counts, np.zeros(len(units), dtype=np.int64))
+        self._counts += np.bincount(number, minlength=len(self.numbers))
+        found = select_ids(self._ids, number)
         if len(self.numbers) > _TABLE:
             self._forget()
         ends = np.append(0, np.cumsum(found.sizes))[np.cumsum(counts)]
         return found.sizes, _split(found.ids, found.starts, ends)
 
-    def _add(self, units: list[str]) -> None:
-        made = encode_units(self._tokenizer, units, self._kind)
-        self._made = concatenate_ids([self._made, made])
-        self._seen = np.append(self._seen, np.zeros(len(units), dtype=np.int64))
-
     def _forget(self) -> None:
-        """Keep the units that were seen most often."""
-        kept = np.sort(np.argsort(-self._seen, kind="stable")[: _TABLE // 2])
+        """Keep only the most frequent units."""
+        kept = np.sort(np.argsort(-self._counts, kind="stable")[: _TABLE // 2])
         units = list(self.numbers)
         numbers = {units[old]: new for new, old in enumerate(kept.tolist())}
         self.numbers = defaultdict(itertools.count(len(kept)).__next__, numbers)
-        self._made, self._seen = select_ids(self._made, kept), self._seen[kept]
-
-
-def _length(unit: str) -> int:
-    """Characters of a unit, a mark of ``seams`` left out."""
-    return len(unit) - (unit[:1] == INNER)
+        self._ids, self._counts = select_ids(self._ids, kept), self._counts[kept]
 
 
 def _first_tokens(offsets: Sequence[tuple[int, int]], places: Sequence[int]) -> list[int]:
@@ -374,19 +365,19 @@ def _tokenizer_file(source: str) -> Path:
         ) from error
 
 
-# --- What the tokenizers library gives for a list of texts or units, as three arrays in a row ---
+# --- Ids of the tokenizers library for a list of texts or units, as three flat arrays ---
 
 
-_WORDS_PER_TEXT = 200  # words given to the library as one text
+_WORDS_PER_TEXT = 200  # words that the library gets as one text
 
 
 class Ids(NamedTuple):
     """The ids of several texts, one after the other.
 
     Attributes:
-        ids: Of all texts, [tokens].
+        ids: The ids of all texts, [tokens].
         starts: Whether a word starts at each, [tokens].
-        sizes: Ids of each text, [texts].
+        sizes: The number of ids of each text, [texts].
     """
 
     ids: NDArray[np.int64]
@@ -395,28 +386,28 @@ class Ids(NamedTuple):
 
 
 def encode_texts(tokenizer: Tokenizer, texts: list[str], *, marks: bool, segmented: bool) -> Ids:
-    """The ids and word starts of all texts in a row, and the number of ids of each.
+    """The ids and word starts of texts.
 
     Args:
-        tokenizer: Any.
+        tokenizer: Any tokenizer.
         texts: One or more.
-        marks: Whether punctuation marks are words of their own, as Chinese characters are.
-        segmented: Whether Chinese words are jieba's.
+        marks: Whether punctuation marks are separate words, as Chinese characters are.
+        segmented: Whether jieba finds Chinese words.
     """
     made, _ = _encode_batch(tokenizer, texts, marks, segmented)
     return made
 
 
 def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
-    """The same of the units of a text (``units.pattern``), or of parts of them (``seams``).
+    """The ids and word starts of units (``units.pattern``), or of parts of them (``seams``).
 
-    To the library a text costs about ten times what a word in it does, so those units that are
-    surely one word each go to it by the thousand as one text; its numbers of words part them again.
+    For the library, a text costs about ten times as much as a word in it. So units that are
+    certainly one word each are joined to one text, and its word numbers separate them again.
 
     Args:
-        tokenizer: One whose units are known.
+        tokenizer: A tokenizer whose units are known.
         units: One or more.
-        kind: Whose.
+        kind: The kind of its units.
     """
     inner = np.fromiter((unit[0] == INNER for unit in units), np.bool_, len(units))
     if inner.any():
@@ -440,10 +431,10 @@ def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
 
 @cache
 def _single_word(kind: Kind) -> re.Pattern[str]:
-    """Units that are a word of the pre-tokenizer wherever they stand among others of their group.
+    """Units that stay one word of the pre-tokenizer beside other units of the same group.
 
-    Group 1 is ASCII alone, where no normalization or version of Unicode makes a difference. Group 2
-    of kind "bytes" has other letters or digits, without a space before them.
+    Group 1 is only ASCII, where normalization and the version of Unicode make no difference. Group
+    2, of kind "bytes", is other letters or digits without a space before them.
     """
     if kind != "bytes":
         return re.compile({"bert": "([A-Za-z0-9]+)", "spaces": "([!-~]+)"}[kind])
@@ -456,7 +447,7 @@ def _encode_words(tokenizer: Tokenizer, words: list[str], gap: str, marks: bool)
     ]
     made, word = _encode_batch(tokenizer, texts, marks, False)
     text = np.repeat(np.arange(len(texts)), made.sizes)
-    if gap == "\n":  # to GPT-2 a word as well
+    if gap == "\n":  # GPT-2 treats the gap as a word
         kept = word % 2 == 0
         word, text = word[kept] // 2, text[kept]
         made = Ids(made.ids[kept], made.starts[kept], made.sizes)
@@ -467,7 +458,7 @@ def _encode_words(tokenizer: Tokenizer, words: list[str], gap: str, marks: bool)
 def _encode_batch(
     tokenizer: Tokenizer, texts: list[str], marks: bool, segmented: bool
 ) -> tuple[Ids, NDArray[np.int64]]:
-    """The ids of texts, and the number of its word within its text, of each."""
+    """The ids of texts, and for each id the number of its word within its text."""
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
     sizes = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
     total = int(sizes.sum())
@@ -484,14 +475,14 @@ def _encode_batch(
 
 
 def concatenate_ids(parts: list[Ids]) -> Ids:
-    """The texts of several, one after the other."""
+    """The texts of all parts, one after the other."""
     return Ids(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def select_ids(made: Ids, texts: NDArray[np.int64]) -> Ids:
-    """Those of some of the texts, in this order; a text may be named again."""
-    sizes = made.sizes[texts]
-    # Where each id lies: as far from its text's first there as here.
-    shift = (np.cumsum(made.sizes) - made.sizes)[texts] - (np.cumsum(sizes) - sizes)
+def select_ids(all_ids: Ids, texts: NDArray[np.int64]) -> Ids:
+    """The ids of some of the texts, in this order; a text may be there several times."""
+    sizes = all_ids.sizes[texts]
+    # From the first place of a text in the result to its first place in the source.
+    shift = (np.cumsum(all_ids.sizes) - all_ids.sizes)[texts] - (np.cumsum(sizes) - sizes)
     at = np.arange(sizes.sum()) + np.repeat(shift, sizes)
-    return Ids(made.ids[at], made.starts[at], sizes)
+    return Ids(all_ids.ids[at], all_ids.starts[at], sizes)

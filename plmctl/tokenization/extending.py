@@ -1,20 +1,18 @@
-"""New tokens for a tokenizer that there is already: all its ids stay what they are.
+"""New tokens for an existing tokenizer: all old ids stay.
 
-Characters that it does not know come first, then pieces. Merges are learnt on top of the old ones,
-from words as the old tokenizer cuts them, so that they come after all old ones; WordPiece's pieces
-are learnt in the same way. Pieces of a Unigram model are fitted to the new text, and those that are
-not there yet are added with their probabilities there.
+Unknown characters are added first, then pieces. Merges are learned from words as the old tokenizer
+cuts them, and come after all old merges; WordPiece's pieces are learned in the same way. Pieces of
+a Unigram model are fitted to the new text, and new ones are added with their probabilities there.
 
-Text that has none of the new tokens keeps its ids. Elsewhere a new token takes the place of the old
-ones that it is made of; WordPiece, which is greedy, and Unigram may then cut the rest of such a
-word in another way too.
+Text without any new token keeps its ids. In other text, a new token replaces the old tokens that it
+consists of; WordPiece, which is greedy, and Unigram may then also cut the rest of such a word
+differently.
 """
 
 import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,14 +21,17 @@ import numpy as np
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import ConfigError
 from plmctl.tokenization.algorithms.base import (
-    CONTINUES,
     ENDS,
+    Algorithm,
+    Mark,
+    MergeAlgorithm,
     Progress,
     Words,
     frequent_characters,
     learn_merges,
+    marked,
 )
-from plmctl.tokenization.algorithms.unigram import fit_pieces, max_characters
+from plmctl.tokenization.algorithms.unigram import by_score, fit_pieces, max_characters
 from plmctl.tokenization.check import check_tokenizer
 
 if TYPE_CHECKING:
@@ -41,10 +42,10 @@ Settings = dict[str, Any]
 
 
 def load_to_extend(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
-    """The tokenizer that is to be extended.
+    """The tokenizer to extend.
 
     Raises:
-        ConfigError: There is none, it is of another algorithm, or has as many ids already.
+        ConfigError: It does not exist, has another algorithm, or already has as many ids.
     """
     from transformers import AutoTokenizer
 
@@ -66,13 +67,14 @@ def load_to_extend(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
     if config.vocab_size <= len(tokenizer):
         raise ConfigError(
             f"vocab_size: {source} has {len(tokenizer):,} ids already",
-            "vocab_size counts the old ids and the new ones: raise it",
+            "increase vocab_size, which counts the old ids and the new ones",
         )
     return tokenizer
 
 
 def extend_tokenizer(
     old: "PreTrainedTokenizerFast",
+    algorithm: Algorithm,
     words: Mapping[str, int],
     config: TokenizerConfig,
     progress: Progress,
@@ -80,20 +82,20 @@ def extend_tokenizer(
     """The tokenizer with more tokens.
 
     Args:
-        old: What is extended; it is not changed.
-        words: How often each word of its pre-tokenizer was seen.
-        config: Ids in the end, and the least frequency of a merge.
-        progress: Told of what is done and of all.
+        old: The tokenizer to extend; it is not changed.
+        algorithm: The algorithm of the tokenizer.
+        words: How often each word of its pre-tokenizer occurs.
+        config: The number of ids in the end, and the lowest frequency of a merge.
+        progress: Called with the work done and the total.
     """
     settings = _complete(json.loads(old.backend_tokenizer.to_str()))
     alphabet = frequent_characters(words, config.limit_alphabet)
     characters = sorted(set(map(chr, alphabet)))
-    if config.algorithm == "unigram":
-        _add_pieces(settings["model"], words, characters, config, progress)
+    if isinstance(algorithm, MergeAlgorithm):
+        _add_characters(settings["model"], algorithm.mark, characters, config.vocab_size)
+        _add_merged(settings, algorithm, words, config, progress)
     else:
-        if config.algorithm != "byte_bpe":
-            _add_characters(settings["model"], characters, config)
-        _add_merged(settings, words, config, progress)
+        _add_pieces(settings["model"], words, characters, config, progress)
     return _reloaded(old, settings)
 
 
@@ -110,7 +112,7 @@ def _algorithm(settings: Settings) -> str | None:
 
 
 def _complete(settings: Settings) -> Settings:
-    """The same with all added tokens in the model, where their ids do not depend on its size."""
+    """The settings with all added tokens in the model: their ids must not depend on its size."""
     model = settings["model"]
     for token in sorted(settings["added_tokens"], key=lambda token: token["id"]):
         text, number = token["content"], token["id"]
@@ -122,24 +124,29 @@ def _complete(settings: Settings) -> Settings:
     return settings
 
 
-def _add_characters(model: Settings, characters: list[str], config: TokenizerConfig) -> None:
-    """Characters that are not known yet, as far as there is room, in each of their two roles."""
+def _add_characters(model: Settings, mark: Mark, characters: list[str], size: int) -> None:
+    """Add unknown characters, plain and marked, until there are ``size`` tokens."""
+    if mark is None:
+        return  # byte-level BPE knows all bytes
     vocab = model["vocab"]
-    marked = "{}" + ENDS if config.algorithm == "bpe" else CONTINUES + "{}"
     for character in characters:
-        for token in (character, marked.format(character)):
-            if token not in vocab and _next(vocab) < config.vocab_size:
+        for token in (character, marked(character, mark)):
+            if token not in vocab and _next(vocab) < size:
                 vocab[token] = _next(vocab)
 
 
 def _add_merged(
-    settings: Settings, words: Mapping[str, int], config: TokenizerConfig, progress: Progress
+    settings: Settings,
+    algorithm: MergeAlgorithm,
+    words: Mapping[str, int],
+    config: TokenizerConfig,
+    progress: Progress,
 ) -> None:
     from tokenizers import Tokenizer
 
     model = settings["model"]
     vocab: dict[str, int] = model["vocab"]
-    tokens = [f"\0{number}" for number in range(_next(vocab))]  # what no text gives
+    tokens = [f"\0{number}" for number in range(_next(vocab))]  # a token that no text contains
     for token, number in vocab.items():
         tokens[number] = token
     cut = _cut(Tokenizer.from_str(json.dumps(settings)), words, tokens)
@@ -147,7 +154,7 @@ def _add_merged(
         cut,
         config.vocab_size,
         min_frequency=config.min_frequency,
-        join=_join if config.algorithm == "wordpiece" else add,
+        join=algorithm.join,
         progress=progress,
     )
     for number in range(len(tokens), len(merges.tokens)):
@@ -158,8 +165,8 @@ def _add_merged(
 
 
 def _cut(tokenizer: "Tokenizer", words: Mapping[str, int], tokens: list[str]) -> Words:
-    """The words as the tokenizer cuts them; without those that it does not know."""
-    unknown = getattr(tokenizer.model, "unk_token", None)
+    """The words as the tokenizer cuts them, without unknown tokens."""
+    unknown = tokenizer.model.unk_token
     rows, weights = [], []
     for word, number in words.items():
         row = [token.id for token in tokenizer.model.tokenize(word) if token.value != unknown]
@@ -186,14 +193,14 @@ def _add_pieces(
     pieces = fit_pieces(words, set(characters), size, max_characters(config.max_memory), progress)
     lowest = min(pieces.values())
     new = {c: pieces.get(c, lowest) for c in characters if c not in known}
-    for piece, score in sorted(pieces.items(), key=lambda item: (-item[1], item[0])):
+    for piece, score in by_score(pieces):
         if piece not in known:
             new.setdefault(piece, score)
     rows += [[piece, score] for piece, score in list(new.items())[: size - len(rows)]]
 
 
 def _reloaded(old: "PreTrainedTokenizerFast", settings: Settings) -> "PreTrainedTokenizerFast":
-    """The same class with other settings, as transformers makes it from a folder."""
+    """A tokenizer of the same class with other settings, loaded from a folder by transformers."""
     from transformers import AutoTokenizer
 
     folder = Path(tempfile.mkdtemp())
@@ -205,10 +212,6 @@ def _reloaded(old: "PreTrainedTokenizerFast", settings: Settings) -> "PreTrained
         shutil.rmtree(folder)
     tokenizer.name_or_path = old.name_or_path
     return tokenizer
-
-
-def _join(left: str, right: str) -> str:
-    return left + right.removeprefix(CONTINUES)
 
 
 def _next(vocab: Mapping[str, int]) -> int:

@@ -1,4 +1,4 @@
-"""A tokenizer as the rest of plmctl needs it: loaded, its special ids, its tokens as text."""
+"""Loading a tokenizer, its special ids, and its tokens as readable text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from plmctl.tokenization.check import check_tokenizer
 from plmctl.tokenization.seams import byte_table
+from plmctl.tokenization.words import SPACE_MARK
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,7 +42,7 @@ def open_tokenizer(source: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-# --- The ids that the rest of plmctl needs to know ---
+# --- Special ids ---
 
 
 TOKEN_NAMES = {
@@ -54,17 +55,17 @@ TOKEN_NAMES = {
     "eos": "end-of-text token",
     "sentinels": "sentinels (<extra_id_0>, <extra_id_1> ...)",
 }
-"""How people know the special tokens, which are spelt otherwise in some families."""
+"""The common names of the special tokens, which some families spell differently."""
 
 
 @dataclass(frozen=True)
 class Vocab:
-    """Ids of the special tokens, None where the tokenizer has no such token.
+    """Ids of the special tokens; None if the tokenizer has no such token.
 
     Attributes:
-        size: Largest id + 1: the rows that an embedding table needs.
-        sentinels: Ids of ``<extra_id_0>``, ``<extra_id_1>`` ... (T5), up to the first one missing.
-        words: The word of each id, of a tokenizer of whole words; else None.
+        size: Largest id + 1: the number of rows of an embedding table.
+        sentinels: Ids of ``<extra_id_0>``, ``<extra_id_1>`` ... (T5), up to the first missing one.
+        words: The word of each id, if the tokenizer has whole words; else None.
     """
 
     size: int
@@ -80,7 +81,7 @@ class Vocab:
 
     @classmethod
     def from_folder(cls, source: str) -> Vocab:
-        """Of a tokenizer folder or Hub id.
+        """The ids of a tokenizer folder or Hub id.
 
         Raises:
             ConfigError: The folder changed since it was trained.
@@ -91,21 +92,31 @@ class Vocab:
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocab:
         """Of a tokenizer that is open, as it was saved."""
-        names = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
-        ids = {name: getattr(tokenizer, f"{name}_token_id") for name in names}
+        from tokenizers.models import WordLevel
+        from transformers import PreTrainedTokenizerFast
+
         vocab: dict[str, int] = tokenizer.get_vocab()
-        model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
-        whole = type(model).__name__ == "WordLevel"
-        words = tuple(sorted(vocab, key=vocab.__getitem__)) if whole else None
-        return cls(max(vocab.values()) + 1, **ids, sentinels=_sentinels(vocab), words=words)
+        sentinels = (f"<extra_id_{number}>" for number in itertools.count())
+        whole_words = isinstance(tokenizer, PreTrainedTokenizerFast) and isinstance(
+            tokenizer.backend_tokenizer.model, WordLevel
+        )
+        return cls(
+            size=max(vocab.values()) + 1,
+            pad=tokenizer.pad_token_id,
+            unk=tokenizer.unk_token_id,
+            cls=tokenizer.cls_token_id,
+            sep=tokenizer.sep_token_id,
+            mask=tokenizer.mask_token_id,
+            bos=tokenizer.bos_token_id,
+            eos=tokenizer.eos_token_id,
+            sentinels=tuple(
+                vocab[name] for name in itertools.takewhile(vocab.__contains__, sentinels)
+            ),
+            words=tuple(sorted(vocab, key=vocab.__getitem__)) if whole_words else None,
+        )
 
 
-def _sentinels(vocab: dict[str, int]) -> tuple[int, ...]:
-    names = (f"<extra_id_{number}>" for number in itertools.count())
-    return tuple(vocab[name] for name in itertools.takewhile(vocab.__contains__, names))
-
-
-# --- Tokens as people read them ---
+# --- Tokens as readable text ---
 
 
 _VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥", " ": "·"}
@@ -114,16 +125,16 @@ _VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥", " ": "·"}
 def token_texts(
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[Callable[[Sequence[int]], list[str]], str]:
-    """A function from the ids of a row to the text of each, and what stands between tokens.
+    """A function from the ids of a row to the text of each token, and the separator of tokens.
 
-    WordPiece's tokens are shown as they are, with a space between them. Those of other algorithms
-    carry their spaces themselves: line ends, tabs and runs of spaces are made visible. In
-    byte-level BPE a character may be spread over several tokens: the last of them shows it, and
-    those before it their bytes.
+    WordPiece's tokens are shown unchanged, with a space between them. Tokens of other algorithms
+    contain their spaces: line ends, tabs and runs of spaces are made visible. In byte-level BPE a
+    character can be spread over several tokens: the last one shows the character, and those before
+    it show their bytes.
     """
     vocabulary = tokenizer.get_vocab()
     byte_level = any(token.startswith("\u0120") for token in vocabulary)
-    # GPT-2's own vocabulary has "##" too, which is no mark there.
+    # GPT-2's vocabulary has "##" too, but not as a mark.
     spaced = not byte_level and any(token.startswith("##") for token in vocabulary)
     special = set(tokenizer.all_special_ids)
 
@@ -132,7 +143,7 @@ def token_texts(
         if byte_level:
             known = [id_ in special for id_ in ids]
             return _show_white_space(_byte_level_texts(tokens, known))
-        marked = [token.replace("\u2581", " ").replace("</w>", " ") for token in tokens]
+        marked = [token.replace(SPACE_MARK, " ").replace("</w>", " ") for token in tokens]
         return marked if spaced else _show_white_space(marked)
 
     return texts, " " if spaced else ""

@@ -1,8 +1,8 @@
-"""How well a tokenizer fits a text: measures of one tokenizer, and of two side by side.
+"""How well a tokenizer fits a text: metrics of one tokenizer, and of two side by side.
 
-A word here is a run of letters, marks and digits, whatever the tokenizer takes for one, so that the
-figures of different tokenizers compare; a character of a script that puts no spaces between words
-(Chinese, Japanese) is a word of its own.
+A word here is a run of letters, marks and digits, whatever the tokenizer treats as a word, so that
+the metrics of different tokenizers can be compared. In scripts without spaces between words
+(Chinese, Japanese), each character is a word.
 """
 
 import json
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plmctl.arrays import Ints
+from plmctl.tokenization.words import SPACE_MARK
 
 _UNSPACED = {"cjk": "chinese", "hiragana": "japanese", "katakana": "japanese"}
-_LONGEST = 10  # tokens that are listed
-_SPACE = "\u2581"
+_LONGEST = 10  # listed tokens
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Fertility:
     """How the words of one script are cut.
 
     Attributes:
-        words: Of the text.
-        tokens: Of these words.
-        whole: Words that are one token, and not the unknown one.
+        words: Number of words in the text.
+        tokens: Number of tokens of these words.
+        whole: Number of words that are one token, other than the unknown token.
     """
 
     words: int
@@ -43,14 +43,14 @@ class Quality:
     """A tokenizer on a text.
 
     Attributes:
-        vocabulary: Ids.
-        bytes: Of the text in UTF-8.
-        characters: Of the text.
-        tokens: Without those that a template adds.
-        unknown: Characters in tokens that are the unknown one.
-        scripts: By script, the most frequent first.
-        unused: Tokens that the text does not need, special ones apart, by id.
-        longest: Tokens of most characters, without marks.
+        vocabulary: Number of ids.
+        bytes: Bytes of the text in UTF-8.
+        characters: Characters of the text.
+        tokens: Tokens of the text, without those that a template adds.
+        unknown: Characters in unknown tokens.
+        scripts: Metrics by script, the most frequent script first.
+        unused: Tokens that do not occur in the text, by id, without special tokens.
+        longest: The tokens with most characters, without marks.
         surfaces: The text of each token, without marks.
     """
 
@@ -65,7 +65,7 @@ class Quality:
     surfaces: frozenset[str]
 
     def figures(self) -> dict[str, float]:
-        """The key figures."""
+        """The key metrics by name."""
         words = sum(found.words for found in self.scripts.values())
         inside = sum(found.tokens for found in self.scripts.values())
         whole = sum(found.whole for found in self.scripts.values())
@@ -84,19 +84,18 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str]) -> Quality:
     """Measure a tokenizer on held-out lines.
 
     Args:
-        tokenizer: Any.
-        texts: Lines; words do not go from one to the next.
+        tokenizer: As ``units.plain_tokenizer`` sets it.
+        texts: Lines; no word continues in the next line.
     """
-    plain = _plain(tokenizer)
-    encodings = plain.encode_batch(list(texts), add_special_tokens=False)
+    encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
     ids = np.array([n for found in encodings for n in found.ids], dtype=np.int64)
-    vocab = plain.get_vocab(with_added_tokens=True)
-    special = {n for n, token in plain.get_added_tokens_decoder().items() if token.special}
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    special = {n for n, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     spans = np.array([span for found in encodings for span in found.offsets], dtype=np.int64)
     spans = spans.reshape(-1, 2)
-    unknown = ids == (-1 if (number := _unknown(plain)) is None else number)
+    unknown = ids == (-1 if (number := _unknown(tokenizer)) is None else number)
     needless = special | set(ids.tolist())
-    surfaces = {surface(token, plain) for token, n in vocab.items() if n not in special}
+    surfaces = {surface(token, tokenizer) for token, n in vocab.items() if n not in special}
     return Quality(
         vocabulary=len(vocab),
         bytes=sum(len(text.encode()) for text in texts),
@@ -111,19 +110,19 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str]) -> Quality:
 
 
 def overlap(one: Quality, other: Quality) -> float:
-    """Share of the smaller vocabulary that the other has too, marks of word boundaries apart."""
+    """Share of the smaller vocabulary that the other has too, without marks of word boundaries."""
     smaller = min(len(one.surfaces), len(other.surfaces))
     return len(one.surfaces & other.surfaces) / max(1, smaller)
 
 
 def by_size(tokenizer: Tokenizer, texts: Sequence[str], sizes: Sequence[int]) -> list[float]:
-    """Bytes per token if the vocabulary ended at so many ids: what more of them buy.
+    """Bytes per token if the vocabulary had only this number of ids, for each size.
 
-    Of byte-pair encodings the first merges are kept, of a Unigram model the most probable pieces,
-    of WordPiece the first ids, which are the most frequent pieces in a vocabulary that was trained
-    here; single characters always.
+    Byte-pair encodings keep the first merges, a Unigram model the most probable pieces, and
+    WordPiece the first ids, which are the most frequent pieces if plmctl trained the vocabulary.
+    All keep single characters.
     """
-    settings = json.loads(_plain(tokenizer).to_str())
+    settings = json.loads(tokenizer.to_str())
     found = []
     for size in sizes:
         model = _cut(settings["model"], size)
@@ -134,7 +133,7 @@ def by_size(tokenizer: Tokenizer, texts: Sequence[str], sizes: Sequence[int]) ->
 
 
 def sizes_of(tokenizer: Tokenizer) -> list[int]:
-    """Sizes of the vocabulary to look at: powers of two above the single characters, and all."""
+    """Sizes to measure: powers of two above the number of single characters, and the whole size."""
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     alphabet = sum(len(surface(token, tokenizer)) <= 1 for token in vocab)
     powers = [2**power for power in range(7, 24)]
@@ -142,35 +141,26 @@ def sizes_of(tokenizer: Tokenizer) -> list[int]:
 
 
 def segments(tokenizer: Tokenizer, text: str) -> list[str]:
-    """The text in parts, one a token, so that together they are the text.
+    """Consecutive parts of a text, one per token.
 
-    Tokens that share a character, of which they have a few bytes each, are one part.
+    Tokens that share a character, because each has some of its bytes, are one part.
     """
-    offsets = _plain(tokenizer).encode(text, add_special_tokens=False).offsets
+    offsets = tokenizer.encode(text, add_special_tokens=False).offsets
     edges = sorted({0, len(text), *(begin for begin, end in offsets if end > begin)})
     return [text[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
 
 
 def surface(token: str, tokenizer: Tokenizer) -> str:
-    """A token's text without the marks of its algorithm."""
+    """The text of a token without the marks of its algorithm."""
     kind = type(tokenizer.model).__name__
     if kind == "WordPiece":
         return token.removeprefix("##")
     if kind == "Unigram":
-        return token.removeprefix(_SPACE)
+        return token.removeprefix(SPACE_MARK)
     if type(tokenizer.decoder).__name__ == "ByteLevel":
         text: str = tokenizer.decoder.decode([token])
         return text.strip() or text
     return token.removesuffix("</w>")
-
-
-def _plain(tokenizer: Tokenizer) -> Tokenizer:
-    """The same, without padding and truncation; text like a special token is text."""
-    copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.no_padding()
-    copy.no_truncation()
-    copy.encode_special_tokens = True
-    return copy
 
 
 def _id(item: tuple[str, int]) -> int:
@@ -187,9 +177,9 @@ def _unknown(tokenizer: Tokenizer) -> int | None:
 
 
 def _cut(model: dict[str, Any], size: int) -> dict[str, Any]:
-    """A model's settings with the first tokens alone."""
+    """The settings of a model with only the first tokens."""
     vocab = model["vocab"]
-    if isinstance(vocab, list):  # Unigram: ids are places in it, so the rest is made improbable
+    if isinstance(vocab, list):  # Unigram: ids are positions, so the rest is made improbable
         order = sorted(range(len(vocab)), key=lambda n: -vocab[n][1])
         kept = set(order[:size]) | {model.get("unk_id")}
         never = min(score for _, score in vocab) * 100 - 100
@@ -215,15 +205,15 @@ def _scripts(
     """How the words of each script are cut.
 
     Args:
-        texts: What was encoded.
-        sizes: Tokens of each text.
-        spans: The characters of each token in its text, from and to, [tokens, 2].
-        unknown: Whether it is the unknown one, [tokens].
+        texts: The encoded texts.
+        sizes: Number of tokens of each text.
+        spans: The first character of each token in its text, and the end, [tokens, 2].
+        unknown: Whether each is the unknown token, [tokens].
     """
     code = np.frombuffer("\n".join([*texts, ""]).encode("utf-32-le"), dtype="<u4")
     word, script, names = _words(code)
     begin = np.cumsum([0, *(len(text) + 1 for text in texts)])
-    # A token belongs to the word of its last character: the first may be the space before it.
+    # A token belongs to the word of its last character: the first may be a space.
     of = word[np.repeat(begin[:-1], sizes) + np.maximum(spans[:, 1] - 1, spans[:, 0])]
     tokens = np.bincount(of[of >= 0], minlength=len(script))
     whole = tokens == 1
@@ -251,7 +241,7 @@ def _words(code: NDArray[np.uint32]) -> tuple[Ints, Ints, list[str]]:
 
 @cache
 def _script(character: str) -> str:
-    """The script of a letter, by its name in Unicode; "digits", or nothing for the rest."""
+    """The script of a letter by its Unicode name, "digits", or an empty text for all others."""
     category = unicodedata.category(character)[0]
     if category == "N":
         return "digits"

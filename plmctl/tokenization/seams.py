@@ -1,9 +1,9 @@
-"""Cutting words of scripts without spaces where no token can reach across, for byte-level BPE.
+"""Cutting words of scripts without spaces where no token can cross, for byte-level BPE.
 
-A merge makes a token of the vocabulary. So if no token has the boundary between two characters in
-it, no merge ever joins what is left and right of it: the two sides have the same ids apart as
-together, whatever else there is. A Chinese sentence is one word to GPT-2's expression and hardly
-repeats; its stretches between such seams are a few characters each, and do.
+Every merge gives a token of the vocabulary. So if no token contains the boundary between two
+characters, no merge joins what is left and right of it: both sides have the same ids separately as
+together. For GPT-2's expression a Chinese sentence is one word, which hardly ever repeats; its
+parts between such seams are a few characters each, and do repeat.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _NONE = 0xFF  # a byte that no text has
 
 
 class _Parts(NamedTuple):
-    """What tokens have of characters of three bytes at a boundary: some of their bytes, or all.
+    """The bytes that tokens have of characters of three bytes at a boundary.
 
     Attributes:
-        length: How many bytes, [N].
-        bits: The bits of the code point that they say, [N].
+        length: The number of bytes, [N].
+        bits: The bits of the code point in these bytes, [N].
     """
 
     length: Ints
@@ -51,7 +51,7 @@ class _Parts(NamedTuple):
 
 
 class Seams:
-    """Where texts may be cut.
+    """Where texts can be cut.
 
     Args:
         vocab: All tokens, as byte-level BPE writes them.
@@ -59,7 +59,7 @@ class Seams:
 
     def __init__(self, vocab: Iterable[str]) -> None:
         left, right = _crossed(vocab)
-        # Characters that all tokens treat alike are of one sort: the table has a row for each.
+        # The table has a row for each sort: characters that all tokens treat alike.
         self._row, rows = _sorts(left, last=True)
         self._column, columns = _sorts(right, last=False)
         self._fits = rows * columns <= _LARGEST
@@ -71,7 +71,7 @@ class Seams:
     def mark(self, texts: list[str]) -> list[str]:
         """The texts, none of them empty, with ``CUT`` wherever no token can cross.
 
-        ``INNER`` follows it where no word starts: between letters, or digits, that are not Chinese.
+        ``INNER`` follows where no word starts: between letters, or digits, that are not Chinese.
         """
         if not self._fits:
             return texts
@@ -102,10 +102,10 @@ class Seams:
 
 
 def seams_of(tokenizer: Tokenizer) -> Seams | None:
-    """The seams that a tokenizer leaves, or None: what it merges cannot be foreseen.
+    """The seams of a tokenizer; None if its merges cannot be predicted.
 
     Args:
-        tokenizer: One of kind "bytes".
+        tokenizer: A tokenizer of kind "bytes".
     """
     from tokenizers.models import BPE
     from tokenizers.pre_tokenizers import ByteLevel
@@ -116,12 +116,12 @@ def seams_of(tokenizer: Tokenizer) -> Seams | None:
     if model.continuing_subword_prefix or model.end_of_word_suffix:
         return None
     vocab = tokenizer.get_vocab(with_added_tokens=False)
-    # A byte without a token would be left out, and those beside it would be neighbours.
+    # A byte without a token would be dropped, and the bytes around it would be neighbours.
     return Seams(vocab) if vocab.keys() >= set(ByteLevel.alphabet()) else None
 
 
 def _crossed(vocab: Iterable[str]) -> tuple[_Parts, _Parts]:
-    """What stands left and right of boundaries within tokens, of characters of three bytes."""
+    """The characters of three bytes left and right of boundaries inside tokens."""
     gap = chr(_NONE) * 3
     text = gap + gap.join(vocab) + gap
     byte = np.frombuffer(text.translate(byte_table()).encode("latin-1", "replace"), dtype=np.uint8)
@@ -146,9 +146,9 @@ def byte_table() -> dict[int, int]:
 
 
 def _sorts(parts: _Parts, *, last: bool) -> tuple[Ints, int]:
-    """The sort of each character by the parts that it has, and how many sorts there are.
+    """The sort of each character by its parts, and the number of sorts.
 
-    Sort 0 is what is never cut from its neighbours.
+    Characters of sort 0 are never cut from their neighbours.
     """
     key = np.zeros(_CODES, dtype=np.int64)
     parts = _Parts(*np.unique(np.stack(parts), axis=1))

@@ -1,8 +1,7 @@
 """The families' tokenizers around a vocabulary: cleaning, special tokens, template, class.
 
-transformers' classes set up the published rules by themselves, and do so again when they are
-loaded. Settings that a class has no word for make a tokenizer of the general class, which loads
-whatever rules were saved.
+The classes of transformers set up the published rules themselves, also when they are loaded. If a
+class does not support a setting, the tokenizer has the general class, which loads the saved rules.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
-# --- What each family has ---
+# --- The families ---
 
 
 _END_OF_TEXT = "<|endoftext|>"
@@ -41,19 +40,17 @@ class Rules:
 
 @dataclass(frozen=True)
 class Template:
-    """What a family's tokenizer has besides its vocabulary.
+    """A family's tokenizer, apart from its vocabulary.
 
     Attributes:
-        class_name: In transformers.
-        kind: Of its units, under the published rules.
+        kind: The kind of its units under the published rules.
         first: Special tokens with the first ids.
-        last: Special tokens with the last ids; those of T5 are as many as the config says.
-        rules: The published ones.
-        max_length: Longest input of the published models.
-        mask: The mask token, if it swallows the space before it.
+        last: Special tokens with the last ids; the config sets the number of T5's.
+        rules: The published rules.
+        max_length: Longest input of the published models, in tokens.
+        mask: The mask token, if it includes the space before it.
     """
 
-    class_name: str
     kind: Kind
     first: tuple[str, ...]
     last: tuple[str, ...]
@@ -68,29 +65,24 @@ _AS_IS = Rules("none", lowercase=False, strip_accents=False, space_chinese=False
 
 TEMPLATES: dict[str, Template] = {
     "albert": Template(
-        "AlbertTokenizer",
         "spaces",
         ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
         (),
         Rules("nfkd", lowercase=True, strip_accents=True, space_chinese=False),
         mask="[MASK]",
     ),
-    # A fresh vocabulary begins with these five; the published ones have them at 0 and 100 to 103.
-    "bert": Template(
-        "BertTokenizer", "bert", ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), (), _CLEANED
-    ),
+    # A new vocabulary starts with these five; the published ones have them at 0 and 100 to 103.
+    "bert": Template("bert", ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), (), _CLEANED),
     "elmo": Template(
-        "PreTrainedTokenizerFast",
         "bert",
         ("<S>", "</S>", "<UNK>"),
         (),
         Rules("none", lowercase=False, strip_accents=False, space_chinese=True),
         max_length=2**31 - 1,
     ),
-    "gpt1": Template("OpenAIGPTTokenizer", "bert", ("<unk>",), (), _CLEANED),
-    "gpt2": Template("GPT2Tokenizer", "bytes", (), (_END_OF_TEXT,), _AS_IS, max_length=1024),
+    "gpt1": Template("bert", ("<unk>",), (), _CLEANED),
+    "gpt2": Template("bytes", (), (_END_OF_TEXT,), _AS_IS, max_length=1024),
     "roberta": Template(
-        "RobertaTokenizer",
         "bytes",
         ("<s>", "<pad>", "</s>", "<unk>"),
         ("<mask>",),
@@ -98,7 +90,6 @@ TEMPLATES: dict[str, Template] = {
         mask="<mask>",
     ),
     "t5": Template(
-        "T5Tokenizer",
         "spaces",
         ("<pad>", "</s>", "<unk>"),
         (),
@@ -108,10 +99,10 @@ TEMPLATES: dict[str, Template] = {
 
 
 def special_tokens(config: TokenizerConfig) -> tuple[list[str], list[str]]:
-    """Those before the vocabulary's tokens and those after.
+    """The special tokens before and after the tokens of the vocabulary.
 
     Raises:
-        ConfigError: One of the config's is there twice.
+        ConfigError: A special token of the config is repeated.
     """
     template = TEMPLATES[config.family]
     first = [*template.first, *config.special_tokens]
@@ -128,7 +119,7 @@ def special_tokens(config: TokenizerConfig) -> tuple[list[str], list[str]]:
 
 
 def kind_of_units(config: TokenizerConfig) -> Kind:
-    """Whose units the text is counted in."""
+    """The kind of units to count in the text."""
     kind = TEMPLATES[config.family].kind
     if config.pretokenized:
         return "spaces"
@@ -137,11 +128,11 @@ def kind_of_units(config: TokenizerConfig) -> Kind:
 
 
 def rules_of(config: TokenizerConfig) -> Rules:
-    """The config's rules, and the family's where it has none."""
+    """The rules of the config; the family's if the config has none."""
     published = TEMPLATES[config.family].rules
     lowercase = published.lowercase if config.lowercase is None else config.lowercase
     accents = config.strip_accents
-    if accents is None:  # BERT's are dropped if case is folded
+    if accents is None:  # BERT drops accents if case is folded
         accents = lowercase if published == _CLEANED else published.strip_accents
     chinese = config.space_chinese
     return Rules(
@@ -160,21 +151,36 @@ def make_tokenizer(config: TokenizerConfig, model: dict[str, Any]) -> PreTrained
 
     Args:
         config: Family and rules.
-        model: ``vocab``, and ``merges`` for BPE, as the family's class takes them; empty for the
-            rules alone.
+        model: ``vocab``, and ``merges`` for BPE, as the family's class takes them; empty for only
+            the rules.
     """
-    import transformers
     from tokenizers import AddedToken
+    from transformers import (
+        AlbertTokenizer,
+        BertTokenizer,
+        GPT2Tokenizer,
+        OpenAIGPTTokenizer,
+        RobertaTokenizer,
+        T5Tokenizer,
+    )
 
     template = TEMPLATES[config.family]
     if config.family == "elmo":
         return _make_word_tokenizer(config, model)
+    classes: dict[str, type[PreTrainedTokenizerFast]] = {
+        "albert": AlbertTokenizer,
+        "bert": BertTokenizer,
+        "gpt1": OpenAIGPTTokenizer,
+        "gpt2": GPT2Tokenizer,
+        "roberta": RobertaTokenizer,
+        "t5": T5Tokenizer,
+    }
     options, general = _class_options(config)
-    if config.family == "albert":  # whose class in transformers leaves the segments out
+    if config.family == "albert":  # the class of transformers leaves the segments out
         options["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     if template.mask:
         options["mask_token"] = AddedToken(template.mask, lstrip=True, special=True)
-    tokenizer: PreTrainedTokenizerFast = getattr(transformers, template.class_name)(
+    tokenizer = classes[config.family](
         **model,
         **options,
         model_max_length=config.max_length or template.max_length,
@@ -185,7 +191,7 @@ def make_tokenizer(config: TokenizerConfig, model: dict[str, Any]) -> PreTrained
 
 
 def _make_word_tokenizer(config: TokenizerConfig, model: dict[str, Any]) -> PreTrainedTokenizerFast:
-    """ELMo's: transformers has no class for whole words."""
+    """ELMo's tokenizer: transformers has no class for whole words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -217,13 +223,13 @@ def _extra_tokens(config: TokenizerConfig) -> dict[str, Any]:
 
 
 def _sentinels(config: TokenizerConfig) -> list[str]:
-    """In the order of their ids."""
+    """T5's sentinels in the order of their ids."""
     count = config.sentinels if config.family == "t5" else 0
     return [f"<extra_id_{number}>" for number in reversed(range(count))]
 
 
 def _class_options(config: TokenizerConfig) -> tuple[dict[str, Any], bool]:
-    """Arguments of the family's class, and whether it cannot express the rest."""
+    """Arguments of the family's class, and whether the general class is needed."""
     rules, published = rules_of(config), TEMPLATES[config.family].rules
     general = rules.normalization != published.normalization
     if config.family == "bert":
@@ -247,7 +253,7 @@ def _class_options(config: TokenizerConfig) -> tuple[dict[str, Any], bool]:
 def _generalised(
     config: TokenizerConfig, tokenizer: PreTrainedTokenizerFast
 ) -> PreTrainedTokenizerFast:
-    """The same with the config's rules, as a class that keeps them when it is loaded."""
+    """The tokenizer with the config's rules, as the general class, which keeps them."""
     from tokenizers.models import WordPiece
     from transformers import PreTrainedTokenizerFast
 
@@ -298,15 +304,21 @@ def _unicode_form(name: str) -> list[Any]:
         return []
     if name == "nmt_nfkc":
         return [normalizers.Precompiled(nmt_nfkc())]
-    return [getattr(normalizers, name.upper())()]
+    forms = {
+        "nfc": normalizers.NFC,
+        "nfd": normalizers.NFD,
+        "nfkc": normalizers.NFKC,
+        "nfkd": normalizers.NFKD,
+    }
+    return [forms[name]()]
 
 
 # --- T5's text normalisation, in the form that its class in transformers takes ---
 #
-# SentencePiece's rule ``nmt_nfkc``: control characters go, all kinds of space are one, and the rest
-# is in Unicode's form NFKC. A tokenizer holds it as a table from characters to their replacements:
-# a trie in a double array (Aoe 1989; the layout is that of the darts-clone library), then the
-# replacements, each ended by a zero byte.
+# SentencePiece's rule ``nmt_nfkc``: control characters are removed, all kinds of space become one,
+# and the rest has Unicode's form NFKC. A tokenizer has it as a table from characters to
+# replacements: a trie in a double array (Aoe 1989; the layout is that of the darts-clone library),
+# then the replacements, each with a zero byte at the end.
 
 
 _DELETED = {*range(0x01, 0x09), 0x0B, *range(0x0E, 0x20), 0x7F, 0x8F, 0x9F}
@@ -315,7 +327,7 @@ _SPACES = {
     0x09, 0x0A, 0x0C, 0x0D, 0x1680, *range(0x200B, 0x2010), 0x2028, 0x2029, 0x2581, 0xFEFF, 0xFFFD,
 }  # fmt: skip
 
-_UNCHANGED = {0xFF5E}  # the wide tilde, which is no tilde in Japanese
+_UNCHANGED = {0xFF5E}  # the wide tilde, which is not a tilde in Japanese
 
 _LEAF = 1 << 31
 
@@ -336,7 +348,7 @@ def nmt_nfkc() -> bytes:
 
 @cache
 def nmt_nfkc_replacements() -> dict[str, str]:
-    """Each character, or letter with accents, that is not left as it is."""
+    """The replacement of each character, or letter with accents, that changes."""
     table: dict[str, str] = {}
     for code in _candidates():
         character = chr(code)
@@ -349,16 +361,16 @@ def nmt_nfkc_replacements() -> dict[str, str]:
         if normal != character:
             table[character] = normal
         apart = unicodedata.normalize("NFD", character)
-        if len(apart) > 1 and len(apart.encode()) < 6:  # longer ones are never looked up
+        if len(apart) > 1 and len(apart.encode()) < 6:  # longer keys are never looked up
             table[apart] = normal
     return table
 
 
 def _candidates() -> Iterator[int]:
-    """The code points of the blocks of 256 that have any that are not left as they are.
+    """The code points of all blocks of 256 in which some character changes.
 
-    Text in Unicode's decomposed form has no character with a decomposition: so most blocks are
-    passed over at once.
+    A block in Unicode's decomposed form has no character with a decomposition, so most blocks are
+    skipped.
     """
     special = {code >> 8 for code in _DELETED | _SPACES}
     for block in range(0x1100):
@@ -369,7 +381,7 @@ def _candidates() -> Iterator[int]:
 
 
 def _double_array(table: dict[bytes, int]) -> list[int]:
-    """The units of a trie: a node's children lie at its base, exclusive-or their byte."""
+    """The units of a trie: the children of a node are at its base, exclusive-or their byte."""
     units, free = [0] * 256, [True] * 256
     free[0] = False
     waiting: list[tuple[int, list[bytes], int]] = [(0, sorted(table), 0)]
@@ -397,9 +409,10 @@ def _double_array(table: dict[bytes, int]) -> list[int]:
 
 
 def _free_base(free: list[bool], labels: list[int], last: int, taken: set[int], node: int) -> int:
-    """A place where a node's children fit, in the last block of 256 or a later one.
+    """A place where the children of a node fit, in the last block of 256 or a later one.
 
-    No two nodes have one place, or each would have the other's children too; nor is it the node's.
+    Two nodes must not have the same place, or they would share their children; nor may it be the
+    place of the node itself.
     """
     base = last & ~255
     while (

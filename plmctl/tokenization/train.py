@@ -1,4 +1,8 @@
-"""From text to a tokenizer: units are counted, cut into words, and learned from."""
+"""From text to a tokenizer: count units, cut them into words, learn a vocabulary.
+
+The words are counted and learned here, not by the trainers of the tokenizers library, because the
+table of counts must stay within ``max_memory`` whatever the corpus, and because it is faster.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,7 @@ from numpy.typing import NDArray
 
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import DataError
-from plmctl.tokenization.algorithms.base import Progress, VocabTask, get_algorithm
-from plmctl.tokenization.algorithms.unigram import BYTES_PER_CHARACTER, max_characters
+from plmctl.tokenization.algorithms.base import Algorithm, Progress, VocabTask, get_algorithm
 from plmctl.tokenization.extending import extend_tokenizer, load_to_extend
 from plmctl.tokenization.templates import kind_of_units, make_tokenizer, special_tokens
 from plmctl.tokenization.units import Kind, pattern
@@ -28,22 +31,22 @@ if TYPE_CHECKING:
 # --- Training a tokenizer ---
 
 
-_BASE = 500_000_000  # bytes of the process before it learns: Python, transformers, text being read
+_BASE = 500_000_000  # bytes of the process before it learns: Python, transformers, read buffers
 
-_PER_SYMBOL = 60  # bytes a symbol of distinct units: the table of counts, then its symbols
+_PER_SYMBOL = 60  # bytes per symbol of distinct units: the table of counts, then its symbols
 
 Work = Callable[[str], AbstractContextManager[Progress]]
-"""Shows the progress of a piece of work, given its title."""
+"""Shows a progress bar with a title."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A tokenizer and how it came about.
+    """A trained tokenizer.
 
     Attributes:
-        tokenizer: Of the family's class, or of the general one.
-        size: Ids; fewer than were asked for if the text has no more to merge.
-        counts: What was seen.
+        tokenizer: It has the family's class, or the general one.
+        size: Number of ids; fewer than requested if the text has no more to learn.
+        counts: The units of the text.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -55,54 +58,49 @@ def train(config: TokenizerConfig, texts: Iterable[str], work: Work) -> Trained:
     """Learn a tokenizer.
 
     Args:
-        config: What to learn.
+        config: The config.
         texts: Read once; only distinct units are kept, within ``max_memory``.
-        work: Shows the progress of learning. That of reading is the matter of ``texts``.
+        work: Shows the progress of learning; ``texts`` shows that of reading.
 
     Raises:
-        ConfigError: Special tokens that repeat, a vocabulary too small for the alphabet.
+        ConfigError: A special token is repeated, or the vocabulary is too small for the alphabet.
         DataError: No text.
     """
     first, last = special_tokens(config)
+    algorithm = get_algorithm(config.algorithm)()
     old = load_to_extend(config) if config.extend else None
     rules = (old or make_tokenizer(config, {})).backend_tokenizer
     counts = count_units(
-        texts, kind_of_units(config), budget=_max_symbols(config), seed=config.seed
+        texts, kind_of_units(config), budget=_max_symbols(config, algorithm), seed=config.seed
     )
     words = _count_words(rules, counts)
     if not words:
-        raise DataError(f"no text in {', '.join(config.data.train)}", "are the paths right?")
+        raise DataError(f"no text in {', '.join(config.data.train)}", "check the paths")
     if old is not None:
         with work("learning") as progress:
-            extended = extend_tokenizer(old, words, config, progress)
+            extended = extend_tokenizer(old, algorithm, words, config, progress)
         return Trained(extended, len(extended), counts)
     task = VocabTask(words, config.vocab_size, first, last, config)
     with work("learning") as progress:
-        learned = get_algorithm(config.algorithm).learn(task, progress)
+        learned = algorithm.learn(task, progress)
     return Trained(make_tokenizer(config, learned.model), learned.size, counts)
 
 
 def estimate_memory(config: TokenizerConfig, text_bytes: int) -> int:
     """Bytes of memory that learning takes at most, from text of this size."""
-    table = _PER_SYMBOL * min(text_bytes, _max_symbols(config))
-    return _BASE + table + min(BYTES_PER_CHARACTER * text_bytes, _lattice_bytes(config))
+    algorithm = get_algorithm(config.algorithm)()
+    table = _PER_SYMBOL * min(text_bytes, _max_symbols(config, algorithm))
+    return _BASE + table + algorithm.extra_memory(config.max_memory, text_bytes)
 
 
-def _max_symbols(config: TokenizerConfig) -> int:
-    return max(1_000_000, (config.max_memory - _BASE - _lattice_bytes(config)) // _PER_SYMBOL)
-
-
-def _lattice_bytes(config: TokenizerConfig) -> int:
-    """Bytes that Unigram takes besides the table of counts."""
-    return (
-        BYTES_PER_CHARACTER * max_characters(config.max_memory)
-        if config.algorithm == "unigram"
-        else 0
-    )
+def _max_symbols(config: TokenizerConfig, algorithm: Algorithm) -> int:
+    """How many symbols the table of counts has room for."""
+    extra = algorithm.extra_memory(config.max_memory)
+    return max(1_000_000, (config.max_memory - _BASE - extra) // _PER_SYMBOL)
 
 
 def _count_words(tokenizer: Tokenizer, counts: UnitCounts) -> dict[str, int]:
-    """The words of the pre-tokenizer, and how often each was seen."""
+    """The words of the pre-tokenizer, and how often each occurs."""
     normalizer, cutter = tokenizer.normalizer, tokenizer.pre_tokenizer
     words: Counter[str] = Counter()
     for unit, number in zip(counts.units, counts.numbers.tolist(), strict=True):
@@ -115,27 +113,27 @@ def _count_words(tokenizer: Tokenizer, counts: UnitCounts) -> dict[str, int]:
 # --- Counting the units of a corpus in bounded memory ---
 #
 # The table of counts is exact until it is full. Then it is thinned by threshold sampling (Duffield,
-# Lund and Thorup 2005): with a threshold t, a unit that was seen c < t times stays with probability
-# c / t and counts as t, so that the expected count of every unit, and so of everything in it, is
-# kept; frequent units stay exact. Only text that hardly repeats gets there: gigabytes of English,
-# and tens of megabytes where no spaces are written.
+# Lund and Thorup 2005): with a threshold t, a unit that occurred c < t times stays with probability
+# c / t and counts as t. So the expected count of every unit, and of everything in it, stays the
+# same, and frequent units stay exact. This happens only with text that hardly repeats: gigabytes of
+# English, or tens of megabytes of text without spaces.
 
 
 LONGEST_UNIT = 64
-"""Characters of a unit; longer ones are cut: noise of machines, and text without spaces."""
+"""Characters of a unit; longer ones are cut: machine noise, and text without spaces."""
 
-_CHECK_EVERY = 1_000_000  # characters read, at least, between two looks at the size of the table
+_CHECK_EVERY = 1_000_000  # minimum number of characters between two checks of the table's size
 
 
 @dataclass(frozen=True)
 class UnitCounts:
-    """How often each unit was seen.
+    """How often each unit occurs.
 
     Attributes:
-        units: Distinct, sorted.
-        numbers: Of each.
-        characters: Of the text that was read.
-        threshold: 1 if the counts are exact.
+        units: The distinct units, sorted.
+        numbers: How often each occurs.
+        characters: Characters of the text.
+        threshold: Rarer units were sampled; 1 if the counts are exact.
     """
 
     units: list[str]
@@ -149,26 +147,26 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
 
     Args:
         texts: Read once, in order; the result depends on the order only if the table overflows.
-        kind: Whose units.
-        budget: Symbols that the distinct units may have together: bytes if ``kind`` is "bytes",
-            else characters.
-        seed: Of the draws when the table overflows.
+        kind: The kind of units.
+        budget: Maximum number of symbols of all distinct units: bytes if ``kind`` is "bytes", else
+            characters.
+        seed: Seed of the sampling when the table overflows.
     """
     find = pattern(kind, LONGEST_UNIT).findall
     measure = _utf8_length if kind == "bytes" else len
     table: Counter[str] = Counter()
     draws = random.Random(seed)
-    characters, next_look, threshold = 0, _CHECK_EVERY, 1
+    characters, next_check, threshold = 0, _CHECK_EVERY, 1
     for text in texts:
         table.update(find(text))
         characters += len(text)
-        if characters >= next_look:
+        if characters >= next_check:
             size = sum(map(measure, table))
             if size > budget:
                 threshold, table = _thin_table(table, measure, budget // 2, threshold, draws)
                 size = budget // 2
-            # The table can hardly overflow before: most of a text is in it already.
-            next_look = characters + max(_CHECK_EVERY, (budget - size) // 4)
+            # The table can hardly overflow before: it already contains most of a text.
+            next_check = characters + max(_CHECK_EVERY, (budget - size) // 4)
     if sum(map(measure, table)) > budget:
         threshold, table = _thin_table(table, measure, budget, threshold, draws)
     units = sorted(table)
@@ -183,7 +181,7 @@ def _thin_table(
     threshold: int,
     draws: random.Random,
 ) -> tuple[int, Counter[str]]:
-    """A table of about ``target`` symbols, and the threshold that it took."""
+    """A threshold, and the table thinned by it to about ``target`` symbols."""
     counts = np.fromiter(table.values(), np.float64, len(table))
     lengths = np.fromiter(map(measure, table), np.float64, len(table))
     while float((lengths * np.minimum(1.0, counts / threshold)).sum()) > target:

@@ -1,8 +1,8 @@
 """Cutting text into units that a tokenizer treats one by one.
 
-A unit is a word, a mark, or a stretch of space with all that its tokenization depends on: a
-tokenizer gives for a text the ids of its units, one after the other. Since units repeat, counting
-and encoding each distinct one once is several times as fast as going through the text.
+A unit is a word, a mark, or a run of white space, with everything that its tokenization depends on:
+the ids of a text are those of its units, one after the other. Because units repeat, counting and
+encoding each distinct unit once is several times as fast as going through the text.
 """
 
 import re
@@ -11,22 +11,20 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from plmctl.characters import HAN
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Kind = Literal["bert", "bytes", "spaces"]
-"""Whose rule: BERT's words and marks, GPT-2's expression, or white space alone."""
+"""The rule: BERT's words and marks, GPT-2's expression, or only white space."""
 
-# Marks that ``seams`` puts into a text: no text has them, which are halves of larger characters.
+# Marks that ``seams`` puts into a text. No text contains them: they are halves of characters.
 CUT, INNER = "\ud800", "\ud801"
 
-# What BERT puts spaces around, and below its marks, as far as they have four digits: a class with
-# larger ones in it is searched ten times as slowly, and it is no error to leave units together.
-_HAN = "\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
-
 WHITE_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-"""What is white space to the tokenizers library, as a class's inside."""
-# BERT drops control characters, among them those that others take for space.
+"""The white space of the tokenizers library, as the inside of a class."""
+# BERT drops control characters, some of which other rules treat as space.
 _BERT_SPACE = "\t\n\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
@@ -35,19 +33,21 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
     """An expression whose matches in a text are its units, in order.
 
     Args:
-        kind: Whose rule.
-        longest: Cut longer units at so many characters. They are then no exact units any more, but
-            text without spaces and machine noise no longer fill a table with units of their own.
+        kind: The rule.
+        longest: Cut longer units at this number of characters. They are then not exact, but text
+            without spaces and machine noise do not fill a table with units that never repeat.
     """
     many = "+" if longest is None else f"{{1,{longest}}}"
     if kind == "spaces":
         return re.compile(f"[^{WHITE_SPACE}]{many}")
     if kind == "bert":
+        # BERT puts spaces around marks and Chinese characters. Chinese characters of five digits
+        # are left out for speed: leaving units together is no error.
         marks = class_of(is_bert_mark)
-        return re.compile(f"[^{_HAN}{marks}{_BERT_SPACE}]{many}|[{_HAN}{marks}]")
-    # GPT-2's expression, but letters and digits in one unit: its own, applied to the unit, cuts
-    # between them. Next to a character that is not known to this Python, a unit is all up to the
-    # next space. (Above four digits all count as unknown, for speed.)
+        return re.compile(f"[^{HAN}{marks}{_BERT_SPACE}]{many}|[{HAN}{marks}]")
+    # GPT-2's expression, but with letters and digits in one unit: the tokenizer then cuts between
+    # them. Next to a character that this Python does not know, a unit extends to the next space.
+    # (For speed, all characters above four digits count as unknown.)
     letters = _class_of(bytes(known[0] in "LN" for known in _categories())) + CUT + INNER
     unknown = _class_of(bytes(known == "Cn" for known in _categories())) + "\U00010000-\U0010ffff"
     marks = class_of(_is_other_mark)
@@ -59,16 +59,27 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
     )
 
 
-def kind_of(tokenizer: "Tokenizer") -> Kind | None:
-    """Whose units are this tokenizer's, or None: it has to be given whole texts.
+def plain_tokenizer(tokenizer: "Tokenizer") -> "Tokenizer":
+    """The tokenizer, set to encode plain text.
 
-    Of kind "spaces" that is so for texts that are ``plain`` only.
+    Text that looks like a special token is text, and nothing is padded or truncated.
+    """
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def kind_of(tokenizer: "Tokenizer") -> Kind | None:
+    """The kind of a tokenizer's units; None: they are unknown, so it must get whole texts.
+
+    With "spaces", texts that are not ``plain`` have no units either.
 
     Args:
-        tokenizer: Any.
+        tokenizer: Any tokenizer.
     """
     if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
-        return None  # these are found anywhere in a text, across units
+        return None  # these match anywhere in a text, across units
     normalizer, cutter = _parts(tokenizer.normalizer), _parts(tokenizer.pre_tokenizer)
     names = [part["type"] for part in normalizer], [part["type"] for part in cutter]
     if names == (["BertNormalizer"], ["BertPreTokenizer"]):
@@ -83,7 +94,7 @@ def kind_of(tokenizer: "Tokenizer") -> Kind | None:
 
 
 def _keeps_spaces(normalizer: dict[str, Any]) -> bool:
-    """Whether a normalizer leaves space between what has space between it, in a plain text."""
+    """Whether a normalizer keeps the white space between two words of a plain text."""
     if normalizer["type"] == "Replace":
         what = normalizer["pattern"].get("String", " ")
         return not re.search(r"\s", what + normalizer["content"]) and normalizer["content"] != ""
@@ -92,21 +103,21 @@ def _keeps_spaces(normalizer: dict[str, Any]) -> bool:
 
 
 def plain(text: str) -> bool:
-    """Whether a text has nothing in it that Unicode attaches to a space before or after it.
+    """Whether no character of a text attaches to a space before or after it.
 
-    Accents that stand alone, joiners and the like: normalizers look at such a cluster as a whole.
+    Separate accents, joiners and so on do; normalizers treat such a cluster as a whole.
     """
     return not (_CONTROL if text.isascii() else _attaching()).search(text)
 
 
-_ENDS = (9, 10, 13)  # tabs and line ends, which all normalizers make spaces or leave
+_ENDS = (9, 10, 13)  # tabs and line ends: all normalizers keep them or make them spaces
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 @cache
 def _attaching() -> re.Pattern[str]:
-    """What is no letter, number, mark, symbol or plain space of the basic plane, and exceptions."""
-    exceptions = "\u0d4e\u0e33\u0eb3\uff9e\uff9f"  # letters that are attached all the same
+    """Characters other than letters, numbers, marks, symbols and spaces of the basic plane."""
+    exceptions = "\u0d4e\u0e33\u0eb3\uff9e\uff9f"  # letters that attach nevertheless
     others = class_of(
         lambda code: not (_category(code)[0] in "LNPS" or _category(code) == "Zs" or code in _ENDS)
     )
@@ -115,7 +126,7 @@ def _attaching() -> re.Pattern[str]:
 
 
 def cuts_at_spaces_only(tokenizer: "Tokenizer") -> bool:
-    """Whether its pre-tokenizer cuts text at white space and nowhere else, as SentencePiece's."""
+    """Whether its pre-tokenizer cuts text only at white space, as SentencePiece does."""
     names = {part["type"] for part in _parts(tokenizer.pre_tokenizer)}
     return bool(names) and names <= {"WhitespaceSplit", "Metaspace"}
 
@@ -132,7 +143,7 @@ def _parts(component: Any) -> list[dict[str, Any]]:
 
 
 def is_bert_mark(code: int) -> bool:
-    """What BERT splits off: ASCII marks and Unicode's P*, if they are so old that all know them."""
+    """Whether BERT splits a character off: ASCII marks, and P* in old and new Unicode."""
     if 32 < code < 127:
         return not chr(code).isalnum()
     old = unicodedata.ucd_3_2_0.category(chr(code))
@@ -140,17 +151,17 @@ def is_bert_mark(code: int) -> bool:
 
 
 def _is_other_mark(code: int) -> bool:
-    """What is neither letter, digit nor space to GPT-2."""
+    """Whether GPT-2 treats a character as neither letter, digit nor space."""
     known = _category(code)[0] not in "LN" and _category(code) != "Cn"
     return known and not re.match(f"[{WHITE_SPACE}]", chr(code))
 
 
 @cache
 def unspaced(sort: Literal["L", "N"]) -> str:
-    """Letters or numbers of scripts without capitals, mostly without spaces: a class's inside.
+    """Letters or numbers of scripts without capitals and mostly without spaces, for a class.
 
-    From Thai on, where a character has three bytes, and so old that all versions of Unicode in use
-    agree on them.
+    They start with Thai, where characters have three bytes, and are so old that all versions of
+    Unicode in use agree on them.
     """
     kinds = ("Lo", "Lm") if sort == "L" else ("Nd", "Nl", "No")
     known, old = _categories(), unicodedata.ucd_3_2_0.category
@@ -169,7 +180,7 @@ def _categories() -> list[str]:
 
 
 def class_of(of: Callable[[int], bool]) -> str:
-    """The characters of at most four digits for which ``of`` is true, as a class's inside."""
+    """The characters of at most four digits for which ``of`` is true, as the inside of a class."""
     return _class_of(bytes(map(of, range(0x10000))))
 
 

@@ -1,4 +1,4 @@
-"""Where words start: within the words of a pre-tokenizer, or piece by piece by ALBERT's rule."""
+"""Where words start: by the pre-tokenizer with additions for Chinese, or by ALBERT's rule."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import Bools
+from plmctl.characters import ALL_HAN, HAN_RANGES
 from plmctl.errors import ConfigError
 from plmctl.tokenization.units import is_bert_mark
 
-_HAN_RANGES = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2FA1F))
-_HAN = re.compile("[" + "".join(f"{chr(low)}-{chr(high)}" for low, high in _HAN_RANGES) + "]")
+_HAN = re.compile(f"[{ALL_HAN}]")
 _SPACES = np.array([9, 10, 13, 32, 0xA0, 0x3000], dtype="<u4")
 
 SPACE_MARK = "\u2581"
-"""What SentencePiece's pieces have in place of the space before a word."""
+"""In SentencePiece's pieces, this stands for the space before a word."""
 
-# The original's list of marks lacks these four, so that they count as foreign characters.
+# The original's list of marks does not have these four, so they count as foreign characters.
 _ALBERT_MARKS = frozenset(string.punctuation) - frozenset("'<=>")
 _ALBERT_INNER = _ALBERT_MARKS | frozenset(string.ascii_lowercase)
 
@@ -34,10 +34,10 @@ def has_chinese(text: str) -> bool:
 
 
 def chinese(code: NDArray[np.uint32]) -> Bools:
-    """Whether each code point is that of a Chinese character."""
+    """Whether each code point is a Chinese character."""
     found: Bools = np.zeros(len(code), dtype=bool)
-    for low, high in _HAN_RANGES:
-        found |= (code >= low) & (code <= high)
+    for first, last in HAN_RANGES:
+        found |= (code >= first) & (code <= last)
     return found
 
 
@@ -59,13 +59,13 @@ def jieba_version() -> str:
 def albert_starts(pieces: Sequence[str]) -> Bools:
     """Whether each piece of a SentencePiece vocabulary starts a word, by the rule of ALBERT's code.
 
-    A piece continues a word if it consists of English letters and ASCII marks alone, and is more
-    than one mark. All others start one: those after a space, a single mark, and every piece with a
-    digit, an apostrophe or a character that is not English, however many make up one word. Letters
-    after a mark belong to the mark's word: `'s` is one word, and so is `-known`.
+    A piece continues a word if it consists only of English letters and ASCII marks and is not a
+    single mark. All other pieces start a word: pieces after a space, single marks, and every piece
+    with a digit, an apostrophe or a character that is not English, even several in one word.
+    Letters after a mark belong to the word of the mark: `'s` is one word, and so is `-known`.
 
     Args:
-        pieces: The texts of the vocabulary's pieces.
+        pieces: The texts of the pieces of the vocabulary.
 
     Source: google-research/albert, create_pretraining_data.py, `_is_start_piece_sp`.
     """
@@ -85,23 +85,23 @@ def starts_within(
 ) -> Bools:
     """All word starts, given those of the pre-tokenizer.
 
-    A Chinese character is a word of its own, and so are marks if asked for: a word starts at the
-    first token on either side of one.
+    Each Chinese character is a word, and with ``marks`` each punctuation mark: a word starts at the
+    first token before and after it.
 
     Args:
-        starts: Where the pre-tokenizer's words start, one a token.
-        offsets: The characters of each token in the texts in a row, [tokens, 2]. Tokens may share a
-            character, of which they have a few bytes each.
+        starts: Where the pre-tokenizer's words start, one per token.
+        offsets: The characters of each token in the joined texts, [tokens, 2]. Tokens can share a
+            character if each has some of its bytes.
         texts: The texts.
         marks: Whether punctuation marks are words.
-        segmented: Whether Chinese characters that jieba takes for one word are one.
+        segmented: Whether several Chinese characters are one word if jieba says so.
     """
     code = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
     han = np.append(chinese(code), False)
     alone = han.copy()
     if marks:
         alone[:-1] |= _marks()[np.minimum(code, 0xFFFF)]
-    # White space alone, as the mark before a word, is no part of a word that could end.
+    # Tokens of only white space, such as the mark before a word, do not end a word.
     seen_until = np.cumsum(np.append(0, ~np.isin(code, _SPACES)))
     visible = seen_until[offsets[:, 1]] > seen_until[offsets[:, 0]]
     seen: NDArray[np.int64] = np.cumsum(visible) - visible
@@ -118,7 +118,7 @@ def starts_within(
 
 
 def _within_words(texts: list[str], han: Bools) -> Bools:
-    """Whether each character stands within one of jieba's Chinese words, not at its beginning."""
+    """Whether each character is inside one of jieba's Chinese words, and not its first."""
     begins = np.zeros(len(han), dtype=bool)
     at = 0
     for text in texts:
@@ -135,11 +135,11 @@ def _segmenter() -> Any:
 
     import jieba
 
-    jieba.setLogLevel(logging.WARNING)  # or it tells of its dictionary on stderr
+    jieba.setLogLevel(logging.WARNING)  # otherwise it writes about its dictionary to stderr
     return jieba.Tokenizer()
 
 
 @cache
 def _marks() -> Bools:
-    """Whether each character of at most four digits is a mark; the last is none."""
+    """Whether each character of at most four digits is a mark; the last one is not."""
     return np.array([is_bert_mark(code) for code in range(0xFFFF)] + [False])

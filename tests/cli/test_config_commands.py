@@ -147,4 +147,4 @@ def test_a_folder_of_data_does_not_hide_the_config_that_reads_it(
     Path("bert").mkdir()
     code, _, err = cli("eval", "bert")
     assert code == 2
-    assert "bert: no tokenizer folder" in err
+    assert "bert: not a tokenizer folder" in err

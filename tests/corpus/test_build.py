@@ -379,7 +379,7 @@ def test_processes_that_cannot_be_started_are_told_plainly(
 ) -> None:
     """A limit on open files that is reached by the pool, or by one of its processes."""
     _, errors = start(tmp_path, corpus, tmp_path / "stores", files=files).communicate(timeout=300)
-    assert b"cannot be started: Too many open files\n  raise the limit (ulimit -n" in errors
+    assert b"cannot be started: Too many open files\n  increase the limit (ulimit -n" in errors
 
 
 def test_two_builds_at_once_make_one_store(tmp_path: Path, corpus: Path) -> None:
@@ -596,7 +596,7 @@ def test_a_store_of_an_earlier_version_is_not_used(tmp_path: Path, sentences: st
     config = config.model_copy(update={"sentences": sentences})
     make(config, tmp_path / "stores")
     assert len(NOTICES) == 1
-    assert f"{earlier} is of an earlier version" in NOTICES[0]
+    assert f"{earlier} was built by an earlier version" in NOTICES[0]
     make(config, tmp_path / "stores")
     assert len(NOTICES) == 1
 

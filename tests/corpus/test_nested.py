@@ -113,7 +113,7 @@ def test_what_is_missing_is_named_with_its_place(tmp_path: Path, change, message
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{\n"data": [\n', "not JSON over its whole length"),
+        ('{\n"data": [\n', "the file as a whole is not JSON"),
         ('[\n{"id": 1}\n]\n', "no list 'data'"),
         ('{"id": 1,\n', ":1: not JSON"),
     ],

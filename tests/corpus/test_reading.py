@@ -90,7 +90,7 @@ def test_a_compressed_file_cut_short_is_refused(here: Path, suffix: str) -> None
     path.write_bytes(path.read_bytes()[:-40])
     error = refusal(path.name, documents="line")
     assert error.exit_code == 3
-    assert "the compressed file is damaged or cut short" in error.message
+    assert "the compressed file is damaged or truncated" in error.message
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
@@ -130,14 +130,14 @@ def test_what_is_not_there(here: Path) -> None:
     assert refusal("corpus/*.text").message == "corpus/*.text: no file matches"
     assert "no file matches; did you mean 'corpus'?" in refusal("corpsu/*.txt").message
     assert refusal("qqq.txt").message == "qqq.txt: no such file"
-    assert "a folder, and not one saved by `datasets`" in refusal("corpus").message
+    assert "a folder, but not one saved by `datasets`" in refusal("corpus").message
     assert refusal("qqq.txt").exit_code == 3
 
 
 def test_kinds_that_are_not_read(here: Path) -> None:
     for name in ("a.pdf", "a.parquet.gz"):
         (here / name).write_bytes(b"x")
-        assert "files of this kind are not read" in refusal(name).message
+        assert "files of this kind are not supported" in refusal(name).message
 
 
 def test_jsonl(here: Path) -> None:
@@ -152,7 +152,7 @@ def test_jsonl(here: Path) -> None:
         ('{"text": "x"', "a.jsonl:3: not JSON"),
         ("[1]", "a.jsonl:3: a JSON list, not an object"),
         ('{"text": "\\ud83d"}', "a.jsonl:3: not JSON"),
-        ('{"body": "x", "id": 1}', "a.jsonl:3: no column 'text'; there are: body, id"),
+        ('{"body": "x", "id": 1}', "a.jsonl:3: no column 'text'; the columns are: body, id"),
         ('{"text": 3}', "a.jsonl:3: column 'text' holds a int, not text"),
     ],
 )
@@ -177,7 +177,7 @@ def test_csv_and_tsv(here: Path) -> None:
         ("text,n\nx,1\ny\n", "a.csv:3: 1 fields where the header has 2 columns"),
         ("text,n\nx, y, 1\n", "a.csv:2: 3 fields where the header has 2 columns"),
         ('text,n\n"x,1\ny,2\n', "a.csv:3: unexpected end of data"),
-        ("body,n\nx,1\n", "a.csv:2: no column 'text'; there are: body, n"),
+        ("body,n\nx,1\n", "a.csv:2: no column 'text'; the columns are: body, n"),
     ],
 )
 def test_a_malformed_csv_row_has_its_line(here: Path, content: str, message: str) -> None:
@@ -196,7 +196,7 @@ def test_parquet(here: Path) -> None:
         ("", "a.parquet:row 2"),
         ("三", "a.parquet:row 3"),
     ]
-    assert refusal("a.parquet").message == "a.parquet: no column 'text'; there are: n, body"
+    assert refusal("a.parquet").message == "a.parquet: no column 'text'; the columns are: n, body"
     (here / "b.parquet").write_bytes(b"no")
     assert "b.parquet: cannot be read as parquet" in refusal("b.parquet").message
 
@@ -211,10 +211,10 @@ def test_folders_saved_by_datasets(here: Path) -> None:
     assert read("one") == [("One", "one:row 1"), ("Two", "one:row 2")]
     assert [text for text, _ in read("both")] == ["One", "Two"]
     assert [text for text, _ in read("both/test")] == ["Two"]
-    assert refusal("one", text="body").message == "one: no column 'body'; there are: text, n"
+    assert refusal("one", text="body").message == "one: no column 'body'; the columns are: text, n"
     error = refusal("tests")
-    assert error.message == "tests: no split 'train'; there are: test"
-    assert error.hint == "name one: tests/test"
+    assert error.message == "tests: no split 'train'; the splits are: test"
+    assert error.hint == "name a split: tests/test"
 
 
 def test_the_hub_without_a_network_is_a_data_error() -> None:

@@ -59,7 +59,7 @@ def test_a_store_is_verified(cli: Cli, world: Path) -> None:
     path.write_bytes(path.read_bytes()[::-1])
     code, _, err = cli("prepare", "gpt2.yaml", *own, "--verify")
     assert code == 0
-    assert "is damaged (shards/00000/train): making that part of it again" in err
+    assert "is damaged (shards/00000/train): building that part again" in err
     assert "damaged" not in cli("prepare", "gpt2.yaml", *own, "--verify")[2]
 
 

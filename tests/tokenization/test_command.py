@@ -126,7 +126,7 @@ def test_what_was_measured_is_measured_again_where_it_is_lost(command: Command) 
             Path("tok", name).unlink()
         code, _, err = command()
         assert code == 0, err
-        assert "is completed" in err
+        assert "is now complete" in err
     again = json.loads(Path("tok/eval/tokenizer.json").read_text())
     del results["results"]["seconds"]
     assert again == results

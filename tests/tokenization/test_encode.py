@@ -174,7 +174,7 @@ def test_places_are_the_first_tokens_there(
     def check(given: list[tuple[str, list[int]]], all_new: bool) -> None:
         with monkeypatch.context() as patch:
             if all_new:  # the way of text that does not repeat
-                patch.setattr("plmctl.tokenization.encode._LOOKED_AT", 1)
+                patch.setattr("plmctl.tokenization.encode._SAMPLE", 1)
                 patch.setattr("plmctl.tokenization.encode._NEW", 0)
             places = [sorted({p for p in wanted if p <= len(t)}) for t, wanted in given]
             got = encoder.with_places([text for text, _ in given], places)

@@ -75,7 +75,7 @@ def test_an_extension_can_be_extended(saved: Saved, tmp_path: Path) -> None:
     first.save_pretrained(tmp_path)
     both = extended(str(tmp_path), "byte_bpe", "gpt2", len(old) + 40).tokenizer
     once = extended(folder, "byte_bpe", "gpt2", len(old) + 40).tokenizer
-    # Merges are learnt one after the other, so twice twenty are once forty.
+    # Merges are learned one after the other, so twice twenty are once forty.
     assert both.get_vocab() == once.get_vocab()
     assert both.convert_tokens_to_ids("<|endoftext|>") == len(old) - 1
 
@@ -102,8 +102,26 @@ def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
 def test_rules_are_those_of_the_old() -> None:
     values = config_of("wordpiece", "bert").model_dump()
     for key, value in (("lowercase", False), ("special_tokens", ["[X]"])):
-        with pytest.raises(ValueError, match=f"{key} is that of the tokenizer"):
+        with pytest.raises(ValueError, match=f"{key} cannot change in a tokenizer"):
             TokenizerConfig.model_validate(values | {"extend": "old", key: value})
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value", "needed"),
+    [
+        ("bert", "sentinels", 4, "family t5"),
+        ("bert", "pretokenized", True, "family elmo"),
+        ("gpt2", "max_word_length", 200, "algorithm wordpiece"),
+    ],
+)
+def test_an_option_of_another_family_is_refused(
+    family: str, key: str, value: object, needed: str
+) -> None:
+    algorithm = "wordpiece" if family == "bert" else "byte_bpe"
+    values = config_of(algorithm, family).model_dump()
+    with pytest.raises(ValueError, match=f"{key} is only supported with {needed}"):
+        TokenizerConfig.model_validate(values | {key: value})
+    TokenizerConfig.model_validate(values)  # its default is no mistake
 
 
 def test_the_command(

@@ -137,4 +137,4 @@ def test_what_it_refuses(
     code, _, err = evaluate(folder, "--text", str(empty))
     assert (code, "no text in" in err) == (3, True)
     code, _, err = evaluate(folder, str(tmp_path), "--text", str(empty))
-    assert (code, "no tokenizer folder" in err) == (2, True)
+    assert (code, "not a tokenizer folder" in err) == (2, True)

@@ -55,7 +55,7 @@ def test_units_come_back_in_their_order(saved: Saved) -> None:
 def test_text_that_does_not_repeat_is_given_whole(
     saved: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plmctl.tokenization.encode._LOOKED_AT", 5)
+    monkeypatch.setattr("plmctl.tokenization.encode._SAMPLE", 5)
     encoder, oracle = Encoder(saved("byte_bpe", "gpt2")), raw(saved("byte_bpe", "gpt2"))
     texts = ["one two three four five six", "seven 中国人民 eight"]
     assert [ids.tolist() for ids, _ in encoder(texts)] == [

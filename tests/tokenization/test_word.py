@@ -14,7 +14,7 @@ from tests.tokenization.conftest import config_of, quiet
 TEXT = ["The cat saw the dog .", "the cat , the cat", "U.S. dogs 我们 saw cats"]
 
 
-def learnt(folder: Path, **settings: object) -> Vocab:
+def learned(folder: Path, **settings: object) -> Vocab:
     config = config_of("word", "elmo", min_frequency=1, **settings)
     tokenizer = train(config, TEXT, quiet).tokenizer
     tokenizer.save_pretrained(folder)
@@ -23,7 +23,7 @@ def learnt(folder: Path, **settings: object) -> Vocab:
 
 
 def test_words_by_frequency_after_the_marks(tmp_path: Path) -> None:
-    vocab = learnt(tmp_path, vocab_size=100)
+    vocab = learned(tmp_path, vocab_size=100)
     assert vocab.words is not None
     # Three times each, by code points; then the one that is there twice.
     assert vocab.words[:7] == ("<S>", "</S>", "<UNK>", ".", "cat", "the", "saw")
@@ -35,7 +35,7 @@ def test_words_by_frequency_after_the_marks(tmp_path: Path) -> None:
 
 
 def test_pretokenized_text_is_cut_at_spaces_alone(tmp_path: Path) -> None:
-    vocab = learnt(tmp_path, vocab_size=100, pretokenized=True)
+    vocab = learned(tmp_path, vocab_size=100, pretokenized=True)
     assert vocab.words is not None
     assert {"U.S.", "我们", "dogs"} <= set(vocab.words)
     ids = Encoder(str(tmp_path))(["the U.S. zebra"])[0][0]
@@ -53,7 +53,7 @@ def test_rare_words_are_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pretokenized", [False, True])
 def test_the_store_has_the_ids_of_the_tokenizer(tmp_path: Path, pretokenized: bool) -> None:
-    learnt(tmp_path, vocab_size=100, pretokenized=pretokenized)
+    learned(tmp_path, vocab_size=100, pretokenized=pretokenized)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     for text, (ids, starts) in zip(TEXT, Encoder(str(tmp_path))(TEXT), strict=True):
         assert ids.tolist() == tokenizer(text)["input_ids"]

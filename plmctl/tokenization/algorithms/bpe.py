@@ -5,25 +5,10 @@ text_utils.py. The original cleans text with ftfy and cuts words with spaCy; tra
 the tokenizers that are trained here, clean and cut as BERT does.
 """
 
-from operator import add
-
-from plmctl.tokenization.algorithms.base import (
-    Learned,
-    Progress,
-    VocabTask,
-    frequent_characters,
-    learn_merged_vocabulary,
-    words_as_symbols,
-)
+from plmctl.tokenization.algorithms.base import Mark, MergeAlgorithm
 
 
-def learn(task: VocabTask, progress: Progress) -> Learned:
-    """Merges by frequency; the last character of a word has the mark from the start.
+class BPE(MergeAlgorithm):
+    """Merges by frequency; the last character of a word has a mark from the start."""
 
-    Raises:
-        ConfigError: The vocabulary is too small for the alphabet.
-    """
-    alphabet = frequent_characters(task.words, task.config.limit_alphabet)
-    return learn_merged_vocabulary(
-        task, words_as_symbols(task.words, "ends", alphabet), add, progress
-    )
+    mark: Mark = "ends"

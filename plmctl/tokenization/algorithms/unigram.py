@@ -1,8 +1,8 @@
 """Unigram language model: the vocabularies of T5 and ALBERT.
 
-A text's pieces are taken to be drawn one by one; their probabilities are fitted by expectation
-maximisation over all ways to cut the words, beginning with all substrings, and the pieces whose
-loss costs the text least are dropped, a quarter at a time, until the vocabulary has its size.
+The model draws the pieces of a text one by one. Their probabilities are fitted by expectation
+maximisation over all ways to cut the words, starting with all substrings. The pieces whose loss
+costs the text least are dropped, a quarter at a time, until the vocabulary has its size.
 
 Source: Kudo 2018; google/sentencepiece, unigram_model_trainer.cc, with its constants. As there,
 pieces do not cross the space between words, nor mix letters, digits, marks and Chinese or Japanese
@@ -22,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import Floats, Ints
+from plmctl.characters import HAN, KANA
 from plmctl.tokenization.algorithms.base import (
+    Algorithm,
     Learned,
     Progress,
     VocabTask,
@@ -30,69 +32,81 @@ from plmctl.tokenization.algorithms.base import (
     frequent_characters,
 )
 from plmctl.tokenization.units import class_of
+from plmctl.tokenization.words import SPACE_MARK
 
 # --- Learning the pieces and their probabilities ---
 
 
-_SEEDS = 1_000_000  # pieces to begin with
+_SEEDS = 1_000_000  # pieces at the start
 
 _ROUNDS = 2  # of expectation maximisation between two prunings
 
-_KEPT = 0.75  # share of the pieces that a pruning leaves
+_KEPT = 0.75  # share of the pieces that a pruning keeps
 
-_SPARE = 1.1  # pruning ends with so many times the pieces that are wanted
+_SPARE = 1.1  # pruning ends with this multiple of the requested number of pieces
 
-_RARE = 0.5  # pieces that are expected less often than this are dropped
+_RARE = 0.5  # pieces with a lower expected count are dropped
 
-_MOST = 4_000_000  # characters of distinct words, however much memory there is
+_MOST = 4_000_000  # maximum number of characters of distinct words, however large the memory
 
-BYTES_PER_CHARACTER = 350
-"""Memory that learning takes for a character of distinct words."""
-
-_SPACE = "\u2581"  # the mark before a word
+_BYTES_PER_CHARACTER = 350  # memory of learning, per character of distinct words
 
 
-def learn(task: VocabTask, progress: Progress) -> Learned:
-    """Pieces with the logarithms of their probabilities.
+class Unigram(Algorithm):
+    """Pieces with the logarithms of their probabilities, by expectation maximisation."""
 
-    Raises:
-        ConfigError: The vocabulary is too small for the characters.
-    """
-    special = {*task.first, *task.last}
-    alphabet = set(map(chr, frequent_characters(task.words, task.config.limit_alphabet)))
-    # Special tokens are in the model's list of pieces too. Text that looks like one is cut into
-    # characters only if there are pieces for these.
-    needed = sorted(alphabet.union(*special))
-    size = task.size - len(special)
-    check_fits(len(needed), task.size, len(special))
-    pieces = fit_pieces(
-        task.words, alphabet, size, max_characters(task.config.max_memory), progress
-    )
-    known = {text: score for text, score in pieces.items() if text not in special}
-    vocab = _vocabulary(known, needed, size)
-    lowest = min(score for _, score in vocab)
-    # Less probable than the characters of the longest, one by one.
-    never = (max(map(len, special), default=0) + 1) * lowest
-    first, last = ([(token, never) for token in tokens] for tokens in (task.first, task.last))
-    return Learned({"vocab": [*first, *vocab, *last]}, len(vocab) + len(special))
+    def learn(self, task: VocabTask, progress: Progress) -> Learned:
+        """The most probable pieces, and all characters that are needed."""
+        special = {*task.first, *task.last}
+        alphabet = set(map(chr, frequent_characters(task.words, task.config.limit_alphabet)))
+        # Special tokens are in the model's list of pieces too. Text that looks like one is cut into
+        # characters only if there are pieces for these.
+        needed = sorted(alphabet.union(*special))
+        size = task.size - len(special)
+        check_fits(len(needed), task.size, len(special))
+        pieces = fit_pieces(
+            task.words, alphabet, size, max_characters(task.config.max_memory), progress
+        )
+        lowest = min(score for text, score in pieces.items() if text not in special)
+        chosen = {character: pieces.get(character, lowest) for character in needed}
+        for text, score in by_score(pieces):
+            if len(chosen) == size:
+                break
+            if text not in special:
+                chosen.setdefault(text, score)
+        vocab = by_score(chosen)
+        # Less probable than the characters of the longest special token, one by one.
+        never = (max(map(len, special), default=0) + 1) * vocab[-1][1]
+        first, last = ([(token, never) for token in tokens] for tokens in (task.first, task.last))
+        return Learned({"vocab": [*first, *vocab, *last]}, len(vocab) + len(special))
+
+    def extra_memory(self, max_memory: int, characters: int | None = None) -> int:
+        """The lattice of all ways to cut the words."""
+        most = max_characters(max_memory)
+        return _BYTES_PER_CHARACTER * (most if characters is None else min(most, characters))
+
+
+def by_score(pieces: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Pieces and their scores, the most probable first; equal ones by code points."""
+    return sorted(pieces.items(), key=lambda item: (-item[1], item[0]))
 
 
 def max_characters(max_memory: int) -> int:
-    """Characters of distinct words to learn from, in a third of the memory; not below 100,000."""
-    return max(100_000, min(_MOST, max_memory // 3 // BYTES_PER_CHARACTER))
+    """Characters of distinct words that a third of the memory has room for, at least 100,000."""
+    return max(100_000, min(_MOST, max_memory // 3 // _BYTES_PER_CHARACTER))
 
 
 def fit_pieces(
     words: Mapping[str, int], alphabet: set[str], size: int, most: int, progress: Progress
 ) -> dict[str, float]:
-    """Pieces and the logarithms of their probabilities, a few more than ``size``.
+    """Pieces and the logarithms of their probabilities, slightly more than ``size``.
 
     Args:
-        words: How often each was seen.
-        alphabet: Characters that pieces may have.
-        size: Pieces that are wanted.
-        most: Characters of distinct words; the rarest are left out.
-        progress: Told of what is done and of all.
+        words: How often each word occurs.
+        alphabet: Characters that pieces may contain.
+        size: Requested number of pieces.
+        most: Maximum number of characters of distinct words; the rarest words are left out.
+        progress: Called with the work done and the total.
     """
     lattice = Lattice(_segments(words, alphabet, most), _SEEDS)
     scores = _prune_to_size(lattice, size, progress)
@@ -100,7 +114,7 @@ def fit_pieces(
 
 
 def _segments(words: Mapping[str, int], alphabet: set[str], most: int) -> Counter[str]:
-    """The parts of words that pieces may not go beyond."""
+    """The parts of words that no piece crosses."""
     find = _pattern().findall
     segments: Counter[str] = Counter()
     for word, number in words.items():
@@ -123,13 +137,15 @@ def _segments(words: Mapping[str, int], alphabet: set[str], most: int) -> Counte
 
 @cache
 def _pattern() -> re.Pattern[str]:
-    """Runs of one kind of character, each with the mark before a word if it stands there."""
-    wide = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    """Runs of one kind of character, each with the mark of a word before it, if there is one."""
+    wide = HAN + KANA
     letters = class_of(lambda code: _is_kind(code, "LM") and not re.match(f"[{wide}]", chr(code)))
     digits = class_of(lambda code: _is_kind(code, "N"))
     many = f"{{1,{LONGEST_WORD - 1}}}"
     runs = f"[{wide}]{many}|[{letters}]{many}|[{digits}]{many}"
-    return re.compile(f"{_SPACE}?(?:{runs}|[^{wide}{letters}{digits}{_SPACE}]{many})|{_SPACE}")
+    return re.compile(
+        f"{SPACE_MARK}?(?:{runs}|[^{wide}{letters}{digits}{SPACE_MARK}]{many})|{SPACE_MARK}"
+    )
 
 
 def _is_kind(code: int, kinds: str) -> bool:
@@ -139,7 +155,7 @@ def _is_kind(code: int, kinds: str) -> bool:
 
 
 def _prune_to_size(lattice: Lattice, size: int, progress: Progress) -> Floats:
-    """The logarithms of the probabilities of the pieces that are left, about ``size``."""
+    """The logarithms of the probabilities of the remaining pieces, about ``size``."""
     seen = lattice.pieces.seen * lattice.pieces.length
     scores: Floats = np.log(seen) - np.log(seen.sum())
     wanted, begin = int(_SPARE * size), len(scores)
@@ -157,13 +173,13 @@ def _prune_to_size(lattice: Lattice, size: int, progress: Progress) -> Floats:
 
 
 def _maximised(lattice: Lattice, expected: Floats) -> Floats:
-    """Scores from expected counts; drops the rare pieces, but no character."""
+    """Scores from expected counts; drops rare pieces, but no single characters."""
     from scipy.special import digamma
 
     kept = np.flatnonzero((expected >= _RARE) | (lattice.pieces.length == 1))
     lattice.keep(kept)
     counts = np.maximum(expected[kept], _RARE)
-    # A Bayesian step, in which rare pieces lose more than by the plain quotient.
+    # A Bayesian step: rare pieces get less than by the plain quotient.
     scores: Floats = digamma(counts) - digamma(counts.sum())
     return scores
 
@@ -174,14 +190,14 @@ def _most_useful(lattice: Lattice, scores: Floats, count: int) -> NDArray[np.int
     score, paths = lattice.alternatives(scores)
     total = seen.sum()
     single = lattice.pieces.length == 1
-    # Without a piece its occurrences are its parts', which makes the text longer.
+    # Without a piece, its occurrences are cut into its parts, which makes the text longer.
     parts = np.bincount(paths.piece, minlength=len(scores))
     with np.errstate(divide="ignore", invalid="ignore"):
         longer = np.log(total + seen * (parts - 1))
         part = np.log(seen[paths.part] + seen[paths.piece])
         without = np.bincount(paths.piece, part, len(scores)) - parts * longer
         loss = seen * (np.log(seen) - np.log(total) - without)
-    # A piece that the best way to cut it does not use is not needed; a character always is.
+    # A piece that the best cut of its own text does not use is not needed; a character always is.
     loss[(seen == 0) | (score >= scores)] = -np.inf
     loss[single] = np.inf
     kept = np.flatnonzero(loss > -np.inf)
@@ -189,26 +205,12 @@ def _most_useful(lattice: Lattice, scores: Floats, count: int) -> NDArray[np.int
     return np.sort(kept[order[:count]])
 
 
-def _vocabulary(
-    pieces: Mapping[str, float], needed: list[str], size: int
-) -> list[tuple[str, float]]:
-    """The best pieces and all characters that are needed, the most probable first."""
-    lowest = min(pieces.values())
-    chosen = {character: pieces.get(character, lowest) for character in needed}
-    ranked = sorted(pieces.items(), key=lambda item: (-item[1], item[0]))
-    for text, score in ranked:
-        if len(chosen) == size:
-            break
-        chosen.setdefault(text, score)
-    return sorted(chosen.items(), key=lambda item: (-item[1], item[0]))
-
-
-# --- All the ways to cut all words into pieces, at once ---
+# --- All ways to cut all words into pieces, together ---
 #
-# Words lie in columns, the longest first, so that the words that reach a given length are always
-# the first so many columns, and a step from character ``start`` to character ``start + length`` is
-# one operation on whole rows for all of them. The steps are kept in one flat array, a stretch for
-# each pair of start and length, which holds the piece that each word has there.
+# Words are columns, the longest first, so the words of at least a given length are always the first
+# columns, and a step from character ``start`` to character ``start + length`` is one operation on
+# whole rows. The steps are in one flat array, with a range for each pair of start and length: the
+# piece that each word has there.
 
 
 LONGEST_PIECE = 16
@@ -222,10 +224,10 @@ class Pieces:
     """Substrings of words.
 
     Attributes:
-        word: A word that has the piece.
-        start: Where it begins there.
-        length: Its characters.
-        seen: How often, over all words.
+        word: A word that contains the piece.
+        start: Where the piece begins in the word.
+        length: Its number of characters.
+        seen: How often it occurs in all words.
     """
 
     word: Ints
@@ -237,7 +239,7 @@ class Pieces:
         return len(self.word)
 
     def take(self, kept: Ints) -> Pieces:
-        """Some of them, by number."""
+        """Some of the pieces, by number."""
         return Pieces(self.word[kept], self.start[kept], self.length[kept], self.seen[kept])
 
 
@@ -245,12 +247,12 @@ class Lattice:
     """The words and the pieces in them.
 
     Attributes:
-        words: Text of each, the longest first.
-        pieces: Those that are considered.
+        words: The text of each word, the longest first.
+        pieces: The pieces of the current vocabulary.
 
     Args:
-        counts: How often each word was seen; at most ``LONGEST_WORD`` characters, none empty.
-        most: Begin with at most this many pieces.
+        counts: How often each word occurs; words have 1 to ``LONGEST_WORD`` characters.
+        most: Maximum number of pieces at the start.
     """
 
     def __init__(self, counts: Mapping[str, int], most: int) -> None:
@@ -258,7 +260,7 @@ class Lattice:
         self._counts = np.array([counts[word] for word in self.words], dtype=np.float64)
         self._lengths = np.array([len(word) for word in self.words], dtype=np.int64)
         self._longest = len(self.words[0])
-        # Words of at least so many characters.
+        # Number of words with at least this number of characters.
         self._reach = [int((self._lengths >= size).sum()) for size in range(self._longest + 1)]
         self._begin = np.zeros((self._longest + 1, LONGEST_PIECE + 1), dtype=np.int64)
         self.pieces, self._piece = self._all_pieces()
@@ -275,7 +277,7 @@ class Lattice:
         return self.words[int(self.pieces.word[piece])][start : start + length]
 
     def keep(self, kept: Ints) -> None:
-        """Forget all other pieces; those kept are numbered anew, in order."""
+        """Drop all other pieces; the remaining ones get new numbers, in order."""
         number = np.full(len(self.pieces) + 1, len(kept), dtype=np.int32)
         number[kept] = np.arange(len(kept), dtype=np.int32)
         self._piece = number[self._piece]
@@ -285,7 +287,7 @@ class Lattice:
         """How often each piece is expected over all ways to cut each word (forward-backward).
 
         Args:
-            probability: Of each piece, [pieces]; every single character has some.
+            probability: The probability of each piece, [pieces]; above 0 for single characters.
         """
         step = np.append(probability, 0.0)[self._piece]
         forward = [np.zeros(reach) for reach in self._reach]
@@ -307,7 +309,7 @@ class Lattice:
         """How often each piece is in the most probable ways to cut the words (Viterbi).
 
         Args:
-            logarithm: Of the probability of each piece, [pieces].
+            logarithm: The logarithm of the probability of each piece, [pieces].
         """
         step = np.append(logarithm, -np.inf)[self._piece]
         score = [np.full(reach, -np.inf) for reach in self._reach]
@@ -333,7 +335,7 @@ class Lattice:
         """The most probable way to cut each piece into smaller ones.
 
         Args:
-            logarithm: Of the probability of each piece, [pieces].
+            logarithm: The logarithm of the probability of each piece, [pieces].
 
         Returns:
             Its logarithm, -inf for single characters, and the pieces on it.

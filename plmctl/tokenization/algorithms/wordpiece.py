@@ -1,8 +1,8 @@
 """WordPiece: BERT's vocabularies.
 
-A word is the longest piece of the vocabulary that it begins with, then the longest that goes on,
-marked ``##``. No training code was published; the pieces are learnt by frequency, as byte pairs
-are, which is what the tokenizers library does too.
+A word is cut from left to right into the longest pieces of the vocabulary; every piece but the
+first has the mark ``##``. No training code was published; pieces are learned by frequency, like
+byte pairs, as the tokenizers library does.
 
 Source: Devlin et al. 2019; google-research/bert, tokenization.py.
 """
@@ -10,25 +10,23 @@ Source: Devlin et al. 2019; google-research/bert, tokenization.py.
 from plmctl.tokenization.algorithms.base import (
     CONTINUES,
     Learned,
+    Mark,
+    MergeAlgorithm,
     Progress,
     VocabTask,
-    frequent_characters,
-    learn_merged_vocabulary,
-    words_as_symbols,
 )
 
 
-def learn(task: VocabTask, progress: Progress) -> Learned:
-    """Pieces by frequency; a piece for each character of the alphabet, so that few are unknown.
+class WordPiece(MergeAlgorithm):
+    """Pieces by frequency, and one for each character of the alphabet, so that few are unknown."""
 
-    Raises:
-        ConfigError: The vocabulary is too small for the alphabet.
-    """
-    alphabet = frequent_characters(task.words, task.config.limit_alphabet)
-    words = words_as_symbols(task.words, "continues", alphabet)
-    learned = learn_merged_vocabulary(task, words, _join, progress)
-    return Learned({"vocab": learned.model["vocab"]}, learned.size)
+    mark: Mark = "continues"
 
+    def join(self, left: str, right: str) -> str:
+        """The text of two pieces as one, without the mark between them."""
+        return left + right.removeprefix(CONTINUES)
 
-def _join(left: str, right: str) -> str:
-    return left + right.removeprefix(CONTINUES)
+    def learn(self, task: VocabTask, progress: Progress) -> Learned:
+        """The vocabulary alone: WordPiece does not use the merges."""
+        learned = super().learn(task, progress)
+        return Learned({"vocab": learned.model["vocab"]}, learned.size)
