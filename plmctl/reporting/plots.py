@@ -48,11 +48,12 @@ class Plot:
         title: What is shown.
         unit: Of the vertical axis.
         lines: Later ones lie on top.
-        log: A logarithmic vertical axis.
-        zero: The vertical axis begins at 0.
-        marks: Steps at which something changed, with what.
+        log: The vertical axis is logarithmic.
+        zero: The vertical axis starts at 0.
+        marks: Steps where something changes, each with a label.
         wide: Over the whole width of a page.
         along: What the horizontal axis counts.
+        dashed: What dashed lines without a name are, for the legend.
     """
 
     key: str
@@ -64,6 +65,7 @@ class Plot:
     marks: tuple[tuple[float, str], ...] = ()
     wide: bool = False
     along: str = "step"
+    dashed: str = ""
 
 
 def plots_of(runs: Sequence[Run]) -> list[Plot]:
@@ -102,7 +104,7 @@ def accuracies(runs: Sequence[Run]) -> list[Plot | None]:
 
 def learning_rate(runs: Sequence[Run]) -> Plot | None:
     """The learning rate of every logged step."""
-    plot = Plot("learning-rate", "Learning rate", "of each update", _raw(runs, "lr"), zero=True)
+    plot = Plot("learning-rate", "Learning rate", "learning rate", _raw(runs, "lr"), zero=True)
     return _finished(plot, runs)
 
 
@@ -119,7 +121,7 @@ def gradient_norm(runs: Sequence[Run]) -> Plot | None:
         for place, run in enumerate(runs)
         for line in _smoothed(_name(run, runs), *run.series("grad_norm"), place)
     )
-    return _finished(Plot("gradient-norm", "Gradient norm", "before clipping", lines), runs)
+    return _finished(Plot("gradient-norm", "Gradient norm", "norm before clipping", lines), runs)
 
 
 def smooth(values: Floats, radius: int) -> Floats:
@@ -180,9 +182,7 @@ def _validation(runs: Sequence[Run], key: str, title: str, unit: str) -> Plot | 
 
 
 def _raw(runs: Sequence[Run], key: str) -> tuple[Line, ...]:
-    return tuple(
-        Line(_name(run, runs), *thin(*run.series(key)), place) for place, run in enumerate(runs)
-    )
+    return tuple(Line(_name(run, runs), *run.series(key), place) for place, run in enumerate(runs))
 
 
 def _smoothed(name: str, x: Floats, y: Floats, color: int) -> list[Line]:
@@ -190,7 +190,7 @@ def _smoothed(name: str, x: Floats, y: Floats, color: int) -> list[Line]:
     if len(x) < 50:
         return [Line(name, x, y, color)]
     average = smooth(y, len(x) // 60)
-    return [Line("", *thin(x, y), color, "faint"), Line(name, *thin(x, average), color)]
+    return [Line("", x, y, color, "faint"), Line(name, x, average, color)]
 
 
 def _name(run: Run, runs: Sequence[Run]) -> str:
@@ -208,13 +208,13 @@ def _finished(plot: Plot, runs: Sequence[Run]) -> Plot | None:
         and ratio_of_extremes(np.concatenate([line.y for line in shown])) > _LOG_SPREAD
     )
     dashed = any(not line.name and line.style == "dashed" for line in shown)
-    notes = [
-        plot.unit,
-        *(["log scale"] if log else []),
-        *(["dashed: validation"] if dashed else []),
-    ]
     marks = _phases(runs[0]) if len(runs) == 1 else ()
-    return replace(plot, unit=", ".join(notes), lines=shown, log=log, marks=marks)
+    thinned = []
+    for line in shown:
+        x, y = thin(line.x, line.y)
+        thinned.append(replace(line, x=x, y=y))
+    lines, name = tuple(thinned), "validation" if dashed else ""
+    return replace(plot, lines=lines, log=log, marks=marks, dashed=name)
 
 
 def _phases(run: Run) -> tuple[tuple[float, str], ...]:

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from plmctl.formatting import format_value
-from plmctl.reporting.drawing import draw_intervals, draw_svg
+from plmctl.reporting.drawing import draw_intervals, embedded_curves, embedded_svg
 from plmctl.reporting.html import Html, element, escape, join, page, save_page, swatch
 from plmctl.reporting.plots import Interval, plots_of
 from plmctl.reporting.run_files import (
     Metric,
     Run,
     as_number,
+    each_run,
     metrics_of,
     read_runs,
     result_metrics,
@@ -89,15 +90,8 @@ def _page_of_protocol(run: Run) -> Html:
     )
 
 
-def _runs_in(run: Run) -> Sequence[Run]:
-    """The runs in a folder of several, named for it as well; else the run itself."""
-    if not run.members:
-        return [] if run.is_protocol else [run]
-    return [replace(member, name=f"{run.name}/{member.name}") for member in run.members]
-
-
 def _page_of_several_runs(folders: Sequence[Run], differences: Sequence[Interval]) -> Html:
-    runs = [run for folder in folders for run in _runs_in(folder)]
+    runs = [run for folder in folders for run in each_run(folder)]
     kinds = list(dict.fromkeys(run.kind for run in runs))
     return join(
         element(
@@ -106,13 +100,21 @@ def _page_of_several_runs(folders: Sequence[Run], differences: Sequence[Interval
         *(settings_table(folder, of=folder.name) for folder in folders if folder.is_protocol),
         *(_runs_of_one_kind([run for run in runs if run.kind == kind]) for kind in kinds),
         *(
-            (element("h2", "Differences, with their 95 % intervals"), draw_intervals(differences))
+            (
+                element("h2", "Differences, with their 95 % intervals"),
+                element("div", _intervals_svg(differences), class_="panel scroll"),
+            )
             if differences
             else ()
         ),
         element("h2", "Each run"),
         *(_run_details(run) for run in runs),
     )
+
+
+def _intervals_svg(differences: Sequence[Interval]) -> Html:
+    title = "differences with their 95 % intervals"
+    return embedded_svg(draw_intervals(differences), title, wide=True)
 
 
 def _runs_of_one_kind(runs: Sequence[Run]) -> Html:
@@ -308,7 +310,7 @@ def plots_section(runs: Sequence[Run]) -> Html:
     panels = [
         element(
             "figure",
-            element("div", draw_svg(plot), class_="scroll"),
+            element("div", embedded_curves(plot), class_="scroll"),
             class_="panel wide" if plot.wide else "panel",
         )
         for plot in plots

@@ -195,6 +195,13 @@ def read_run(folder: Path, name: str) -> Run:
     )
 
 
+def each_run(run: Run) -> Sequence[Run]:
+    """The runs in a folder of several runs, its name before theirs; else the run itself."""
+    if not run.members:
+        return [] if run.is_protocol else [run]
+    return [replace(member, name=f"{run.name}/{member.name}") for member in run.members]
+
+
 def _in_order(path: Path) -> tuple[str, int, str]:
     """By setting, then by seed as a number: that of 10 comes after that of 9."""
     _, _, seed = path.parent.name.partition("=")

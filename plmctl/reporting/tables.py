@@ -14,6 +14,7 @@ from rich.text import Text
 
 from plmctl.examples.inspection import Example, Kind, Piece
 from plmctl.formatting import format_value
+from plmctl.reporting.plots import Interval
 
 # --- Tables of results ---
 
@@ -97,6 +98,33 @@ def protocol_table(title: str, document: Mapping[str, Any]) -> Table:
         figures = [at[column] for column in ("n", "median", "std", "min", "max")]
         rows.append([name + mark, *figures, at["best_run"]])
     return rows_table(title, columns, rows)
+
+
+_BAR_CHARACTERS = 21
+
+
+def interval_bars(intervals: Sequence[Interval]) -> list[str]:
+    """A line of text per difference: ``-`` the interval, ``o`` the value, ``|`` zero.
+
+    All are on one scale. An interval that does not touch zero leaves the ``|`` alone.
+    """
+    least = min(0.0, *(interval.low for interval in intervals))
+    most = max(0.0, *(interval.high for interval in intervals))
+    if most == least:
+        least, most = -1.0, 1.0
+
+    def column(value: float) -> int:
+        return round((value - least) / (most - least) * (_BAR_CHARACTERS - 1))
+
+    lines = []
+    for interval in intervals:
+        line = [" "] * _BAR_CHARACTERS
+        low, high = column(interval.low), column(interval.high) + 1
+        line[low:high] = "-" * (high - low)
+        line[column(0.0)] = "|"
+        line[column(interval.value)] = "o"
+        lines.append("".join(line))
+    return lines
 
 
 def _confusion_count(count: int, right: bool) -> Text:

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plmctl.formatting import format_value
-from plmctl.reporting.drawing import draw_svg
+from plmctl.reporting.drawing import embedded_curves
 from plmctl.reporting.html import Html, element, join, page, swatch
 from plmctl.reporting.plots import Line, Plot
 from plmctl.reporting.tables import rows_table
@@ -49,7 +49,7 @@ def tokenizer_page(document: Document) -> str:
         element("p", f"On {document['text']}.", class_="soft"),
         element("h2", "Figures"),
         _table(names, _figures(document)),
-        element("div", draw_svg(_plot(document)), class_="panel", style="margin-top:14px"),
+        element("div", embedded_curves(_plot(document)), class_="panel", style="margin-top:14px"),
         element("h2", "Tokens per word, by script (words that are one token)"),
         scripts,
         join(
@@ -94,7 +94,7 @@ def _plot(document: Document) -> Plot:
         sizes, values = (np.array(column, dtype=np.float64) for column in found["by_size"])
         lines.append(Line(name, sizes, values, color, "dashed"))
     title = "Compression against vocabulary size"
-    return Plot("size", title, "bytes per token", tuple(lines), wide=True, along="ids")
+    return Plot("size", title, "bytes per token", tuple(lines), wide=True, along="vocabulary size")
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
