@@ -61,6 +61,7 @@ from plmctl.tasks.base import (
     split_columns_of,
     uncertainty_of,
 )
+from plmctl.training.trackers import check_trackers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -112,6 +113,7 @@ def finetuned(
     """Finetune, or continue; the figures, or None where the run was finished before."""
     folder = Path(config.run)
     check_run(config, config.run, fresh=fresh)
+    check_trackers(config.log.trackers)
     if not fresh and is_finished(folder):
         return None
     if not fresh and is_trained(folder):

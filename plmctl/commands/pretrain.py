@@ -56,6 +56,7 @@ from plmctl.run.preflight import (
     retention,
 )
 from plmctl.tokenization.load import Vocab, load_tokenizer
+from plmctl.training.trackers import check_trackers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -89,6 +90,7 @@ def run(
     """
     folder = Path(config.run)
     check_run(config, config.run, fresh=fresh)
+    check_trackers(config.log.trackers)
     if not fresh and is_finished(folder):
         say(f"{folder} is finished: its model is in {folder / 'model'}")
         return

@@ -9,7 +9,6 @@ resumed run has the log of an uninterrupted one, or reports that it has not.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import math
 import resource
@@ -25,9 +24,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from plmctl.errors import DataError, PlmError
+from plmctl.errors import DataError
 from plmctl.files import sync, write_atomically, writing
 from plmctl.run.display import Display
+from plmctl.training.trackers import Trackers
 
 # --- Where a run stands, and how fast it is ---
 
@@ -206,7 +206,7 @@ class Window:
 
 
 def peak_memory() -> int:
-    """Most bytes in use so far: the device's when it has memory of its own, else the process's."""
+    """Peak memory so far, in bytes: the device's if it has its own memory, else the process's."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
@@ -236,19 +236,6 @@ NEWLINE = b"\n"
 Value = float | int | str
 
 
-class Tracker(Protocol):
-    """What is told of every record."""
-
-    def begin(self, step: int) -> None:
-        """The run starts or goes on after ``step``: what was told of later steps is void."""
-
-    def log(self, record: Mapping[str, Value]) -> None:
-        """One record, with its ``step``."""
-
-    def close(self) -> None:
-        """Write out what is left."""
-
-
 @dataclass(frozen=True)
 class Mark:
     """How much of ``metrics.jsonl`` there was at some moment.
@@ -276,7 +263,7 @@ class Journal:
         run: The run folder.
         title: What the display says is going on.
         total_steps: Steps of the whole run.
-        trackers: Names of trackers to tell as well.
+        trackers: Names of trackers that get the records as well.
         quiet: Write and show nothing: for all processes but the main one.
         accept_gap: Continue although lines that belong to the checkpoint are missing or changed.
 
@@ -298,7 +285,7 @@ class Journal:
         # Hashed line by line as they are written, so that a save costs the same after any of them.
         self._lines, self._size, self._hash = 0, 0, hashlib.sha256()
         self._display = Display(title, total_steps, quiet=quiet)
-        self._trackers: list[Tracker] = [] if quiet else [_TRACKERS[name](run) for name in trackers]
+        self._trackers = Trackers(run, () if quiet else trackers)
 
     def __enter__(self) -> Journal:
         self._display.__enter__()
@@ -311,8 +298,7 @@ class Journal:
         trace: TracebackType | None,
     ) -> None:
         self._display.__exit__(kind, value, trace)
-        for tracker in self._trackers:
-            tracker.close()
+        self._trackers.close()
 
     def begin(self, step: int, mark: Mark | None = None) -> None:
         """A run starts or continues after ``step``: later records, of a lost piece of it, go.
@@ -345,8 +331,7 @@ class Journal:
             self._hash = hashlib.sha256(kept)
             with writing(self._run / "events") as events:
                 _end_last_line(events)
-            for tracker in self._trackers:
-                tracker.begin(step)
+            self._trackers.begin(step, kept)
         self._display.begin(step)
         if mark is not None and gap:
             self.event("gap", step=step, lines_expected=mark.lines, lines_found=self._lines)
@@ -363,8 +348,7 @@ class Journal:
         self._lines += 1
         self._size += len(line)
         self._hash.update(line)
-        for tracker in self._trackers:
-            tracker.log(record)
+        self._trackers.log(record)
         self._display.log(record)
 
     def event(self, name: str, **fields: Value) -> None:
@@ -432,31 +416,3 @@ def _end_last_line(path: Path) -> None:
     if path.is_file() and (text := path.read_bytes()) and not text.endswith(b"\n"):
         with path.open("ab") as file:
             file.write(b"\n")
-
-
-class _TensorBoard:
-    def __init__(self, run: Path) -> None:
-        if importlib.util.find_spec("tensorboard") is None:
-            raise PlmError(
-                "log.trackers: tensorboard is not installed", "pip install 'plmctl[tensorboard]'"
-            )
-        self._folder = run / "tensorboard"
-        self._writer: Any = None
-
-    def begin(self, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        purge = step + 1 if step else None  # TensorBoard hides what an earlier file has from there
-        self._writer = SummaryWriter(str(self._folder), purge_step=purge)
-
-    def log(self, record: Mapping[str, Value]) -> None:
-        for name, value in record.items():
-            if name != "step" and not isinstance(value, str):
-                self._writer.add_scalar(name, value, record["step"])
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-
-_TRACKERS = {"tensorboard": _TensorBoard}
