@@ -113,7 +113,13 @@ class Trackers:
             tracker = tracker_class(title, str(self._run))
         else:
             tracker = tracker_class(title)
-        tracker.start()
+        try:
+            tracker.start()
+        except Exception as error:  # each package has its own kinds
+            raise PlmError(
+                f"log.trackers: {name} cannot start: {error}",
+                "fix this, or remove it from log.trackers; the run continues without it",
+            ) from error
         return tracker
 
 
