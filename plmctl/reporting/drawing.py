@@ -249,7 +249,7 @@ def _style() -> Iterator[None]:
     from matplotlib import font_manager
 
     installed = set(font_manager.get_font_names())
-    settings = {
+    settings: dict[Any, Any] = {
         "font.family": [name for name in _FONTS if name in installed],
         "font.size": 12,
         **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _SOFT),

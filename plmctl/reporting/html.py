@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from plmctl.errors import PlmError
 from plmctl.files import write_atomically
+from plmctl.formatting import format_value
 
 _VOID = frozenset({"br", "col", "hr", "img", "link", "meta"})
 
@@ -52,6 +54,39 @@ def element(name: str, /, *children: object, **attributes: object) -> Html:
 def join(*parts: object) -> Html:
     """One after the other."""
     return Html("".join(map(escape, parts)))
+
+
+def table(
+    columns: Sequence[object], rows: Sequence[Sequence[object]], *, numbers: bool = True
+) -> Html:
+    """A table whose first column names the rows.
+
+    Args:
+        columns: The header: text or markup.
+        rows: Values, which are formatted, or markup.
+        numbers: The other columns are numbers; False: text.
+    """
+    style = "number" if numbers else "text"
+    head = [element("th", name, class_=style if at else None) for at, name in enumerate(columns)]
+    body = [
+        element(
+            "tr",
+            element("th", first, scope="row"),
+            *(
+                element("td", v if isinstance(v, Html) else format_value(v), class_=style)
+                for v in values
+            ),
+        )
+        for first, *values in rows
+    ]
+    return element(
+        "table", element("thead", element("tr", *head)) if head else "", element("tbody", *body)
+    )
+
+
+def panel(content: object, **attributes: object) -> Html:
+    """A box; what is wider than the page scrolls inside it."""
+    return element("div", content, class_="panel scroll", **attributes)
 
 
 def page(title: str, *body: object) -> str:

@@ -218,6 +218,16 @@ def short_names(folders: Sequence[Path]) -> list[str]:
     return [f"{'/'.join(p[-1:])} ({number})" for number, p in enumerate(parts, 1)]  # given twice
 
 
+def flatten(values: Mapping[str, Any], separator: str = ".") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested mappings, each with the keys that lead to it."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            for inner, leaf in flatten(value, separator):
+                yield f"{key}{separator}{inner}", leaf
+        else:
+            yield str(key), value
+
+
 def as_number(value: object) -> float:
     """A figure as a float; nan for null and for what is no number."""
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -352,7 +362,9 @@ def _cost_metrics(run: Run) -> Iterator[Metric]:
     yield Metric("steps", _whole_number(last.get("step")))
     yield Metric("tokens", _whole_number(last.get("tokens")))
     yield Metric("training time", _duration(as_number(last.get("time"))))
-    yield Metric("tokens/s", _median(run, "tokens_per_second"))
+    _, speeds = run.series("tokens_per_second")
+    known = speeds[np.isfinite(speeds)]
+    yield Metric("tokens/s", float(np.median(known)) if known.size else math.nan)
     yield Metric("peak memory (GB)", as_number(last.get("memory_gb")))
 
 
@@ -361,12 +373,6 @@ def _recent_loss(run: Run) -> float:
     _, values = run.series("loss")
     recent = values[-max(1, len(values) // 20) :]
     return float(recent.mean()) if recent.size else math.nan
-
-
-def _median(run: Run, key: str) -> float:
-    _, values = run.series(key)
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if finite.size else math.nan
 
 
 def _whole_number(value: object) -> float | int:
@@ -380,3 +386,37 @@ def _duration(seconds: float) -> str:
 
 def _is_unknown(value: float | int | str) -> bool:
     return value == "" if isinstance(value, str) else not math.isfinite(value)
+
+
+# --- Tables, for pages and for the terminal ---
+
+
+CLASS_COLUMNS = ("label", "precision", "recall", "F1", "support")
+SETTING_COLUMNS = ("setting", "runs", "median", "std", "min", "max", "best run")
+
+
+def class_rows(results: Mapping[str, Any]) -> list[list[object]]:
+    """A row per class of a classifier, by ``CLASS_COLUMNS``; empty for other results."""
+    keys = [column.lower() for column in CLASS_COLUMNS]
+    return [[row[key] for key in keys] for row in results.get("per_class") or ()]
+
+
+def setting_rows(document: Mapping[str, Any]) -> list[list[object]]:
+    """A row per setting of a grid, by ``SETTING_COLUMNS``, its metric over the seeds.
+
+    Args:
+        document: Of eval/protocol.json; empty while its runs are not finished.
+    """
+    rows: list[list[object]] = []
+    for row in document.get("settings") or ():
+        name = ", ".join(f"{key}={value}" for key, value in row["setting"].items()) or "as given"
+        values = [row.get(column, "") for column in ("n", "median", "std", "min", "max")]
+        rows.append([name, *values, str(row.get("best_run", ""))])
+    return rows
+
+
+def chosen_setting(document: Mapping[str, Any]) -> int | None:
+    """The number of the best setting among ``setting_rows``; None: it is not known yet."""
+    settings = [row["setting"] for row in document.get("settings") or ()]
+    best = (document.get("chosen") or {}).get("setting")
+    return settings.index(best) if best in settings else None

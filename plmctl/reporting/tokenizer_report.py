@@ -9,7 +9,7 @@ from rich.text import Text
 
 from plmctl.formatting import format_value
 from plmctl.reporting.drawing import embedded_curves
-from plmctl.reporting.html import Html, element, join, page, swatch
+from plmctl.reporting.html import Html, element, escape, join, page, panel, swatch, table
 from plmctl.reporting.plots import Line, Plot
 from plmctl.reporting.tables import rows_table
 
@@ -98,19 +98,8 @@ def _plot(document: Document) -> Plot:
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
-    head = [element("th", ""), *(element("th", n, class_="figure") for n in names)]
-    if len(names) > 1:
-        head[1:] = [element("th", swatch(k), n, class_="figure") for k, n in enumerate(names)]
-    body = [
-        element(
-            "tr",
-            element("th", row[0], scope="row"),
-            *(element("td", format_value(cell), class_="figure") for cell in row[1:]),
-        )
-        for row in rows
-    ]
-    table = element("table", element("thead", element("tr", *head)), element("tbody", *body))
-    return element("div", table, class_="panel scroll")
+    marked = [join(swatch(place), escape(name)) for place, name in enumerate(names)]
+    return panel(table(("", *(marked if len(names) > 1 else names)), rows))
 
 
 def _list(document: Document, key: str, title: str) -> Html:
@@ -118,8 +107,7 @@ def _list(document: Document, key: str, title: str) -> Html:
         element("tr", element("th", name, scope="row"), element("td", ", ".join(found[key])))
         for name, found in document["tokenizers"].items()
     ]
-    panel = element("div", element("table", *rows), class_="panel scroll")
-    return join(element("h2", title.capitalize()), panel)
+    return join(element("h2", title.capitalize()), panel(element("table", *rows)))
 
 
 def _sample(names: Sequence[str], sample: Mapping[str, Sequence[str]]) -> Html:
@@ -138,7 +126,7 @@ def _sample(names: Sequence[str], sample: Mapping[str, Sequence[str]]) -> Html:
         )
         for name in names
     ]
-    return element("div", element("table", *rows), class_="panel scroll", style="margin-top:14px")
+    return panel(element("table", *rows), style="margin-top:14px")
 
 
 def _coloured(parts: Sequence[str]) -> Text:
