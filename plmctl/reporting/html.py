@@ -1,4 +1,4 @@
-"""HTML that cannot be left unescaped: text is escaped when it is put into an element."""
+"""HTML whose text is always escaped: ``element`` escapes what is not ``Html``."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from plmctl.formatting import format_value
 
 _VOID = frozenset({"br", "col", "hr", "img", "link", "meta"})
 
-_SVG_CLOSED = frozenset({"path", "line", "circle"})  # short when empty
-
 
 class Html(str):
-    """Markup, as against text."""
+    """Markup; any other string is text."""
 
     __slots__ = ()
 
 
 def escape(value: object) -> Html:
-    """Text as markup; markup as it is."""
+    """Text as markup; markup is returned unchanged."""
     if isinstance(value, Html):
         return value
     text = str(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # XML 1.0 and HTML have no place for control characters, which broken text may hold.
+    # Control characters, which damaged text may contain, are not allowed in XML 1.0 and HTML.
     plain = "".join(c if c >= " " or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
     return Html(plain.replace('"', "&quot;").replace("'", "&#39;"))
 
@@ -37,8 +35,8 @@ def element(name: str, /, *children: object, **attributes: object) -> Html:
     Args:
         name: ``td``, ``svg`` ...
         children: Text, which is escaped, or markup.
-        attributes: ``class_`` is ``class`` and ``data_name`` is ``data-name``; True gives the bare
-            name, False and None leave the attribute out.
+        attributes: ``class_`` is ``class`` and ``data_name`` is ``data-name``; True: the bare
+            name; False and None: no attribute.
     """
     given = "".join(
         _attribute(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()
@@ -46,13 +44,11 @@ def element(name: str, /, *children: object, **attributes: object) -> Html:
     inside = "".join(map(escape, children))
     if name in _VOID:
         return Html(f"<{name}{given}>")
-    if name in _SVG_CLOSED and not inside:
-        return Html(f"<{name}{given}/>")
     return Html(f"<{name}{given}>{inside}</{name}>")
 
 
 def join(*parts: object) -> Html:
-    """One after the other."""
+    """Text, which is escaped, and markup, one after the other."""
     return Html("".join(map(escape, parts)))
 
 
@@ -90,7 +86,7 @@ def panel(content: object, **attributes: object) -> Html:
 
 
 def page(title: str, *body: object) -> str:
-    """A whole document, with the style sheet inside: it asks for nothing from anywhere."""
+    """A whole document with its style sheet inside; it loads no other file."""
     style = Html(files("plmctl.reporting").joinpath("report.css").read_text(encoding="utf-8"))
     head = element(
         "head",
@@ -110,10 +106,10 @@ def _attribute(name: str, value: object) -> str:
 
 
 def save_page(path: Path, text: str) -> None:
-    """Write a page, and the folders above it where they are missing.
+    """Write a page; missing folders above it are made.
 
     Raises:
-        PlmError: It cannot be written.
+        PlmError: The page cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

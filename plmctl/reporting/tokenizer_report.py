@@ -13,18 +13,18 @@ from plmctl.reporting.html import Html, element, escape, join, page, panel, swat
 from plmctl.reporting.plots import Line, Plot
 from plmctl.reporting.tables import rows_table
 
-_SHADES = ("on #b9dcf2", "on #fbd3b9", "on #bfe6d5")  # black on these is read on any terminal
-_LISTS = {"longest": "longest tokens", "unused": "tokens not used here, the last ids of them"}
-_FEW_WORDS = 20  # words of a script, below which it is left out
+_SHADES = ("on #b9dcf2", "on #fbd3b9", "on #bfe6d5")  # black is readable on these on any terminal
+_LISTS = {"longest": "longest tokens", "unused": "tokens not used in this text, last ids"}
+_FEW_WORDS = 20  # a script with fewer words is left out
 
 Document = Mapping[str, Any]
-"""What ``runs/tokenizers.py`` finds: ``tokenizers`` by name, ``overlap`` and ``samples``."""
+"""The result of ``evaluate_tokenizers``: ``tokenizers`` by name, ``overlap``, ``samples``."""
 
 
 def tokenizer_tables(document: Document) -> list[Table]:
-    """Figures, words by script, overlap and samples."""
+    """Metrics, words by script, overlap and samples."""
     names = list(document["tokenizers"])
-    found = [rows_table("tokenizers", ["", *names], _figures(document))]
+    found = [rows_table("tokenizers", ["", *names], _metrics(document))]
     if rows := _scripts(document):
         found.append(rows_table("tokens per word (words that are one token)", ["", *names], rows))
     if len(names) > 1:
@@ -47,8 +47,8 @@ def tokenizer_page(document: Document) -> str:
         element("p", "Tokenizers", class_="eyebrow"),
         element("h1", ", ".join(names)),
         element("p", f"On {document['text']}.", class_="soft"),
-        element("h2", "Figures"),
-        _table(names, _figures(document)),
+        element("h2", "Metrics"),
+        _table(names, _metrics(document)),
         element("div", embedded_curves(_plot(document)), class_="panel", style="margin-top:14px"),
         element("h2", "Tokens per word, by script (words that are one token)"),
         scripts,
@@ -64,9 +64,9 @@ def tokenizer_page(document: Document) -> str:
     return page("Tokenizers · plmctl report", element("main", body))
 
 
-def _figures(document: Document) -> list[list[object]]:
+def _metrics(document: Document) -> list[list[object]]:
     every = [found["figures"] for found in document["tokenizers"].values()]
-    return [[name, *(figures[name] for figures in every)] for name in every[0]]
+    return [[name, *(metrics[name] for metrics in every)] for name in every[0]]
 
 
 def _scripts(document: Document) -> list[list[object]]:
@@ -132,7 +132,7 @@ def _sample(names: Sequence[str], sample: Mapping[str, Sequence[str]]) -> Html:
 def _coloured(parts: Sequence[str]) -> Text:
     text = Text()
     for place, part in enumerate(parts):
-        text.append("|" if place else "", style="dim")  # where there are no colors, too
+        text.append("|" if place else "", style="dim")  # visible without colors
         text.append(part, style=f"black {_SHADES[place % len(_SHADES)]}")
     return text
 
