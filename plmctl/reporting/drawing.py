@@ -44,6 +44,8 @@ _VARIABLES = {_INK: "--ink", _SOFT: "--soft", _GRID: "--line"} | {
 _FONTS = (
     "DejaVu Sans",
     "Noto Sans CJK SC",
+    "Noto Sans CJK TC",
+    "Noto Sans CJK JP",  # as matplotlib names the collection of all of them
     "Noto Sans SC",
     "Source Han Sans SC",
     "WenQuanYi Micro Hei",
@@ -356,6 +358,8 @@ def _save(figure: Figure, path: Path, dpi: int) -> str:
         warnings.filterwarnings("always", message="Glyph .* missing from font")
         figure.savefig(path, dpi=dpi, bbox_inches="tight", pad_inches=0.15, metadata=metadata)
     if path.suffix == ".svg":  # its text is text: the reader's machine chooses the font
+        fonts = "'DejaVu Sans', Arial, sans-serif"
+        path.write_text(re.sub(r"'DejaVu Sans'[^;\"]*", fonts, path.read_text("utf-8")), "utf-8")
         return ""
     codes = [re.match(r"Glyph (\d+) ", str(warning.message)) for warning in caught]
     return "".join(chr(int(code[1])) for code in codes if code)

@@ -194,7 +194,9 @@ def test_characters_that_no_font_has_are_named(tmp_path):
     folders = [made.finetune(tmp_path / name) for name in ("a\ue123", "b")]  # private use
     assert write_plots(folders, tmp_path / "plots", ("png",), dpi=40)[1] == "\ue123"
     assert write_plots(folders, tmp_path / "plots", ("svg",))[1] == ""
-    assert "a\ue123" in (tmp_path / "plots" / "loss.svg").read_text(encoding="utf-8")
+    svg = (tmp_path / "plots" / "loss.svg").read_text(encoding="utf-8")
+    assert "a\ue123" in svg
+    assert "'DejaVu Sans', Arial, sans-serif;" in svg
 
 
 # --- Intervals ---
