@@ -100,7 +100,7 @@ class Display:
 
     def __enter__(self) -> Display:
         if self._bar:
-            self._task = self._bar.add_task("", total=self._total, figures="starting")
+            self._task = self._bar.add_task("", total=self._total, status="starting")
         return self
 
     def __exit__(
@@ -135,8 +135,8 @@ class Display:
         self._pace.mark(now, step)
         if self._bar:
             known = "" if loss is None else f"  loss {loss:.3f}"
-            figures = f"{step:,}/{self._total:,}{known}{self._speed}  {self._clock(step)}"
-            self._bar.update(self._task, completed=step, figures=figures)
+            status = f"{step:,}/{self._total:,}{known}{self._speed}  {self._clock(step)}"
+            self._bar.update(self._task, completed=step, status=status)
 
     def log(self, record: Mapping[str, Value]) -> None:
         """A record: its speed in the bar, or a line if there is no bar; validation is a line."""
@@ -242,7 +242,7 @@ def work_progress(
 class _LiveWork:
     def __init__(self, title: str, unit: str, bar: Progress) -> None:
         self._unit, self._bar, self._pace = unit, bar, Pace(0)
-        self._task = bar.add_task(title, total=None, figures="starting")
+        self._task = bar.add_task(title, total=None, status="starting")
         self._total, self._next, self._began = -1, 0.0, time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
@@ -255,8 +255,8 @@ class _LiveWork:
         self._pace.mark(now, done)
         left = f"eta {format_duration(self._pace.remaining())}"
         clock = left if done < total else f"in {format_duration(now - self._began)}"
-        figures = f"{_amount(done, total, self._unit)}  {clock}"
-        self._bar.update(self._task, completed=done, total=total, figures=figures)
+        status = f"{_amount(done, total, self._unit)}  {clock}"
+        self._bar.update(self._task, completed=done, total=total, status=status)
 
 
 class _PlainWork:
@@ -302,7 +302,7 @@ def _bar(console: Console, *, titled: bool) -> Progress:
     return Progress(
         *title,
         BarColumn(bar_width=None),
-        TextColumn("{task.fields[figures]}", markup=False),
+        TextColumn("{task.fields[status]}", markup=False),
         console=console,
         expand=True,
         refresh_per_second=round(1 / _REFRESH),

@@ -1,9 +1,9 @@
 """The records of a run in TensorBoard, W&B, MLflow ... by Accelerate's trackers.
 
-A tracker cannot be trusted to forget: most keep what was logged before a crash, or refuse a step
-that they have seen. So each start of a run, and each return to a checkpoint, is a new run of the
-tracker that first gets the records up to that step; older runs stay as they ended. TensorBoard
-needs no copy: it hides what it is told to (``purge_step``).
+Most trackers keep what was logged after the last checkpoint, or refuse a step that they have seen.
+So each start of a run, and each rollback to a checkpoint, is a new run of the tracker that first
+gets the records up to that step; older runs stay as they ended. TensorBoard needs no new run: with
+``purge_step`` it hides the later records.
 """
 
 from __future__ import annotations

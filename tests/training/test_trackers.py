@@ -105,3 +105,12 @@ def test_a_tracker_that_is_not_installed_is_one_message(tmp_path, monkeypatch):
     assert caught.value.hint == "pip install 'plmctl[tensorboard]'"
     with pytest.raises(PlmError, match="unknown tracker wandbb"):
         check_trackers(["wandbb"])
+
+
+def test_a_tracker_that_cannot_start_is_one_message(tmp_path, lines):
+    (tmp_path / "lines").write_text("a file in the place of its folder")
+    with (
+        Journal(tmp_path, title="t", total_steps=9, trackers=("lines",), quiet=False) as journal,
+        pytest.raises(PlmError, match="log.trackers: lines cannot start: .*File exists"),
+    ):
+        journal.begin(0)
