@@ -260,16 +260,22 @@ def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run folders.")],
     out: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="The file to write; by default report.html of the first run."
-        ),
+        typer.Option(metavar="FILE", help="The page; default: report.html of the first run."),
+    ] = None,
+    plots: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Write each plot as image files as well.")
+    ] = None,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option("--format", metavar="FORMAT", help="With --plots: svg, png or pdf."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Write an HTML report of runs.
 
     One self-contained file with curves, results, samples and configs; several runs side by side.
+    --plots writes every curve as SVG and PNG files, or in the formats given.
     """
     from plmctl.commands import report as command
 
-    command.run(runs, out=out, as_json=as_json)
+    command.run(runs, out=out, plots=plots, formats=formats or ("svg", "png"), as_json=as_json)

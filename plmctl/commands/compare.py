@@ -10,11 +10,10 @@ import numpy as np
 
 from plmctl.errors import ConfigError
 from plmctl.metrics.statistics import paired
-from plmctl.reporting.drawing import interval_bars
 from plmctl.reporting.plots import Interval
 from plmctl.reporting.report import write_report
 from plmctl.reporting.run_files import Run, metrics_of, read_runs
-from plmctl.reporting.tables import rows_table
+from plmctl.reporting.tables import interval_bars, rows_table
 from plmctl.run.display import show_result
 
 if TYPE_CHECKING:

@@ -51,6 +51,7 @@ from plmctl.run.folder import (
 )
 from plmctl.run.preflight import check_model, failure_handling, retention
 from plmctl.tasks.base import Finetuned, ScoredConfig, Task, TaskExamples, make_task
+from plmctl.training.trackers import check_trackers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -103,6 +104,7 @@ def finetuned(
     """Finetune, or resume. Returns the results, or None if the run was finished before."""
     folder = Path(config.run)
     check_run(config, config.run, fresh=fresh)
+    check_trackers(config.log.trackers)
     if not fresh and is_finished(folder):
         return None
     if not fresh and is_trained(folder):

@@ -59,6 +59,7 @@ from plmctl.training.journal import Journal
 from plmctl.training.loop import Plan
 from plmctl.training.memory import fitted
 from plmctl.training.schedule import course, factor
+from plmctl.training.trackers import check_trackers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -90,6 +91,7 @@ def run(
     """
     folder = Path(config.run)
     check_run(config, config.run, fresh=fresh)
+    check_trackers(config.log.trackers)
     if not fresh and is_finished(folder):
         say(f"{folder} is finished: its model is in {folder / 'model'}")
         return

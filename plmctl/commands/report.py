@@ -1,20 +1,53 @@
-"""``plmctl report``: run folders in, one HTML page out."""
+"""``plmctl report``: run folders in, one HTML page and image files of its plots out."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from plmctl.errors import ConfigError
-from plmctl.run.display import show_result
+from plmctl.run.display import say, show_result
 
 
-def run(runs: list[str], *, out: str | None, as_json: bool) -> None:
-    """Write the page and say where it is."""
+def run(
+    runs: list[str],
+    *,
+    out: str | None,
+    plots: str | None = None,
+    formats: Sequence[str] = ("svg", "png"),
+    as_json: bool,
+) -> None:
+    """Write the page, and the plots if a folder is given; print where they are.
+
+    Args:
+        runs: Run folders.
+        out: The page; None: report.html in the first of them.
+        plots: The folder of the image files; None: only the page.
+        formats: Of the image files, of ``reporting.drawing.FORMATS``.
+        as_json: Print one JSON document.
+
+    Raises:
+        ConfigError: A folder is no run folder, or a format is not known.
+    """
+    from plmctl.reporting.drawing import FORMATS, write_plots
     from plmctl.reporting.report import write_report
 
     folders = [Path(run) for run in runs]
     for folder in folders:
         if not (folder / "config.yaml").is_file():
             raise ConfigError(f"{folder}: no run here (no config.yaml)", "name a run folder")
+    for name in formats:
+        if name not in FORMATS:
+            raise ConfigError(f"--format {name}: unknown format", f"use {', '.join(FORMATS)}")
     path = write_report(folders, Path(out) if out else folders[0] / "report.html")
-    show_result({"report": str(path)}, [], as_json=as_json)
+    document: dict[str, object] = {"report": str(path)}
+    files: list[Path] = []
+    if plots is not None:
+        files, missing = write_plots(folders, Path(plots), formats)
+        document["plots"] = [str(file) for file in files]
+        if missing:
+            say(
+                f"no installed font has {missing}: PNG and PDF files show boxes\n"
+                "  install a font that has them, such as Noto Sans CJK, or use the SVG files"
+            )
+    show_result(document, [], as_json=as_json)
     if not as_json:
-        print(path)
+        print(path, *files, sep="\n")

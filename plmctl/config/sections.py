@@ -292,8 +292,22 @@ class LogConfig(Model):
     """Steps between validations; there is always one at the end."""
     validate_samples: int | None = Field(default=2000, ge=1)
     """Sequences of the validation text that are scored; empty: all."""
-    trackers: tuple[Literal["tensorboard"], ...] = ()
-    """Where else the lines go."""
+    trackers: tuple[
+        Literal[
+            "aim",
+            "clearml",
+            "comet_ml",
+            "dvclive",
+            "mlflow",
+            "swanlab",
+            "tensorboard",
+            "trackio",
+            "wandb",
+        ],
+        ...,
+    ] = ()
+    """Log to these as well, if they are installed. wandb and swanlab are offline unless their
+    environment variables set a mode or a key."""
 
 
 # --- Steps that go wrong ---

@@ -1,4 +1,4 @@
-"""The model card: README.md of a run's ``model/`` folder, from what the run wrote down."""
+"""The model card: README.md of the ``model/`` folder of a run."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ import yaml
 from plmctl.formatting import format_value
 from plmctl.reporting.run_files import Run, metrics_of, read_run
 
-# What the class name of a network ends with: how to load it, and what it is for.
+# The end of the class name of a network: its auto class, and its pipeline tag.
 _LOADED_AS = {
     "ElmoForPreTraining": ("AutoModelForPreTraining", None),
     "ForPreTraining": ("AutoModelForPreTraining", "fill-mask"),
@@ -23,7 +23,7 @@ _LOADED_AS = {
     "ForQuestionAnswering": ("AutoModelForQuestionAnswering", "question-answering"),
     "ForMultipleChoice": ("AutoModelForMultipleChoice", None),
 }
-# Purposes that transformers 5 has a pipeline for; the Hub knows all of them as tags.
+# Tags that transformers 5 has a pipeline for; the Hub knows all of them.
 _PIPELINES = ("fill-mask", "text-generation", "text-classification", "token-classification")
 _HYPERPARAMETERS = ("seed", "init", "model", "objective", "task", "train", "optim", "schedule")
 
@@ -33,7 +33,7 @@ def model_card(run: Path, architecture: str = "") -> str:
 
     Args:
         run: The run folder.
-        architecture: Class of the network, as ``BertForPreTraining``.
+        architecture: The class of the network, such as ``BertForPreTraining``.
 
     Raises:
         ConfigError: ``run`` is no run folder.
@@ -45,13 +45,13 @@ def model_card(run: Path, architecture: str = "") -> str:
         f"---\n{front}---",
         f"# {found.name}",
         _summary(found),
-        _table("Results", [(figure.name, figure.value) for figure in metrics_of(found)]),
+        _table("Results", [(metric.name, metric.value) for metric in metrics_of(found)]),
         _data(found),
         _table("Hyperparameters", list(_hyperparameters(found))),
         _usage(loader, purpose, ours=architecture.startswith("Elmo")),
         _provenance(found),
-        "## Limits\n\nThe model knows what its training text says and repeats the errors and the "
-        "prejudices in it. The figures above hold for text of the same kind.",
+        "## Limits\n\nThe model reproduces errors and biases of its training text. The results "
+        "above hold for similar text.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -67,7 +67,7 @@ def _front_matter(run: Run, purpose: str | None) -> dict[str, Any]:
     if purpose:
         front["pipeline_tag"] = purpose
     base = run.setting("model", "init_from") or run.setting("model")
-    # The Hub knows its own ids only: the folder of another run means nothing there.
+    # Only an id of the Hub: the folder of another run means nothing there.
     if isinstance(base, str) and base.count("/") <= 1 and not Path(base).exists():
         front["base_model"] = base
     front["tags"] = [tag for tag in tags if tag]
@@ -86,15 +86,15 @@ def _summary(run: Run) -> str:
 def _data(run: Run) -> str:
     sources = run.setting("data", "train") or []
     lines = [f"- training: `{source}`" for source in sources]
-    for part in run.setting("data", "mixture") or []:
-        lines.append(f"- training, weight {part['weight']:g}: {', '.join(part['train'])}")
+    for corpus in run.setting("data", "mixture") or []:
+        lines.append(f"- training, weight {corpus['weight']:g}: {', '.join(corpus['train'])}")
     valid = run.setting("data", "valid")
     if isinstance(valid, list):
         lines += [f"- validation: `{source}`" for source in valid]
     elif isinstance(valid, dict):
         lines += [f"- validation ({name}): `{s}`" for name, found in valid.items() for s in found]
     elif valid:
-        lines.append(f"- validation: {float(valid):.1%} of it, held out")
+        lines.append(f"- validation: {float(valid):.1%} of the training documents, held out")
     return "\n".join(["## Data", "", *lines]) if lines else ""
 
 
@@ -115,7 +115,7 @@ def _usage(loader: str, purpose: str | None, *, ours: bool) -> str:
         *(["import plmctl.models.elmo  # transformers has no ELMo"] if ours else []),
         f"from transformers import AutoTokenizer, {loader}",
         "",
-        'folder = "."  # where this file is',
+        'folder = "."  # the folder of this file',
         "tokenizer = AutoTokenizer.from_pretrained(folder)",
         f"model = {loader}.from_pretrained(folder)",
         "```",
@@ -126,7 +126,7 @@ def _usage(loader: str, purpose: str | None, *, ours: bool) -> str:
 
 
 def _provenance(run: Run) -> str:
-    """What it takes to make it again."""
+    """Versions, hashes and the command, to train the model again."""
     facts = run.environment
     rows: list[tuple[str, object]] = [
         (name, facts[name]) for name in ("python", "device", "git_commit") if facts.get(name)
@@ -136,7 +136,7 @@ def _provenance(run: Run) -> str:
         rows += found.items() if isinstance(found, Mapping) else []
     if isinstance(facts.get("command"), list):
         rows.insert(0, ("command", f"`{' '.join(map(str, facts['command']))}`"))
-    return _table("How it was made", rows)
+    return _table("Environment", rows)
 
 
 def _table(title: str, rows: list[tuple[str, object]]) -> str:

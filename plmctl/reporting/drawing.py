@@ -1,420 +1,365 @@
-"""Drawing of plots: as SVG inside a page, as PNG files with matplotlib, and as text.
+"""Plots drawn by matplotlib: embedded in a page as SVG, or written as SVG, PNG and PDF files.
 
-Colors and fonts of SVG come from the style sheet of the page (``report.css``).
+A function per kind of plot returns a ``Figure``; ``embedded_svg`` and ``write_plots`` save it.
+matplotlib is imported when the first plot is drawn.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plmctl.arrays import Floats
 from plmctl.errors import PlmError
-from plmctl.reporting.html import PALETTE, Html, element
-from plmctl.reporting.plots import Interval, Line, Plot, plots_of
-from plmctl.reporting.run_files import read_runs
+from plmctl.reporting.html import PALETTE, Html, element, join
+from plmctl.reporting.plots import Interval, Plot, plots_of
+from plmctl.reporting.run_files import each_run, read_runs
 
-# --- A plot as inline SVG ---
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
-
-_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 250, 50, 16, 34, 26
-
+# Lengths in points; a point is a pixel of an embedded plot.
+_HEIGHT, _LEFT, _RIGHT, _TITLE, _BOTTOM = 240, 66, 18, 30, 40  # of the axes, and around them
 _NARROW, _WIDE = 560, 1140
-
 _LEGEND_ROW = 20
+_MAX_MARKERS = 80  # a dashed line of more points has no markers
+_INTERVAL_ROW, _INTERVAL_NAMES, _INTERVAL_VALUES = 30, 440, 80
 
-_MAX_DOTS = 80  # points of a dashed line that have a dot and tell their value
+# Okabe and Ito's colors, which color-blind readers can tell apart, a little darker for thin lines.
+# They are those of report.css; an embedded plot takes its colors from there, for light and dark.
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#b5568f", "#c78800", "#3f9fd4", "#5c6570")
+_INK, _SOFT, _GRID = "#1b1f24", "#57606a", "#dfe3e8"
+_VARIABLES = {_INK: "--ink", _SOFT: "--soft", _GRID: "--line"} | {
+    color: f"--c{number}" for number, color in enumerate(_COLORS)
+}
 
+# The first font has Latin letters, the others Chinese characters; those not installed are left out.
+_FONTS = (
+    "DejaVu Sans",
+    "Noto Sans CJK SC",
+    "Noto Sans CJK TC",
+    "Noto Sans CJK JP",  # as matplotlib names the collection of all of them
+    "Noto Sans SC",
+    "Source Han Sans SC",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "Droid Sans Fallback",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "Microsoft YaHei",
+    "SimHei",
+)
+_LINE_STYLES: dict[str, dict[str, Any]] = {
+    "solid": {"linewidth": 2},
+    "faint": {"linewidth": 1, "alpha": 0.28},
+    "dashed": {"linewidth": 1.8, "linestyle": (0, (3.5, 2.2))},
+}
 
-def draw_svg(plot: Plot) -> Html:
-    """The plot with its title, legend and axes."""
-    width = _WIDE if plot.wide else _NARROW
-    legend, rows = _svg_legend(plot, width)
-    top = _TOP + rows * _LEGEND_ROW
-    frame = _SvgFrame(plot, width, top)
-    height = top + _HEIGHT + _BOTTOM
-    return element(
-        "svg",
-        element("title", f"{plot.title} ({plot.unit}) by {plot.along}"),
-        *_svg_titles(plot),
-        legend,
-        *frame.grid(),
-        *frame.marks(),
-        *(part for line in plot.lines for part in frame.line(line)),
-        class_="plot wide" if plot.wide else "plot",
-        viewBox=f"0 0 {width} {height}",
-        role="img",
-    )
-
-
-class _SvgFrame:
-    """The area of the lines, in pixels from the upper left corner."""
-
-    def __init__(self, plot: Plot, width: int, top: int) -> None:
-        self._plot, self._top = plot, top
-        self._width = width - _LEFT - _RIGHT
-        y = np.concatenate([line.y for line in plot.lines])
-        x = np.concatenate([line.x for line in plot.lines])
-        self._y: Axis = log_axis(y) if plot.log else linear_axis(y, zero=plot.zero)
-        self._x: Axis = linear_axis(x, zero=True, tight=True)
-
-    def across(self, steps: Floats) -> Floats:
-        return _LEFT + self._width * self._x.at(steps)
-
-    def down(self, values: Floats) -> Floats:
-        return self._top + _HEIGHT * (1 - self._y.at(values))
-
-    def grid(self) -> list[Html]:
-        """Lines at the ticks of the vertical axis; labels at those of both."""
-        right, bottom = _LEFT + self._width, self._top + _HEIGHT
-        parts = []
-        for tick, y in zip(self._y.ticks, self.down(np.array(self._y.ticks)), strict=True):
-            parts.append(_segment(_LEFT, y, right, y, "grid"))
-            parts.append(_svg_text(_LEFT - 7, y + 4, self._y.label(tick), "tick end"))
-        for tick, x in zip(self._x.ticks, self.across(np.array(self._x.ticks)), strict=True):
-            parts.append(_segment(x, bottom, x, bottom + 4, "axis"))
-            if x < right - 8 * len(self._plot.along) - 8:  # the name of the axis is there
-                parts.append(_svg_text(x, bottom + 18, self._x.label(tick), "tick middle"))
-        parts.append(_segment(_LEFT, bottom, right, bottom, "axis"))
-        parts.append(_svg_text(right, bottom + 18, self._plot.along, "tick end"))
-        return parts
-
-    def marks(self) -> list[Html]:
-        parts = []
-        for step, label in self._plot.marks:
-            x = float(self.across(np.array([step]))[0])
-            parts.append(_segment(x, self._top, x, self._top + _HEIGHT, "mark"))
-            parts.append(_svg_text(x - 5, self._top + 12, label, "tick end"))
-        return parts
-
-    def line(self, line: Line) -> list[Html]:
-        x, y = self.across(line.x), self.down(line.y)
-        style = f"line {line.style} c{line.color % PALETTE}"
-        parts = [element("path", class_=style, d=svg_path(x, y))]
-        if len(x) == 1 or (line.style == "dashed" and len(x) <= _MAX_DOTS):
-            for step, value, cx, cy in zip(line.x, line.y, x, y, strict=True):
-                if math.isfinite(cy):
-                    at = f"at {self._plot.along} {step:,.0f}"
-                    told = element("title", f"{line.name} {value:.4g} {at}".strip())
-                    place = {"cx": f"{cx:.1f}", "cy": f"{cy:.1f}", "r": "2.6"}
-                    parts.append(
-                        element("circle", told, class_=f"c{line.color % PALETTE}", **place)
-                    )
-        return parts
+FORMATS = ("svg", "png", "pdf")
 
 
-def svg_path(x: Floats, y: Floats) -> str:
-    """The commands of a path through points; a point that is nan makes a gap."""
-    commands, drawing = [], False
-    for across, down in zip(x, y, strict=True):
-        if math.isfinite(down) and math.isfinite(across):
-            commands.append(f"{'L' if drawing else 'M'}{across:.1f} {down:.1f}")
-            drawing = True
-        else:
-            drawing = False
-    return "".join(commands)
+# --- Kinds of plots ---
 
 
-def _svg_legend(plot: Plot, width: int) -> tuple[Html, int]:
-    """The names of the lines beside a piece of each, in as many rows as they need."""
-    named = [line for line in plot.lines if line.name]
-    parts: list[Html] = []
-    x, row = float(_LEFT), 0
-    for line in named:
-        needed = 28 + text_width(line.name) + 18
-        if x > _LEFT and x + needed > width:
-            x, row = float(_LEFT), row + 1
-        y = _TOP + row * _LEGEND_ROW
-        style = f"line {line.style} c{line.color % PALETTE}"
-        parts.append(element("path", class_=style, d=f"M{x:.0f} {y}h22"))
-        if line.style == "dashed":
-            dot = {"cx": f"{x + 11:.0f}", "cy": str(y), "r": "2.6"}
-            parts.append(element("circle", class_=f"c{line.color % PALETTE}", **dot))
-        parts.append(_svg_text(x + 28, y + 4, line.name, "key"))
-        x += needed
-    return element("g", *parts), row + 1 if named else 0
+def draw_curves(plot: Plot, *, wide: bool = False) -> Figure:
+    """Lines over steps, with title, legend and labelled axes.
 
-
-def text_width(text: str) -> float:
-    """About the width of a text of 12 pixels; a Chinese character is as wide as it is high."""
-    return sum(12.5 if ord(character) > 0x2E80 else 6.6 for character in text)
-
-
-def _svg_titles(plot: Plot) -> list[Html]:
-    return [
-        element(
-            "text",
-            element("tspan", plot.title, class_="title"),
-            element("tspan", plot.unit, dx="8"),
-            x="0",
-            y="14",
-            class_="key",
-        )
-    ]
-
-
-def _svg_text(x: float, y: float, text: str, style: str) -> Html:
-    return element("text", text, x=f"{x:.1f}", y=f"{y:.1f}", class_=style)
-
-
-def _segment(x1: float, y1: float, x2: float, y2: float, style: str) -> Html:
-    ends = {
-        name: f"{v:.1f}" for name, v in zip(("x1", "y1", "x2", "y2"), (x1, y1, x2, y2), strict=True)
-    }
-    return element("line", class_=style, **ends)
-
-
-# --- Ranges and ticks of an axis: pure functions of its values ---
-
-
-_MAX_TICKS = 5  # about as many as can be read on a plot of this size
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A range and where its ticks are.
-
-    Attributes:
-        low: The value at the beginning.
-        high: The value at the end; more than ``low``.
-        ticks: Between them, ascending.
-        log: Logarithmic.
+    Args:
+        plot: The data.
+        wide: Over the whole width of a page.
     """
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+    from matplotlib.transforms import blended_transform_factory
 
-    low: float
-    high: float
-    ticks: tuple[float, ...]
-    log: bool = False
-
-    def at(self, values: Floats) -> Floats:
-        """Where values are on it, 0 at the beginning and 1 at the end; nan stays nan."""
-        if self.log:
-            values = np.log(np.where(values > 0, values, math.nan))
-            low, high = math.log(self.low), math.log(self.high)
+    width = _WIDE if wide else _NARROW
+    names = [line.name for line in plot.lines if line.name]
+    names += [plot.dashed] if plot.dashed else []
+    columns = _legend_columns(names, width - _LEFT)
+    rows = -(-len(names) // columns)
+    with _style():
+        figure, axes = _new_figure(width, _HEIGHT, top=_TITLE + rows * _LEGEND_ROW)
+        for line in plot.lines:
+            marked = len(line.x) == 1 or (line.style == "dashed" and len(line.x) <= _MAX_MARKERS)
+            axes.plot(
+                line.x,
+                line.y,
+                color=_COLORS[line.color % PALETTE],
+                label=line.name or "_",
+                marker="o" if marked else None,
+                markersize=5,
+                clip_on=False,  # all is inside; half of a marker at the edge is not to be cut off
+                **_LINE_STYLES[line.style],
+            )
+        x = np.concatenate([line.x for line in plot.lines])
+        y = np.concatenate([line.y[np.isfinite(line.y)] for line in plot.lines])
+        axes.set_xlim(0, x.max() or 1)
+        axes.set_xlabel(plot.along)
+        axes.xaxis.set_major_locator(MaxNLocator(10 if wide else 6, steps=[1, 2, 5, 10]))
+        beside = blended_transform_factory(figure.transFigure, axes.transAxes)
+        axes.set_ylabel(f"{plot.unit} (log scale)" if plot.log else plot.unit)
+        axes.yaxis.set_label_coords(16 / width, 0.5, transform=beside)
+        if plot.log:
+            axes.set_yscale("log", nonpositive="mask")
+            y = y[y > 0]
+            ratio = y.max() / y.min()
+            digits = (1,) if ratio > 1000 else (1, 2, 5) if ratio > 10 else (1, 1.5, 2, 3, 4, 6, 8)
+            axes.yaxis.set_major_locator(LogLocator(subs=digits))
+            axes.yaxis.set_minor_locator(NullLocator())
+            margin = max(ratio, 1.1) ** 0.05
+            axes.set_ylim(y.min() / margin, y.max() * margin)
         else:
-            low, high = self.low, self.high
-        return (values - low) / (high - low)
+            axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+            if plot.zero:
+                axes.set_ylim(0, 1.06 * y.max() or 1)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(FuncFormatter(_tick_label(axis)))
+        for step, label in plot.marks:
+            axes.axvline(step, color=_SOFT, linewidth=1, linestyle=(0, (2, 3)))
+            right = step > x.max() / 2  # the label stays inside the axes
+            axes.annotate(
+                label,
+                (step, 1),
+                xycoords=axes.get_xaxis_transform(),
+                xytext=(-5 if right else 5, -4),
+                textcoords="offset points",
+                ha="right" if right else "left",
+                va="top",
+            )
+        handles = [line for line in axes.get_lines() if line.get_label() in names]
+        if plot.dashed:
+            style = _LINE_STYLES["dashed"] | {"color": _SOFT, "marker": "o", "markersize": 5}
+            handles.append(Line2D([], [], label=plot.dashed, **style))
+        if handles:
+            figure.legend(
+                handles=handles,
+                loc="upper left",
+                bbox_to_anchor=(_LEFT / width, 1 - (_TITLE - 8) / _points(figure)[1]),
+                ncols=columns,
+                frameon=False,
+                borderpad=0,
+                borderaxespad=0,
+                columnspacing=1.5,
+                handlelength=2,
+            )
+        figure.text(0, 1, plot.title, fontsize=15, fontweight="bold", color=_INK, va="top")
+    return figure
 
-    def label(self, tick: float) -> str:
-        """A tick as text, in the manner of its neighbours: ``20k``, ``2e-4``, ``0.5``."""
-        largest = max(abs(self.low), abs(self.high))
-        if tick and largest < 0.01:
+
+def draw_intervals(intervals: Sequence[Interval]) -> Figure:
+    """A row per difference with its interval, all on one scale with a line at zero."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    rows = range(len(intervals))
+    with _style():
+        figure, axes = _new_figure(
+            _WIDE,
+            _INTERVAL_ROW * len(intervals),
+            top=8,
+            left=_INTERVAL_NAMES,
+            right=_INTERVAL_VALUES,
+        )
+        axes.grid(visible=False, axis="y")
+        axes.grid(axis="x", color=_GRID, linewidth=1)
+        axes.axvline(0, color=_SOFT, linewidth=1)
+        for row, interval in zip(rows, intervals, strict=True):
+            ends = [interval.low, interval.high]
+            axes.plot(ends, [row, row], color=_COLORS[0], linewidth=2)
+            axes.plot([interval.value], [row], color=_COLORS[0], marker="o", markersize=7)
+            beside = axes.get_yaxis_transform()
+            axes.text(1.01, row, f"{interval.value:+.3f}", transform=beside, va="center")
+        axes.set_ylim(len(intervals) - 0.5, -0.5)
+        axes.set_yticks(rows, [interval.name for interval in intervals], ha="left")
+        axes.tick_params(axis="y", pad=_INTERVAL_NAMES)
+        axes.set_xlabel("difference")
+        axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_formatter(FuncFormatter(_tick_label(axes.xaxis)))
+    return figure
+
+
+def _new_figure(
+    width: int, height: int, *, top: int, left: int = _LEFT, right: int = _RIGHT
+) -> tuple[Figure, Any]:
+    """A figure with axes of so many points, and so many points around them.
+
+    The margins are fixed: plots below each other are aligned, and nothing has to be drawn twice to
+    be measured.
+    """
+    from matplotlib.figure import Figure  # not pyplot, which keeps figures and chooses a backend
+
+    total = top + height + _BOTTOM
+    figure = Figure(figsize=(width / 72, total / 72), dpi=72)
+    axes = figure.add_axes(
+        (left / width, _BOTTOM / total, (width - left - right) / width, height / total)
+    )
+    axes.grid(axis="y", color=_GRID, linewidth=1)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(_SOFT)
+    axes.tick_params(length=0)
+    return figure, axes
+
+
+def _legend_columns(names: Sequence[str], width: int) -> int:
+    """Columns of a legend: as many as fit."""
+    if not names:
+        return 1
+    # A Chinese character is measured by the width of a box if no font has it, so it gets no
+    # neighbor: a browser that has a font shows the name wider.
+    if any(ord(character) > 0x2E80 for name in names for character in name):
+        return 1
+    longest = max(map(len, names))
+    return max(1, min(len(names), int(width / (54 + 7.6 * longest))))
+
+
+def _tick_label(axis: Axis) -> Any:
+    """Labels of one axis have one unit, except on a logarithmic one: ``20k``, ``2e-4``, ``0.5``."""
+
+    def label(tick: float, _: int | None = None) -> str:
+        largest = (
+            abs(tick) if axis.get_scale() == "log" else max(map(abs, axis.get_view_interval()))
+        )
+        if abs(tick) < 1e-9 * largest:
+            return "0"
+        if largest < 0.01:
             mantissa, exponent = f"{tick:.2e}".split("e")
             return f"{float(mantissa):g}e{int(exponent)}"
         for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
             if largest >= 5 * unit or (letter != "k" and largest >= unit):
-                return f"{tick / unit:g}{letter}" if tick else "0"
-        return f"{tick:,.10g}"
+                return f"{tick / unit:.6g}{letter}"
+        return f"{float(f'{tick:.9g}'):,.10g}"
+
+    return label
 
 
-def linear_axis(values: Floats, *, zero: bool = False, tight: bool = False) -> Axis:
-    """A linear axis.
+def _points(figure: Figure) -> tuple[float, float]:
+    width, height = figure.get_size_inches()
+    return 72 * width, 72 * height
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Matplotlib with our fonts and deterministic files, while it is open."""
+    import matplotlib as mpl
+    from matplotlib import font_manager
+
+    installed = set(font_manager.get_font_names())
+    settings: dict[Any, Any] = {
+        "font.family": [name for name in _FONTS if name in installed],
+        "font.size": 12,
+        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _SOFT),
+        "axes.unicode_minus": False,
+        "text.parse_math": False,  # a run's name may have a $
+        "svg.fonttype": "none",  # text stays text
+        "svg.hashsalt": "plmctl",  # else ids are random
+        "pdf.fonttype": 42,
+    }
+    with mpl.rc_context(settings):
+        yield
+
+
+# --- Saving ---
+
+
+def embedded_svg(figure: Figure, title: str, *, wide: bool = False) -> Html:
+    """A figure as an element of a page, in the colors and fonts of its style sheet.
 
     Args:
-        values: [N], with a finite one among them.
-        zero: Begin at 0; for values that are not negative.
-        tight: End where the values end, not at the next tick.
+        figure: From one of the functions above.
+        title: What is shown, for screen readers and as a tooltip.
+        wide: Over the whole width of the page.
     """
-    low, high = _finite_range(values)
-    low = min(low, 0.0) if zero else low
-    if high == low:
-        low, high = (
-            (0.0, 1.0) if zero and not high else (low - abs(low or 1), high + abs(high or 1))
-        )
-    step = nice_step((high - low) / _MAX_TICKS)
-    if not tight:
-        low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    # Twelve digits: 3 * 0.1 is to be 0.3 on a label.
-    return Axis(low, high, tuple(float(f"{k * step:.12g}") for k in range(first, last + 1)))
-
-
-def log_axis(values: Floats) -> Axis:
-    """A logarithmic axis for positive values; what is not positive has no place on it."""
-    low, high = _finite_range(values[values > 0])
-    margin = (high / low) ** 0.04 if high > low else 1.5
-    low, high = low / margin, high * margin
-    for digits in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
-        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        found = (float(f"{digit * 10.0**decade:.12g}") for decade in decades for digit in digits)
-        ticks = tuple(tick for tick in found if low <= tick <= high)
-        if len(ticks) >= 3:
-            return Axis(low, high, ticks, log=True)
-    inside = linear_axis(np.array([low, high]), tight=True).ticks
-    return Axis(low, high, inside, log=True)
-
-
-def nice_step(size: float) -> float:
-    """The 1, 2 or 5 times a power of ten that is next from above."""
-    power = 10.0 ** math.floor(math.log10(size))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= size * (1 - 1e-9))
-
-
-def _finite_range(values: Floats) -> tuple[float, float]:
-    finite = values[np.isfinite(values)]
-    return float(finite.min()), float(finite.max())
-
-
-# --- Differences with their intervals, beside zero: as text, and as SVG ---
-
-
-_BAR_CHARACTERS = 21  # of a line of text
-
-
-# Of the drawing, in pixels.
-_BAR_ROW, _BAR_LEFT, _BAR_WIDTH, _BAR_RIGHT = 30, 440, 600, 100
-
-
-def interval_bars(intervals: Sequence[Interval]) -> list[str]:
-    """A line of text for each, all on one scale: ``-`` the interval, ``o`` the value, ``|`` zero.
-
-    An interval that does not touch zero leaves the ``|`` alone.
-    """
-    return [_interval_bar(interval, *_interval_scale(intervals)) for interval in intervals]
-
-
-def _interval_bar(interval: Interval, least: float, most: float) -> str:
-    def cell(value: float) -> int:
-        return round((value - least) / (most - least) * (_BAR_CHARACTERS - 1))
-
-    line = [" "] * _BAR_CHARACTERS
-    for place in range(cell(interval.low), cell(interval.high) + 1):
-        line[place] = "-"
-    line[cell(0.0)] = "|"
-    line[cell(interval.value)] = "o"
-    return "".join(line)
-
-
-def draw_intervals(intervals: Sequence[Interval]) -> Html:
-    """A row for each, all on one scale with a line at zero."""
-    least, most = _interval_scale(intervals)
-    height = _BAR_ROW * len(intervals) + 10
-
-    def across(value: float) -> float:
-        return _BAR_LEFT + _BAR_WIDTH * (value - least) / (most - least)
-
-    parts = [_segment(across(0.0), 0, across(0.0), height, "axis")]
-    for place, interval in enumerate(intervals):
-        y = _BAR_ROW * (place + 0.5)
-        told = element("title", f"{interval.low:+.4g} to {interval.high:+.4g}")
-        dot = {"cx": f"{across(interval.value):.1f}", "cy": f"{y:.1f}", "r": "4"}
-        path = f"M{across(interval.low):.1f} {y:.1f}L{across(interval.high):.1f} {y:.1f}"
-        parts += [
-            element("text", interval.name, x="0", y=f"{y + 4:.1f}", class_="tick"),
-            element("path", class_="line solid c0", d=path),
-            element("circle", told, class_="c0", **dot),
-            element(
-                "text",
-                f"{interval.value:+.3f}",
-                x=f"{_BAR_LEFT + _BAR_WIDTH + 10}",
-                y=f"{y + 4:.1f}",
-                class_="tick",
-            ),
-        ]
+    out = io.StringIO()
+    figure.patch.set_visible(False)
+    figure.axes[0].patch.set_visible(False)
+    # The reader's machine chooses the font, so it is no matter which characters are in ours.
+    with _style(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    text = out.getvalue()
+    body = text[text.index("<g id=") : text.rindex("</svg>")]
+    body = re.sub(r"<!--.*?-->\s*", "", body, flags=re.DOTALL)
+    body = re.sub(r"<defs>\s*<style.*?</defs>\s*", "", body, flags=re.DOTALL)
+    body = re.sub(r'<g id="[^"]*"', "<g", body)  # they would be those of every plot of the page
+    body = body.replace("xlink:href", "href")
+    body = re.sub(r' (?:d|x|y|transform|width|height)="[^"]*"', _rounded, body)
+    body = re.sub(r' transform="rotate\(-0 [^"]*"', "", body)
+    for color, variable in _VARIABLES.items():
+        body = body.replace(color, f"var({variable})")
+    body = re.sub(r"\s*\n\s*", "\n", body)
+    width, height = _points(figure)
     return element(
         "svg",
-        element("title", "differences with their 95 % intervals"),
-        *parts,
-        class_="plot wide",
-        viewBox=f"0 0 {_BAR_LEFT + _BAR_WIDTH + _BAR_RIGHT} {height}",
+        join(element("title", title), Html(body)),
+        class_="plot wide" if wide else "plot",
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
         role="img",
     )
 
 
-def _interval_scale(intervals: Sequence[Interval]) -> tuple[float, float]:
-    """The scale: zero and all intervals are on it."""
-    least = min(0.0, *(interval.low for interval in intervals))
-    most = max(0.0, *(interval.high for interval in intervals))
-    return (least, most) if most > least else (-1.0, 1.0)
+def _rounded(attribute: re.Match[str]) -> str:
+    """Positions to a tenth of a point: nobody sees more, and the page is half as large."""
+    return re.sub(r"-?\d+\.\d\d+", lambda number: f"{float(number[0]):.1f}", attribute[0])
 
 
-# --- Plots as PNG files, for papers and slides, with matplotlib ---
+def embedded_curves(plot: Plot) -> Html:
+    """``draw_curves`` as an element of a page."""
+    title = f"{plot.title} ({plot.unit}) by {plot.along}"
+    return embedded_svg(draw_curves(plot, wide=plot.wide), title, wide=plot.wide)
 
 
-# The page's colors on white paper.
-_PNG_COLORS = ("#0072b2", "#d55e00", "#009e73", "#b5568f", "#c78800", "#3f9fd4", "#5c6570")
-
-
-_PNG_FONTS = ["DejaVu Sans", "Noto Sans CJK SC", "Noto Sans SC", "PingFang SC", "Microsoft YaHei"]
-
-_PNG_LINE_STYLES: dict[str, dict[str, Any]] = {
-    "solid": {"linewidth": 1.8},
-    "faint": {"linewidth": 0.7, "alpha": 0.3},
-    "dashed": {"linewidth": 1.5, "linestyle": "--", "marker": "o", "markersize": 3.5},
-}
-
-
-def write_png_files(runs: Sequence[Path], folder: Path, *, dpi: int = 160) -> list[Path]:
-    """Write every plot of a report to ``folder/<plot>.png``.
+def write_plots(
+    runs: Sequence[Path], folder: Path, formats: Sequence[str] = ("svg", "png"), *, dpi: int = 160
+) -> tuple[list[Path], str]:
+    """Write every plot of the report to ``folder/<plot>.<format>``.
 
     Args:
-        runs: Run folders; several are drawn together.
-        folder: Made if it is not there.
-        dpi: Pixels an inch.
+        runs: Run folders; several runs of one kind are drawn together.
+        folder: It is made if it is missing.
+        formats: Of ``FORMATS``.
+        dpi: Pixels per inch of a PNG file.
 
     Returns:
-        The files.
+        The files, and the characters that no installed font has: PNG and PDF files show them as
+        boxes.
 
     Raises:
-        ConfigError: A folder that is no run folder.
+        ConfigError: A folder is no run folder.
         PlmError: ``folder`` cannot be written.
     """
-    found = read_runs(runs)
+    found = [run for each in read_runs(runs) for run in each_run(each)]
     kinds = list(dict.fromkeys(run.kind for run in found))
-    written = []
+    written, missing = [], ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for kind in kinds:
             prefix = f"{kind}-" if len(kinds) > 1 else ""
             for plot in plots_of([run for run in found if run.kind == kind]):
-                written.append(folder / f"{prefix}{plot.key}.png")
-                draw_png(plot, written[-1], dpi=dpi)
+                figure = draw_curves(plot)
+                for suffix in formats:
+                    written.append(folder / f"{prefix}{plot.key}.{suffix}")
+                    missing += _save(figure, written[-1], dpi)
     except OSError as error:
         raise PlmError(f"{folder}: cannot be written: {error.strerror}") from error
-    return written
+    return written, "".join(dict.fromkeys(missing))
 
 
-def draw_png(plot: Plot, path: Path, *, dpi: int = 160) -> None:
-    """Write one plot."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure  # not pyplot, which wants a display and keeps figures
-
-    # Fonts that are not installed are passed over; without a Chinese one a name shows as boxes.
-    with mpl.rc_context({"font.family": _installed_fonts(_PNG_FONTS), "font.size": 9}):
-        figure = Figure(figsize=(9, 3.6) if plot.wide else (6, 3.6), layout="constrained")
-        axes = figure.add_subplot()
-        for line in plot.lines:
-            _draw_png_line(axes, line)
-        for step, label in plot.marks:
-            axes.axvline(step, color="#777777", linewidth=0.8, linestyle=":")
-            high = axes.get_xaxis_transform()  # steps across, a share of the height up
-            axes.text(step, 0.98, f"{label} ", transform=high, ha="right", va="top")
-        axes.set_title(plot.title, loc="left", fontweight="bold")
-        axes.set_xlabel("step")
-        axes.set_ylabel(plot.unit)
-        axes.set_yscale("log" if plot.log else "linear")
-        axes.set_xlim(left=0)
-        if plot.zero:
-            axes.set_ylim(bottom=0)
-        axes.grid(axis="y", color="#dddddd", linewidth=0.7)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        if any(line.name for line in plot.lines):
-            axes.legend(frameon=False)
-        figure.savefig(path, dpi=dpi)
-
-
-def _draw_png_line(axes: Any, line: Line) -> None:
-    color = _PNG_COLORS[line.color % len(_PNG_COLORS)]
-    axes.plot(line.x, line.y, color=color, label=line.name or None, **_PNG_LINE_STYLES[line.style])
-
-
-def _installed_fonts(names: Sequence[str]) -> list[str]:
-    from matplotlib import font_manager
-
-    known = set(font_manager.get_font_names())
-    return [name for name in names if name in known]
+def _save(figure: Figure, path: Path, dpi: int) -> str:
+    """Write a figure; the characters that are missing from all fonts."""
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
+    with _style(), warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", message="Glyph .* missing from font")
+        figure.savefig(path, dpi=dpi, bbox_inches="tight", pad_inches=0.15, metadata=metadata)
+    if path.suffix == ".svg":  # its text is text: the reader's machine chooses the font
+        fonts = "'DejaVu Sans', Arial, sans-serif"
+        path.write_text(re.sub(r"'DejaVu Sans'[^;\"]*", fonts, path.read_text("utf-8")), "utf-8")
+        return ""
+    codes = [re.match(r"Glyph (\d+) ", str(warning.message)) for warning in caught]
+    return "".join(chr(int(code[1])) for code in codes if code)

@@ -1,30 +1,30 @@
-"""HTML that cannot be left unescaped: text is escaped when it is put into an element."""
+"""HTML whose text is always escaped: ``element`` escapes what is not ``Html``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from plmctl.errors import PlmError
 from plmctl.files import write_atomically
+from plmctl.formatting import format_value
 
 _VOID = frozenset({"br", "col", "hr", "img", "link", "meta"})
 
-_SVG_CLOSED = frozenset({"path", "line", "circle"})  # short when empty
-
 
 class Html(str):
-    """Markup, as against text."""
+    """Markup; any other string is text."""
 
     __slots__ = ()
 
 
 def escape(value: object) -> Html:
-    """Text as markup; markup as it is."""
+    """Text as markup; markup is returned unchanged."""
     if isinstance(value, Html):
         return value
     text = str(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # XML 1.0 and HTML have no place for control characters, which broken text may hold.
+    # Control characters, which damaged text may contain, are not allowed in XML 1.0 and HTML.
     plain = "".join(c if c >= " " or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
     return Html(plain.replace('"', "&quot;").replace("'", "&#39;"))
 
@@ -35,8 +35,8 @@ def element(name: str, /, *children: object, **attributes: object) -> Html:
     Args:
         name: ``td``, ``svg`` ...
         children: Text, which is escaped, or markup.
-        attributes: ``class_`` is ``class`` and ``data_name`` is ``data-name``; True gives the bare
-            name, False and None leave the attribute out.
+        attributes: ``class_`` is ``class`` and ``data_name`` is ``data-name``; True: the bare
+            name; False and None: no attribute.
     """
     given = "".join(
         _attribute(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()
@@ -44,18 +44,49 @@ def element(name: str, /, *children: object, **attributes: object) -> Html:
     inside = "".join(map(escape, children))
     if name in _VOID:
         return Html(f"<{name}{given}>")
-    if name in _SVG_CLOSED and not inside:
-        return Html(f"<{name}{given}/>")
     return Html(f"<{name}{given}>{inside}</{name}>")
 
 
 def join(*parts: object) -> Html:
-    """One after the other."""
+    """Text, which is escaped, and markup, one after the other."""
     return Html("".join(map(escape, parts)))
 
 
+def table(
+    columns: Sequence[object], rows: Sequence[Sequence[object]], *, numbers: bool = True
+) -> Html:
+    """A table whose first column names the rows.
+
+    Args:
+        columns: The header: text or markup.
+        rows: Values, which are formatted, or markup.
+        numbers: The other columns are numbers; False: text.
+    """
+    style = "number" if numbers else "text"
+    head = [element("th", name, class_=style if at else None) for at, name in enumerate(columns)]
+    body = [
+        element(
+            "tr",
+            element("th", first, scope="row"),
+            *(
+                element("td", v if isinstance(v, Html) else format_value(v), class_=style)
+                for v in values
+            ),
+        )
+        for first, *values in rows
+    ]
+    return element(
+        "table", element("thead", element("tr", *head)) if head else "", element("tbody", *body)
+    )
+
+
+def panel(content: object, **attributes: object) -> Html:
+    """A box; what is wider than the page scrolls inside it."""
+    return element("div", content, class_="panel scroll", **attributes)
+
+
 def page(title: str, *body: object) -> str:
-    """A whole document, with the style sheet inside: it asks for nothing from anywhere."""
+    """A whole document with its style sheet inside; it loads no other file."""
     style = Html(files("plmctl.reporting").joinpath("report.css").read_text(encoding="utf-8"))
     head = element(
         "head",
@@ -75,10 +106,10 @@ def _attribute(name: str, value: object) -> str:
 
 
 def save_page(path: Path, text: str) -> None:
-    """Write a page, and the folders above it where they are missing.
+    """Write a page; missing folders above it are made.
 
     Raises:
-        PlmError: It cannot be written.
+        PlmError: The page cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""What is plotted, as data only: lines from the records of runs, and differences with intervals.
+"""The data of plots: lines from the records of runs, and differences with intervals.
 
-``drawing`` draws it.
+``drawing`` draws them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from plmctl.arrays import Floats
 from plmctl.reporting.run_files import Run, as_number
 
-_POINTS = 300  # buckets of a drawn line: more than there are pixels to see them
+_POINTS = 300  # buckets of a line; two points each, about one per pixel
 
-_LOG_SPREAD = 3.0  # largest over smallest, above which a logarithmic axis shows more
+_LOG_SPREAD = 3.0  # largest over smallest value, above which the axis is logarithmic
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Line:
     """A line of a plot.
 
     Attributes:
-        name: In the legend; empty for none.
+        name: In the legend; empty: it is not listed.
         x: [N] steps.
-        y: [N] values, nan where there is none.
+        y: [N] values, nan where one is missing.
         color: Number in the palette.
         style: "solid", "dashed" with a dot at every point, or "faint".
     """
@@ -44,15 +44,16 @@ class Plot:
     """A plot.
 
     Attributes:
-        key: Short, for file names.
+        key: A short name, for files.
         title: What is shown.
         unit: Of the vertical axis.
         lines: Later ones lie on top.
-        log: A logarithmic vertical axis.
-        zero: The vertical axis begins at 0.
-        marks: Steps at which something changed, with what.
+        log: The vertical axis is logarithmic.
+        zero: The vertical axis starts at 0.
+        marks: Steps where something changes, each with a label.
         wide: Over the whole width of a page.
         along: What the horizontal axis counts.
+        dashed: What dashed lines without a name are, for the legend.
     """
 
     key: str
@@ -64,50 +65,52 @@ class Plot:
     marks: tuple[tuple[float, str], ...] = ()
     wide: bool = False
     along: str = "step"
+    dashed: str = ""
 
 
 def plots_of(runs: Sequence[Run]) -> list[Plot]:
     """All plots that these runs have data for."""
-    found = [*accuracies(runs), learning_rate(runs), throughput(runs), gradient_norm(runs)]
-    return [plot for plot in (*losses(runs), *found) if plot is not None]
+    plots = [*losses(runs), *accuracies(runs)]
+    plots += [learning_rate(runs), throughput(runs), gradient_norm(runs)]
+    return [plot for plot in plots if plot is not None]
 
 
 def losses(runs: Sequence[Run]) -> list[Plot | None]:
-    """Training and validation loss: of each part of one run; the totals of several, and the parts.
+    """Training and validation loss: of one run per loss term; of several also their sums.
 
-    The parts of a loss have ranges of their own: on one axis the smaller ones would be flat.
+    Loss terms have different ranges: on one axis the smaller ones would be flat.
     """
     if len(runs) > 1:
-        parts = list(dict.fromkeys(key for run in runs for key in run.keys("valid/loss/")))
+        terms = list(dict.fromkeys(key for run in runs for key in run.keys("valid/loss/")))
         title, unit = "Validation loss", "nats per target"
-        apart = parts if len(parts) > 1 else []
-        return [_totals(runs), *(_validation(runs, key, title, unit) for key in apart)]
-    parts = runs[0].keys("loss/") or ["loss"]
-    return [_loss(runs[0], key, wide=len(parts) == 1) for key in parts]
+        separate = terms if len(terms) > 1 else []
+        return [_totals(runs), *(_validation(runs, key, title, unit) for key in separate)]
+    terms = runs[0].keys("loss/") or ["loss"]
+    return [_loss(runs[0], key, wide=len(terms) == 1) for key in terms]
 
 
 def accuracies(runs: Sequence[Run]) -> list[Plot | None]:
-    """Accuracy on the validation data: the parts of one run together, of several apart."""
+    """Validation accuracy: of one run all loss terms in a plot, of several a plot per term."""
     prefix = "valid/accuracy/"
-    parts = list(dict.fromkeys(key for run in runs for key in run.keys(prefix)))
+    terms = list(dict.fromkeys(key for run in runs for key in run.keys(prefix)))
     title, unit = "Validation accuracy", "share of targets"
     if len(runs) > 1:
-        return [_validation(runs, key, title, unit) for key in parts]
+        return [_validation(runs, key, title, unit) for key in terms]
     lines = tuple(
         Line(key.removeprefix(prefix), *runs[0].series(key), place, "dashed")
-        for place, key in enumerate(parts)
+        for place, key in enumerate(terms)
     )
     return [_finished(Plot("accuracy", title, unit, lines, zero=True), runs)]
 
 
 def learning_rate(runs: Sequence[Run]) -> Plot | None:
     """The learning rate of every logged step."""
-    plot = Plot("learning-rate", "Learning rate", "of each update", _raw(runs, "lr"), zero=True)
+    plot = Plot("learning-rate", "Learning rate", "learning rate", _raw(runs, "lr"), zero=True)
     return _finished(plot, runs)
 
 
 def throughput(runs: Sequence[Run]) -> Plot | None:
-    """Input tokens a second, padding not counted."""
+    """Input tokens per second, without padding."""
     lines = _raw(runs, "tokens_per_second")
     return _finished(Plot("throughput", "Throughput", "tokens per second", lines, zero=True), runs)
 
@@ -119,16 +122,16 @@ def gradient_norm(runs: Sequence[Run]) -> Plot | None:
         for place, run in enumerate(runs)
         for line in _smoothed(_name(run, runs), *run.series("grad_norm"), place)
     )
-    return _finished(Plot("gradient-norm", "Gradient norm", "before clipping", lines), runs)
+    return _finished(Plot("gradient-norm", "Gradient norm", "norm before clipping", lines), runs)
 
 
 def smooth(values: Floats, radius: int) -> Floats:
-    """The mean of the neighbourhood of each value, without the lag of a running average.
+    """The mean of the values around each value, which does not lag as a running average does.
 
     Args:
-        values: [N]; nan counts for nothing.
-        radius: Values on either side; near the beginning, where curves are steep, as many as
-            there are on both sides.
+        values: [N]; nan is left out.
+        radius: Values on either side; fewer near the start, where curves are steep, so that both
+            sides have as many.
     """
     places = np.arange(len(values))
     low = np.maximum(places - radius, 0)
@@ -136,13 +139,13 @@ def smooth(values: Floats, radius: int) -> Floats:
     known = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
     counts = np.concatenate([[0], np.cumsum(known)])
-    with np.errstate(invalid="ignore"):  # 0 / 0 is nan, as it should be
+    with np.errstate(invalid="ignore"):  # 0 / 0 gives nan, as intended
         means = (sums[high] - sums[low]) / (counts[high] - counts[low])
     return np.where(known, means, math.nan)
 
 
 def thin(x: Floats, y: Floats, buckets: int = _POINTS) -> tuple[Floats, Floats]:
-    """At most two points a bucket, its smallest and its largest value: no spike is lost."""
+    """At most two points per bucket, its smallest and its largest value: no spike is lost."""
     if len(x) <= 2 * buckets:
         return x, y
     kept: set[int] = {0, len(x) - 1}
@@ -155,17 +158,17 @@ def thin(x: Floats, y: Floats, buckets: int = _POINTS) -> tuple[Floats, Floats]:
 
 
 def _loss(run: Run, key: str, *, wide: bool) -> Plot | None:
-    """One part of one run's loss."""
-    part = key.removeprefix("loss").removeprefix("/")
+    """One loss term of a run."""
+    term = key.removeprefix("loss").removeprefix("/")
     lines = _smoothed("training", *run.series(key), 0)
     lines.append(Line("validation", *run.series(f"valid/{key}"), 1, "dashed"))
-    title = f"Loss, {part}" if part else "Loss"
-    name = f"loss-{part}" if part else "loss"
+    title = f"Loss, {term}" if term else "Loss"
+    name = f"loss-{term}" if term else "loss"
     return _finished(Plot(name, title, "nats per target", tuple(lines), wide=wide), [run])
 
 
 def _totals(runs: Sequence[Run]) -> Plot | None:
-    """The whole loss, a color for each run."""
+    """The loss, a color per run."""
     lines = [_smoothed(r.name, *r.series("loss"), place)[-1] for place, r in enumerate(runs)]
     for place, run in enumerate(runs):
         lines.append(Line("", *run.series("valid/loss"), place, "dashed"))
@@ -173,24 +176,22 @@ def _totals(runs: Sequence[Run]) -> Plot | None:
 
 
 def _validation(runs: Sequence[Run], key: str, title: str, unit: str) -> Plot | None:
-    """One part of several runs: comparable where the whole is a sum of other parts."""
-    part = key.rpartition("/")[2]
+    """One loss term of several runs: comparable though the sums have different terms."""
+    term = key.rpartition("/")[2]
     lines = tuple(Line(r.name, *r.series(key), n, "dashed") for n, r in enumerate(runs))
-    return _finished(Plot(key.replace("/", "-"), f"{title}, {part}", unit, lines), runs)
+    return _finished(Plot(key.replace("/", "-"), f"{title}, {term}", unit, lines), runs)
 
 
 def _raw(runs: Sequence[Run], key: str) -> tuple[Line, ...]:
-    return tuple(
-        Line(_name(run, runs), *thin(*run.series(key)), place) for place, run in enumerate(runs)
-    )
+    return tuple(Line(_name(run, runs), *run.series(key), place) for place, run in enumerate(runs))
 
 
 def _smoothed(name: str, x: Floats, y: Floats, color: int) -> list[Line]:
-    """The values faintly, and their average on top; only the values where they are few."""
+    """The values faintly with their average on top; of few values only the values."""
     if len(x) < 50:
         return [Line(name, x, y, color)]
     average = smooth(y, len(x) // 60)
-    return [Line("", *thin(x, y), color, "faint"), Line(name, *thin(x, average), color)]
+    return [Line("", x, y, color, "faint"), Line(name, x, average, color)]
 
 
 def _name(run: Run, runs: Sequence[Run]) -> str:
@@ -199,26 +200,26 @@ def _name(run: Run, runs: Sequence[Run]) -> str:
 
 
 def _finished(plot: Plot, runs: Sequence[Run]) -> Plot | None:
-    """With the lines that have anything on them, and the scale that suits; None without one."""
+    """Lines without values left out, and the scale chosen; None if no line is left."""
     shown = tuple(line for line in plot.lines if np.isfinite(line.y).any())
     if not any(np.isfinite(line.y).sum() > 1 for line in shown):
-        return None  # a point is no curve: the key figures have it
+        return None  # a point is no curve; the metrics show it
     log = (
         not plot.zero
         and ratio_of_extremes(np.concatenate([line.y for line in shown])) > _LOG_SPREAD
     )
     dashed = any(not line.name and line.style == "dashed" for line in shown)
-    notes = [
-        plot.unit,
-        *(["log scale"] if log else []),
-        *(["dashed: validation"] if dashed else []),
-    ]
     marks = _phases(runs[0]) if len(runs) == 1 else ()
-    return replace(plot, unit=", ".join(notes), lines=shown, log=log, marks=marks)
+    thinned = []
+    for line in shown:
+        x, y = thin(line.x, line.y)
+        thinned.append(replace(line, x=x, y=y))
+    lines, name = tuple(thinned), "validation" if dashed else ""
+    return replace(plot, lines=lines, log=log, marks=marks, dashed=name)
 
 
 def _phases(run: Run) -> tuple[tuple[float, str], ...]:
-    """Where each phase but the first begins, as far as the run has come, and its length."""
+    """The first step and the length of each phase after the first, up to the current step."""
     phases, last = run.setting("train", "phases"), as_number(run.last.get("step"))
     if not isinstance(phases, list):
         return ()
@@ -246,10 +247,10 @@ class Interval:
     """A difference.
 
     Attributes:
-        name: What of what.
+        name: What differs.
         value: The difference itself.
-        low: Where its interval begins.
-        high: Where it ends.
+        low: Start of its interval.
+        high: End of its interval.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""``report.html``: one run, or several side by side, in one file that loads nothing else.
+"""``report.html``: one run, or several side by side, in one file that loads no other.
 
 The pages come first, then their sections: a function for each, from data to markup.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,33 @@ from typing import Any
 import numpy as np
 
 from plmctl.formatting import format_value
-from plmctl.reporting.drawing import draw_intervals, draw_svg
-from plmctl.reporting.html import Html, element, escape, join, page, save_page, swatch
+from plmctl.reporting.drawing import draw_intervals, embedded_curves, embedded_svg
+from plmctl.reporting.html import (
+    Html,
+    element,
+    escape,
+    join,
+    page,
+    panel,
+    save_page,
+    swatch,
+    table,
+)
 from plmctl.reporting.plots import Interval, plots_of
 from plmctl.reporting.run_files import (
+    CLASS_COLUMNS,
+    SETTING_COLUMNS,
     Metric,
     Run,
     as_number,
+    chosen_setting,
+    class_rows,
+    each_run,
+    flatten,
     metrics_of,
     read_runs,
     result_metrics,
+    setting_rows,
     total_steps,
 )
 
@@ -36,15 +53,15 @@ def write_report(runs: Sequence[Path], out: Path, differences: Sequence[Interval
     """Write the report on runs, finished or not.
 
     Args:
-        runs: Run folders; with several, runs of one kind are drawn together.
+        runs: Run folders; several runs of one kind are drawn together.
         out: The file to write.
-        differences: Between several runs, to be drawn with their intervals.
+        differences: Differences between the runs, drawn with their intervals.
 
     Returns:
         ``out``.
 
     Raises:
-        ConfigError: A folder that is no run folder.
+        ConfigError: A folder is no run folder.
         PlmError: ``out`` cannot be written.
     """
     save_page(out, render_report(read_runs(runs), differences))
@@ -55,7 +72,7 @@ def render_report(runs: Sequence[Run], differences: Sequence[Interval] = ()) -> 
     """The report as HTML; arguments as ``write_report``."""
     body = _page_of_one_run(runs[0]) if len(runs) == 1 else _page_of_several_runs(runs, differences)
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
-    footer = element("footer", "Made by plmctl from the run folder alone. Losses are in nats.")
+    footer = element("footer", "Written by plmctl from the run folder. Losses are in nats.")
     return page(f"{title} · plmctl report", element("main", body, footer))
 
 
@@ -69,7 +86,7 @@ def _page_of_one_run(run: Run) -> Html:
         join(element("h2", "Training"), plots) if plots else "",
         classes_section(run),
         samples_section(run),
-        element("h2", "How it was made"),
+        element("h2", "Config and environment"),
         config_section(run),
         environment_section(run),
         events_section(run),
@@ -77,27 +94,20 @@ def _page_of_one_run(run: Run) -> Html:
 
 
 def _page_of_protocol(run: Run) -> Html:
-    """A folder of several runs of one config: its settings, and its runs as runs."""
+    """The page of a folder of several runs of one config."""
     return join(
         page_heading(run),
         settings_table(run),
         _runs_of_one_kind(run.members) if run.members else "",
         element("h2", "Each run") if run.members else "",
         *(_run_details(member) for member in run.members),
-        element("h2", "How it was made"),
+        element("h2", "Config and environment"),
         config_section(run),
     )
 
 
-def _runs_in(run: Run) -> Sequence[Run]:
-    """The runs in a folder of several, named for it as well; else the run itself."""
-    if not run.members:
-        return [] if run.is_protocol else [run]
-    return [replace(member, name=f"{run.name}/{member.name}") for member in run.members]
-
-
 def _page_of_several_runs(folders: Sequence[Run], differences: Sequence[Interval]) -> Html:
-    runs = [run for folder in folders for run in _runs_in(folder)]
+    runs = [run for folder in folders for run in each_run(folder)]
     kinds = list(dict.fromkeys(run.kind for run in runs))
     return join(
         element(
@@ -106,13 +116,21 @@ def _page_of_several_runs(folders: Sequence[Run], differences: Sequence[Interval
         *(settings_table(folder, of=folder.name) for folder in folders if folder.is_protocol),
         *(_runs_of_one_kind([run for run in runs if run.kind == kind]) for kind in kinds),
         *(
-            (element("h2", "Differences, with their 95 % intervals"), draw_intervals(differences))
+            (
+                element("h2", "Differences, with their 95 % intervals"),
+                panel(_intervals_svg(differences)),
+            )
             if differences
             else ()
         ),
         element("h2", "Each run"),
         *(_run_details(run) for run in runs),
     )
+
+
+def _intervals_svg(differences: Sequence[Interval]) -> Html:
+    title = "differences with their 95 % intervals"
+    return embedded_svg(draw_intervals(differences), title, wide=True)
 
 
 def _runs_of_one_kind(runs: Sequence[Run]) -> Html:
@@ -127,7 +145,7 @@ def _runs_of_one_kind(runs: Sequence[Run]) -> Html:
 
 
 def _run_details(run: Run) -> Html:
-    """A run's own results and settings, to be opened."""
+    """The results and settings of a run, folded."""
     return element(
         "details",
         element("summary", run.name, status_mark(run)),
@@ -162,7 +180,7 @@ def kind_name(kind: str) -> str:
 
 
 def page_heading(run: Run) -> Html:
-    """What it is, and whether it is finished."""
+    """The kind of run, its name and its status."""
     about = ("model", "family"), ("model", "size"), ("objective", "name"), ("task", "name")
     words = [run.setting(*path) for path in about] + [run.setting("algorithm")]
     if isinstance(run.setting("model"), str):
@@ -180,11 +198,11 @@ def page_heading(run: Run) -> Html:
 
 
 def status_mark(run: Run) -> Html:
-    """Finished, or how far it has come."""
+    """Finished, or how many of its steps or runs are."""
     if run.finished:
         return element("span", "finished", class_="pill")
     recorded = run.status.name if run.status is not None else ""
-    said = recorded if recorded in ("stopped", "failed") else "not finished"
+    state = recorded if recorded in ("stopped", "failed") else "not finished"
     if run.is_protocol:
         done = sum(member.finished for member in run.members)
         how_far = f"{done} of {len(run.members)} runs"
@@ -193,14 +211,14 @@ def status_mark(run: Run) -> Html:
     else:
         total, step = total_steps(run), run.last.get("step", 0)
         how_far = f"step {step:,} of {total:,}" if total else f"step {step:,}"
-    return element("span", f"{said}: {how_far}", class_="pill open")
+    return element("span", f"{state}: {how_far}", class_="pill open")
 
 
 def notes_list(run: Run) -> Html:
-    """What a reader of the figures has to know first; nothing when there is nothing."""
+    """Warnings about the results, if there are any."""
     found = []
     if run.status is not None and run.status.name == "failed":
-        found.append(f"It failed: {run.status.message}")
+        found.append(f"The run failed: {run.status.message}")
     bad = [
         r["step"] for r in run.records if "loss" in r and not math.isfinite(as_number(r["loss"]))
     ]
@@ -208,17 +226,17 @@ def notes_list(run: Run) -> Html:
         many = f"{len(bad)} logged steps, first at " if len(bad) > 1 else ""
         found.append(f"The loss is not a finite number at {many}step {bad[0]:,}.")
     if run.kind == "pretrain" and run.records and not run.keys("valid/"):
-        found.append("There is no validation so far: the figures are of the training data.")
+        found.append("There is no validation so far: the metrics are those of the training data.")
     if run.kind in ("pretrain", "finetune") and not run.records and not run.is_protocol:
         found.append("Nothing has been logged so far.")
     if run.unreadable:
         listed = ", ".join(run.unreadable[:5]) + (" …" if len(run.unreadable) > 5 else "")
-        found.append(f"Could not be read and was left out: {listed}")
+        found.append(f"Left out because it cannot be read: {listed}")
     return element("ul", *(element("li", n) for n in found), class_="notes") if found else Html()
 
 
 def metric_tiles(run: Run) -> Html:
-    """The key figures; those of an evaluation under the names of its measures."""
+    """The metrics; those of an evaluation under the names of its measures."""
     if run.kind != "eval":
         return _tile_list(metrics_of(run))
     return join(
@@ -229,15 +247,15 @@ def metric_tiles(run: Run) -> Html:
     )
 
 
-def _tile_list(figures: Sequence[Metric]) -> Html:
+def _tile_list(metrics: Sequence[Metric]) -> Html:
     parts = [
         element(
             "div",
-            element("dt", figure.name),
-            element("dd", format_value(figure.value), class_=_tile_size(figure.value)),
+            element("dt", metric.name),
+            element("dd", format_value(metric.value), class_=_tile_size(metric.value)),
             class_="tile",
         )
-        for figure in figures
+        for metric in metrics
     ]
     return element("dl", *parts, class_="tiles") if parts else Html()
 
@@ -252,63 +270,34 @@ def _tile_size(value: float | str) -> str | None:
 
 
 def settings_table(run: Run, of: str = "") -> Html:
-    """The settings of a grid, or of several seeds: a row each, the chosen one bold.
+    """A row per setting of a grid; the median of the best one is bold.
 
     Args:
         run: A folder of several runs.
-        of: Its name, where others are in the report.
+        of: Its name, if the report has others.
     """
-    document = run.protocol
-    rows = document.get("settings")
-    if not isinstance(rows, list):
+    rows = setting_rows(run.protocol)
+    if not rows:
         return Html()
-    chosen = document.get("chosen")
-    best = chosen.get("setting") if isinstance(chosen, Mapping) else None
-    columns = ("n", "median", "std", "min", "max")
-    head = [element("th", "setting"), element("th", "runs", class_="figure")]
-    head += [element("th", column, class_="figure") for column in columns[1:]]
-    head.append(element("th", "best run"))
-    made = [
-        element(
-            "tr",
-            element("th", _setting_name(row.get("setting")), scope="row"),
-            *(
-                element(
-                    "td",
-                    format_value(row.get(column, "")),
-                    class_=_setting_class(row, column, best),
-                )
-                for column in columns
-            ),
-            element("td", "/".join(Path(str(row.get("best_run", ""))).parts[-2:]), class_="text"),
-        )
-        for row in rows
-        if isinstance(row, Mapping)
-    ]
-    title = f"Settings by {document.get('metric', 'their results')}" + (f": {of}" if of else "")
-    table = element("table", element("thead", element("tr", *head)), element("tbody", *made))
-    return join(element("h2", title), element("div", table, class_="panel scroll"))
-
-
-def _setting_name(values: object) -> str:
-    """The values that a setting has of the grid."""
-    known = values.items() if isinstance(values, Mapping) else ()
-    return ", ".join(f"{key}={value}" for key, value in known) or "as given"
-
-
-def _setting_class(row: Mapping[str, Any], column: str, best: object) -> str:
-    return "figure best" if column == "median" and row.get("setting") == best else "figure"
+    for row in rows:
+        row[-1] = "/".join(Path(str(row[-1])).parts[-2:])
+    best, median = chosen_setting(run.protocol), SETTING_COLUMNS.index("median")
+    if best is not None:
+        rows[best][median] = element("b", format_value(rows[best][median]))
+    metric = run.protocol.get("metric", "their results")
+    title = f"Settings by {metric}" + (f": {of}" if of else "")
+    return join(element("h2", title), panel(table(SETTING_COLUMNS, rows)))
 
 
 def plots_section(runs: Sequence[Run]) -> Html:
-    """All plots that there is data for, of one run or several together."""
+    """The plots of a run, or of several runs together."""
     plots = plots_of(runs)
     if sum(not plot.wide for plot in plots) % 2:  # two in a row, so the last one takes a whole row
         plots[-1] = replace(plots[-1], wide=True)
     panels = [
         element(
             "figure",
-            element("div", draw_svg(plot), class_="scroll"),
+            element("div", embedded_curves(plot), class_="scroll"),
             class_="panel wide" if plot.wide else "panel",
         )
         for plot in plots
@@ -324,42 +313,47 @@ def classes_section(run: Run) -> Html:
         if not isinstance(results, Mapping) or "per_class" not in results:
             continue
         where = "validation rows" if name == "valid" else name
-        panels = [element("div", element("h3", f"By class, {where}"), _class_table(results))]
+        panels = [
+            element(
+                "div",
+                element("h3", f"By class, {where}"),
+                table(CLASS_COLUMNS, class_rows(results)),
+            )
+        ]
         if isinstance(results.get("confusion"), Mapping):
             title = "Confusion: truth in rows, prediction in columns"
             panels.append(
                 element("div", element("h3", title), _confusion_table(results["confusion"]))
             )
-        boxed = [element("div", panel, class_="panel scroll") for panel in panels]
-        parts.append(element("div", *boxed, class_="columns"))
+        parts.append(element("div", *map(panel, panels), class_="columns"))
     return join(element("h2", "Classes"), *parts) if parts else Html()
 
 
 _SAMPLE_TITLES = {
     "fill-mask": "Samples: a masked word of held-out text",
-    "fill-span": "Samples: the words that stood where the sentinel is",
+    "fill-span": "Samples: the words that a sentinel replaces",
     "deshuffle": "Samples: shuffled words put in order",
 }
 
 
 def samples_section(run: Run) -> Html:
-    """What the model says: masked words filled in, or texts gone on with."""
+    """Predictions of the model: masked words, or continuations of texts."""
     items = run.samples.get("items")
     if not isinstance(items, list) or not items:
         return Html()
     filled = run.samples.get("kind") == "fill-mask"
     parts = [_filled_sample(item) if filled else _generated_sample(item) for item in items]
-    title = _SAMPLE_TITLES.get(str(run.samples.get("kind")), "Samples: text gone on with")
+    title = _SAMPLE_TITLES.get(str(run.samples.get("kind")), "Samples: continued texts")
     return join(element("h2", title), element("div", *parts, class_="panel"))
 
 
 def events_section(run: Run) -> Html:
-    """What happened, and when."""
+    """The events of the run, with their times."""
     if not run.events:
         return Html()
     rows = [
         [
-            element("td", str(event.get("time", "")).replace("T", " ")[:19], class_="figure"),
+            element("td", str(event.get("time", "")).replace("T", " ")[:19], class_="number"),
             element("td", event.get("event", "")),
             element("td", _event_fields(event), class_="text"),
         ]
@@ -380,27 +374,12 @@ def config_section(run: Run) -> Html:
 
 def environment_section(run: Run) -> Html:
     """Versions, hardware, command, hashes."""
-    facts = dict(_flat_facts(run.environment))
     rows = [
-        element("tr", element("th", key, scope="row"), element("td", value, class_="text"))
-        for key, value in facts.items()
+        (key, " ".join(map(str, value)) if isinstance(value, list) else str(value))
+        for key, value in flatten(run.environment, " ")
+        if value is not None
     ]
-    return _details("Environment", element("table", element("tbody", *rows))) if rows else Html()
-
-
-def _class_table(results: Mapping[str, Any]) -> Html:
-    columns = ("precision", "recall", "f1", "support")
-    head = [element("th", "label")]
-    head += [element("th", "F1" if c == "f1" else c, class_="figure") for c in columns]
-    rows = [
-        element(
-            "tr",
-            element("td", row["label"], class_="text"),
-            *(element("td", format_value(row[column]), class_="figure") for column in columns),
-        )
-        for row in results["per_class"]
-    ]
-    return element("table", element("thead", element("tr", *head)), element("tbody", *rows))
+    return _details("Environment", table((), rows, numbers=False)) if rows else Html()
 
 
 def _confusion_table(confusion: Mapping[str, Any]) -> Html:
@@ -422,13 +401,13 @@ def _confusion_table(confusion: Mapping[str, Any]) -> Html:
 
 
 def _confusion_cell(count: int, share: float, truth: str, predicted: str) -> Html:
-    # A strength of 0.6 at most: the count on it is to be read in light and in dark.
+    # At most 0.6: the count stays readable on light and dark pages.
     return element(
         "td",
         f"{count:,}",
-        class_="figure",
+        class_="number",
         style=f"background:rgba(0,114,178,{0.6 * share:.3f})",
-        title=f"{share:.1%} of {truth} taken for {predicted}",
+        title=f"{share:.1%} of {truth} predicted as {predicted}",
     )
 
 
@@ -459,26 +438,14 @@ def _guess_item(guess: Mapping[str, Any], answer: str) -> Html:
 def _generated_sample(item: Mapping[str, Any]) -> Html:
     text = element("span", item.get("text", ""), class_="made")
     body = element("p", element("strong", item.get("prompt", "")), text, class_="going")
-    there = item.get("answer")
-    answer = element("p", "The text: ", there, class_="going") if there else Html()
+    original = item.get("answer")
+    answer = element("p", "Original: ", original, class_="going") if original else Html()
     return element("div", body, answer, class_="sample")
 
 
 def _event_fields(event: Mapping[str, Any]) -> str:
     kept = {key: value for key, value in event.items() if key not in ("time", "event")}
     return ", ".join(f"{key} {format_value(value)}" for key, value in kept.items())
-
-
-def _flat_facts(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for key, value in facts.items():
-        if isinstance(value, Mapping):
-            found += _flat_facts(value, f"{prefix}{key} ")
-        elif isinstance(value, list):
-            found.append((prefix + key, " ".join(map(str, value))))
-        elif value is not None:
-            found.append((prefix + key, str(value)))
-    return found
 
 
 def _details(title: str, body: Html) -> Html:
@@ -488,55 +455,46 @@ def _details(title: str, body: Html) -> Html:
 # --- Sections of several runs: side by side, and what differs in their configs ---
 
 
-_IGNORED_KEYS = ("run",)  # of course
-
-
 def comparison_table(runs: Sequence[Run]) -> Html:
-    """The key figures, a row a run; the best of a column is bold."""
-    figures = [{figure.name: figure for figure in metrics_of(run)} for run in runs]
-    names = list(dict.fromkeys(name for found in figures for name in found))
-    best = {name: _best_value([found.get(name) for found in figures]) for name in names}
-    head = [element("th", "run"), *(element("th", name, class_="figure") for name in names)]
-    rows = [
-        element(
-            "tr",
-            element("th", swatch(place), run.name, _unfinished_mark(run), scope="row"),
-            *(_comparison_cell(found.get(name), best[name]) for name in names),
-        )
-        for place, (run, found) in enumerate(zip(runs, figures, strict=True))
-    ]
-    table = element("table", element("thead", element("tr", *head)), element("tbody", *rows))
-    return element("div", table, class_="panel scroll")
+    """The metrics, a row per run; the best of a column is bold."""
+    metrics = [{metric.name: metric for metric in metrics_of(run)} for run in runs]
+    names = list(dict.fromkeys(name for known in metrics for name in known))
+    best = {name: _best_value([known.get(name) for known in metrics]) for name in names}
+    rows = []
+    for place, (run, known) in enumerate(zip(runs, metrics, strict=True)):
+        row: list[object] = [join(swatch(place), escape(run.name), _unfinished_mark(run))]
+        for name in names:
+            metric = known.get(name)
+            if metric is not None and as_number(metric.value) == best[name]:
+                row.append(element("b", format_value(metric.value)))
+            else:
+                row.append(metric.value if metric is not None else "")
+        rows.append(row)
+    return panel(table(("run", *names), rows))
 
 
 def config_differences(runs: Sequence[Run]) -> Html:
-    """The keys of the configs that are not the same everywhere."""
-    settings = [dict(_flat_config(run.config)) for run in runs]
-    keys = list(dict.fromkeys(key for found in settings for key in found))
-    differing = [
-        key
-        for key in keys
-        # A key that one family has and leaves empty says nothing.
-        if key not in _IGNORED_KEYS and len({found.get(key, "null") for found in settings}) > 1
+    """The keys whose values differ between the configs."""
+    settings = [
+        {
+            key: leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
+            for key, leaf in flatten(run.config)
+        }
+        for run in runs
     ]
-    if not differing:
-        return Html()
-    head = [
-        element("th", "config"),
-        *(element("th", swatch(n), r.name) for n, r in enumerate(runs)),
-    ]
+    keys = list(dict.fromkeys(key for known in settings for key in known))
     rows = [
-        element(
-            "tr",
-            element("th", key, scope="row"),
-            *(element("td", found.get(key, ""), class_="text") for found in settings),
-        )
-        for key in differing
+        (key, *(known.get(key, "") for known in settings))
+        for key in keys
+        # A key that only one family has, with an empty value, is no difference.
+        if key != "run" and len({known.get(key, "null") for known in settings}) > 1
     ]
-    table = element("table", element("thead", element("tr", *head)), element("tbody", *rows))
+    if not rows:
+        return Html()
+    names = [join(swatch(place), escape(run.name)) for place, run in enumerate(runs)]
     return join(
-        element("h3", "What differs in their configs", style="margin-top:22px"),
-        element("div", table, class_="panel scroll"),
+        element("h3", "Differences between the configs", style="margin-top:22px"),
+        panel(table(("config", *names), rows, numbers=False)),
     )
 
 
@@ -546,26 +504,10 @@ def _unfinished_mark(run: Run) -> Html:
     return element("div", "not finished", class_="soft small")
 
 
-def _comparison_cell(figure: Metric | None, best: float) -> Html:
-    if figure is None:
-        return element("td", "", class_="figure")
-    is_best = as_number(figure.value) == best
-    return element("td", format_value(figure.value), class_="figure best" if is_best else "figure")
-
-
-def _best_value(figures: Sequence[Metric | None]) -> float:
-    """The best value of a column; nan, which nothing equals, where all are the same or equal."""
-    known = [figure for figure in figures if figure is not None]
-    values = [as_number(figure.value) for figure in known]
+def _best_value(column: Sequence[Metric | None]) -> float:
+    """The best value of a column; nan, which nothing equals, if there is none."""
+    known = [metric for metric in column if metric is not None]
+    values = [as_number(metric.value) for metric in known]
     if len(set(values)) < 2 or known[0].better is None:
         return math.nan
     return min(values) if known[0].better == "low" else max(values)
-
-
-def _flat_config(config: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(config, Mapping):
-        for key, value in config.items():
-            yield from _flat_config(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        text = config if isinstance(config, str) else json.dumps(config, ensure_ascii=False)
-        yield prefix, text

@@ -1,7 +1,7 @@
-"""A run folder as data: its files, and the metrics that the run comes down to.
+"""A run folder as data: its files and its metrics.
 
-A report is often wanted for a run that is not finished or has failed. So a missing file is read as
-empty, and a line that cannot be read is counted and does not stop the report.
+A report is often wanted of a run that is not finished or has failed. So a missing file is read as
+empty, and a line that cannot be read is listed and left out.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from plmctl.formatting import format_duration
 
 @dataclass(frozen=True)
 class Status:
-    """What the ``status.json`` of a run folder says.
+    """The ``status.json`` of a run folder.
 
     Attributes:
         name: "running", "stopped" (the same command continues), "failed" or "finished"; empty if
             the file cannot be read. A process that was killed leaves "running".
         time: Since when, ISO 8601.
         message: Why it stopped or failed.
-        files: What a finished run has, relative to its folder; known before all of it is there.
+        files: The files of a finished run, relative to its folder; written before they exist.
     """
 
     name: str = ""
@@ -41,7 +41,7 @@ class Status:
     files: tuple[str, ...] = ()
 
     def missing(self, folder: Path) -> list[str]:
-        """Those of the files that are not there; "model" is a model folder."""
+        """The files that do not exist; "model" is a model folder."""
         return [
             name
             for name in self.files
@@ -50,7 +50,7 @@ class Status:
 
 
 def read_status(folder: Path) -> Status | None:
-    """The status of a run; None if it has no ``status.json``, as runs of older versions."""
+    """The status of a run; None if it has no ``status.json``, as in runs of older versions."""
     path = folder / "status.json"
     if not path.is_file():
         return None
@@ -63,11 +63,11 @@ def read_status(folder: Path) -> Status | None:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder holds.
+    """The contents of a run folder.
 
     Attributes:
         path: The folder.
-        name: Short, and unlike that of any other run of the report.
+        name: A short name that no other run of the report has.
         kind: "pretrain", "finetune", "eval" or "tokenizer".
         config: The resolved config.
         environment: Versions, hardware, command.
@@ -75,8 +75,8 @@ class Run:
         events: The lines of events.
         evaluations: The documents of eval/, by file name.
         unreadable: Lines and files that could not be read.
-        status: What its ``status.json`` says; None: it has none.
-        members: Of a folder of several runs (``--seeds``, ``--grid``): these.
+        status: Its ``status.json``; None: it has none.
+        members: The runs in a folder of several runs (``--seeds``, ``--grid``).
     """
 
     path: Path
@@ -93,12 +93,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its end."""
-        if self.status is not None:  # a report is the last that a run makes, and of a finished one
+        """Whether it is finished."""
+        if self.status is not None:  # the report itself is the last file of a finished run
             left = set(self.status.missing(self.path)) - {"report.html"}
             at_end = self.status.name in ("running", "finished") and self.status.files
             return bool(at_end and not left)
-        if self.members:  # of an older version, as what follows
+        if self.members:  # a run of an older version, as below
             return bool(self.protocol) and all(member.finished for member in self.members)
         return is_model(self.path / "model") or any(
             event.get("event") == "finished" for event in self.events
@@ -116,12 +116,12 @@ class Run:
 
     @property
     def last(self) -> Mapping[str, Any]:
-        """The last training record; empty before there is one."""
+        """The last training record; empty if there is none yet."""
         return next((r for r in reversed(self.records) if "loss" in r), {})
 
     @property
     def results(self) -> Mapping[str, Any]:
-        """The figures of the last validation: eval/valid.json, else the last validation record."""
+        """The metrics of the last validation: eval/valid.json, else the last validation record."""
         found = self.evaluations.get("valid", {}).get("results")
         if isinstance(found, Mapping):
             return found
@@ -133,19 +133,19 @@ class Run:
         return self.evaluations.get("samples", {})
 
     def keys(self, prefix: str) -> list[str]:
-        """The keys of all records that begin so, in the order of their first appearance."""
+        """The keys of all records that start with a prefix, in order of first appearance."""
         found = (key for record in self.records for key in record if key.startswith(prefix))
         return list(dict.fromkeys(found))
 
     def series(self, key: str) -> tuple[Floats, Floats]:
-        """Steps and values of the records that have a key; nan where it is no finite number."""
+        """Steps and values of the records that have a key; nan if it is not a finite number."""
         found = [r for r in self.records if key in r]
         steps = np.array([as_number(r.get("step")) for r in found])
         values = np.array([as_number(r[key]) for r in found])
         return steps, np.where(np.isfinite(values), values, math.nan)
 
     def setting(self, *path: str | int) -> Any:
-        """A value of the config; None where there is none."""
+        """A value of the config; None if it is missing."""
         at: Any = self.config
         for part in path:
             inside = (isinstance(at, Mapping) and part in at) or (
@@ -158,10 +158,10 @@ class Run:
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs in these folders, each with a name of its own.
+    """The runs in these folders, each with its own name.
 
     Raises:
-        ConfigError: A folder that is no run folder, or a config.yaml that is no config.
+        ConfigError: A folder is no run folder, or its config.yaml is not valid.
     """
     return [read_run(f, n) for f, n in zip(folders, short_names(folders), strict=True)]
 
@@ -195,24 +195,41 @@ def read_run(folder: Path, name: str) -> Run:
     )
 
 
+def each_run(run: Run) -> Sequence[Run]:
+    """The runs in a folder of several runs, its name before theirs; else the run itself."""
+    if not run.members:
+        return [] if run.is_protocol else [run]
+    return [replace(member, name=f"{run.name}/{member.name}") for member in run.members]
+
+
 def _in_order(path: Path) -> tuple[str, int, str]:
-    """By setting, then by seed as a number: that of 10 comes after that of 9."""
+    """The sort key of a run: its setting, then its seed as a number (10 after 9)."""
     _, _, seed = path.parent.name.partition("=")
     return path.parent.parent.name, int(seed) if seed.isdecimal() else 0, seed
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
-    """The last parts of each path, as many as tell it from the others."""
+    """The last parts of each path, as many as distinguish it from the others."""
     parts = [folder.resolve().parts for folder in folders]
     for count in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(p[-count:]) for p in parts]
         if len(set(names)) == len(names):
             return names
-    return [f"{'/'.join(p[-1:])} ({number})" for number, p in enumerate(parts, 1)]  # given twice
+    return [f"{'/'.join(p[-1:])} ({number})" for number, p in enumerate(parts, 1)]  # a folder twice
+
+
+def flatten(values: Mapping[str, Any], separator: str = ".") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested mappings, each with the keys that lead to it."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            for inner, leaf in flatten(value, separator):
+                yield f"{key}{separator}{inner}", leaf
+        else:
+            yield str(key), value
 
 
 def as_number(value: object) -> float:
-    """A figure as a float; nan for null and for what is no number."""
+    """A metric as a float; nan for null and for anything that is not a number."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     return math.nan
@@ -232,7 +249,7 @@ def _read_json(path: Path, unreadable: list[str]) -> Mapping[str, Any]:
 def _read_json_lines(
     path: Path, needed: str, unreadable: list[str]
 ) -> tuple[Mapping[str, Any], ...]:
-    """The JSON objects of a file that have a key, a line each."""
+    """The JSON objects of a file, one per line, that have a key."""
     if not path.is_file():
         return ()
     found = []
@@ -268,12 +285,12 @@ _BETTER_END: dict[str, Better] = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A named figure.
+    """A metric.
 
     Attributes:
-        name: What it is, with its unit.
+        name: With its unit.
         value: Number or text.
-        better: Which end is the good one, where there is one.
+        better: Whether low or high is better; None: neither.
     """
 
     name: str
@@ -282,20 +299,20 @@ class Metric:
 
 
 def metrics_of(run: Run) -> list[Metric]:
-    """The key figures of a run, the most telling first; what is not known is left out."""
+    """The metrics of a run, the most important first; unknown ones are left out."""
     if run.kind in ("eval", "tokenizer"):
         several = len(run.evaluations) > 1
         return [
-            replace(figure, name=f"{stem}: {figure.name}") if several else figure
+            replace(metric, name=f"{stem}: {metric.name}") if several else metric
             for stem, document in run.evaluations.items()
-            for figure in result_metrics(document)
+            for metric in result_metrics(document)
         ]
     quality = _classifier_metrics(run) if run.kind == "finetune" else _language_model_metrics(run)
-    return [figure for figure in (*quality, *_cost_metrics(run)) if not _is_unknown(figure.value)]
+    return [metric for metric in (*quality, *_cost_metrics(run)) if not _is_unknown(metric.value)]
 
 
 def total_steps(run: Run) -> int | None:
-    """The steps that the config asks for; None where it does not say."""
+    """The steps of the config; None if it has no phases."""
     phases = run.setting("train", "phases")
     if not isinstance(phases, list):
         return None
@@ -314,16 +331,16 @@ def result_metrics(document: Mapping[str, Any]) -> list[Metric]:
 
 def _language_model_metrics(run: Run) -> Iterator[Metric]:
     results = run.results
-    parts = [key.removeprefix("valid/loss/") for key in results if key.startswith("valid/loss/")]
+    terms = [key.removeprefix("valid/loss/") for key in results if key.startswith("valid/loss/")]
     yield Metric("validation loss", as_number(results.get("valid/loss")), "low")
-    both = [part for part in parts if part in ("forward", "backward")]
-    for part in both or parts[:1]:  # the others are classifications of a row
-        loss = as_number(results[f"valid/loss/{part}"])
+    both = [term for term in terms if term in ("forward", "backward")]
+    for term in both or terms[:1]:  # the other terms classify a whole sequence
+        loss = as_number(results[f"valid/loss/{term}"])
         perplexity = math.exp(loss) if loss < 700 else math.nan
-        yield Metric(f"perplexity ({part})", perplexity, "low")
-    for part in parts:
-        accuracy = as_number(results.get(f"valid/accuracy/{part}"))
-        yield Metric(f"accuracy ({part})", accuracy, "high")
+        yield Metric(f"perplexity ({term})", perplexity, "low")
+    for term in terms:
+        accuracy = as_number(results.get(f"valid/accuracy/{term}"))
+        yield Metric(f"accuracy ({term})", accuracy, "high")
     yield Metric("training loss", _recent_loss(run))
 
 
@@ -345,21 +362,17 @@ def _cost_metrics(run: Run) -> Iterator[Metric]:
     yield Metric("steps", _whole_number(last.get("step")))
     yield Metric("tokens", _whole_number(last.get("tokens")))
     yield Metric("training time", _duration(as_number(last.get("time"))))
-    yield Metric("tokens/s", _median(run, "tokens_per_second"))
+    _, speeds = run.series("tokens_per_second")
+    known = speeds[np.isfinite(speeds)]
+    yield Metric("tokens/s", float(np.median(known)) if known.size else math.nan)
     yield Metric("peak memory (GB)", as_number(last.get("memory_gb")))
 
 
 def _recent_loss(run: Run) -> float:
-    """The mean of the last twentieth of the records: one batch alone says little."""
+    """The mean of the last twentieth of the records: a single batch is noisy."""
     _, values = run.series("loss")
     recent = values[-max(1, len(values) // 20) :]
     return float(recent.mean()) if recent.size else math.nan
-
-
-def _median(run: Run, key: str) -> float:
-    _, values = run.series(key)
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if finite.size else math.nan
 
 
 def _whole_number(value: object) -> float | int:
@@ -373,3 +386,37 @@ def _duration(seconds: float) -> str:
 
 def _is_unknown(value: float | int | str) -> bool:
     return value == "" if isinstance(value, str) else not math.isfinite(value)
+
+
+# --- Tables, for pages and for the terminal ---
+
+
+CLASS_COLUMNS = ("label", "precision", "recall", "F1", "support")
+SETTING_COLUMNS = ("setting", "runs", "median", "std", "min", "max", "best run")
+
+
+def class_rows(results: Mapping[str, Any]) -> list[list[object]]:
+    """A row per class of a classifier, by ``CLASS_COLUMNS``; empty for other results."""
+    keys = [column.lower() for column in CLASS_COLUMNS]
+    return [[row[key] for key in keys] for row in results.get("per_class") or ()]
+
+
+def setting_rows(document: Mapping[str, Any]) -> list[list[object]]:
+    """A row per setting of a grid, by ``SETTING_COLUMNS``, its metric over the seeds.
+
+    Args:
+        document: Of eval/protocol.json; empty while its runs are not finished.
+    """
+    rows: list[list[object]] = []
+    for row in document.get("settings") or ():
+        name = ", ".join(f"{key}={value}" for key, value in row["setting"].items()) or "as given"
+        values = [row.get(column, "") for column in ("n", "median", "std", "min", "max")]
+        rows.append([name, *values, str(row.get("best_run", ""))])
+    return rows
+
+
+def chosen_setting(document: Mapping[str, Any]) -> int | None:
+    """The number of the best setting among ``setting_rows``; None: it is not known yet."""
+    settings = [row["setting"] for row in document.get("settings") or ()]
+    best = (document.get("chosen") or {}).get("setting")
+    return settings.index(best) if best in settings else None

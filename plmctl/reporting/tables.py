@@ -14,25 +14,33 @@ from rich.text import Text
 
 from plmctl.examples.inspection import Example, Kind, Piece
 from plmctl.formatting import format_value
+from plmctl.reporting.plots import Interval
+from plmctl.reporting.run_files import (
+    CLASS_COLUMNS,
+    SETTING_COLUMNS,
+    chosen_setting,
+    class_rows,
+    setting_rows,
+)
 
 # --- Tables of results ---
 
 
-def metrics_table(title: str, figures: Mapping[str, object]) -> Table:
-    """Names and figures, one a row."""
+def metrics_table(title: str, metrics: Mapping[str, object]) -> Table:
+    """A name and its value per row."""
     table = _table(title, show_header=False)
     table.add_column()
     table.add_column(justify="right", style="bold")
-    for name, value in figures.items():
+    for name, value in metrics.items():
         table.add_row(Text(name), Text(format_value(value)))
     return table
 
 
 def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """A table with a header; the first column is text, the others figures."""
+    """A table with a header; the first column is text, the others are numbers."""
     table = _table(title)
     for number, name in enumerate(columns):
-        # A long name is folded; figures stay whole.
+        # A long name is folded over lines.
         table.add_column(Text(name), justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(format_value(cell)) for cell in row))
@@ -40,11 +48,11 @@ def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
 
 
 def confusion_table(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> Table:
-    """How often each class was taken for each: the truth in rows, the right ones bold.
+    """A confusion matrix; correct predictions are bold.
 
     Args:
-        labels: Names by number.
-        matrix: Counts, a row a true class and a column a predicted one.
+        labels: The names of the classes.
+        matrix: Counts: a row per true class, a column per predicted class.
     """
     table = _table("confusion: truth in rows, prediction in columns")
     table.add_column()
@@ -58,45 +66,67 @@ def confusion_table(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> T
 
 
 def classification_tables(title: str, results: Mapping[str, object]) -> list[Table]:
-    """Key figures, a row a class or paradigm, and the confusion matrix of a classifier.
+    """The metrics of a task, a row per class or paradigm, and the confusion matrix.
 
     Args:
         title: Above the first table.
-        results: As ``metrics.classification`` gives them, with any further figures.
+        results: As ``metrics.classification`` returns them, with any further metrics.
     """
-    apart = ("per_class", "confusion", "paradigms")
-    figures = {k: v for k, v in results.items() if k not in apart and v is not None}
-    tables = [metrics_table(title, figures)]
+    own_tables = ("per_class", "confusion", "paradigms")
+    metrics = {k: v for k, v in results.items() if k not in own_tables and v is not None}
+    tables = [metrics_table(title, metrics)]
     paradigms = results.get("paradigms")
     if isinstance(paradigms, list) and paradigms:
         columns = list(paradigms[0])
         rows = [[row[column] for column in columns] for row in paradigms]
         tables.append(rows_table("by paradigm", columns, rows))
-    per_class, confusion = results.get("per_class"), results.get("confusion")
-    if isinstance(per_class, list):
-        columns = ["label", "precision", "recall", "f1", "support"]
-        rows = [[row[column] for column in columns] for row in per_class]
-        tables.append(rows_table("by class", columns, rows))
+    if by_class := class_rows(results):
+        tables.append(rows_table("by class", CLASS_COLUMNS, by_class))
+    confusion = results.get("confusion")
     if isinstance(confusion, dict):
         tables.append(confusion_table(confusion["labels"], confusion["matrix"]))
     return tables
 
 
 def protocol_table(title: str, document: Mapping[str, Any]) -> Table:
-    """A row a setting: its figure over the seeds; the chosen one is marked.
+    """A row per setting: its metric over the seeds; the best one is marked.
 
     Args:
         title: Above the table.
-        document: ``settings`` and ``chosen``, as ``commands.finetune.compare_settings`` gives them.
+        document: ``settings`` and ``chosen``, of eval/protocol.json.
     """
-    columns = ["setting", "runs", "median", "std", "min", "max", "best run"]
-    rows = []
-    for at in document["settings"]:
-        name = ", ".join(f"{key}={value}" for key, value in at["setting"].items()) or "as given"
-        mark = " *" if at["setting"] == document["chosen"]["setting"] else ""
-        figures = [at[column] for column in ("n", "median", "std", "min", "max")]
-        rows.append([name + mark, *figures, at["best_run"]])
-    return rows_table(title, columns, rows)
+    rows = setting_rows(document)
+    best = chosen_setting(document)
+    if best is not None:
+        rows[best][0] = f"{rows[best][0]} *"
+    return rows_table(title, SETTING_COLUMNS, rows)
+
+
+_BAR_CHARACTERS = 21
+
+
+def interval_bars(intervals: Sequence[Interval]) -> list[str]:
+    """A line of text per difference: ``-`` the interval, ``o`` the value, ``|`` zero.
+
+    All are on one scale. An interval that does not touch zero leaves the ``|`` alone.
+    """
+    least = min(0.0, *(interval.low for interval in intervals))
+    most = max(0.0, *(interval.high for interval in intervals))
+    if most == least:
+        least, most = -1.0, 1.0
+
+    def column(value: float) -> int:
+        return round((value - least) / (most - least) * (_BAR_CHARACTERS - 1))
+
+    lines = []
+    for interval in intervals:
+        line = [" "] * _BAR_CHARACTERS
+        low, high = column(interval.low), column(interval.high) + 1
+        line[low:high] = "-" * (high - low)
+        line[column(0.0)] = "|"
+        line[column(interval.value)] = "o"
+        lines.append("".join(line))
+    return lines
 
 
 def _confusion_count(count: int, right: bool) -> Text:
@@ -107,7 +137,7 @@ def _confusion_count(count: int, right: bool) -> Text:
 
 def _table(title: str, *, show_header: bool = True) -> Table:
     return Table(
-        # On one line, though the table be narrower: a run's folder is not to be broken up.
+        # On one line even if the table is narrower: the folder of a run can be copied.
         title=Text(title, style="bold", no_wrap=True, overflow="ignore"),
         title_justify="left",
         box=SIMPLE_HEAD,
@@ -121,9 +151,9 @@ def _table(title: str, *, show_header: bool = True) -> Table:
 
 
 TokenTexts = Callable[[Sequence[int]], list[str]]
-"""From the ids of a row to the text of each token."""
+"""Maps the ids of a row to the text of each token."""
 
-# Colour, and what stands around the token where there is none.
+# Color, and the marks around a token if the terminal has no colors.
 _PIECE_STYLES: dict[Kind, tuple[str, str, str]] = {
     "text": ("", "", ""),
     "special": ("dim", "", ""),
@@ -144,16 +174,16 @@ def example_text(example: Example, shown: TokenTexts, gap: str, *, colour: bool)
     """One example.
 
     Args:
-        example: What was done to the text.
-        shown: The tokens' texts.
-        gap: Between tokens.
-        colour: Whether colours tell what was done; otherwise marks do.
+        example: The tokens with what the objective did to each.
+        shown: The texts of tokens.
+        gap: Text between tokens.
+        colour: Show what was done by colors; otherwise by marks.
     """
     text = Text()
     for name, row in example.rows.items():
         text.append(f"{name}: " if len(example.rows) > 1 else "", style="bold")
         words = shown([piece.id for piece in row])
-        # What stood at a place is read with what stood before it, as the text was.
+        # Originals are decoded together: the text of a token may depend on the one before it.
         originals = shown([piece.id if piece.original is None else piece.original for piece in row])
         for number, (piece, word, original) in enumerate(zip(row, words, originals, strict=True)):
             text.append(gap if number else "")
@@ -165,7 +195,7 @@ def example_text(example: Example, shown: TokenTexts, gap: str, *, colour: bool)
 
 
 def example_legend(examples: Sequence[Example], *, colour: bool) -> Text:
-    """What the colours or marks mean, of those that are there."""
+    """What the colors or marks that occur mean."""
     there = {piece.kind for example in examples for row in example.rows.values() for piece in row}
     text = Text()
     for kind, meaning in _PIECE_MEANINGS.items():
@@ -180,10 +210,10 @@ def example_legend(examples: Sequence[Example], *, colour: bool) -> Text:
 
 
 def statistics_table(
-    title: str, figures: Mapping[str, float], expected: Mapping[str, float]
+    title: str, statistics: Mapping[str, float], expected: Mapping[str, float]
 ) -> Table:
-    """A figure a row: what was seen, and what should be seen where that is known."""
-    rows = [(name, value, expected.get(name, "")) for name, value in figures.items()]
+    """A statistic per row: the measured and, if it is known, the expected value."""
+    rows = [(name, value, expected.get(name, "")) for name, value in statistics.items()]
     return rows_table(title, ["", "seen", "expected"], rows)
 
 

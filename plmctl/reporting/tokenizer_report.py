@@ -8,23 +8,23 @@ from rich.table import Table
 from rich.text import Text
 
 from plmctl.formatting import format_value
-from plmctl.reporting.drawing import draw_svg
-from plmctl.reporting.html import Html, element, join, page, swatch
+from plmctl.reporting.drawing import embedded_curves
+from plmctl.reporting.html import Html, element, escape, join, page, panel, swatch, table
 from plmctl.reporting.plots import Line, Plot
 from plmctl.reporting.tables import rows_table
 
-_SHADES = ("on #b9dcf2", "on #fbd3b9", "on #bfe6d5")  # black on these is read on any terminal
-_LISTS = {"longest": "longest tokens", "unused": "tokens not used here, the last ids of them"}
-_FEW_WORDS = 20  # words of a script, below which it is left out
+_SHADES = ("on #b9dcf2", "on #fbd3b9", "on #bfe6d5")  # black is readable on these on any terminal
+_LISTS = {"longest": "longest tokens", "unused": "tokens not used in this text, last ids"}
+_FEW_WORDS = 20  # a script with fewer words is left out
 
 Document = Mapping[str, Any]
-"""What ``runs/tokenizers.py`` finds: ``tokenizers`` by name, ``overlap`` and ``samples``."""
+"""The result of ``evaluate_tokenizers``: ``tokenizers`` by name, ``overlap``, ``samples``."""
 
 
 def tokenizer_tables(document: Document) -> list[Table]:
-    """Figures, words by script, overlap and samples."""
+    """Metrics, words by script, overlap and samples."""
     names = list(document["tokenizers"])
-    found = [rows_table("tokenizers", ["", *names], _figures(document))]
+    found = [rows_table("tokenizers", ["", *names], _metrics(document))]
     if rows := _scripts(document):
         found.append(rows_table("tokens per word (words that are one token)", ["", *names], rows))
     if len(names) > 1:
@@ -47,9 +47,9 @@ def tokenizer_page(document: Document) -> str:
         element("p", "Tokenizers", class_="eyebrow"),
         element("h1", ", ".join(names)),
         element("p", f"On {document['text']}.", class_="soft"),
-        element("h2", "Figures"),
-        _table(names, _figures(document)),
-        element("div", draw_svg(_plot(document)), class_="panel", style="margin-top:14px"),
+        element("h2", "Metrics"),
+        _table(names, _metrics(document)),
+        element("div", embedded_curves(_plot(document)), class_="panel", style="margin-top:14px"),
         element("h2", "Tokens per word, by script (words that are one token)"),
         scripts,
         join(
@@ -64,9 +64,9 @@ def tokenizer_page(document: Document) -> str:
     return page("Tokenizers · plmctl report", element("main", body))
 
 
-def _figures(document: Document) -> list[list[object]]:
+def _metrics(document: Document) -> list[list[object]]:
     every = [found["figures"] for found in document["tokenizers"].values()]
-    return [[name, *(figures[name] for figures in every)] for name in every[0]]
+    return [[name, *(metrics[name] for metrics in every)] for name in every[0]]
 
 
 def _scripts(document: Document) -> list[list[object]]:
@@ -94,23 +94,12 @@ def _plot(document: Document) -> Plot:
         sizes, values = (np.array(column, dtype=np.float64) for column in found["by_size"])
         lines.append(Line(name, sizes, values, color, "dashed"))
     title = "Compression against vocabulary size"
-    return Plot("size", title, "bytes per token", tuple(lines), wide=True, along="ids")
+    return Plot("size", title, "bytes per token", tuple(lines), wide=True, along="vocabulary size")
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
-    head = [element("th", ""), *(element("th", n, class_="figure") for n in names)]
-    if len(names) > 1:
-        head[1:] = [element("th", swatch(k), n, class_="figure") for k, n in enumerate(names)]
-    body = [
-        element(
-            "tr",
-            element("th", row[0], scope="row"),
-            *(element("td", format_value(cell), class_="figure") for cell in row[1:]),
-        )
-        for row in rows
-    ]
-    table = element("table", element("thead", element("tr", *head)), element("tbody", *body))
-    return element("div", table, class_="panel scroll")
+    marked = [join(swatch(place), escape(name)) for place, name in enumerate(names)]
+    return panel(table(("", *(marked if len(names) > 1 else names)), rows))
 
 
 def _list(document: Document, key: str, title: str) -> Html:
@@ -118,8 +107,7 @@ def _list(document: Document, key: str, title: str) -> Html:
         element("tr", element("th", name, scope="row"), element("td", ", ".join(found[key])))
         for name, found in document["tokenizers"].items()
     ]
-    panel = element("div", element("table", *rows), class_="panel scroll")
-    return join(element("h2", title.capitalize()), panel)
+    return join(element("h2", title.capitalize()), panel(element("table", *rows)))
 
 
 def _sample(names: Sequence[str], sample: Mapping[str, Sequence[str]]) -> Html:
@@ -138,13 +126,13 @@ def _sample(names: Sequence[str], sample: Mapping[str, Sequence[str]]) -> Html:
         )
         for name in names
     ]
-    return element("div", element("table", *rows), class_="panel scroll", style="margin-top:14px")
+    return panel(element("table", *rows), style="margin-top:14px")
 
 
 def _coloured(parts: Sequence[str]) -> Text:
     text = Text()
     for place, part in enumerate(parts):
-        text.append("|" if place else "", style="dim")  # where there are no colors, too
+        text.append("|" if place else "", style="dim")  # visible without colors
         text.append(part, style=f"black {_SHADES[place % len(_SHADES)]}")
     return text
 

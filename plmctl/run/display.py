@@ -1,7 +1,7 @@
-"""What a user sees: messages and progress on stderr, results on stdout.
+"""Messages and progress on stderr, results on stdout.
 
 Progress is a live bar on a terminal and plain lines elsewhere. Only the main process of a run
-writes. The training loop, the journal and all commands use this file; it imports nothing of them.
+writes.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 COMPILE_NOTE = (
     "the first steps compile the network, which takes a minute or more; "
-    "compute.compile=false does without"
+    "set compute.compile=false to skip it"
 )
-"""Said before a compiled network trains."""
+"""The message before a compiled network trains."""
 
 _UNLIMITED = 100_000  # characters of a line
 
 
 def say(message: str) -> None:
-    """A note on stderr, once however many processes there are."""
+    """A message on stderr, from the main process only."""
     if launch.is_main():
         print(message, file=sys.stderr, flush=True)
 
@@ -54,8 +54,8 @@ def show_result(
     Args:
         document: The result.
         tables: The same for reading.
-        as_json: Which of the two.
-        whole: In a pipe or a file, lines are as long as they need to be.
+        as_json: Print the document, not the tables.
+        whole: Do not wrap lines in a pipe or a file.
     """
     if not launch.is_main():
         return
@@ -76,7 +76,7 @@ def show_result(
 
 Value = float | int | str
 
-_REFRESH = 0.1  # seconds between redraws; between them a tick costs one look at the clock
+_REFRESH = 0.1  # seconds between redraws; between them a tick only reads the clock
 
 _PLAIN = 5.0  # seconds between plain lines: a log file needs no more, metrics.jsonl has them all
 
@@ -85,7 +85,7 @@ class Display:
     """The progress of a run.
 
     Args:
-        title: What is going on.
+        title: What the run does.
         total: Steps of the whole run.
         quiet: Show nothing.
     """
@@ -100,7 +100,7 @@ class Display:
 
     def __enter__(self) -> Display:
         if self._bar:
-            self._task = self._bar.add_task("", total=self._total, figures="starting")
+            self._task = self._bar.add_task("", total=self._total, status="starting")
         return self
 
     def __exit__(
@@ -113,12 +113,12 @@ class Display:
             self._bar.stop()
 
     def begin(self, step: int) -> None:
-        """The run starts or goes on after ``step``."""
+        """The run starts, or continues after ``step``."""
         self._began = time.monotonic()
         self._pace = Pace(self._total)
         self._pace.mark(self._began, step)
         if not self._quiet:
-            after = f", going on after step {step:,}" if step else ""
+            after = f", continuing after step {step:,}" if step else ""
             self._print(f"{self._title}: {self._total:,} steps{after}")
         if self._bar:
             self._bar.update(self._task, completed=step)
@@ -135,11 +135,11 @@ class Display:
         self._pace.mark(now, step)
         if self._bar:
             known = "" if loss is None else f"  loss {loss:.3f}"
-            figures = f"{step:,}/{self._total:,}{known}{self._speed}  {self._clock(step)}"
-            self._bar.update(self._task, completed=step, figures=figures)
+            status = f"{step:,}/{self._total:,}{known}{self._speed}  {self._clock(step)}"
+            self._bar.update(self._task, completed=step, status=status)
 
     def log(self, record: Mapping[str, Value]) -> None:
-        """A record: the speed in the bar, or a line where there is none, or validation."""
+        """A record: its speed in the bar, or a line if there is no bar; validation is a line."""
         if self._quiet:
             return
         if "tokens_per_second" in record:
@@ -151,7 +151,7 @@ class Display:
             self._plain(record)
 
     def say(self, line: str) -> None:
-        """A line of its own, whether or not there is a bar."""
+        """A line, above the bar if there is one."""
         if not self._quiet:
             self._print(line)
 
@@ -175,11 +175,13 @@ class Display:
 
 
 class Pace:
-    """How fast work has gone of late, and so how long the rest will take.
+    """The recent speed of work, and the time that the rest takes.
+
+    rich has such an estimate, but none for work whose units take longer than its window.
 
     Args:
         total: Units of the whole work.
-        window: Seconds that count as late.
+        window: Seconds that count as recent.
     """
 
     def __init__(self, total: int, window: float = 60.0) -> None:
@@ -189,12 +191,12 @@ class Pace:
     def mark(self, now: float, done: int) -> None:
         """At the time ``now``, in seconds of any clock, ``done`` units are done."""
         self._marks.append((now, done))
-        # The oldest mark kept is the last one from before the window: slow work has a speed too.
+        # The last mark before the window is kept, so that slow work has a speed too.
         while len(self._marks) > 2 and now - self._marks[1][0] >= self._window:
             self._marks.popleft()
 
     def remaining(self) -> float:
-        """Seconds that the rest takes at the late speed; nan before there is a speed."""
+        """Seconds that the rest takes at the recent speed; nan before there is a speed."""
         if len(self._marks) < 2:
             return math.nan
         (then, before), (now, done) = self._marks[0], self._marks[-1]
@@ -202,15 +204,15 @@ class Pace:
 
 
 def _validation(record: Mapping[str, Value]) -> str:
-    """``loss 5.312  accuracy/mlm 0.214``; the parts of the loss only when there are several."""
-    figures = {
+    """``loss 5.312  accuracy/mlm 0.214``; loss terms only if there are several."""
+    metrics = {
         name.removeprefix("valid/"): value
         for name, value in record.items()
         if name.startswith("valid/")
     }
-    parts = [name for name in figures if name.startswith("loss/")]
-    hidden = parts if len(parts) == 1 else []
-    return "  ".join(f"{name} {v:.3f}" for name, v in figures.items() if name not in hidden)
+    terms = [name for name in metrics if name.startswith("loss/")]
+    hidden = terms if len(terms) == 1 else []
+    return "  ".join(f"{name} {v:.3f}" for name, v in metrics.items() if name not in hidden)
 
 
 # --- The progress of other long work ---
@@ -223,11 +225,11 @@ def work_progress(
     """The progress of other long work.
 
     Args:
-        title: What is going on.
+        title: What the work is.
         unit: What is counted.
 
     Yields:
-        ``progress(done, total)``, to be called as often as one likes.
+        ``progress(done, total)``; it may be called often.
     """
     console = _console()
     if _is_live():
@@ -240,7 +242,7 @@ def work_progress(
 class _LiveWork:
     def __init__(self, title: str, unit: str, bar: Progress) -> None:
         self._unit, self._bar, self._pace = unit, bar, Pace(0)
-        self._task = bar.add_task(title, total=None, figures="starting")
+        self._task = bar.add_task(title, total=None, status="starting")
         self._total, self._next, self._began = -1, 0.0, time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
@@ -253,8 +255,8 @@ class _LiveWork:
         self._pace.mark(now, done)
         left = f"eta {format_duration(self._pace.remaining())}"
         clock = left if done < total else f"in {format_duration(now - self._began)}"
-        figures = f"{_amount(done, total, self._unit)}  {clock}"
-        self._bar.update(self._task, completed=done, total=total, figures=figures)
+        status = f"{_amount(done, total, self._unit)}  {clock}"
+        self._bar.update(self._task, completed=done, total=total, status=status)
 
 
 class _PlainWork:
@@ -284,12 +286,12 @@ def _console() -> Console:
 
 
 def _print(console: Console, line: str) -> None:
-    """A line, above the bar where there is one; only a terminal has a width to wrap at."""
+    """A line, above the bar if there is one; only on a terminal it is wrapped."""
     console.print(line, highlight=False, markup=False, soft_wrap=not _is_live())
 
 
 def _is_live() -> bool:
-    # Not rich's is_terminal: FORCE_COLOR makes that true of a log file.
+    # Not rich's is_terminal: with FORCE_COLOR it is true for a log file.
     return sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
@@ -300,7 +302,7 @@ def _bar(console: Console, *, titled: bool) -> Progress:
     return Progress(
         *title,
         BarColumn(bar_width=None),
-        TextColumn("{task.fields[figures]}", markup=False),
+        TextColumn("{task.fields[status]}", markup=False),
         console=console,
         expand=True,
         refresh_per_second=round(1 / _REFRESH),

@@ -1,15 +1,14 @@
-"""What a run reports: how far it is, how fast, and its log.
+"""The log of a run: its progress, speed and metrics.
 
-``Progress`` is where a run stands, ``Window`` measures its speed, and the ``Journal`` writes
+``Progress`` is the state that a checkpoint saves, ``Window`` measures speed, and ``Journal`` writes
 ``metrics.jsonl``, ``events``, trackers and the terminal. A checkpoint records how much of
-``metrics.jsonl`` belongs to it (``Mark``), and a run that continues from it needs these lines: a
-resumed run has the log of an uninterrupted one, or reports that it has not.
+``metrics.jsonl`` belongs to it (``Mark``). A run that resumes from it needs these lines: its log is
+that of an uninterrupted run, or it reports the gap.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import math
 import resource
@@ -25,27 +24,28 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from plmctl.errors import DataError, PlmError
+from plmctl.errors import DataError
 from plmctl.files import sync, write_atomically, writing
 from plmctl.run.display import Display
+from plmctl.training.trackers import Trackers
 
-# --- Where a run stands, and how fast it is ---
+# --- Progress and speed ---
 
 
-_RECENT = 64  # losses that a spike is measured against
+_RECENT = 64  # losses; a spike is compared with their median
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one update of the weights did, over all processes.
+    """The metrics of one update of the weights, over all processes.
 
     Attributes:
-        losses: Mean loss of each part over its targets, in nats.
+        losses: Mean loss of each loss term over its targets, in nats.
         grad_norm: Global norm of the gradient before clipping.
-        tokens: Input tokens that are no padding.
+        tokens: Input tokens, without padding.
         cells: Input positions, padding included.
-        stop: Some process was asked to stop.
-        loss: The weighted sum of the parts: what was descended.
+        stop: A process was asked to stop.
+        loss: The weighted sum of the loss terms: the optimized objective.
     """
 
     losses: dict[str, float]
@@ -58,13 +58,13 @@ class Update:
 
 @dataclass(frozen=True)
 class Computed:
-    """A step whose gradient was computed: what the host knows, and figures still on the device.
+    """A step whose gradient is computed; its metrics are still on the device.
 
     Attributes:
-        figures: [parts + 1]: the summed loss of each part over all processes, in nats, and the
-            global norm of the gradient before clipping.
-        targets: Of each part of the loss over all processes, at least 1.
-        weights: What the mean of each part counts for in the loss.
+        figures: [loss terms + 1]: the summed loss of each term over all processes, in nats, and
+            the global norm of the gradient before clipping.
+        targets: Number of targets of each loss term over all processes, at least 1.
+        weights: The weight of each loss term's mean in the loss.
         tokens: As in ``Update``.
         cells: As in ``Update``.
         stop: As in ``Update``.
@@ -78,37 +78,38 @@ class Computed:
     stop: bool
 
     def read(self) -> Update:
-        """What the step did; waits for the device."""
+        """The metrics of the step; waits for the device."""
         return self.update(self.figures.tolist())
 
     def update(self, figures: list[float]) -> Update:
-        """What the step did, its figures known."""
+        """The metrics of the step, from the values of ``figures``."""
         *sums, grad_norm = figures
-        means = {p: total / n for (p, n), total in zip(self.targets.items(), sums, strict=True)}
-        loss = sum(self.weights[part] * mean for part, mean in means.items())
+        counts = zip(self.targets.items(), sums, strict=True)
+        means = {term: total / count for (term, count), total in counts}
+        loss = sum(self.weights[term] * mean for term, mean in means.items())
         return Update(means, grad_norm, self.tokens, self.cells, self.stop, loss)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a run has done so far; saved with every checkpoint.
+    """The progress of a run; every checkpoint saves it.
 
     Attributes:
-        step: Updates, those that were left out included.
+        step: Updates, including skipped ones.
         epoch: Passes over the corpora.
-        tokens: Input tokens that are no padding.
+        tokens: Input tokens, without padding.
         cells: Input positions, padding included.
         samples: Examples.
-        seconds: Training time, validation and saving not counted.
-        validated: The last step that was validated.
+        seconds: Training time, without validation and saving.
+        validated: The step of the last validation.
         best: The lowest validation loss, and its step.
-        recent: The last losses of updates that were made.
-        skipped: Steps left out in a row.
-        rollbacks: How often the run went back to a checkpoint.
-        shift: Samples that rollbacks have passed over: the data goes on after them.
-        judged: The best score of what the run is judged by (``checkpoint.Watch``), and its step.
-        waited: Validations since.
-        micro: The largest micro-batch of each phase, once a step did not fit in memory.
+        recent: The last losses of updates that were applied.
+        skipped: Consecutive skipped steps.
+        rollbacks: Number of rollbacks to a checkpoint.
+        shift: Samples that rollbacks skipped: the data continues after them.
+        judged: The best score of the metric that ``checkpoint.Watch`` compares, and its step.
+        waited: Validations since then.
+        micro: The largest micro-batch of each phase, after a step did not fit in memory.
     """
 
     step: int = 0
@@ -128,7 +129,7 @@ class Progress:
     micro: tuple[int, ...] = ()
 
     def ahead(self, done: Update | Computed, samples: int, epoch_size: int) -> Progress:
-        """One more step of ``samples`` of an epoch's ``epoch_size``, whatever its loss is."""
+        """The progress after one more step of ``samples`` samples, applied or skipped."""
         return replace(
             self,
             step=self.step + 1,
@@ -139,27 +140,27 @@ class Progress:
         )
 
     def after(self, update: Update, samples: int, epoch_size: int) -> Progress:
-        """The progress after one more update."""
+        """The progress after one more applied update."""
         recent = (*self.recent, update.loss)[-_RECENT:]
         return replace(self.ahead(update, samples, epoch_size), recent=recent, skipped=0)
 
     def without(self, update: Update, samples: int, epoch_size: int) -> Progress:
-        """The same, where the update was left out."""
+        """The progress after one more skipped update."""
         return replace(self.ahead(update, samples, epoch_size), skipped=self.skipped + 1)
 
     def scored(self, loss: float | None) -> Progress:
-        """The progress after a validation; None: there was nothing to score."""
+        """The progress after a validation; None: there are no validation examples."""
         if loss is None or math.isnan(loss) or (self.best is not None and loss >= self.best[0]):
             return replace(self, validated=self.step)
         return replace(self, validated=self.step, best=(loss, self.step))
 
     def saved(self) -> dict[str, Any]:
-        """As a checkpoint keeps it."""
+        """As a checkpoint saves it."""
         return asdict(self)
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Progress:
-        """From what a checkpoint kept."""
+        """From what a checkpoint saved."""
         kept = {field.name: saved[field.name] for field in fields(cls) if field.name in saved}
         plain: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in kept.items()}
         return cls(**plain)
@@ -172,11 +173,11 @@ class Waits(Protocol):
 
 
 class Window:
-    """The time between two log lines: training time, with what is not training left out.
+    """The time between two log lines, without validation and saving.
 
     Args:
-        progress: Where the window opens.
-        data: What counts the seconds that the loop waits for data.
+        progress: The progress at the start of the window.
+        data: Counts the seconds that the loop waits for data.
     """
 
     def __init__(self, progress: Progress, data: Waits) -> None:
@@ -185,13 +186,13 @@ class Window:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Validation and saving are no training time."""
+        """Leave out the time spent inside, such as validation and saving."""
         began = time.perf_counter()
         yield
         self._paused += time.perf_counter() - began
 
     def figures(self, progress: Progress) -> dict[str, float]:
-        """The log keys that tell of speed and memory."""
+        """The log keys for speed and memory."""
         seconds = max(time.perf_counter() - self._opened - self._paused, 1e-9)
         cells = progress.cells - self._start.cells
         tokens = progress.tokens - self._start.tokens
@@ -206,23 +207,23 @@ class Window:
 
 
 def peak_memory() -> int:
-    """Most bytes in use so far: the device's when it has memory of its own, else the process's."""
+    """Peak memory so far, in bytes: the device's if it has its own memory, else the process's."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
-    unit = 1 if sys.platform == "darwin" else 1024
+    unit = 1 if sys.platform == "darwin" else 1024  # psutil has no peak on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def record(progress: Progress, phase: int, done: Update, rate: float) -> dict[str, float]:
-    """The log keys that tell of learning (DESIGN: metrics.jsonl)."""
-    parts = {f"loss/{part}": loss for part, loss in done.losses.items()}
+    """The log keys for loss, learning rate and gradient."""
+    terms = {f"loss/{term}": loss for term, loss in done.losses.items()}
     return {
         "step": progress.step,
         "phase": phase,
         "epoch": round(progress.epoch, 4),
         "tokens": progress.tokens,
         "loss": done.loss,
-        **(parts if len(parts) > 1 else {}),
+        **(terms if len(terms) > 1 else {}),
         "lr": rate,
         "grad_norm": done.grad_norm,
     }
@@ -236,27 +237,14 @@ NEWLINE = b"\n"
 Value = float | int | str
 
 
-class Tracker(Protocol):
-    """What is told of every record."""
-
-    def begin(self, step: int) -> None:
-        """The run starts or goes on after ``step``: what was told of later steps is void."""
-
-    def log(self, record: Mapping[str, Value]) -> None:
-        """One record, with its ``step``."""
-
-    def close(self) -> None:
-        """Write out what is left."""
-
-
 @dataclass(frozen=True)
 class Mark:
-    """How much of ``metrics.jsonl`` there was at some moment.
+    """The length and hash of ``metrics.jsonl`` at some moment.
 
     Attributes:
-        lines: Its lines.
-        size: Its bytes.
-        sha256: Of these bytes, in hexadecimal.
+        lines: Number of lines.
+        size: Number of bytes.
+        sha256: Hash of these bytes, in hexadecimal.
     """
 
     lines: int
@@ -270,18 +258,18 @@ class Mark:
 
 
 class Journal:
-    """The log of a run; a resumed run's log has no gap and no step twice.
+    """The log of a run; after a resume it has no gap and no step twice.
 
     Args:
         run: The run folder.
-        title: What the display says is going on.
+        title: Title of the progress display.
         total_steps: Steps of the whole run.
-        trackers: Names of trackers to tell as well.
-        quiet: Write and show nothing: for all processes but the main one.
-        accept_gap: Continue although lines that belong to the checkpoint are missing or changed.
+        trackers: Names of trackers that get the records as well.
+        quiet: Write and show nothing; for all processes except the main one.
+        accept_gap: Continue even if lines that belong to the checkpoint are missing or changed.
 
     Raises:
-        PlmError: A tracker that is not installed; later, a disk that cannot be written.
+        PlmError: A tracker is not installed or cannot start, or a file cannot be written.
     """
 
     def __init__(
@@ -295,10 +283,10 @@ class Journal:
         accept_gap: bool = False,
     ) -> None:
         self._run, self._quiet, self._accept_gap = run, quiet, accept_gap
-        # Hashed line by line as they are written, so that a save costs the same after any of them.
+        # Lines are hashed when they are written, so that the cost of a save does not grow.
         self._lines, self._size, self._hash = 0, 0, hashlib.sha256()
         self._display = Display(title, total_steps, quiet=quiet)
-        self._trackers: list[Tracker] = [] if quiet else [_TRACKERS[name](run) for name in trackers]
+        self._trackers = Trackers(run, () if quiet else trackers)
 
     def __enter__(self) -> Journal:
         self._display.__enter__()
@@ -311,19 +299,18 @@ class Journal:
         trace: TracebackType | None,
     ) -> None:
         self._display.__exit__(kind, value, trace)
-        for tracker in self._trackers:
-            tracker.close()
+        self._trackers.close()
 
     def begin(self, step: int, mark: Mark | None = None) -> None:
-        """A run starts or continues after ``step``: later records, of a lost piece of it, go.
+        """Start, or continue after ``step``: records of later steps are removed.
 
         Args:
-            step: Updates that were made.
-            mark: What the checkpoint recorded of ``metrics.jsonl``; None: nothing is known, and the
-                records up to ``step`` are kept as they are.
+            step: Updates made so far.
+            mark: What the checkpoint recorded of ``metrics.jsonl``; None: unknown, and all records
+                up to ``step`` are kept.
 
         Raises:
-            DataError: Lines that belong to the checkpoint are missing or changed; in all processes.
+            DataError: In all processes: lines that belong to the checkpoint are missing or changed.
         """
         path = self._run / "metrics.jsonl"
         before = path.read_bytes() if path.is_file() else b""
@@ -345,8 +332,7 @@ class Journal:
             self._hash = hashlib.sha256(kept)
             with writing(self._run / "events") as events:
                 _end_last_line(events)
-            for tracker in self._trackers:
-                tracker.begin(step)
+            self._trackers.begin(step, kept)
         self._display.begin(step)
         if mark is not None and gap:
             self.event("gap", step=step, lines_expected=mark.lines, lines_found=self._lines)
@@ -356,59 +342,58 @@ class Journal:
             )
 
     def log(self, record: Mapping[str, Value]) -> None:
-        """One line of metrics.jsonl, written out at once; nan and inf become null."""
+        """Write one line of metrics.jsonl at once; nan and inf become null."""
         if self._quiet:
             return
         line = self._append("metrics.jsonl", record)
         self._lines += 1
         self._size += len(line)
         self._hash.update(line)
-        for tracker in self._trackers:
-            tracker.log(record)
+        self._trackers.log(record)
         self._display.log(record)
 
     def event(self, name: str, **fields: Value) -> None:
-        """One line of events: started, resumed, saved ..."""
+        """Write one line of events: started, resumed, saved ..."""
         if not self._quiet:
             now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
             self._append("events", {"time": now, "event": name, **fields})
 
     def tick(self, step: int, loss: float | None) -> None:
-        """A step is done; the loss is the last one that was read, None before there is one."""
+        """Show that a step is done, with the last known loss."""
         self._display.tick(step, loss)
 
     def warn(self, message: str) -> None:
-        """A line for whoever is watching."""
+        """Show a message."""
         if not self._quiet:
             self._display.say(message)
 
     def keep(self, name: str, document: Mapping[str, object]) -> None:
-        """A JSON file of the run folder, whole or not at all."""
+        """Write a JSON file of the run folder atomically."""
         if not self._quiet:
             with writing(self._run / name) as path:
                 path.parent.mkdir(exist_ok=True)
                 write_atomically(path, json.dumps(_plain(document)))
 
     def mark(self) -> Mark:
-        """How much of ``metrics.jsonl`` there is now: what a checkpoint of now belongs to."""
+        """The mark of ``metrics.jsonl`` for a checkpoint saved now."""
         return Mark(self._lines, self._size, self._hash.hexdigest())
 
     def flush(self) -> None:
-        """Bring what was logged to the disk, as a checkpoint that follows it will be."""
+        """Force the log to the disk, before a checkpoint that refers to it."""
         path = self._run / "metrics.jsonl"
         if not self._quiet and path.is_file():
             sync(path)
 
     def _append(self, name: str, record: Mapping[str, Value]) -> bytes:
         line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False).encode() + NEWLINE
-        # Opened for every line: 30 microseconds, and a folder that was moved away is noticed.
+        # Opened for each line (30 microseconds), so that a folder that was moved is noticed.
         with writing(self._run / name) as path, path.open("ab") as file:
             file.write(line)
         return line
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it, which knows no nan: a reader in another language would refuse it."""
+    """A value with null for nan and inf, which JSON does not have."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -420,7 +405,7 @@ def _up_to(content: bytes, step: int) -> bytes:
 
 
 def _step_of(line: bytes) -> float:
-    """The step of a record; a half-written last line counts as lost."""
+    """The step of a record; inf for a line that is not whole."""
     try:
         return int(json.loads(line)["step"]) if line.endswith(b"\n") else math.inf
     except (ValueError, KeyError, TypeError):
@@ -428,35 +413,7 @@ def _step_of(line: bytes) -> float:
 
 
 def _end_last_line(path: Path) -> None:
-    """What a killed process left of a line must not swallow the next one."""
+    """End a line that a killed process left unfinished, so that the next one is separate."""
     if path.is_file() and (text := path.read_bytes()) and not text.endswith(b"\n"):
         with path.open("ab") as file:
             file.write(b"\n")
-
-
-class _TensorBoard:
-    def __init__(self, run: Path) -> None:
-        if importlib.util.find_spec("tensorboard") is None:
-            raise PlmError(
-                "log.trackers: tensorboard is not installed", "pip install 'plmctl[tensorboard]'"
-            )
-        self._folder = run / "tensorboard"
-        self._writer: Any = None
-
-    def begin(self, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        purge = step + 1 if step else None  # TensorBoard hides what an earlier file has from there
-        self._writer = SummaryWriter(str(self._folder), purge_step=purge)
-
-    def log(self, record: Mapping[str, Value]) -> None:
-        for name, value in record.items():
-            if name != "step" and not isinstance(value, str):
-                self._writer.add_scalar(name, value, record["step"])
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-
-_TRACKERS = {"tensorboard": _TensorBoard}

@@ -23,7 +23,9 @@ def test_the_card_of_a_pretrained_model(tmp_path):
     assert (
         '| train.phases | [{"seq_len": 64, "steps": 360}, {"seq_len": 128, "steps": 40}] |' in card
     )
-    assert "- training: `sample:sotu`\n- validation: 10.0% of it, held out" in card
+    assert (
+        "- training: `sample:sotu`\n- validation: 10.0% of the training documents, held out" in card
+    )
     assert "AutoModelForPreTraining.from_pretrained(folder)" in card
     assert "| torch | 2.13.0 |" in card
     assert "| steps | 400 |" in card

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plmctl.reporting.plots import plots_of, smooth, thin
+from plmctl.reporting.plots import plots_of, ratio_of_extremes, smooth, thin
 from plmctl.reporting.run_files import read_runs
 from tests.reporting import made
 
@@ -43,7 +43,7 @@ def test_several_runs_lie_over_each_other_in_their_colors(tmp_path):
     runs = read_runs(folders)
     plots = {plot.key: plot for plot in plots_of(runs)}
     assert [line.name for line in plots["loss"].lines if line.name] == ["a", "b", "c"]
-    assert "dashed: validation" in plots["loss"].unit
+    assert plots["loss"].dashed == "validation"
     assert [line.color for line in plots["valid-loss-nsp"].lines] == [0, 1, 2]
     assert "valid-accuracy-mlm" in plots
 
@@ -75,7 +75,12 @@ def test_a_wide_range_is_drawn_on_a_logarithmic_axis(tmp_path):
         made.write(tmp_path / name, {"run": "x", "tokenizer": "t"}, lines)
         (plot,) = plots_of(read_runs([tmp_path / name]))
         assert plot.log == (name == "wide")
-        assert ("log scale" in plot.unit) == plot.log
+
+
+def test_spread():
+    assert ratio_of_extremes(np.array([0.5, 2.0, np.nan])) == 4.0
+    assert ratio_of_extremes(np.array([0.0, 2.0])) == 1.0
+    assert ratio_of_extremes(np.array([np.nan])) == 1.0
 
 
 def test_smoothing_by_hand():

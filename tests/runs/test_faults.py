@@ -69,7 +69,7 @@ def test_a_damaged_checkpoint_is_told_of_and_the_run_is_the_same(cli: Cli) -> No
     code, _, err = cli(*command, "run=hurt")
     assert code == 0
     assert "step-000004: model.safetensors has other bytes than were written" in err
-    assert "going on after step 2" in err
+    assert "continuing after step 2" in err
     assert cli(*command, "run=unhurt")[0] == 0
     assert records("hurt") == records("unhurt")
     assert Path("hurt/checkpoints/.step-000004.damaged-1/model.safetensors").is_file()
@@ -302,7 +302,7 @@ def test_a_process_of_a_run_is_lost(world: Path) -> None:
     again = [*PLMCTL, "pretrain", "lost.yaml", LONG, "launch.processes=1", f"--until={more}"]
     done = subprocess.run(again, capture_output=True, text=True, check=False)
     assert done.returncode == 75, done.stderr
-    assert "going on after step" in done.stderr
+    assert "continuing after step" in done.stderr
 
 
 @pytest.mark.slow

@@ -19,6 +19,11 @@ QUIET = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
     [
         ("torchrun", ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]),
         ("accelerate", ["accelerate.commands.launch", "--cpu", "--num_processes", "1"]),
+        # --multi_gpu starts two processes; with --cpu, --num_processes 2 would start one.
+        (
+            "accelerate-2",
+            ["accelerate.commands.launch", "--multi_gpu", "--num_machines=1", "--num_processes=2"],
+        ),
     ],
 )
 def test_the_command_under_other_launchers(name: str, launcher: list[str], cli: Cli) -> None:

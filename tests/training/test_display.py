@@ -87,7 +87,7 @@ def plain(**environment: str) -> str:
 @pytest.mark.parametrize("environment", [{}, {"FORCE_COLOR": "1"}, {"TERM": "dumb"}])
 def test_a_file_gets_plain_lines_and_no_control_codes(environment):
     lines = plain(**environment).splitlines()
-    assert lines[0] == "pretraining bert: 30 steps, going on after step 10"
+    assert lines[0] == "pretraining bert: 30 steps, continuing after step 10"
     assert lines[1].startswith("step 11/30  loss 5.2500  lr 9.00e-04  31,002 tok/s  eta ")
     assert lines[2].startswith("step 30/30  loss 5.2500  lr 9.00e-04  31,002 tok/s  in ")
     assert lines[3] == "step 30  validation  loss 4.500  accuracy/mlm 0.250"

@@ -207,23 +207,6 @@ def test_a_full_disk_is_one_plain_message(tmp_path):
         journal(tmp_path).log(record(1))
 
 
-def test_tensorboard_has_the_figures_once_after_a_resume(tmp_path):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    for start, stop in ((0, 37), (20, 40)):
-        with journal(tmp_path, trackers=("tensorboard",)) as log:
-            log.begin(start)
-            for step in range(start + 1, stop + 1):
-                if step % 10 == 0:
-                    log.log(record(step))
-        time.sleep(1.1)  # the name of its file has a resolution of a second
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert set(events.Tags()["scalars"]) == {"loss", "lr", "tokens_per_second"}
-    found = [(scalar.step, round(scalar.value, 4)) for scalar in events.Scalars("loss")]
-    assert found == [(10, 7.0), (20, 6.0), (30, 5.0), (40, 4.0)]
-
-
 def test_a_tick_writes_nothing(tmp_path):
     with journal(tmp_path, total=10**9) as log:
         log.begin(0)
