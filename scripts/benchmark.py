@@ -11,7 +11,7 @@
     python scripts/benchmark.py tokenizer                  a text file to a vocabulary
 
 Same network, same rows or text, same batch, same number of steps. Each round runs both in processes
-of their own, in turns, and the order changes from round to round. The other side is transformers'
+separately, in turns, and the order changes from round to round. The other side is transformers'
 Trainer (mlm, clm), a plain loop around a transformers model (t5, finetune, evaluation), `datasets`
 (prepare) or the tokenizers library (encode, tokenizer). Before the rounds of a training both take
 three steps without dropout on identical batches, and the losses are compared; the ids of encode
@@ -65,8 +65,8 @@ def arguments() -> argparse.Namespace:
     add("work", choices=(*_PROFILED, "finetune", "evaluation", "resume", *ON_TEXT))
     add("--vocab-size", type=int, default=8192)
     add("--size", default="mini", help="of the network")
-    add("--batch", type=int, default=32, help="sequences a step")
-    add("--length", type=int, default=128, help="tokens a sequence, at most")
+    add("--batch", type=int, default=32, help="sequences per step")
+    add("--length", type=int, default=128, help="tokens per sequence, at most")
     add("--fill", type=float, default=1.0, help="mlm: share of a batch that is no padding; BERT's "
         "own rows: 0.81")  # fmt: skip
     add("--rounds", type=int, default=5)

@@ -47,7 +47,7 @@ def main() -> None:
 
 
 class Demo:
-    """One model's road, in folders of its own seed."""
+    """One model's stages, in the folders of its seed."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.seed = folder, seed
@@ -58,7 +58,7 @@ class Demo:
         self.root = self.place("pretrain").parent
 
     def place(self, name: str) -> Path:
-        """The run folder of a config; a seed other than 1 has a folder level of its own."""
+        """The run folder of a config; a seed other than 1 has its own folder level."""
         run = Path(self.configs[name]["run"])
         return run if self.seed == 1 else run.parent / f"seed-{self.seed}" / run.name
 

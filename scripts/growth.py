@@ -1,8 +1,8 @@
 """How the cost of training and of preparation grows: a table, JSON and a plot.
 
 A BERT step of equal tokens against the model's parameters, the sequence length and the vocabulary,
-and preparing a text against its size, with one process and with two. Each figure comes from a
-process of its own, `scripts/benchmark.py --side plmctl`, so that its peak memory is its own. The
+and preparing a text against its size, with one process and with two. Each metric comes from a
+separate process, `scripts/benchmark.py --side plmctl`, so that its peak memory is its own. The
 exponent is that of CPU time: 1 grows as the thing does, 0 not at all; over all points, and between
 the last two.
 
@@ -78,9 +78,9 @@ def prepared(given: argparse.Namespace) -> dict[str, list[Row]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         asked = {"data": given.data, "megabytes": max(given.megabytes)}
-        learnt = {"algorithm": "wordpiece", "vocab_size": 8192}
+        learned = {"algorithm": "wordpiece", "vocab_size": 8192}
         write_text(argparse.Namespace(**asked | {"megabytes": _LEARNT_MB}), folder)
-        train_tokenizer(argparse.Namespace(**learnt), folder)
+        train_tokenizer(argparse.Namespace(**learned), folder)
         write_text(argparse.Namespace(**asked), folder)
         whole = (folder / "text.txt").read_bytes() + b"\n"
         curves: dict[str, list[Row]] = {"text, 1 process": [], "text, 2 processes": []}

@@ -5,8 +5,8 @@
 
 Each configs/pretrain/proof/NAME.yaml is a pretraining of minutes on two CPU cores. The column
 "frequency" is the cross-entropy, on the same held-out targets, of a guess that knows how frequent
-tokens are and nothing else: a network that has learnt to use context is well below it. For pairs of
-segments the columns are accuracies: of the larger class, and of the network.
+tokens are and nothing else: a network that has learned to use context is well below it. For pairs
+of segments the columns are accuracies: of the larger class, and of the network.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from plmctl.run.preflight import Prepared, preflight
 FOLDER = configs_folder() / "pretrain/proof"
 TOKENIZERS = configs_folder() / "tokenizer/proof"
 PLMCTL = [sys.executable, "-m", "plmctl"]
-COLUMNS = ["family", "objective", "size", "steps", "minutes", "target", "frequency", "learnt"]
+COLUMNS = ["family", "objective", "size", "steps", "minutes", "target", "frequency", "learned"]
 _SAMPLES = 2000  # examples that the targets' frequencies are counted on
 _PAIRS = {"nsp", "sop"}
 
@@ -65,15 +65,15 @@ def proof(path: Path, overrides: list[str]) -> list[list[object]]:
             config.train.steps,
             f"{minutes(run):.1f}",
             f"{part} accuracy" if part in _PAIRS else part,
-            *figures(part, results, alone),
+            *formatted(part, results, alone),
         ]
         for part, alone in frequencies(preflight(config)).items()
         if f"valid/accuracy/{part}" in results  # others, as distances to a teacher, have no classes
     ]
 
 
-def figures(part: str, results: dict[str, Any], alone: tuple[float, float]) -> tuple[str, str]:
-    """What frequencies alone give, and what was learnt: nats, or accuracies of pairs."""
+def formatted(part: str, results: dict[str, Any], alone: tuple[float, float]) -> tuple[str, str]:
+    """What frequencies alone give, and what was learned: nats, or accuracies of pairs."""
     if part in _PAIRS:
         return f"{alone[1]:.3f}", f"{results[f'valid/accuracy/{part}']:.3f}"
     return f"{alone[0]:.2f}", f"{results[f'valid/loss/{part}']:.2f}"
@@ -83,9 +83,9 @@ def frequencies(prepared: Prepared) -> dict[str, tuple[float, float]]:
     """For each part: cross-entropy of the held-out targets, and share of the most frequent one."""
     text = prepare(prepared.config, prepared.encoder)
     assert text.valid is not None
-    learnt, held_out = (targets(prepared, store) for store in (text.train, text.valid))
+    learned, held_out = (targets(prepared, store) for store in (text.train, text.valid))
     found = {}
-    for part, seen in learnt.items():
+    for part, seen in learned.items():
         if not np.issubdtype(seen.dtype, np.integer) or seen.min(initial=0) < 0:
             continue
         counts = np.bincount(seen, minlength=max(prepared.vocab.size, 2)) + 1.0

@@ -68,7 +68,7 @@ def write(path: Path, lines: Iterator[str], size: int) -> None:
 
 
 def measure(folder: Path, text: Path, algorithm: str, arguments: list[str]) -> tuple[float, int]:
-    """Seconds and peak bytes of a training in a process of its own."""
+    """Seconds and peak bytes of a training in a separate process."""
     config = folder / "tokenizer.yaml"
     config.write_text(
         f"run: {folder / 'tokenizer'}\nalgorithm: {algorithm}\nfamily: {ALGORITHMS[algorithm]}\n"

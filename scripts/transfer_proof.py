@@ -27,7 +27,7 @@ CONFIGS = configs_folder()
 DATA = Path("data")
 TEXTS = Path("runs/transfer/texts")
 PLMCTL = [sys.executable, "-m", "plmctl"]
-COLUMNS = ["task", "rows", "figure", "random", "pretrained"]
+COLUMNS = ["task", "rows", "metric", "random", "pretrained"]
 INITS = ("random", "pretrained")
 _LONGEST = 20_000  # of SST-2's phrases: most of the others are parts of these
 
@@ -56,9 +56,9 @@ def compared(path: Path, seeds: int) -> list[object]:
             "--seeds", str(seeds), "--json",
         )  # fmt: skip
         best[init] = json.loads(said)
-    figures = [best[init]["chosen"]["median"] for init in INITS]
+    results = [best[init]["chosen"]["median"] for init in INITS]
     rows = config["data"].get("max_rows", "all")
-    return [path.stem, rows, best["random"]["metric"], *(f"{figure:.3f}" for figure in figures)]
+    return [path.stem, rows, best["random"]["metric"], *(f"{metric:.3f}" for metric in results)]
 
 
 def pretrained(name: str) -> None:

@@ -42,7 +42,7 @@ class Clock:
         self._first = self._first or time.time() - self._given.began
         self._ends.append((time.perf_counter(), time.process_time(), tokens))
 
-    def figures(self, flops_a_token: float = 0) -> dict[str, float]:
+    def results(self, flops_per_token: float = 0) -> dict[str, float]:
         """Of the median step; where steps differ in tokens, of all of them."""
         steps = list(pairwise(self._ends[1:]))
         tokens = [after[2] for _, after in steps]
@@ -59,7 +59,7 @@ class Clock:
             "first_step": self._first,
         }
         peak = self._given.peak_tflops or self._known_peak()
-        return found | ({"mfu": speed * flops_a_token / peak / 1e12} if peak else {})
+        return found | ({"mfu": speed * flops_per_token / peak / 1e12} if peak else {})
 
     def _peak(self) -> float:
         if self._given.device == "cuda":
@@ -77,7 +77,7 @@ class Clock:
         return next((peak for part, peak in _PEAKS.items() if part in name), None)
 
 
-def flops_a_token(model: Any, length: int) -> float:
+def flops_per_token(model: Any, length: int) -> float:
     """Of a training step: 6 N + 12 layers width length (PaLM's; N has the tied output matrix).
 
     An encoder-decoder's token passes half of the model.

@@ -1,4 +1,4 @@
-"""Rounds of two sides, each in a process of its own, and what is said of them."""
+"""Rounds of two sides, each in a separate process, and their summary."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from typing import Any
 SIDES = ("plmctl", "stock")
 ON_TEXT = ("prepare", "encode", "tokenizer")
 SPEEDS = {"tokens_per_second": "tokens/s", "mb_per_second": "MB/s"}
-Figures = dict[str, Any]
+Results = dict[str, Any]
 
 _NAMES = {
     "tokens_per_second": ("tokens/s, no padding", 0),
@@ -28,7 +28,7 @@ _NAMES = {
 }
 
 
-def fight(given: argparse.Namespace, work: ModuleType) -> Figures:
+def fight(given: argparse.Namespace, work: ModuleType) -> Results:
     """All rounds of a work, and the losses of both sides on identical batches if it has some."""
     with tempfile.TemporaryDirectory() as folder:
         if hasattr(work, "prepare"):
@@ -42,19 +42,19 @@ def fight(given: argparse.Namespace, work: ModuleType) -> Figures:
     return _summary(given, rounds, losses)
 
 
-def _in_process(side: str, folder: str, *more: str) -> Figures:
+def _in_process(side: str, folder: str, *more: str) -> Results:
     command = [sys.executable, *sys.argv, "--side", side, "--folder", folder, *more]
     command += ["--began", repr(time.time())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{side} failed:\n{done.stderr}")
-    found: Figures = json.loads(done.stdout.splitlines()[-1])
+    found: Results = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def _summary(
-    given: argparse.Namespace, rounds: list[dict[str, Figures]], losses: dict[str, list[float]]
-) -> Figures:
+    given: argparse.Namespace, rounds: list[dict[str, Results]], losses: dict[str, list[float]]
+) -> Results:
     speed = next(name for name in SPEEDS if name in rounds[0]["stock"])
     ratios = [r["plmctl"][speed] / r["stock"][speed] for r in rounds]
     cpu = [_cpu(r["stock"]) / _cpu(r["plmctl"]) for r in rounds]
@@ -88,11 +88,11 @@ def _title(given: argparse.Namespace) -> str:
     return f"{given.work}, {of}, V = {given.vocab_size:,}"
 
 
-def _cpu(figures: Figures) -> float:
-    return float(figures["cpu_seconds"]) / float(figures.get("tokens", 1))
+def _cpu(results: Results) -> float:
+    return float(results["cpu_seconds"]) / float(results.get("tokens", 1))
 
 
-def too_slow(result: Figures, at_least: float) -> str | None:
+def too_slow(result: Results, at_least: float) -> str | None:
     """One line if the median ratio is under ``at_least``.
 
     It is that of CPU time, which other programs on the machine hardly change.
@@ -106,7 +106,7 @@ def too_slow(result: Figures, at_least: float) -> str | None:
     )
 
 
-def told(result: Figures) -> str:
+def told(result: Results) -> str:
     """The result in a few lines."""
     if "seconds" in result:
         lines = (f"{name}: {seconds:.1f} s" for name, seconds in result["seconds"].items())

@@ -5,7 +5,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from benchmarks.text import Figures, measured, set_threads, train_tokenizer, write_text
+from benchmarks.text import Results, measured, set_threads, train_tokenizer, write_text
 
 _BATCH = 1000  # texts given at once, as `datasets.map` does
 
@@ -16,14 +16,14 @@ def prepare(given: argparse.Namespace, folder: Path) -> None:
     train_tokenizer(given, folder)
 
 
-def run(given: argparse.Namespace, side: str) -> Figures:
+def run(given: argparse.Namespace, side: str) -> Results:
     """The speed of a side, and a digest of its ids."""
     set_threads(given)
-    made, figures = _SIDES[side](given)
-    return figures | {"digest": _digest_of(made)}
+    made, results = _SIDES[side](given)
+    return results | {"digest": _digest_of(made)}
 
 
-def _plmctl(given: argparse.Namespace) -> tuple[Any, Figures]:
+def _plmctl(given: argparse.Namespace) -> tuple[Any, Results]:
     from plmctl.tokenization.encode import Encoder
 
     encoder, batches = Encoder(str(given.folder / "tokenizer")), _batches_of(given)
@@ -31,7 +31,7 @@ def _plmctl(given: argparse.Namespace) -> tuple[Any, Figures]:
     return measured(given, lambda: [[ids for ids, _ in encoder(b)] for b in batches])
 
 
-def _stock(given: argparse.Namespace) -> tuple[Any, Figures]:
+def _stock(given: argparse.Namespace) -> tuple[Any, Results]:
     import numpy as np
     from tokenizers import Tokenizer
 

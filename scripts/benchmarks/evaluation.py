@@ -17,7 +17,7 @@ def run(given: argparse.Namespace, side: str) -> dict[str, float]:
     for texts in _texts(given.steps + 2):
         score(given, model, family, texts)
         clock.tick(sum(map(len, texts)))
-    return clock.figures()
+    return clock.results()
 
 
 def check(given: argparse.Namespace, side: str) -> dict[str, list[float]]:

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.clock import Clock, flops_a_token
+from benchmarks.clock import Clock, flops_per_token
 from benchmarks.stepping import CHECKED, plain_steps, plmctl_steps
 
 
@@ -44,7 +44,7 @@ def run(given: argparse.Namespace, side: str) -> dict[str, float]:
     else:
         for tokens, _ in plain_steps(given, model, _padded(given, step, count, grouped=False)):
             clock.tick(tokens)
-    return clock.figures(flops_a_token(model, given.length))
+    return clock.results(flops_per_token(model, given.length))
 
 
 def check(given: argparse.Namespace, side: str) -> dict[str, list[float]]:

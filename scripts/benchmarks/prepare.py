@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.encode import prepare as prepare
-from benchmarks.text import Figures, measured, set_threads, size_of
+from benchmarks.text import Results, measured, set_threads, size_of
 
 
-def run(given: argparse.Namespace, side: str) -> Figures:
+def run(given: argparse.Namespace, side: str) -> Results:
     """The speed of a side, and what it leaves on disk."""
     set_threads(given)
     with tempfile.TemporaryDirectory(dir=given.folder) as root:
         return _SIDES[side](given, Path(root)) | {"disk_mb": size_of(Path(root))}
 
 
-def _plmctl(given: argparse.Namespace, root: Path) -> Figures:
+def _plmctl(given: argparse.Namespace, root: Path) -> Results:
     from plmctl.config.sections import DataConfig
     from plmctl.corpus.build import build_stores
     from plmctl.tokenization.encode import Encoder
@@ -41,7 +41,7 @@ def _plmctl(given: argparse.Namespace, root: Path) -> Figures:
     return measured(given, work)[1]
 
 
-def _stock(given: argparse.Namespace, root: Path) -> Figures:
+def _stock(given: argparse.Namespace, root: Path) -> Results:
     import datasets
     from transformers import AutoTokenizer
 

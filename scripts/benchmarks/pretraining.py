@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.clock import Clock, flops_a_token
+from benchmarks.clock import Clock, flops_per_token
 from benchmarks.stepping import CHECKED, plain_steps, plmctl_steps
 
 _FAMILIES = {"mlm": "bert", "clm": "gpt2", "t5": "t5"}
@@ -27,8 +27,8 @@ def run(given: argparse.Namespace, side: str) -> dict[str, float]:
             clock.tick(tokens)
     else:
         _trainer(given, model, clock, count)
-    figures = clock.figures(flops_a_token(model, given.length))
-    return figures | {"parameters": sum(p.numel() for p in model.parameters())}
+    results = clock.results(flops_per_token(model, given.length))
+    return results | {"parameters": sum(p.numel() for p in model.parameters())}
 
 
 def check(given: argparse.Namespace, side: str) -> dict[str, list[float]]:

@@ -12,7 +12,7 @@ from benchmarks.clock import peak_mb
 
 _FAMILIES = {"wordpiece": "bert", "byte_bpe": "gpt2", "bpe": "gpt1", "unigram": "t5"}
 ALGORITHMS = tuple(_FAMILIES)
-Figures = dict[str, Any]
+Results = dict[str, Any]
 
 
 def write_text(given: argparse.Namespace, folder: Path) -> None:
@@ -59,8 +59,8 @@ def set_threads(given: argparse.Namespace) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if given.processes > 1 else "false"
 
 
-def measured(given: argparse.Namespace, work: Callable[[], Any]) -> tuple[Any, Figures]:
-    """What the work gives, and its figures.
+def measured(given: argparse.Namespace, work: Callable[[], Any]) -> tuple[Any, Results]:
+    """What the work gives, and its results.
 
     CPU time has that of its processes; peak memory is that of the largest of them.
     """

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from benchmarks.text import (
-    Figures,
+    Results,
     measured,
     set_threads,
     tokenizer_config,
@@ -21,21 +21,21 @@ def prepare(given: argparse.Namespace, folder: Path) -> None:
     write_text(given, folder)
 
 
-def run(given: argparse.Namespace, side: str) -> Figures:
+def run(given: argparse.Namespace, side: str) -> Results:
     """The speed of a side."""
     set_threads(given)
     return _SIDES[side](given)
 
 
-def _plmctl(given: argparse.Namespace) -> Figures:
+def _plmctl(given: argparse.Namespace) -> Results:
     from plmctl.tokenization.templates import make_tokenizer
 
     make_tokenizer(tokenizer_config(given, given.folder), {})  # imports, and tables that are kept
-    trained, figures = measured(given, lambda: train_tokenizer(given, given.folder))
-    return figures | {"vocabulary": trained.size}
+    trained, results = measured(given, lambda: train_tokenizer(given, given.folder))
+    return results | {"vocabulary": trained.size}
 
 
-def _stock(given: argparse.Namespace) -> Figures:
+def _stock(given: argparse.Namespace) -> Results:
     from tokenizers import Tokenizer, models, trainers
 
     from plmctl.tokenization.templates import make_tokenizer, special_tokens
@@ -58,8 +58,8 @@ def _stock(given: argparse.Namespace) -> Figures:
     else:
         settings["min_frequency"] = config.min_frequency
     learner = trainer(**settings)
-    _, figures = measured(given, lambda: tokenizer.train([config.data.train[0]], learner))
-    return figures | {"vocabulary": tokenizer.get_vocab_size()}
+    _, results = measured(given, lambda: tokenizer.train([config.data.train[0]], learner))
+    return results | {"vocabulary": tokenizer.get_vocab_size()}
 
 
 _SIDES = {"plmctl": _plmctl, "stock": _stock}

@@ -1,4 +1,4 @@
-"""``docs/new_family.md`` as a user follows it: the file, the config, the commands."""
+"""``docs/new-family.md`` as a user follows it: the file, the config, the commands."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM
 import plmctl
 
 PACKAGE = Path(plmctl.__file__).parent
-PAGE = PACKAGE.parent / "docs" / "new_family.md"
+PAGE = PACKAGE.parent / "docs" / "new-family.md"
 
 
 def test_the_worked_example_runs(world: Path, tmp_path: Path) -> None:

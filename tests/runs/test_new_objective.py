@@ -1,4 +1,4 @@
-"""``docs/new_objective.md`` as a user follows it: the file, the config, the commands."""
+"""``docs/new-objective.md`` as a user follows it: the file, the config, the commands."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import plmctl
 
 PACKAGE = Path(plmctl.__file__).parent
-PAGE = PACKAGE.parent / "docs" / "new_objective.md"
+PAGE = PACKAGE.parent / "docs" / "new-objective.md"
 
 
 def test_the_worked_example_runs(world: Path, tmp_path: Path) -> None:
