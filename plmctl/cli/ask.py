@@ -1,4 +1,4 @@
-"""What a model can do: figures, answers, a page to look at."""
+"""What a model can do: metrics, answers, a report."""
 
 import os
 from pathlib import Path

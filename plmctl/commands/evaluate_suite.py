@@ -427,7 +427,7 @@ def _further_scores(entry: Entry, run: str, stem: str, source: str) -> dict[str,
         "model": model.name,
         "data_sha256": content_hash(resolve((source,))),
         "versions": versions(),
-        "results": {**examples.figures(answers), "rows": len(answers)},
+        "results": {**examples.compute_metrics(answers), "rows": len(answers)},
         "uncertainty": examples.uncertainty(answers),
     }
     write_results(Path(run), stem, document)
@@ -479,7 +479,7 @@ _NORMAL = 1.96
 _DEFINITION = (
     "per cent on the validation rows, the median over the seeds; se: the bootstrap's standard "
     "error over these rows (1,000 draws), low to high its 95 % interval, each the median over the "
-    "seeds; std: of the figure over the seeds. Of an average: se from its tasks', figures of one "
+    "seeds; std: of the metric over the seeds. Of an average: se from its tasks', scores of one "
     "task taken to err together, and 1.96 se to both sides"
 )
 
@@ -498,11 +498,11 @@ def suite_columns(suite: Suite, tasks: Mapping[str, Any]) -> list[dict[str, Any]
     result = []
     for column in suite.columns:
         scored = tasks.get(column.task, {}).get("scored", {}).get(column.rows, [])
-        values = [one["results"].get(column.figure) for one in scored]
+        values = [one["results"].get(column.metric) for one in scored]
         if not values or None in values:
             continue
         scaled = [column.scale * value for value in values]
-        errors = [one["uncertainty"].get(column.figure) for one in scored]
+        errors = [one["uncertainty"].get(column.metric) for one in scored]
         uncertainty = {
             key: column.scale * median(one[key] for one in errors) if all(errors) else None
             for key in ("se", "low", "high")
@@ -553,15 +553,15 @@ def published_results(suite: Suite, family: str) -> list[dict[str, Any]]:
             "split": row.split,
             "source": row.source,
             "shape": row.shape,
-            "figures": {**row.figures, **_published_averages(suite, row.figures)},
+            "figures": {**row.scores, **_published_averages(suite, row.scores)},
         }
         for row in suite.published
         if row.family == family
     ]
 
 
-def _published_averages(suite: Suite, figures: Mapping[str, float]) -> dict[str, float]:
-    means = {average.name: average.of(figures) for average in suite.averages}
+def _published_averages(suite: Suite, scores: Mapping[str, float]) -> dict[str, float]:
+    means = {average.name: average.of(scores) for average in suite.averages}
     return {name: mean for name, mean in means.items() if mean is not None}
 
 
@@ -569,20 +569,20 @@ def suite_table(suite: Suite, document: Mapping[str, Any]) -> Table:
     """A row per metric: ours with its error, then the published results of the nearest models."""
     from plmctl.reporting.tables import rows_table
 
-    figures = [*document["columns"], *document["averages"]]
+    scores = [*document["columns"], *document["averages"]]
     seeds = _seeds(document)
     beside = _nearest_published(suite, document)
     head = ["", "here, se", "95 %", *(["std"] if seeds > 1 else [])]
     head += [f"{row.model} ({row.split})" for row in beside]
     rows = []
-    for figure in figures:
-        error = f" ± {_one_decimal(figure['se'])}" if figure["se"] is not None else ""
-        cells = [_one_decimal(figure["value"]) + error, _interval(figure)]
+    for metric in scores:
+        error = f" ± {_one_decimal(metric['se'])}" if metric["se"] is not None else ""
+        cells = [_one_decimal(metric["value"]) + error, _interval(metric)]
         if seeds > 1:
-            cells.append(_one_decimal(figure.get("std")))
-        theirs = [{**row.figures, **_published_averages(suite, row.figures)} for row in beside]
-        cells += [_one_decimal(of.get(figure["name"])) for of in theirs]
-        rows.append([figure["name"], *cells])
+            cells.append(_one_decimal(metric.get("std")))
+        theirs = [{**row.scores, **_published_averages(suite, row.scores)} for row in beside]
+        cells += [_one_decimal(of.get(metric["name"])) for of in theirs]
+        rows.append([metric["name"], *cells])
     of = f"median of {seeds} seeds" if seeds > 1 else "one seed"
     title = f"{document['suite']} of {document['model']}, per cent, dev rows, {of}"
     return rows_table(title, head, rows)
@@ -601,7 +601,7 @@ def _nearest_published(suite: Suite, document: Mapping[str, Any]) -> tuple[Any, 
     here = {column["name"] for column in document["columns"]}
     rows = suite.nearest(document["family"], tuple(shape) if shape else None, len(suite.published))
     room = shutil.get_terminal_size().columns - _OURS - 6 * (_seeds(document) > 1)
-    return tuple(row for row in rows if here & set(row.figures))[: max(_LEAST, room // _COLUMN)]
+    return tuple(row for row in rows if here & set(row.scores))[: max(_LEAST, room // _COLUMN)]
 
 
 def _seeds(document: Mapping[str, Any]) -> int:
@@ -612,9 +612,9 @@ def _one_decimal(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-def _interval(figure: Mapping[str, Any]) -> str:
-    if figure["low"] is None:
+def _interval(metric: Mapping[str, Any]) -> str:
+    if metric["low"] is None:
         return ""
     return (
-        f"[{figure['low']:.1f},{figure['high']:.1f}]"  # without a space, so that it is not broken
+        f"[{metric['low']:.1f},{metric['high']:.1f}]"  # without a space, so that it is not broken
     )

@@ -62,7 +62,7 @@ def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
         sizes = quality.sizes_of(tokenizer)
         found[name] = {
             "folder": path,
-            "figures": result.figures(),
+            "figures": result.metrics(),
             "scripts": {script: asdict(words) for script, words in result.scripts.items()},
             "longest": [_short(token) for token in result.longest],
             "unused": [_short(token) for token in result.unused[-_LISTED:]],

@@ -378,20 +378,20 @@ def set_layer_rates(optimizer: Optimizer, model: PreTrainedModel, decay: float) 
 _DEFAULT_METRICS = ("accuracy", "f1", "spearman", "bleu", "exact_match", "f1_micro", "f1_macro")
 
 
-_SMALLER_IS_BETTER = ("loss", "perplexity", "mse", "mae")
+_SMALLER_IS_BETTER = ("loss", "perplexity", "mse", "mae", "mean_squared_error")
 
 
-def metric_of(asked: str | None, figures: Mapping[str, Any]) -> str:
+def metric_of(asked: str | None, metrics: Mapping[str, Any]) -> str:
     """The name of the metric that decides.
 
     Args:
         asked: In the config; None: the task's usual one.
-        figures: The metrics of the task.
+        metrics: The metrics of the task.
 
     Raises:
         ConfigError: There is no such metric.
     """
-    numbers = [name for name, value in figures.items() if isinstance(value, int | float)]
+    numbers = [name for name, value in metrics.items() if isinstance(value, int | float)]
     if asked is None:
         return next((name for name in _DEFAULT_METRICS if name in numbers), numbers[0])
     if asked not in numbers:
@@ -403,10 +403,10 @@ def metric_of(asked: str | None, figures: Mapping[str, Any]) -> str:
 
 
 def with_further_metrics(
-    results: Mapping[str, Any], name: str, figures: Mapping[str, Any]
+    results: Mapping[str, Any], name: str, metrics: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Results with the numbers of a further validation set, as ``mismatched/accuracy``."""
-    numbers = {key: value for key, value in figures.items() if isinstance(value, int | float)}
+    numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
     return {**results, **{f"{name}/{key}": value for key, value in numbers.items()}}
 
 
@@ -476,9 +476,9 @@ def validation_scores(
     bare = engine.accelerator.unwrap_model(engine.network)
     scores = score(engine.accelerator, bare, examples, batches, stop)
     if judged is not None:
-        figures = {**_task_metrics(engine, examples), "loss": scores["loss"]}
-        name = metric_of(judged.train.metric, figures)
-        scores |= {name: figures[name], "judged": figures[name]}
+        metrics = {**_task_metrics(engine, examples), "loss": scores["loss"]}
+        name = metric_of(judged.train.metric, metrics)
+        scores |= {name: metrics[name], "judged": metrics[name]}
     return {f"valid/{name}": value for name, value in scores.items()}
 
 
@@ -492,7 +492,7 @@ def _task_metrics(engine: Engine, examples: TaskExamples[ScoredConfig]) -> dict[
     shared: list[Any] = [None]
     if accelerator.is_main_process:
         bare = accelerator.unwrap_model(engine.network)
-        shared = [examples.figures(answers(bare, examples, accelerator.device))]
+        shared = [examples.compute_metrics(answers(bare, examples, accelerator.device))]
     return dict(broadcast_object_list(shared)[0])
 
 
@@ -527,10 +527,10 @@ def _save(
     sets = zip(file_names(examples.valid), examples.valid.items(), strict=True)
     for file, (name, valid) in sets:
         found = answers(bare, valid, engine.accelerator.device)
-        figures = valid.figures(found)
-        errors = {k: spread for k, spread in valid.uncertainty(found).items() if k in figures}
+        metrics = valid.compute_metrics(found)
+        errors = {k: spread for k, spread in valid.uncertainty(found).items() if k in metrics}
         uncertainty |= {f"{name}/{k}": at for k, at in errors.items()} if results else errors
-        results = with_further_metrics(results, name, figures) if results else figures | facts
+        results = with_further_metrics(results, name, metrics) if results else metrics | facts
         credit, values = valid.credits(found)
         credits = {"rows": examples.hashes[file], "credit": credit, "values": values}
         write_results(folder, f"rows/{file}", credits)

@@ -77,7 +77,7 @@ def _original(folder: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
         environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
         log = records(folder)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder}: {error}", "the run has to have begun training") from error
+        raise ConfigError(f"{folder}: {error}", "the run must have started training") from error
     if not any("loss" in line for line in log):
         raise ConfigError(f"{folder}: no loss is logged yet", "wait for log.every steps")
     return parse(model_of(kind), path), log, environment

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from plmctl.training.loop import Plan
 
 
-_ROUNDS = 12  # that the run is begun anew, because it ended or a kill missed its moment
+_ROUNDS = 12  # restarts of the run, because it ended or a kill missed its moment
 
 _MOMENT_WORDS: dict[Moment, str] = {
     "preparing": "at the start",
@@ -254,7 +254,7 @@ def _kills_table(kills: list[Kill]) -> Any:
     landed = ", ".join(f"{hit.count(moment)} {name}" for moment, name in _MOMENT_WORDS.items())
     return rows_table(
         f"{len(kills)} kills (SIGKILL): {landed}",
-        ("while", "kill", "seconds after its start", "last logged step", "goes on after step"),
+        ("while", "kill", "seconds after its start", "last logged step", "resumed after step"),
         rows,
     )
 
@@ -312,7 +312,7 @@ def records(run: Path) -> list[dict[str, Any]]:
 
 
 def compare_logs(whole: list[dict[str, Any]], other: list[dict[str, Any]]) -> list[Check]:
-    """Every figure of every line; and whether a step is missing or there twice."""
+    """Every number of every line; and whether a step is missing or there twice."""
     checks = []
     for name, key in (("logged losses", "loss"), ("validations", "valid/loss")):
         ours, theirs = ([line for line in log if key in line] for log in (whole, other))
@@ -382,7 +382,7 @@ class Kill:
         moment: What the process was doing, by what it has left in its folder.
         seconds: After its start.
         logged: The last step in its log, 0 before there is one.
-        saved: The step that the next start goes on from, 0 before there is one.
+        saved: The step that the next start resumes from; 0 if there is none.
     """
 
     moment: Moment

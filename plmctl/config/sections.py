@@ -284,7 +284,7 @@ class CheckpointConfig(Model):
 
 
 class LogConfig(Model):
-    """What is written down while a run goes on."""
+    """What is logged during a run."""
 
     every: int = Field(default=10, ge=1)
     """Steps between lines of metrics.jsonl."""

@@ -255,7 +255,7 @@ def first_sentinel(model: LoadedModel) -> tuple[int, ...]:
 # --- Batches: which texts are together, and what of them is computed once ---
 
 
-# A context of this length is read once for all its completions; for a shorter one a second pass
+# A context of this length is read once for all its completions; for a shorter one another pass
 # costs more than it saves.
 _MIN_SHARED_TOKENS = 16
 

@@ -49,7 +49,7 @@ def block_edges(
             starts, ends = _cut_long(starts, ends, block)
         rows = _greedy(starts, ends, block)
         if last < count:
-            position = int(starts[rows.pop()])  # which may go on in the next stretch
+            position = int(starts[rows.pop()])  # which may continue in the next stretch
             first += int(np.searchsorted(sentences[first:last], position, side="right")) - 1
         else:
             first = count

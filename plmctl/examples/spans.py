@@ -39,8 +39,8 @@ def choose_spans(candidates: Bools, starts: Bools, counts: Ints, keys: Keys, p: 
     """Choose spans of whole words until exactly ``counts`` tokens of each row are covered.
 
     Again and again: a length in words, and an anchor among the tokens that are not chosen yet; the
-    span begins with the anchor's word and goes on to the right. Spans may overlap. The last one is
-    cut where the count is reached. All rows take their k-th span together.
+    span begins with the anchor's word and continues to the right. Spans may overlap. The last one
+    is cut where the count is reached. All rows take their k-th span together.
 
     Args:
         candidates: [B, L] tokens that may be chosen, one run in each row.
@@ -68,7 +68,7 @@ def choose_spans(candidates: Bools, starts: Bools, counts: Ints, keys: Keys, p: 
         begin, end = words.span(rows, anchor, number)
         cells, owner = _ranges(begin, end)
         new = ~chosen[cells]
-        rank = np.cumsum(new)  # of the new cells; within their row once those before are taken off
+        rank = np.cumsum(new)  # of the new cells; within their row, after subtracting those before
         before = np.concatenate([[0], rank[np.cumsum(end - begin) - 1]])[:-1]
         taken = new & (rank - before[owner] <= left[rows[owner]])
         chosen[cells[taken]] = True

@@ -38,7 +38,7 @@ class Config(PromptedConfig):
 
     name: Literal["lambada"] = "lambada"
     text: str = "text"
-    """Column of the passages; a txt file has one a line."""
+    """Column of the passages; a txt file has one per line."""
     word: str | None = None
     """Column of the last word, if `text` is only what precedes it; empty: the last word is what
     follows the last space of `text`. Required for Chinese."""

@@ -61,7 +61,7 @@ class Perplexity(Measure[Config]):
             **corpus_counts(corpus, tokens, scores),
             "definition": (
                 f"{definition}; perplexity: exp(nll / scored tokens); word_perplexity: exp(nll / "
-                "words), words between white space and one a line end; bits: -log2 p over the "
+                "words), words between white space and one per line end; bits: -log2 p over the "
                 f"UTF-8 bytes or characters of the raw text, {BITS_DEFINITION}"
             ),
         }

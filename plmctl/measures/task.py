@@ -46,7 +46,7 @@ class FinetunedTask(Measure[Config]):
         examples, predictions, unlabelled = self.predict(model)
         return Measurement(
             {
-                **examples.figures(predictions),
+                **examples.compute_metrics(predictions),
                 "rows": len(examples),
                 "cut": examples.cut,
                 **({"unlabelled": unlabelled} if unlabelled else {}),

@@ -140,7 +140,7 @@ def perplexity(loss_sum: float, count: int) -> float:
 
 
 def confusion(predictions: ArrayLike, references: ArrayLike, classes: int) -> NDArray[np.int64]:
-    """How often each class was taken for each.
+    """How often each class was predicted as each.
 
     Args:
         predictions: [N] class numbers.

@@ -74,7 +74,7 @@ def scores(
     )
 
 
-def figures(
+def answer_metrics(
     predictions: Sequence[str],
     references: Sequence[Sequence[str]],
     metric: Metric,
@@ -112,16 +112,16 @@ def uncertainty(found: Scores) -> dict[str, dict[str, float]]:
 
 def by_answerability(found: Scores) -> dict[str, float]:
     """``summary`` of all questions, of those with an answer (HasAns) and of the others (NoAns)."""
-    figures = summary(found)
+    metrics = summary(found)
     for prefix, wanted in (("HasAns", True), ("NoAns", False)):
         which = [n for n, has in enumerate(found.answerable) if has == wanted]
         if which:
-            figures |= {
+            metrics |= {
                 f"{prefix}_exact_match": _per_cent([found.exact[n] for n in which]),
                 f"{prefix}_f1": _per_cent([found.f1[n] for n in which]),
                 f"{prefix}_total": len(which),
             }
-    return figures
+    return metrics
 
 
 def forced(found: Scores, no_answer: Sequence[float], threshold: float) -> Scores:

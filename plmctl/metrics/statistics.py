@@ -1,7 +1,7 @@
-"""How sure a metric is: over other rows of the same kind, and over runs with other seeds.
+"""The uncertainty of a metric: over other rows of the same kind, and over runs with other seeds.
 
 The bootstrap (Efron, 1979) draws rows with replacement as often as there are rows, and takes the
-figure again; the draws are seeded, and the same for every model that is asked about the same rows.
+metric again; the draws are seeded, and the same for every model that is asked about the same rows.
 """
 
 import math
@@ -22,7 +22,7 @@ Function = Callable[[Any, Any], float]
 """``function(predictions, references)``."""
 
 CountFunction = Callable[[Ints], Floats]
-"""Of confusion matrices [R, C, C], a figure of each."""
+"""Of confusion matrices [R, C, C], a metric of each."""
 
 _RESAMPLES = 1000
 _CELLS = 1 << 20  # draws at once
@@ -38,15 +38,15 @@ def interval(
     resamples: int = 1_000,
     level: float = 0.95,
 ) -> tuple[float, float]:
-    """The percentile interval of a figure.
+    """The percentile interval of a metric.
 
     Args:
-        function: The figure, of predictions and references of the same length.
-        predictions: [N], one a row; arrays and lists are both taken.
+        function: The metric, of predictions and references of the same length.
+        predictions: [N], one per row; arrays and lists are both taken.
         references: [N].
         seed: Of the draws.
         resamples: How often rows are drawn.
-        level: Share of the draws whose figure lies in the interval.
+        level: Share of the draws whose metric lies in the interval.
 
     Returns:
         Its lower and its upper end.
@@ -61,7 +61,7 @@ def interval(
 
 
 def uncertainty(function: Function, predictions: Rows, references: Rows) -> dict[str, float]:
-    """How sure a figure is: ``spread_of`` its values over 1,000 draws; arguments as ``interval``.
+    """The uncertainty of a metric: ``spread_of`` 1,000 draws; arguments as ``interval``.
 
     Raises:
         DataError: As ``interval``.
@@ -72,7 +72,7 @@ def uncertainty(function: Function, predictions: Rows, references: Rows) -> dict
 def uncertainty_of_counts(
     functions: Mapping[str, CountFunction], matrix: Ints
 ) -> dict[str, dict[str, float]]:
-    """``uncertainty`` of figures that a confusion matrix decides.
+    """``uncertainty`` of metrics that a confusion matrix decides.
 
     Drawing N rows with replacement draws the cells of the matrix from a multinomial, which takes
     as long for a million rows as for a hundred.
@@ -100,14 +100,14 @@ def spread_of(values: Floats) -> dict[str, float]:
     """Standard error ``se``, and the ends ``low`` and ``high`` of the 95 % interval.
 
     Args:
-        values: [R] a figure, of as many draws.
+        values: [R] a metric, of as many draws.
     """
     low, high = np.percentile(values, [2.5, 97.5])
     return {"se": float(np.std(values, ddof=1)), "low": float(low), "high": float(high)}
 
 
 def with_interval(
-    figures: Mapping[str, Any],
+    metrics: Mapping[str, Any],
     name: str,
     function: Function,
     predictions: Rows,
@@ -116,7 +116,7 @@ def with_interval(
     """Figures with the 95 % interval of one of them, ``<name>_low`` and ``<name>_high``, after it.
 
     Args:
-        figures: What is known.
+        metrics: What is known.
         name: One of them.
         function: What it is made by.
         predictions: [N].
@@ -125,7 +125,7 @@ def with_interval(
     low, high = interval(function, predictions, references, _SEED)
     ends = {f"{name}_low": low, f"{name}_high": high}
     found: dict[str, Any] = {}
-    for key, value in figures.items():
+    for key, value in metrics.items():
         found |= {key: value, **(ends if key == name else {})}
     return found
 
@@ -142,7 +142,7 @@ def paired(
     """Whether the second of two models is better on the same rows: the paired bootstrap.
 
     Args:
-        function: A figure of which more is better.
+        function: A metric of which more is better.
         first: [N] predictions of the one model.
         second: [N] those of the other.
         references: [N].
@@ -198,7 +198,7 @@ def error_of_ratio(
 ) -> float | None:
     """Standard error of ``function(sum of numerator / sum of denominator)`` over documents.
 
-    The bootstrap: the deviation of the figure over 1,000 draws of as many documents, with
+    The bootstrap: the deviation of the metric over 1,000 draws of as many documents, with
     replacement. Each draw is a function of the seed and its number, so that the draws need not be
     in memory together.
 
@@ -231,7 +231,7 @@ def spread(values: Sequence[float]) -> dict[str, float | int]:
         DataError: No value.
     """
     if not values:
-        raise DataError("nothing to compare: no run has a figure")
+        raise DataError("nothing to compare: no run has a metric")
     array = np.asarray(values, dtype=float)
     return {
         "n": len(array),
@@ -246,7 +246,7 @@ def spread(values: Sequence[float]) -> dict[str, float | int]:
 def _drawn(
     function: Function, predictions: Rows, references: Rows, seed: int, resamples: int
 ) -> Floats:
-    """The figure of each draw."""
+    """The metric of each draw."""
     said, true = _rows(predictions, references), _rows(references, predictions)
     draws = _draws(len(said), seed, resamples)
     return np.array([function(_taken(said, rows), _taken(true, rows)) for rows in draws])

@@ -12,7 +12,7 @@ from plmctl.models.base import IGNORE as IGNORE  # where PyTorch is not imported
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows of a step a micro-batch has: [first, stop) of them, and the number of the step."""
+    """The rows of a micro-batch: [first, stop) of the rows of a step, and the number of the step."""
 
     first: int
     stop: int
@@ -29,7 +29,7 @@ class Batch:
         targets: One tensor per loss term, IGNORE where nothing is asked.
         tokens: Input tokens that are no padding.
         cells: Input positions, padding included.
-        rows: Its rows in the step, where they go on from the step before (``Examples.streamed``).
+        rows: Its rows in the step, if they continue the step before (``Examples.streamed``).
     """
 
     inputs: dict[str, Tensor]

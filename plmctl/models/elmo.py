@@ -357,7 +357,7 @@ class ElmoModel(ElmoPreTrainedModel):  # type: ignore[no-untyped-call]  # theirs
         Args:
             character_ids: [B, T, C] of ``encode_sentences``, zeros at padding.
             state: ``ElmoOutput.state`` of an earlier call with as many sentences, which the
-                published code goes on from; None: every sentence starts from zeros.
+                published code continues from; None: every sentence starts from zeros.
         """
         character_ids = character_ids.long()
         rows, length, _ = character_ids.shape
@@ -464,7 +464,7 @@ def _ordered(x_BTP: Tensor, order_BT1: Tensor) -> Tensor:
 
 
 class ScalarMix(nn.Module):
-    """``gamma * sum_j softmax(w)_j * h_j`` (Peters et al., 2018, equation 1), learnt with a task.
+    """``gamma * sum_j softmax(w)_j * h_j`` (Peters et al., 2018, equation 1), learned with a task.
 
     Weights start equal and gamma at 1.
 
@@ -588,7 +588,7 @@ class ElmoForTokenClassification(_ElmoWithHead):
 
 
 class ElmoForSequenceClassification(_ElmoWithHead):
-    """The largest value of each feature and a learnt average of the words, then an MLP."""
+    """The largest value of each feature and a learned average of the words, then an MLP."""
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)

@@ -404,14 +404,16 @@ def made_for(config: Any) -> str:
 
 
 def new_head_message(model: str, labels: tuple[str, ...]) -> str | None:
-    """What to tell of a finetuned folder whose head does not go on; None: nothing."""
+    """The message about a finetuned folder whose head is not used; None: it is."""
     before: Any = config_of(model)
     if not made_for(before).endswith(_WITH_LABELS):
         return None
     had = list((before.id2label or {}).values())
     if set(had) == set(labels or ("score",)):
         return None
-    return f"{model} has a head for {_label_list(had)}: a new one begins for {_label_list(labels)}"
+    return (
+        f"{model} has a head for {_label_list(had)}; a new one is created for {_label_list(labels)}"
+    )
 
 
 def _last_layer(made: Any, below: str) -> tuple[str, Any] | None:

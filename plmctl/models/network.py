@@ -71,7 +71,7 @@ class Network(nn.Module):
         whole only meanwhile, and because all logits at once would be the largest tensor of a step.
 
         Args:
-            rows: Whose state to go on from, and to keep; None: every row begins anew.
+            rows: Whose state to continue, and to keep; None: every row starts from zeros.
             loss_on: The targets of each part, of a language model without a state; see
                 ``cross_entropy_sums``.
             z_loss: With them: weight of the penalty that is the part "z_loss".
@@ -136,7 +136,7 @@ class RecurrentState:
         self._mine: tuple[int, int] | None = None
 
     def take(self, rows: Rows) -> Tensor | None:
-        """A copy of the rows' state; None where nothing was put yet: the network begins anew."""
+        """A copy of the rows' state; None if there is none yet: the network starts from zeros."""
         if self.slots is None or len(self.slots) != rows.of:
             return None
         return self.slots[rows.first : rows.stop].clone()

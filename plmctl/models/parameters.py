@@ -110,7 +110,7 @@ def freeze(model: PreTrainedModel, what: Literal["embeddings", "all"] | int) -> 
 
 
 def reinit(model: PreTrainedModel, count: int) -> None:
-    """Draw the top layers anew, and the pooler or norm above them (Zhang et al., 2021).
+    """Reinitialise the top layers, and the pooler or norm above them (Zhang et al., 2021).
 
     Source: Revisiting Few-sample BERT Fine-tuning, arXiv:2006.05987. Seed the generator before.
 
@@ -119,9 +119,9 @@ def reinit(model: PreTrainedModel, count: int) -> None:
     """
     stacks = layer_stacks(model)
     _refuse_more_layers(f"train.reinit_layers: {count}", count, depths(model).layers)
-    anew = [layer for stack in stacks.values() for layer in list(stack)[-count:]]
-    anew += _modules_above(model, list(stacks))
-    for module in anew:
+    redrawn = [layer for stack in stacks.values() for layer in list(stack)[-count:]]
+    redrawn += _modules_above(model, list(stacks))
+    for module in redrawn:
         for parameter in module.parameters():
             # transformers marks what it has loaded, so that its own start leaves it alone.
             parameter._is_hf_initialized = False  # type: ignore[attr-defined]
@@ -220,7 +220,7 @@ def extend_vocabulary(model: PreTrainedModel, new: Mapping[int, Sequence[int]]) 
 
 
 def _vocabulary_tables(model: PreTrainedModel) -> list[Tensor]:
-    """What has a row a token: [V, H] matrices and the output's bias [V], each once."""
+    """What has a row per token: [V, H] matrices and the output's bias [V], each once."""
     whole: Any = model  # whose accessors have no types
     output = whole.get_output_embeddings()
     found = [whole.get_input_embeddings().weight]

@@ -47,7 +47,7 @@ class Column:
     Attributes:
         name: Its short name, as in papers.
         task: The task that it measures.
-        figure: Its name among the task's results.
+        metric: Its name among the task's results.
         what: The metric, in words.
         scale: Factor to per cent.
         rows: The rows that are scored: those of validation, or a file of ``also``.
@@ -55,7 +55,7 @@ class Column:
 
     name: str
     task: str
-    figure: str
+    metric: str
     what: str
     scale: float = 100.0
     rows: str = "dev"
@@ -118,7 +118,7 @@ class Published:
         family: Its family in plmctl.
         split: The rows of the results, dev or test; ours are on dev.
         source: The publication.
-        figures: By column, in per cent.
+        scores: By column, in per cent.
         shape: Layers and hidden size, if these identify the size.
     """
 
@@ -126,7 +126,7 @@ class Published:
     family: str
     split: str
     source: str
-    figures: Mapping[str, float]
+    scores: Mapping[str, float]
     shape: tuple[int, int] | None = None
 
 

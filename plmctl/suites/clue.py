@@ -60,8 +60,8 @@ def _row(text: str) -> dict[str, float]:
 
 # All of them are networks of BERT's kind, RoBERTa-wwm-ext too.
 PUBLISHED = tuple(
-    Published(model, "bert", split, source, _row(figures), shape)
-    for model, split, source, figures, shape in (
+    Published(model, "bert", split, source, _row(scores), shape)
+    for model, split, source, scores, shape in (
         ("BERT-base", "test", _CLUE, "73.70 56.58 60.29 79.69 - - -", (12, 768)),
         ("BERT-wwm-ext", "test", _CLUE, "74.07 56.84 59.43 80.42 - - -", (12, 768)),
         ("BERT-base", "dev", _WWM, "- - - - - 65.5 84.5", (12, 768)),

@@ -53,7 +53,7 @@ AVERAGES = (
     Average(
         "GLUE",
         _GLUE,
-        "GLUE's own: mean over tasks, a task's two figures averaged first; without WNLI, which "
+        "GLUE's own: mean over tasks, a task's two scores averaged first; without WNLI, which "
         "papers leave out, while the public leaderboard and T5's paper have it in their means",
     ),
     Average(
@@ -99,7 +99,7 @@ RECIPES = {
     "t5": recipes("t5", _EIGHT),
 }
 
-# The order of the figures below; a dash where nothing was published.
+# The order of the scores below; a dash where nothing was published.
 _NAMES = (
     *("MNLI-m", "MNLI-mm", "QQP-F1", "QQP", "QNLI", "SST-2", "CoLA"),
     *("STS-B-P", "STS-B-S", "MRPC-F1", "MRPC", "RTE"),
@@ -115,7 +115,7 @@ def _row(text: str) -> dict[str, float]:
 _BERT_PAPER = "Devlin et al., 2019, table 1"
 _BERT_README = "README of google-research/bert"
 _DISTIL = (
-    "README of transformers' distillation example, which does not tell the figures of QQP, MRPC "
+    "README of transformers' distillation example, which does not tell the scores of QQP, MRPC "
     "and STS-B apart"
 )
 _FAIRSEQ = "README of fairseq's RoBERTa"
@@ -123,8 +123,8 @@ _ALBERT = "README of google-research/albert"
 _T5 = "Raffel et al., 2020, table 14"
 
 PUBLISHED = tuple(
-    Published(model, family, split, source, _row(figures), shape)
-    for model, family, split, source, figures, shape in (
+    Published(model, family, split, source, _row(scores), shape)
+    for model, family, split, source, scores, shape in (
         ("ELMo with BiLSTM", "elmo", "test", _BERT_PAPER,
          "76.4 76.1 64.8 - 79.8 90.4 36.0 - 73.3 84.9 - 56.8", None),
         ("GPT-1", "gpt1", "test", _BERT_PAPER,

@@ -69,8 +69,8 @@ def _row(text: str) -> dict[str, float]:
 
 
 PUBLISHED = tuple(
-    Published(model, family, split, source, _row(figures), shape)
-    for model, family, split, source, figures, shape in (
+    Published(model, family, split, source, _row(scores), shape)
+    for model, family, split, source, scores, shape in (
         ("BERT-base", "bert", "dev", "Devlin et al., 2019; 2.0: README of SpanBERT",
          "80.8 88.5 - 76.5", (12, 768)),
         ("BERT-large", "bert", "dev", "Devlin et al., 2019", "84.1 90.9 78.7 81.9", (24, 1024)),

@@ -250,7 +250,7 @@ class TaskExamples(Examples, Generic[C]):
             DataError: The rows have no labels, since they are for ``predict``.
         """
 
-    def figures(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def compute_metrics(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The metrics of the answers, by name."""
         predictions, references = self.predictions(answers), self.references()
         found: dict[str, Any] = {}

@@ -265,7 +265,7 @@ def item_of(config: Any, row: Row) -> Item:
             raise DataError(
                 f"{row.origin}: column {config.options!r} holds a {type(found).__name__}; "
                 "expected a list of options",
-                "options in columns of their own: task.options=[A, B]",
+                "options in separate columns: task.options=[A, B]",
             )
         options = tuple(str(option) for option in found)
     else:

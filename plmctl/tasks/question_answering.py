@@ -385,9 +385,9 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
         """The right answers to each question; none if it has no answer."""
         return required(self.windows.references, "answers")
 
-    def figures(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def compute_metrics(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The metrics; with ``version2`` also the best thresholds of no answer."""
-        found = super().figures(answers)
+        found = super().compute_metrics(answers)
         if not self.config.version2:
             return found
         best = [answer["best"] for answer in answers]

@@ -310,10 +310,10 @@ class TaggingExamples(TaskExamples[Config]):
         """The right tags of each sentence."""
         return [list(tags) for tags in required(self.tags, "tags")]
 
-    def figures(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def compute_metrics(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The metrics, and how many words have a tag that is no label, if any."""
         unseen = sum(tag not in self.labels for row in self.references() for tag in row)
-        return {**super().figures(answers), **({"unseen_tags": unseen} if unseen else {})}
+        return {**super().compute_metrics(answers), **({"unseen_tags": unseen} if unseen else {})}
 
     def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
         """The share of each sentence's tags that are right."""

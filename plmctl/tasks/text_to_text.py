@@ -341,7 +341,7 @@ class TextToTextExamples(TaskExamples[Config]):
         """The right texts of each row."""
         return required(self.right, "targets")
 
-    def figures(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def compute_metrics(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The metrics of a labelled cast, then those of the config.
 
         BLEU, chrF, ROUGE and those of squad and trivia_qa go from 0 to 100, others from 0 to 1.
@@ -351,7 +351,7 @@ class TextToTextExamples(TaskExamples[Config]):
             metric = modules.wrap("cast", partial(cast_metrics, cast), "text")
             given = {"predictions": self.predictions(answers), "references": self.references()}
             found = metric.compute(**given)
-        found |= super().figures(answers)
+        found |= super().compute_metrics(answers)
         if "squad" in (self.config.metrics or self.usual_metrics):
             found.pop("total", None)
         return found

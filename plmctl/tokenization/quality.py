@@ -64,7 +64,7 @@ class Quality:
     longest: Sequence[str]
     surfaces: frozenset[str]
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """The key metrics by name."""
         words = sum(found.words for found in self.scripts.values())
         inside = sum(found.tokens for found in self.scripts.values())

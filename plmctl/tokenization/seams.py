@@ -94,9 +94,9 @@ class Seams:
         whole = (left.length == 3) & (right.length == 3)
         self._joined[self._row[left.bits[whole]], self._column[right.bits[whole]]] = True
         others = (part[~whole].tolist() for part in (*left, *right))
-        for length, bits, after, begun in set(zip(*others, strict=True)):
+        for length, bits, after, started in set(zip(*others, strict=True)):
             ending = _Parts(np.array([length]), np.array([bits])).codes(length, last=True)
-            beginning = _Parts(np.array([after]), np.array([begun])).codes(after, last=False)
+            beginning = _Parts(np.array([after]), np.array([started])).codes(after, last=False)
             at = np.unique(self._row[ending]), np.unique(self._column[beginning])
             self._joined[np.ix_(*at)] = True
 

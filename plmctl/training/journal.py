@@ -61,7 +61,7 @@ class Computed:
     """A step whose gradient is computed; its metrics are still on the device.
 
     Attributes:
-        figures: [loss terms + 1]: the summed loss of each term over all processes, in nats, and
+        values: [loss terms + 1]: the summed loss of each term over all processes, in nats, and
             the global norm of the gradient before clipping.
         targets: Number of targets of each loss term over all processes, at least 1.
         weights: The weight of each loss term's mean in the loss.
@@ -70,7 +70,7 @@ class Computed:
         stop: As in ``Update``.
     """
 
-    figures: Tensor
+    values: Tensor
     targets: dict[str, int]
     weights: dict[str, float]
     tokens: int
@@ -79,11 +79,11 @@ class Computed:
 
     def read(self) -> Update:
         """The metrics of the step; waits for the device."""
-        return self.update(self.figures.tolist())
+        return self.update(self.values.tolist())
 
-    def update(self, figures: list[float]) -> Update:
-        """The metrics of the step, from the values of ``figures``."""
-        *sums, grad_norm = figures
+    def update(self, values: list[float]) -> Update:
+        """The metrics of the step, from the values of ``values``."""
+        *sums, grad_norm = values
         counts = zip(self.targets.items(), sums, strict=True)
         means = {term: total / count for (term, count), total in counts}
         loss = sum(self.weights[term] * mean for term, mean in means.items())
@@ -191,7 +191,7 @@ class Window:
         yield
         self._paused += time.perf_counter() - began
 
-    def figures(self, progress: Progress) -> dict[str, float]:
+    def metrics(self, progress: Progress) -> dict[str, float]:
         """The log keys for speed and memory."""
         seconds = max(time.perf_counter() - self._opened - self._paused, 1e-9)
         cells = progress.cells - self._start.cells

@@ -289,7 +289,7 @@ def train(
                 continue
             journal.tick(progress.step, update.loss)
             if plan.due(plan.log_every, progress.step):
-                speed = window.figures(progress)
+                speed = window.metrics(progress)
                 journal.log(record(progress, phase_number, update, learning_rate) | speed)
                 loader.advise(speed["data_wait"], journal.warn)
                 progress = replace(progress, seconds=speed["time"])
@@ -370,8 +370,8 @@ def compute_gradient(
         losses = examples.loss(network, micro_batches[-1].to(accelerator.device))
         accelerator.backward(0 * mean_loss(losses))
     norm = accelerator.clip_grad_norm_(network.parameters(), math.inf if clip is None else clip)
-    figures = torch.cat([reduce(accelerator, sums), gathered(norm).reshape(1)])
-    return Computed(figures, num_targets, weights, tokens, cells, stops > 0)
+    values = torch.cat([reduce(accelerator, sums), gathered(norm).reshape(1)])
+    return Computed(values, num_targets, weights, tokens, cells, stops > 0)
 
 
 def _most_forwards(engine: Engine, mine: int) -> int:
@@ -390,7 +390,7 @@ def apply(engine: Engine) -> None:
 def apply_if_finite(engine: Engine, computed: Computed) -> None:
     """As ``apply``, but the device skips a step that is not finite, and all later ones."""
     assert engine.found_nonfinite is not None
-    engine.found_nonfinite.logical_or_(~computed.figures.isfinite().all())
+    engine.found_nonfinite.logical_or_(~computed.values.isfinite().all())
     apply(engine)
 
 
@@ -456,10 +456,10 @@ def _synchronise(
         PlmError: A step failed and the run stops; the state before it was saved.
     """
     engine = run.engine
-    values = torch.cat([step.computed.figures for step in pending]).tolist()  # one copy
+    values = torch.cat([step.computed.values for step in pending]).tolist()  # one copy
     progress = pending[0].before
     for step in pending:
-        size = len(step.computed.figures)
+        size = len(step.computed.values)
         update, values = step.computed.update(values[:size]), values[size:]
         scaled = engine.accelerator.scaler is not None
         verdict, reason = run.plan.guard.verdict(update, progress, scaled=scaled)
@@ -593,8 +593,8 @@ def _report_failure(
     file = f"divergence/step-{number:06d}.json"
     epochs, samples = run.loader.examples(progress).tolist()
     facts = {"step": number, "verdict": verdict, "reason": reason}
-    figures = {"loss": done.loss, "losses": done.losses, "grad_norm": done.grad_norm}
-    run.journal.keep(file, {**facts, **figures, "epochs": epochs, "samples": samples})
+    metrics = {"loss": done.loss, "losses": done.losses, "grad_norm": done.grad_norm}
+    run.journal.keep(file, {**facts, **metrics, "epochs": epochs, "samples": samples})
     event, outcome = _OUTCOMES[verdict]
     run.journal.event(event, step=number, reason=reason, loss=done.loss, batch=file)
     run.journal.warn(f"step {number:,}: {reason}; {outcome}")

@@ -117,7 +117,7 @@ def test_it_learns_answers_and_that_there_is_none(folder: str) -> None:
     assert [one["prediction"] for one in found] == ["Elbe", ""]
     least = min(outputs["none"][examples.windows.row == 1].tolist())
     assert found[1]["probability"] == pytest.approx(1 / (1 + math.exp(-least)))
-    assert examples.figures(found)["f1"] == 100
+    assert examples.compute_metrics(found)["f1"] == 100
 
 
 def test_a_saved_head_is_loaded_again(folder: str, tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_answers_and_figures_of_each_kind(folder: Folder) -> None:
     one = examples(folder("bert"), ROWS, "score")
     said = one.answers(probabilities)
     assert [answer["prediction"] for answer in said] == ["x", "y"]
-    figures = one.figures(said)
+    figures = one.compute_metrics(said)
     assert (figures["accuracy"], figures["f1"], figures["matthews"]) == (1.0, 1.0, 1.0)
     assert (figures["accuracy_low"], figures["accuracy_high"]) == (1.0, 1.0)
     several = examples(folder("bert"), ROWS, "score", problem="multi_label", threshold=0.25)

@@ -99,7 +99,7 @@ def test_answers_count_as_the_rows_do(folder: Folder) -> None:
     said = made.answers({"choice": [np.array([0.1, 0.9, 0.0]), np.array([0.1, 0.2, 0.7])]})
     assert [(a["prediction"], a["text"]) for a in said] == [(2, "y z"), (3, "z")]
     assert said[0]["probabilities"] == [0.1, 0.9]
-    figures = made.figures(said)
+    figures = made.compute_metrics(said)
     assert list(figures) == ["accuracy", "accuracy_low", "accuracy_high", "majority"]
     assert list(figures.values()) == [0.5, 0.0, 1.0, 0.5]
 

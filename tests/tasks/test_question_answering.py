@@ -95,7 +95,7 @@ def test_perfect_logits_give_the_answer_as_it_is_written(family: str, answer: st
     (found,) = examples.answers(perfect(examples))
     assert found["prediction"] == answer
     assert found["start"] == CONTEXT.index(answer)
-    assert examples.figures([found])["exact_match"] == 100
+    assert examples.compute_metrics([found])["exact_match"] == 100
     chances = [one["probability"] for one in found["n_best"]]
     assert chances == sorted(chances, reverse=True)
     assert sum(chances) == pytest.approx(1)
@@ -189,7 +189,7 @@ def test_the_null_score_is_the_least_of_the_windows_and_the_threshold_is_tuned()
     assert second["null_difference"] == 20 - 16
     assert [one["prediction"] for one in (first, second, third)] == ["Elbe", "", ""]
     assert "" in {one["text"] for one in first["n_best"]}
-    figures = examples.figures([first, second, third])
+    figures = examples.compute_metrics([first, second, third])
     assert (figures["f1"], figures["HasAns_f1"], figures["NoAns_f1"]) == (100, 100, 100)
     assert figures["null_threshold"] == figures["best_f1_threshold"] == -20
     settled = task.QuestionAnswering(examples.config).settled(figures)
@@ -274,7 +274,7 @@ def test_a_network_learns_the_answers_of_two_questions(network: Network) -> None
     scored = made(rows, "score", max_length=120, doc_stride=90)
     found = answers(network, scored, CPU)
     assert [one["prediction"] for one in found] == ["Elbe", "3 boats"]
-    assert scored.figures(found) == {"exact_match": 100, "f1": 100, "total": 2}
+    assert scored.compute_metrics(found) == {"exact_match": 100, "f1": 100, "total": 2}
 
 
 def test_a_published_folder_says_what_it_is_for(network: Network, tmp_path: Path) -> None:

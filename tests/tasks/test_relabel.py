@@ -53,14 +53,15 @@ def test_a_head_of_other_labels_begins_anew(
         assert not any(torch.equal(row, old) for row in head(other) for old in head(first))
         assert 0.001 < float(head(other).std()) < 0.1
         assert list(other.config.id2label.values()) == list(labels)
-        assert f"head for contradiction, entailment, neutral: a new one begins for {labels[0]}" in (
-            new_head_message(model, labels) or ""
+        assert (
+            f"head for contradiction, entailment, neutral; a new one is created for {labels[0]}"
+            in (new_head_message(model, labels) or "")
         )
         below = dict(first.base_model.named_parameters())
         assert all(torch.equal(p, below[n]) for n, p in other.base_model.named_parameters())
     number = loaded(model, (), problem="regression", **fields)
     assert head(number).shape[0] == 1
-    assert "begins for a number" in (new_head_message(model, ()) or "")
+    assert "is created for a number" in (new_head_message(model, ()) or "")
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])

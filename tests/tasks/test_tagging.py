@@ -152,7 +152,7 @@ def test_a_long_word_is_cut_and_still_answered(bert: str) -> None:
     found = answers(loaded(bert), step, torch.device("cpu"))
     assert [len(answer["prediction"]) for answer in found] == [3, 2, 4, 5]
     assert all(0 <= p <= 1 for answer in found for p in answer["probabilities"])
-    figures = step.figures(found)
+    figures = step.compute_metrics(found)
     assert figures["entities"] == 4
     assert {"f1", "precision", "recall", "accuracy", "per_class"} <= figures.keys()
 
@@ -286,7 +286,7 @@ def test_tags_that_were_never_learnt_are_wrong_answers(bert: str) -> None:
     batch = step.collate(np.zeros(1, int), np.array([0]))
     assert int((batch.targets["tag"] != IGNORE).sum()) == len(tags) - 1  # no loss of the first word
     right = [{"prediction": ROWS[1].values["tags"]}]
-    figures = step.figures(right)
+    figures = step.compute_metrics(right)
     assert figures["unseen_tags"] == 1
     assert figures["accuracy"] == pytest.approx((len(tags) - 1) / len(tags))
 

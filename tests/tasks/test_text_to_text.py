@@ -122,7 +122,7 @@ def test_a_batch_writes_what_each_row_writes_alone(folder: str, fields: dict) ->
         assert answer == {"prediction": alone.strip()}
     assert len({answer["prediction"] for answer in together}) > 3
     with pytest.raises(DataError, match="no targets to score"):
-        made.figures(together)
+        made.compute_metrics(together)
 
 
 def test_ranking_is_the_loss_of_each_label(folder: str) -> None:
@@ -143,7 +143,7 @@ def test_ranking_is_the_loss_of_each_label(folder: str) -> None:
         expected = torch.stack(scores).softmax(0).tolist()
         assert list(answer["probabilities"].values()) == pytest.approx(expected, rel=1e-4)
         assert answer["prediction"] == labels[int(np.argmax(expected))]
-    figures = made.figures(said)
+    figures = made.compute_metrics(said)
     right = [a["prediction"] == r.values["target"] for a, r in zip(said, found, strict=True)]
     assert figures == {"sequence_accuracy": pytest.approx(np.mean(right))}
     unknown = [Row({"source": "w1", "target": "w9"}, "rows:0")]

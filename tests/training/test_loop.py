@@ -756,7 +756,7 @@ def test_a_step_is_computed_and_applied_on_a_device_that_tells_nothing() -> None
     batches = [Batch({"x": torch.ones(3, 4)}, {"far": target, "near": target}, 12, 12)] * 2
     computed = compute_gradient(made, Regression(), batches, 1.0, 5, stopping=False)
     apply_if_finite(made, computed)
-    assert computed.figures.shape == (3,)
+    assert computed.values.shape == (3,)
     assert (computed.targets, computed.tokens) == ({"far": 6, "near": 6}, 24)
     with pytest.raises(RuntimeError, match="meta"):
         computed.read()

@@ -49,7 +49,7 @@ def drop(x: Tensor, probability: float) -> Tensor:
 
 
 class _Drop(torch.autograd.Function):
-    """Keeps the mask, a byte an element, for the backward pass."""
+    """Keeps the mask, a byte per element, for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:

@@ -71,7 +71,7 @@ def load_classifier(
     Args:
         model: A model folder or Hub id.
         tokens: Of its tokenizer, with its family's template.
-        pretrained: False keeps the architecture and draws every weight anew.
+        pretrained: False keeps the architecture and draws random weights.
         changes: To its config.
         choice: One number an option, for multiple choice.
         new_heads: Called with a new head; None: the folder has to have one.
@@ -351,7 +351,7 @@ def load_pooled(
     Args:
         model: A folder or Hub id of an encoder, or a finetuned folder with this head.
         pooling: "cls", "mean" or "max".
-        pretrained: False keeps the architecture and draws every weight anew.
+        pretrained: False keeps the architecture and draws random weights.
         changes: To the config.
         new_heads: Called with a new head; None: the folder has to have one.
 

@@ -63,7 +63,7 @@ def load_tagger(
     Args:
         model: A model folder or Hub id.
         labels: By id.
-        pretrained: False keeps the architecture and draws every weight anew.
+        pretrained: False keeps the architecture and draws random weights.
         mix: The head reads a mix of all layers; a network that was saved so does anyhow.
         changes: To the config.
         new_heads: Called with a new head; None: the folder has to have one.
@@ -189,7 +189,7 @@ def load_mixed(
     Args:
         model: An encoder's, with any head, which is left out.
         labels: num_labels, id2label and label2id.
-        pretrained: False draws every weight anew.
+        pretrained: False draws random weights.
         dropout: Of the mixed vectors.
         changes: To the encoder's config.
         new_heads: Called with the head; None: the folder would have to have one.

@@ -37,7 +37,7 @@ def load_writer(
     Args:
         model: A model folder or Hub id.
         new_ids: Of tokens that finetuning adds to the vocabulary (GPT-1).
-        pretrained: False keeps the architecture and draws every weight anew.
+        pretrained: False keeps the architecture and draws random weights.
         changes: To its config.
     """
     config = AutoConfig.from_pretrained(model, **changes)
