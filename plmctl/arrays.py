@@ -42,7 +42,7 @@ def padded(
 def batches(
     lengths: Ints,
     *,
-    cells: int | None = None,
+    max_tokens: int | None = None,
     window: int | None = None,
     most: int | None = None,
     same_length: bool = False,
@@ -53,8 +53,8 @@ def batches(
 
     Args:
         lengths: [N] tokens of each row.
-        cells: Maximum number of positions of a batch, padding included; a longer row is a batch of
-            its own.
+        max_tokens: Maximum number of tokens of a batch, padding included; a longer row is a batch
+            by itself.
         window: Number of tokens of a row that are computed together, if that is not the whole row.
         most: Maximum number of rows.
         same_length: Only rows of equal length in a batch, so that there is no padding at all.
@@ -64,9 +64,9 @@ def batches(
     while start < len(order):
         longest = int(lengths[order[start]])
         rows = min(most or len(order), len(order) - start)
-        if cells is not None:
+        if max_tokens is not None:
             width = max(1, longest)
-            rows = max(1, min(rows, cells // min(width, window or width)))
+            rows = max(1, min(rows, max_tokens // min(width, window or width)))
         if same_length:
             rows = min(rows, int(np.count_nonzero(lengths[order[start:]] == longest)))
         yield order[start : start + rows]

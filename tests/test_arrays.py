@@ -11,7 +11,7 @@ LENGTHS = st.lists(st.integers(0, 30), max_size=60)
 def test_batches_hold_every_row_once(
     lengths: list[int], cells: int | None, most: int | None, same_length: bool
 ) -> None:
-    found = list(batches(np.array(lengths), cells=cells, most=most, same_length=same_length))
+    found = list(batches(np.array(lengths), max_tokens=cells, most=most, same_length=same_length))
     assert sorted(n for batch in found for n in batch) == list(range(len(lengths)))
     here = [[lengths[n] for n in batch] for batch in found]
     assert [length for batch in here for length in batch] == sorted(lengths, reverse=True)
@@ -22,7 +22,7 @@ def test_batches_hold_every_row_once(
 
 
 def test_a_row_longer_than_a_window_costs_no_more_than_the_window() -> None:
-    found = batches(np.array([50, 50, 50, 50]), cells=20, window=10)
+    found = batches(np.array([50, 50, 50, 50]), max_tokens=20, window=10)
     assert [len(batch) for batch in found] == [2, 2]
 
 

@@ -306,7 +306,7 @@ class CausalLikelihood(Likelihood):
         text_of, first, end = np.array(spans, dtype=np.int64).reshape(-1, 3).T
         limit = min(self.model.batch_tokens, self.model.batch_predictions)
         with torch.inference_mode():
-            for chosen in batches(end, cells=limit):
+            for chosen in batches(end, max_tokens=limit):
                 table, _ = padded([rows[number] for number in chosen], 0)
                 # Padding follows the tokens of a row, which attend only to what is before them.
                 logits = self.logits(input_ids=np.ascontiguousarray(table[:, :-1]))["lm"]
@@ -417,7 +417,7 @@ class MaskedLikelihood(Likelihood):
         lengths = lengths_of(copies.rows)[copies.row]
         tokens, predictions = self.model.batch_tokens, self.model.batch_predictions
         with torch.inference_mode():
-            for chosen in batches(lengths, cells=tokens, most=predictions):
+            for chosen in batches(lengths, max_tokens=tokens, most=predictions):
                 place, until = copies.place[chosen], copies.until[chosen]
                 ids, present = padded([copies.rows[number] for number in copies.row[chosen]], fill)
                 column = np.arange(ids.shape[1])
@@ -489,7 +489,7 @@ class EncoderDecoderLikelihood(Likelihood):
         lengths = lengths_of(sources) + lengths_of(hidden)
         limit = min(self.model.batch_tokens, self.model.batch_predictions)
         with torch.inference_mode():
-            for chosen in batches(lengths, cells=limit):
+            for chosen in batches(lengths, max_tokens=limit):
                 source, present = padded([sources[number] for number in chosen], pad)
                 targets, scored = padded([hidden[number] for number in chosen], -1)
                 rows, places = np.nonzero(scored)
@@ -562,7 +562,7 @@ class BidirectionalLikelihood(Likelihood):
         limit = min(self.model.batch_tokens, self.model.batch_predictions // 2)
         network = self.model.network(self.LOSS_TERMS)
         with torch.inference_mode():
-            for chosen in batches(lengths, cells=limit, window=_ELMO_WINDOW):
+            for chosen in batches(lengths, max_tokens=limit, window=_ELMO_WINDOW):
                 batch = [streams[number] for number in chosen]
                 inputs, targets = (
                     np.stack(

@@ -124,7 +124,7 @@ def answers(
     lengths = examples.lengths()
     found: dict[str, list[Any]] = {}
     with torch.inference_mode():
-        for which in batches(lengths, cells=_BATCH_TOKENS):
+        for which in batches(lengths, max_tokens=_BATCH_TOKENS):
             batch = examples.collate(np.zeros_like(which), which).to(device)
             for name, output in examples.outputs(network, batch).items():
                 rows = found.setdefault(name, [None] * len(lengths))

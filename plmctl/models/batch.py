@@ -12,7 +12,7 @@ from plmctl.models.base import IGNORE as IGNORE  # where PyTorch is not imported
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a micro-batch: [first, stop) of the rows of a step, and the number of the step."""
+    """The rows of a micro-batch: [first, stop) of the rows of a step, and the step's number."""
 
     first: int
     stop: int
@@ -28,14 +28,14 @@ class Batch:
         inputs: Arguments of the network's forward.
         targets: One tensor per loss term, IGNORE where nothing is asked.
         tokens: Input tokens that are no padding.
-        cells: Input positions, padding included.
+        padded_tokens: Input positions, padding included.
         rows: Its rows in the step, if they continue the step before (``Examples.streamed``).
     """
 
     inputs: dict[str, Tensor]
     targets: dict[str, Tensor]
     tokens: int
-    cells: int
+    padded_tokens: int
     rows: Rows | None = None
 
     def counts(self) -> dict[str, int]:
@@ -48,6 +48,6 @@ class Batch:
             {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()},
             {part: tensor.to(device, non_blocking=True) for part, tensor in self.targets.items()},
             self.tokens,
-            self.cells,
+            self.padded_tokens,
             self.rows,
         )

@@ -31,7 +31,7 @@ class Network(nn.Module):
     The model keeps its own class and weights: what is saved is an ordinary transformers model.
 
     Attributes:
-        carried: The state of a recurrent network's rows between steps; empty for others.
+        recurrent_state: The state of a recurrent network's rows between steps; empty for others.
     """
 
     def __init__(self, model: PreTrainedModel, forward: Forward) -> None:
@@ -39,7 +39,7 @@ class Network(nn.Module):
         self.model = model
         self._forward = forward
         self._compiled: Callable[..., dict[str, Tensor]] | None = None
-        self.carried = RecurrentState()
+        self.recurrent_state = RecurrentState()
 
     @property
     def compiled(self) -> bool:
@@ -81,12 +81,12 @@ class Network(nn.Module):
         run = self._compiled if self._compiled is not None and self.training else self._run
         if loss_on is not None:
             return run(inputs, loss_on, z_loss)
-        if rows is not None and (state := self.carried.take(rows)) is not None:
+        if rows is not None and (state := self.recurrent_state.take(rows)) is not None:
             inputs["state"] = state
         logits = run(inputs)
         after = logits.pop("state", None)
         if rows is not None and after is not None:
-            self.carried.put(rows, after)
+            self.recurrent_state.put(rows, after)
         return logits
 
     def _run(
@@ -110,12 +110,12 @@ class Network(nn.Module):
 
         A compiled network runs as it was before: other shapes would be compiled for one text.
         """
-        kept, compiled = self.carried, self._compiled
-        self.carried, self._compiled = RecurrentState(), None
+        kept, compiled = self.recurrent_state, self._compiled
+        self.recurrent_state, self._compiled = RecurrentState(), None
         try:
             yield
         finally:
-            self.carried, self._compiled = kept, compiled
+            self.recurrent_state, self._compiled = kept, compiled
 
 
 # --- Recurrent state from one step's window to the next, one slot per row of the step ---

@@ -190,7 +190,7 @@ class Distillation(MaskedObjective, config=Config):
             {**masked.inputs, "positions": positions},
             {"mlm": mlm, "kl": kl, "cosine": everywhere},
             masked.tokens,
-            masked.cells,
+            masked.padded_tokens,
         )
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:

@@ -50,13 +50,13 @@ class Trained:
 
     Attributes:
         scaler: The gradient scaler of fp16.
-        carried: The recurrent state between steps.
+        recurrent_state: The recurrent state between steps.
     """
 
     network: nn.Module
     optimizer: Optimizer
     scaler: torch.amp.GradScaler | None = None
-    carried: RecurrentState = field(default_factory=RecurrentState)
+    recurrent_state: RecurrentState = field(default_factory=RecurrentState)
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class Snapshot:
     Attributes:
         model: The weights, tied ones once.
         optimizer: ``<field>/<parameter>``.
-        carried: The recurrent state; None for other networks.
+        recurrent_state: The recurrent state; None for other networks.
         state: All that is not a tensor, ``step`` included.
     """
 
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
-    carried: Tensor | None
+    recurrent_state: Tensor | None
     state: dict[str, Any]
 
 
@@ -102,7 +102,7 @@ def snapshot(
         for name, parameter in parameters.items()
         for field, value in trained.optimizer.state.get(parameter, {}).items()
     }
-    rows = trained.carried.slots
+    rows = trained.recurrent_state.slots
     state: dict[str, Any] = {"step": step, **telemetry}
     if trained.scaler is not None:
         state["scaler"] = trained.scaler.state_dict()
@@ -119,8 +119,8 @@ def write(folder: Path, state: Snapshot) -> None:
     """Write a state's files."""
     save_file(state.model, folder / "model.safetensors")
     save_file(state.optimizer, folder / "optimizer.safetensors")
-    if state.carried is not None:
-        save_file({"rows": state.carried}, folder / _CARRIED)
+    if state.recurrent_state is not None:
+        save_file({"rows": state.recurrent_state}, folder / _CARRIED)
     (folder / "state.json").write_text(json.dumps(state.state))
 
 
@@ -148,7 +148,7 @@ def restore(folder: Path, trained: Trained) -> dict[str, Any]:
         trained.optimizer.state[parameter][field] = there
     if (folder / _CARRIED).is_file():
         device = next(iter(parameters.values())).device
-        trained.carried.slots = load_file(folder / _CARRIED)["rows"].to(device)
+        trained.recurrent_state.slots = load_file(folder / _CARRIED)["rows"].to(device)
     saved: dict[str, Any] = json.loads((folder / "state.json").read_text())
     if trained.scaler is not None and "scaler" in saved:
         trained.scaler.load_state_dict(saved["scaler"])

@@ -49,7 +49,7 @@ class Engine:
             self.accelerator.unwrap_model(self.network).model,
             getattr(self.optimizer, "optimizer", self.optimizer),
             self.accelerator.scaler,
-            self.accelerator.unwrap_model(self.network).carried,
+            self.accelerator.unwrap_model(self.network).recurrent_state,
         )
 
 

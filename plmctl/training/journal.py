@@ -43,7 +43,7 @@ class Update:
         losses: Mean loss of each loss term over its targets, in nats.
         grad_norm: Global norm of the gradient before clipping.
         tokens: Input tokens, without padding.
-        cells: Input positions, padding included.
+        padded_tokens: Input positions, padding included.
         stop: A process was asked to stop.
         loss: The weighted sum of the loss terms: the optimized objective.
     """
@@ -51,7 +51,7 @@ class Update:
     losses: dict[str, float]
     grad_norm: float
     tokens: int
-    cells: int
+    padded_tokens: int
     stop: bool
     loss: float
 
@@ -66,7 +66,7 @@ class Computed:
         targets: Number of targets of each loss term over all processes, at least 1.
         weights: The weight of each loss term's mean in the loss.
         tokens: As in ``Update``.
-        cells: As in ``Update``.
+        padded_tokens: As in ``Update``.
         stop: As in ``Update``.
     """
 
@@ -74,7 +74,7 @@ class Computed:
     targets: dict[str, int]
     weights: dict[str, float]
     tokens: int
-    cells: int
+    padded_tokens: int
     stop: bool
 
     def read(self) -> Update:
@@ -87,7 +87,10 @@ class Computed:
         counts = zip(self.targets.items(), sums, strict=True)
         means = {term: total / count for (term, count), total in counts}
         loss = sum(self.weights[term] * mean for term, mean in means.items())
-        return Update(means, grad_norm, self.tokens, self.cells, self.stop, loss)
+        return Update(means, grad_norm, self.tokens, self.padded_tokens, self.stop, loss)
+
+
+_RENAMED = {"cells": "padded_tokens"}  # fields of ``Progress`` in checkpoints of older versions
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class Progress:
         step: Updates, including skipped ones.
         epoch: Passes over the corpora.
         tokens: Input tokens, without padding.
-        cells: Input positions, padding included.
+        padded_tokens: Input positions, padding included.
         samples: Examples.
         seconds: Training time, without validation and saving.
         validated: The step of the last validation.
@@ -115,7 +118,7 @@ class Progress:
     step: int = 0
     epoch: float = 0.0
     tokens: int = 0
-    cells: int = 0
+    padded_tokens: int = 0
     samples: int = 0
     seconds: float = 0.0
     validated: int = 0
@@ -135,7 +138,7 @@ class Progress:
             step=self.step + 1,
             epoch=self.epoch + samples / epoch_size,
             tokens=self.tokens + done.tokens,
-            cells=self.cells + done.cells,
+            padded_tokens=self.padded_tokens + done.padded_tokens,
             samples=self.samples + samples,
         )
 
@@ -161,6 +164,7 @@ class Progress:
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Progress:
         """From what a checkpoint saved."""
+        saved = {_RENAMED.get(name, name): value for name, value in saved.items()}
         kept = {field.name: saved[field.name] for field in fields(cls) if field.name in saved}
         plain: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in kept.items()}
         return cls(**plain)
@@ -194,14 +198,14 @@ class Window:
     def metrics(self, progress: Progress) -> dict[str, float]:
         """The log keys for speed and memory."""
         seconds = max(time.perf_counter() - self._opened - self._paused, 1e-9)
-        cells = progress.cells - self._start.cells
+        padded = progress.padded_tokens - self._start.padded_tokens
         tokens = progress.tokens - self._start.tokens
         return {
             "tokens_per_second": round(tokens / seconds, 1),
             "samples_per_second": round((progress.samples - self._start.samples) / seconds, 2),
             "data_wait": round((self._data.seconds - self._waited_before) / seconds, 4),
             "memory_gb": round(peak_memory() / 1e9, 3),
-            "padding": round(1 - tokens / max(cells, 1), 4),
+            "padding": round(1 - tokens / max(padded, 1), 4),
             "time": round(progress.seconds + seconds, 2),
         }
 

@@ -233,7 +233,7 @@ def train(
             does not fit in memory.
         DataError: Lines of metrics.jsonl that belong to the checkpoint are missing or changed.
     """
-    accelerator, carried = engine.accelerator, engine.trained().carried
+    accelerator, recurrent_state = engine.accelerator, engine.trained().recurrent_state
     progress = resume(engine, checkpoints, journal)
     if not plan.auto_micro_batch:  # the configured size holds, whatever an earlier start had to do
         progress = replace(progress, micro=())
@@ -256,7 +256,7 @@ def train(
                 group["lr"] = learning_rate * group.get("scale", 1.0)
             # Seeds dropout, so that a resumed run needs no generator's history.
             key = int(fold(plan.seed, stream("dropout"), progress.step, accelerator.process_index))
-            state_before = carried.marked()
+            state_before = recurrent_state.marked()
             try:  # count targets, forward, backward, clip
                 stopping = stop.received is not None
                 computed = compute_gradient(
@@ -266,7 +266,7 @@ def train(
                 if not is_out_of_memory(error):
                     raise
                 engine.optimizer.zero_grad()
-                carried.rewind(state_before)
+                recurrent_state.rewind(state_before)
                 if pending:
                     progress, _ = _synchronise(run, pending, applied=True)
                 progress = _shrink_micro_batches(run, micro_batches, progress)
@@ -344,8 +344,8 @@ def compute_gradient(
     counts = [batch.counts() for batch in micro_batches]
     facts = [sum(count[term] for count in counts) for term in examples.loss_terms]
     facts += [sum(batch.tokens for batch in micro_batches)]
-    facts += [sum(batch.cells for batch in micro_batches), int(stopping)]
-    *targets, tokens, cells, stops = summed_facts(engine, facts)
+    facts += [sum(batch.padded_tokens for batch in micro_batches), int(stopping)]
+    *targets, tokens, padded_tokens, stops = summed_facts(engine, facts)
     num_targets = dict(zip(examples.loss_terms, (max(count, 1) for count in targets), strict=True))
     weights = dict(examples.weights)
 
@@ -371,7 +371,7 @@ def compute_gradient(
         accelerator.backward(0 * mean_loss(losses))
     norm = accelerator.clip_grad_norm_(network.parameters(), math.inf if clip is None else clip)
     values = torch.cat([reduce(accelerator, sums), gathered(norm).reshape(1)])
-    return Computed(values, num_targets, weights, tokens, cells, stops > 0)
+    return Computed(values, num_targets, weights, tokens, padded_tokens, stops > 0)
 
 
 def _most_forwards(engine: Engine, mine: int) -> int:
@@ -465,7 +465,7 @@ def _synchronise(
         verdict, reason = run.plan.guard.verdict(update, progress, scaled=scaled)
         if verdict != "good":
             engine.optimizer.zero_grad()
-            engine.trained().carried.rewind(step.state_before)
+            engine.trained().recurrent_state.rewind(step.state_before)
             _report_failure(run, progress, update, verdict, reason)
             if verdict == "rollback":
                 return _roll_back(run, progress), None
@@ -529,7 +529,7 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
 def _save(run: Run, progress: Progress) -> None:
     """Save from the main process, with the recurrent state and the weights of all processes."""
     trained = run.engine.trained()
-    trained.carried.share(lambda rows: reduce(run.engine.accelerator, rows))
+    trained.recurrent_state.share(lambda rows: reduce(run.engine.accelerator, rows))
     if run.engine.accelerator.is_main_process or is_sharded(trained.network):
         run.saver.save(progress.step, trained, progress.saved())
 

@@ -126,7 +126,7 @@ def heaviest(phase: Phase, seed: int, size: int) -> Batch:
         return phase.examples.collate(np.zeros_like(longest), longest)
     # Padding counts: another batch may have less of it.
     full = replace(phase.slicing, micro_batch_size=size, growth=None)
-    return max(StepBatches(phase.examples, full, seed)[0], key=lambda batch: batch.cells)
+    return max(StepBatches(phase.examples, full, seed)[0], key=lambda batch: batch.padded_tokens)
 
 
 def search(engine: Engine, plan: Plan) -> tuple[int, ...]:

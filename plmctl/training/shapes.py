@@ -79,7 +79,7 @@ def _wide(batch: Batch, width: int) -> Batch:
     for name in _CELLS:
         if name in inputs:
             inputs[name] = inputs[name] // before * after + inputs[name] % before
-    return replace(batch, inputs=inputs, cells=batch.cells + grown)
+    return replace(batch, inputs=inputs, padded_tokens=batch.padded_tokens + grown)
 
 
 def _decoder_width(batch: Batch, width: int) -> int:

@@ -46,7 +46,7 @@ def ids() -> torch.Tensor:
 
 
 def test_tensorflow_outputs_of_thirty_sentences(shared_data: Path) -> None:
-    """bilm-tf's test model: ten batches of three, the state carried from batch to batch."""
+    """bilm-tf's test model: ten batches of three, the state kept from batch to batch."""
     h5py = pytest.importorskip("h5py")
     from plmctl.models.elmo import convert_published
 

@@ -122,7 +122,7 @@ def test_loss_is_transformers_own(family: str, many: list) -> None:
     net = network(family).eval()
     targets = batch.targets["lm"].clone()
     targets[:, -1] = IGNORE  # the token after the row, which transformers does not predict
-    held = type(batch)(batch.inputs, {"lm": targets}, batch.tokens, batch.cells)
+    held = type(batch)(batch.inputs, {"lm": targets}, batch.tokens, batch.padded_tokens)
     with torch.no_grad():
         ours = step.loss(net, held)["lm"] / held.counts()["lm"]
         ids = batch.inputs["input_ids"]

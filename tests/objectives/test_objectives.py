@@ -60,7 +60,7 @@ def test_parts_have_targets_and_counts(name: str, store: TokenStore) -> None:
     batch = collate(step, 0, np.arange(8))
     assert tuple(batch.targets) == tuple(step.loss_terms) == get_objective(name).LOSS_TERMS
     assert all(count > 0 for count in batch.counts().values())
-    assert 0 < batch.tokens <= batch.cells
+    assert 0 < batch.tokens <= batch.padded_tokens
 
 
 @pytest.mark.parametrize("name", ["mlm", "mlm+nsp"])

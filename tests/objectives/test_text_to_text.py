@@ -71,7 +71,7 @@ def test_span_corruption_fills_its_lengths_exactly(store: TokenStore) -> None:
     assert batch.inputs["input_ids"].shape == (32, 512)
     assert batch.inputs["decoder_input_ids"].shape == (32, 114)
     assert batch.inputs["attention_mask"].all()
-    assert batch.tokens == batch.cells == 32 * (512 + 114)
+    assert batch.tokens == batch.padded_tokens == 32 * (512 + 114)
     assert batch.counts() == {"lm": 32 * 114, "z_loss": 32 * 114}
     for shown, asked in rows(step, 3, full[:32]):
         assert [i for i in shown if i >= 1000] == list(SENTINELS[:28])

@@ -73,7 +73,7 @@ def test_its_weights_are_not_cut_up(run: Path, cli: Cli) -> None:
 
 
 def test_two_processes_give_the_run_of_one(run: Path, tmp_path: Path) -> None:
-    """The carried state too, whose rows each process has a part of."""
+    """the recurrent state too, whose rows each process has a part of."""
     run_in_two(tmp_path, "pretrain", "elmo.yaml", "run=two-elmo", "launch.processes=2")
     one, two = records(run), records(Path("two-elmo"))
     assert len(one) == len(two)

@@ -96,7 +96,7 @@ def test_characters_are_read_not_ids(bilm: str) -> None:
     expected = encode_sentences([["Anna", "sees", "Zyx"], ["No", "one"]])
     assert batch.inputs["character_ids"].tolist() == expected.tolist()
     assert batch.counts() == {"tag": 5}
-    assert (batch.tokens, batch.cells) == (5, 6)
+    assert (batch.tokens, batch.padded_tokens) == (5, 6)
 
 
 @pytest.mark.parametrize("head", [ElmoForTokenClassification, ElmoForSequenceClassification])

@@ -149,12 +149,12 @@ def step_on(state: Trained) -> None:
     state.network(torch.randn(5, 4)).sum().backward()
     state.optimizer.step()
     state.optimizer.zero_grad()
-    assert state.carried.slots is not None
-    state.carried.slots += 1
+    assert state.recurrent_state.slots is not None
+    state.recurrent_state.slots += 1
 
 
 def test_a_copy_is_the_state_of_its_step_whatever_comes_after(tmp_path: Path) -> None:
-    state = replace(trained(), carried=RecurrentState(torch.arange(6.0).view(3, 2)))
+    state = replace(trained(), recurrent_state=RecurrentState(torch.arange(6.0).view(3, 2)))
     telemetry = {"tokens": 3, "best": None}
     at_once = Checkpoints(tmp_path / "a", 3).save(4, state, telemetry)
     copied = snapshot(state, 4, telemetry, copy=True)

@@ -144,7 +144,7 @@ def test_a_far_grouped_step_needs_no_history(step: int) -> None:
     assert np.array_equal(there, grouped(step, lengths, 32, 7))
 
 
-# --- Mixtures: exact shares, every sample once before any comes again, nothing carried on ---
+# --- Mixtures: exact shares, every sample once before any comes again, nothing kept ---
 
 NAMES = ("clm", "mlm", "mlm+nsp")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plmctl.errors import DataError, PlmError
 from plmctl.run.display import work_progress
-from plmctl.training.journal import Journal, Mark
+from plmctl.training.journal import Journal, Mark, Progress
 
 
 def journal(
@@ -231,3 +231,8 @@ def test_the_folder_of_a_run_that_was_moved_away_is_noticed(tmp_path):
     os.rename(run, tmp_path / "moved")
     with pytest.raises(PlmError, match="cannot be written"):
         log.log(record(1))
+
+
+def test_progress_of_an_older_version_is_read() -> None:
+    old = {"step": 3, "cells": 640, "best": [1.5, 2], "a field that has gone": 1}
+    assert Progress.restored(old) == Progress(step=3, padded_tokens=640, best=(1.5, 2))

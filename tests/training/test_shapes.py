@@ -81,7 +81,7 @@ def test_padding_changes_neither_losses_nor_gradients(
     plain, padded = both(step)
     assert padded.counts() == plain.counts()
     assert padded.tokens == plain.tokens
-    assert (padded.cells > plain.cells) == (objective != "clm")
+    assert (padded.padded_tokens > plain.padded_tokens) == (objective != "clm")
 
     def outcome(batch: Batch) -> tuple[dict[str, Tensor], list[Tensor]]:
         network.zero_grad()
@@ -176,7 +176,7 @@ def test_few_shapes_and_little_added(
     plain, padded = (batches(name, texts, rows, width) for width in (None, 512))
     assert len(shapes(plain)) >= len(shapes(padded))
     assert len(shapes(padded)) <= most
-    assert sum(b.cells for b in padded) <= (1 + added) * sum(b.cells for b in plain)
+    assert sum(b.padded_tokens for b in padded) <= (1 + added) * sum(b.padded_tokens for b in plain)
     listed = [sum(len(b.targets["lm"]) for b in bs) for bs in (plain, padded)]
     assert listed[0] <= listed[1] <= 1.2 * listed[0]
     assert [b.counts() for b in padded] == [b.counts() for b in plain]
@@ -215,7 +215,7 @@ def test_targets_stay_with_their_cells(lengths: list[int], width: int) -> None:
     assert sorted(found.targets["lm"][seen].tolist()) == plain.targets["lm"].tolist()
     assert (cells.diff() >= 0).all()
     assert cells[-1] < found.inputs["decoder_input_ids"].numel()
-    assert found.cells - plain.cells == sum(
+    assert found.cells - plain.padded_tokens == sum(
         found.inputs[name].numel() - plain.inputs[name].numel()
         for name in ("input_ids", "decoder_input_ids")
     )

@@ -1,4 +1,4 @@
-"""Steps whose rows go on from step to step: the carried state under every cut, stop and process."""
+"""Stateful rows: the recurrent state under every cut, stop and process."""
 
 import json
 import os
@@ -69,21 +69,25 @@ def test_rows_read_on_where_they_stopped() -> None:
 def test_loss_and_weights_do_not_depend_on_micro_batches(
     fields: dict, store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:
-    """1x8 = 2x4 = 4x2 = 3 uneven pieces, over several windows of carried state."""
+    """1x8 = 2x4 = 4x2 = 3 uneven pieces, over several windows of recurrent state."""
     results = {}
     for micro in (8, 4, 2, 3):
         engine = tiny_engine(network())
         run_plan(engine, plan_of(store, steps=(4,), micro=micro, **fields), tmp_path / f"{micro}")
-        results[micro] = metrics(tmp_path / f"{micro}"), weights(engine), engine.trained().carried
-    whole, reference, carried = results[8]
-    assert carried.slots.shape == (8, 2, 2, 16 + 24)
-    assert (carried.slots.abs().amax((1, 2, 3)) > 0.01).all()
+        results[micro] = (
+            metrics(tmp_path / f"{micro}"),
+            weights(engine),
+            engine.trained().recurrent_state,
+        )
+    whole, reference, recurrent_state = results[8]
+    assert recurrent_state.slots.shape == (8, 2, 2, 16 + 24)
+    assert (recurrent_state.slots.abs().amax((1, 2, 3)) > 0.01).all()
     for micro in (4, 2, 3):
         records, got, slots = results[micro]
         for record, expected in zip(records, whole, strict=True):
             assert record["loss"] == pytest.approx(expected["loss"], rel=2e-6)
         assert records[0]["grad_norm"] == pytest.approx(whole[0]["grad_norm"], rel=1e-5)
-        assert torch.allclose(slots.slots, carried.slots, atol=1e-4)
+        assert torch.allclose(slots.slots, recurrent_state.slots, atol=1e-4)
         for name, expected in reference.items():
             assert torch.allclose(got[name], expected, rtol=1e-3, atol=5e-5), name
 
@@ -102,25 +106,25 @@ def test_two_processes_give_the_losses_of_one(store: TokenStore) -> None:
                     sums[part] += value.item()
         for part in Elmo.HEADS:
             assert sums[part] == pytest.approx(expected[part].item(), rel=1e-6)
-    gathered = sum(given(net.carried) for net in shared)
+    gathered = sum(given(net.recurrent_state) for net in shared)
     for net in shared:
-        net.carried.share(lambda mine: gathered)
-        assert torch.allclose(net.carried.slots, alone.carried.slots, atol=1e-6)
+        net.recurrent_state.share(lambda mine: gathered)
+        assert torch.allclose(net.recurrent_state.slots, alone.recurrent_state.slots, atol=1e-6)
 
 
-def given(carried: RecurrentState) -> torch.Tensor:
+def given(recurrent_state: RecurrentState) -> torch.Tensor:
     """What a process gives to the sum over processes."""
     seen = []
-    carried.share(lambda mine: seen.append(mine) or mine)
+    recurrent_state.share(lambda mine: seen.append(mine) or mine)
     return seen[0]
 
 
 def test_after_a_resume_only_a_process_own_rows_count() -> None:
     """All rows were restored in every process; those of the others are old by now."""
-    carried = RecurrentState(torch.full((4, 1), 9.0))
-    carried.put(Rows(1, 2, 4, 0), torch.tensor([[1.0]]))
-    carried.put(Rows(2, 3, 4, 0), torch.tensor([[2.0]]))
-    assert given(carried).flatten().tolist() == [0, 1, 2, 0]
+    recurrent_state = RecurrentState(torch.full((4, 1), 9.0))
+    recurrent_state.put(Rows(1, 2, 4, 0), torch.tensor([[1.0]]))
+    recurrent_state.put(Rows(2, 3, 4, 0), torch.tensor([[2.0]]))
+    assert given(recurrent_state).flatten().tolist() == [0, 1, 2, 0]
     untouched = RecurrentState(torch.ones(4, 1))
     untouched.share(lambda mine: pytest.fail("nothing was put, so nothing is summed"))
 
@@ -129,7 +133,7 @@ def test_after_a_resume_only_a_process_own_rows_count() -> None:
 def test_an_interrupted_run_is_the_uninterrupted_one(
     fields: dict, store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:
-    """Two phases, dropout on, state carried; stopped by a signal: same losses, weights, state."""
+    """Two phases, dropout on, stopped by a signal: the same losses, weights and state."""
     whole = tiny_engine(network(dropout=0.1))
     run_plan(whole, plan_of(store, steps=(3, 4), micro=3, **fields), tmp_path / "whole")
     plan = plan_of(store, steps=(3, 4), micro=3, **fields)
@@ -151,7 +155,9 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
     expected, got = metrics(tmp_path / "whole"), metrics(tmp_path / "cut")
     exact = ("step", "loss", "loss/forward", "loss/backward", "grad_norm", "tokens")
     assert [{k: r[k] for k in exact} for r in got] == [{k: r[k] for k in exact} for r in expected]
-    assert torch.equal(second.trained().carried.slots, whole.trained().carried.slots)
+    assert torch.equal(
+        second.trained().recurrent_state.slots, whole.trained().recurrent_state.slots
+    )
     for name, value in weights(second).items():
         assert torch.equal(value, weights(whole)[name]), name
 
@@ -176,7 +182,7 @@ def test_gradients_stop_at_the_window(store: TokenStore) -> None:
     for number in (0, 1):
         (batch,) = StepBatches(step, Slicing(8, 8), 7)[number]
         step.loss(net, batch)["forward"].backward()  # would raise if it went back a second time
-        assert not net.carried.slots.requires_grad
+        assert not net.recurrent_state.slots.requires_grad
 
 
 def test_carried_windows_are_one_long_window(store: TokenStore) -> None:
@@ -204,7 +210,7 @@ def test_scoring_depends_on_no_micro_batch_and_leaves_the_state(store: TokenStor
     step = plan_of(store).phases[0].examples
     (batch,) = StepBatches(step, Slicing(8, 8), 7)[0]
     step.loss(engine.network, batch)
-    before = engine.trained().carried.slots.clone()
+    before = engine.trained().recurrent_state.slots.clone()
     figures = []
     for micro in (3, 32):
         batches = scoring_batches(step, Slicing(1, micro))
@@ -212,6 +218,6 @@ def test_scoring_depends_on_no_micro_batch_and_leaves_the_state(store: TokenStor
     assert figures[0] == pytest.approx(figures[1], rel=1e-5)
     mean = sum(figures[0][f"loss/{part}"] for part in Elmo.HEADS) / 2
     assert figures[0]["loss"] == pytest.approx(mean)
-    assert torch.equal(engine.trained().carried.slots, before)
+    assert torch.equal(engine.trained().recurrent_state.slots, before)
     scored = sum(len(b.targets["forward"]) for b in scoring_batches(step, Slicing(1, 5)))
     assert len(step) - 32 < scored <= len(step)
