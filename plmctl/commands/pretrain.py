@@ -133,7 +133,7 @@ def _pretrain(
     return metrics
 
 
-# --- StoreExamples: the objective over the prepared text, built once per phase ---
+# --- Examples: the objective over the prepared text, built once per phase ---
 
 
 def training_examples(prepared: Prepared, text: PreparedText) -> tuple[StoreExamples, ...]:
