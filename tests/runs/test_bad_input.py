@@ -123,7 +123,7 @@ MIXED = "data={train: [], mixture: [%s, {name: small, train: [nine.txt], weight:
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
-        ("bert", ["data.valid=[one.txt]"], ["the validation text:", "needs two documents"]),
+        ("bert", ["data.valid=[one.txt]"], ["the validation text:", "at least two documents"]),
         ("bert", ["data.valid=0.004"], ["the validation text:", "increase data.valid"]),
         (
             "bert",

@@ -61,7 +61,7 @@ def test_a_network_of_another_shape(extended: Path, cli: Cli) -> None:
         "has num_hidden_layers 2",
         "this config has 5",
     )
-    refused(cli("pretrain", "metals-on.yaml", *same, "model.size=mini"), 2, "leave the size")
+    refused(cli("pretrain", "metals-on.yaml", *same, "model.size=mini"), 2, "leave out the size")
 
 
 def test_dropout_of_a_loaded_network(extended: Path, cli: Cli) -> None:

@@ -80,7 +80,7 @@ def test_bad_rows_leave_no_output(cli: Cli, model: str) -> None:
 
 
 def test_wrong_usage(cli: Cli, model: str, pretrained: dict[str, Path]) -> None:
-    refused(cli("predict", model), 2, "needs texts, or --input")
+    refused(cli("predict", model), 2, "needs either texts, or --input")
     refused(cli("predict", model, "a text", "--output", "x"), 2, "need --input")
     refused(cli("predict", model, "--input", "in.jsonl", "--column", "text"), 2, "FIELD=COLUMN")
     encoder = str(pretrained["bert"] / "model")

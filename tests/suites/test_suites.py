@@ -17,7 +17,7 @@ NAMES = registry.names("suites")
 
 def published(suite: str, model: str, split: str) -> dict[str, float]:
     (row,) = [r for r in get_suite(suite).published if (r.model, r.split) == (model, split)]
-    return dict(row.figures)
+    return dict(row.scores)
 
 
 def average(name: str) -> Average:
@@ -37,9 +37,9 @@ def test_what_a_suite_names_is_there(name: str) -> None:
     for one in suite.averages:
         assert {n for group in one.groups for n in group} <= set(columns)
     for row in suite.published:
-        assert row.figures
-        assert set(row.figures) <= set(columns)
-        assert all(0 <= value <= 100 for value in row.figures.values())
+        assert row.scores
+        assert set(row.scores) <= set(columns)
+        assert all(0 <= value <= 100 for value in row.scores.values())
         assert row.split in ("dev", "test")
         assert row.family in registry.names("families")
 

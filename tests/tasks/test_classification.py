@@ -12,7 +12,7 @@ from torch import nn
 
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.scoring import answers
-from plmctl.models.heads import classification as classifier
+from plmctl.models import parameters
 from plmctl.models.network import Network
 from plmctl.tasks.base import Finetuned, get_task, read_finetuned
 from plmctl.tasks.classification import label_targets
@@ -178,14 +178,14 @@ def test_answers_and_figures_of_each_kind(folder: Folder) -> None:
     several = examples(folder("bert"), ROWS, "score", problem="multi_label", threshold=0.25)
     said = several.answers(probabilities)
     assert [answer["prediction"] for answer in said] == [["x", "y"], ["y"]]
-    figures = several.figures(said)
+    figures = several.compute_metrics(said)
     assert figures["subset_accuracy"] == 0.5
     assert figures["f1_micro"] == pytest.approx(4 / 5)
     rows = rows_of(*({"text": "a", "label": n} for n in (1.0, 2.0, 4.0)))
     number = examples(folder("bert"), rows, "score", problem="regression")
     said = number.answers({"label": [np.array([n]) for n in (0.5, 1.5, 1.0)]})
     assert [answer["prediction"] for answer in said] == [0.5, 1.5, 1.0]
-    figures = number.figures(said)
+    figures = number.compute_metrics(said)
     assert figures["spearman"] == pytest.approx(0.5)
     assert figures["mean_squared_error"] == pytest.approx((0.25 + 0.25 + 9) / 3)
 
@@ -194,7 +194,7 @@ def test_fresh_weights_are_drawn_in_the_same_order_in_every_process(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[nn.Module] = []
-    monkeypatch.setattr(classifier, "truncated_normal_", lambda module, _: drawn.append(module))
+    monkeypatch.setattr(parameters, "truncated_normal_", lambda module, _: drawn.append(module))
     labels = ("a", "b")
     model: Any = TASK(TASK.Config()).load(
         folder("spanbert"), labels, pretrained=True, changes={}, new_heads=print

@@ -34,7 +34,7 @@ def test_figures_by_hand() -> None:
     latin, chinese = found.scripts["latin"], found.scripts["chinese"]
     assert (latin.words, latin.tokens, latin.whole) == (4, 6, 1)  # the; q is unknown
     assert (chinese.words, chinese.tokens, chinese.whole) == (2, 2, 1)
-    figures = found.figures()
+    figures = found.metrics()
     assert figures["bytes per token"] == pytest.approx(18 / 9)
     assert figures["tokens per word"] == pytest.approx(8 / 6)
     assert figures["words that are one token, %"] == pytest.approx(100 * 2 / 6)
@@ -54,7 +54,7 @@ def test_overlap_is_of_the_smaller_without_marks() -> None:
 def test_no_text_is_no_error() -> None:
     found = measure(word_piece("a"), [""])
     assert (found.tokens, found.scripts) == (0, {})
-    assert found.figures()["bytes per token"] == 0
+    assert found.metrics()["bytes per token"] == 0
 
 
 FAMILIES = [
@@ -78,7 +78,7 @@ def test_each_kind_of_tokenizer(saved: Saved, algorithm: str, family: str) -> No
     sizes = [*sizes_of(tokenizer)[:-1], found.vocabulary]
     curve = by_size(tokenizer, TEXTS[:5], [sizes[0] // 2, *sizes])
     assert curve == sorted(curve)
-    assert curve[-1] == pytest.approx(found.figures()["bytes per token"])
+    assert curve[-1] == pytest.approx(found.metrics()["bytes per token"])
     assert not any(text.startswith(("##", "\u2581", "Ġ")) for text in found.surfaces)
 
 
