@@ -92,14 +92,8 @@ class Vocab:
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocab:
         """Of a tokenizer that is open, as it was saved."""
-        from tokenizers.models import WordLevel
-        from transformers import PreTrainedTokenizerFast
-
         vocab: dict[str, int] = tokenizer.get_vocab()
         sentinels = (f"<extra_id_{number}>" for number in itertools.count())
-        whole_words = isinstance(tokenizer, PreTrainedTokenizerFast) and isinstance(
-            tokenizer.backend_tokenizer.model, WordLevel
-        )
         return cls(
             size=max(vocab.values()) + 1,
             pad=tokenizer.pad_token_id,
@@ -112,8 +106,18 @@ class Vocab:
             sentinels=tuple(
                 vocab[name] for name in itertools.takewhile(vocab.__contains__, sentinels)
             ),
-            words=tuple(sorted(vocab, key=vocab.__getitem__)) if whole_words else None,
+            words=tuple(sorted(vocab, key=vocab.__getitem__))
+            if _is_whole_words(tokenizer)
+            else None,
         )
+
+
+def _is_whole_words(tokenizer: PreTrainedTokenizerBase) -> bool:
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    fast = isinstance(tokenizer, PreTrainedTokenizerFast)
+    return fast and isinstance(tokenizer.backend_tokenizer.model, WordLevel)
 
 
 # --- Tokens as readable text ---
@@ -127,15 +131,16 @@ def token_texts(
 ) -> tuple[Callable[[Sequence[int]], list[str]], str]:
     """A function from the ids of a row to the text of each token, and the separator of tokens.
 
-    WordPiece's tokens are shown unchanged, with a space between them. Tokens of other algorithms
-    contain their spaces: line ends, tabs and runs of spaces are made visible. In byte-level BPE a
-    character can be spread over several tokens: the last one shows the character, and those before
-    it show their bytes.
+    WordPiece's tokens and whole words are shown unchanged, with a space between them. Tokens of
+    other algorithms contain their spaces: line ends, tabs and runs of spaces are made visible. In
+    byte-level BPE a character can be spread over several tokens: the last one shows the character,
+    and those before it show their bytes.
     """
     vocabulary = tokenizer.get_vocab()
     byte_level = any(token.startswith("\u0120") for token in vocabulary)
     # GPT-2's vocabulary has "##" too, but not as a mark.
     spaced = not byte_level and any(token.startswith("##") for token in vocabulary)
+    spaced = spaced or _is_whole_words(tokenizer)
     special = set(tokenizer.all_special_ids)
 
     def texts(ids: Sequence[int]) -> list[str]:

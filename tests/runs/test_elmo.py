@@ -113,8 +113,9 @@ def test_evaluation(cli: Cli, run: Path) -> None:
 def test_preview_shows_both_directions(cli: Cli, run: Path) -> None:
     code, out, err = cli("preview", "elmo.yaml", "--count", "16", "--examples", "1")
     assert code == 0, err
-    assert "forward: " in out
-    assert "backward: " in out
+    shown = " ".join(out.split("\n\n")[0].split())
+    forward, backward = (text.split() for text in shown[len("forward: ") :].split(" backward: "))
+    assert len(forward) == len(backward) == 20  # words, with spaces between them
     assert "mean_targets_backward" in out
 
 
