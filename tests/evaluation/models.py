@@ -14,7 +14,7 @@ from plmctl.families.base import get_family
 from plmctl.run.folder import save_model
 from plmctl.tokenization.load import Vocab
 from plmctl.training.engine import make_accelerator
-from tests.runs.conftest import corpus_text, run_main, write
+from tests.commands.conftest import corpus_text, run_main, write
 
 # Family: the tokenizer's algorithm, whose template, and fields of the network.
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {

@@ -23,8 +23,8 @@ from plmctl.evaluation.likelihood import (
 )
 from plmctl.evaluation.model import TokenizedText
 from plmctl.models.elmo import ElmoForPreTraining, encode_sentences
+from tests.commands.conftest import sentence
 from tests.evaluation.models import FAMILIES, opened
-from tests.runs.conftest import sentence
 
 Folders = Callable[[str], Path]
 

@@ -18,8 +18,8 @@ from plmctl.evaluation.likelihood import Likelihood
 from plmctl.measures.base import get_measure
 from plmctl.run.configs import EvalConfig
 from plmctl.training.engine import precision
+from tests.commands.conftest import corpus_text, run_main, sentence
 from tests.evaluation.models import FAMILIES, opened
-from tests.runs.conftest import corpus_text, run_main, sentence
 
 Folders = Callable[[str], Path]
 

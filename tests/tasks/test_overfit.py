@@ -13,7 +13,7 @@ import yaml
 
 from plmctl import registry
 from plmctl.families.t5 import T5
-from tests.runs.conftest import run_main
+from tests.commands.conftest import run_main
 from tests.tasks.conftest import ENCODERS, Folder
 
 LETTERS = "bcdefghijklmnopqrstuvwxyz"  # an "a" is an article, which SQuAD's script leaves out

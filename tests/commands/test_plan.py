@@ -19,7 +19,7 @@ from plmctl.families.base import get_family
 from plmctl.objectives.base import get_objective
 from plmctl.run.configs import load
 from plmctl.run.preflight import check_network, stand_in
-from tests.runs.conftest import run_main
+from tests.commands.conftest import run_main
 
 
 def outline(family: str, objective: str, vocab_size: int, **fields: object) -> object:

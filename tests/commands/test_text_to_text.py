@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.conftest import NAMES, PLACES, Cli, run_main, write
-from tests.runs.test_t5 import CONFIG, tokenizer
+from tests.commands.conftest import NAMES, PLACES, Cli, run_main, write
+from tests.commands.test_t5 import CONFIG, tokenizer
 
 __all__ = ["tokenizer"]  # a fixture
 

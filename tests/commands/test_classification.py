@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.conftest import NAMES, PLACES, VERBS, Cli, write
-from tests.runs.test_bad_input import finetune_config, refused
+from tests.commands.conftest import NAMES, PLACES, VERBS, Cli, write
+from tests.commands.test_bad_input import finetune_config, refused
 
 KIND = {"sees": 0, "likes": 1, "follows": 2, "greets": 3}
 

@@ -6,8 +6,8 @@ from statistics import median
 
 import pytest
 
-from tests.runs.conftest import Cli, sentence
-from tests.runs.test_bad_input import refused
+from tests.commands.conftest import Cli, sentence
+from tests.commands.test_bad_input import refused
 
 SETTINGS = ("train.epochs=2", "train.max_length=32", "optim.lr=0.003", "compute.device=cpu")
 

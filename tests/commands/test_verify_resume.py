@@ -18,8 +18,8 @@ from plmctl.commands.verify_resume import (
     moments,
     records,
 )
-from tests.runs.conftest import pretrain_config, run_main, write
-from tests.runs.test_bad_input import finetune_config
+from tests.commands.conftest import pretrain_config, run_main, write
+from tests.commands.test_bad_input import finetune_config
 
 VERIFY = [sys.executable, "-m", "plmctl", "verify-resume"]
 BERT = {"family": "bert", "size": "tiny", "hidden_size": 32, "num_attention_heads": 2}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from plmctl.tokenization.load import load_tokenizer, token_texts
-from tests.runs.conftest import Cli, write
-from tests.runs.test_bad_input import finetune_config, refused
+from tests.commands.conftest import Cli, write
+from tests.commands.test_bad_input import finetune_config, refused
 
 
 def test_masked_examples_with_plain_marks(cli: Cli) -> None:

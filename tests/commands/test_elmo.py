@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.runs.conftest import Cli, run_in_two, run_main, write
+from tests.commands.conftest import Cli, run_in_two, run_main, write
 
 TINY = {"family": "elmo", "size": "tiny", "projection_size": 16, "cell_size": 24, "dropout": 0}
 

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from tests.runs.conftest import NAMES, PLACES, Cli, sentence, write
-from tests.runs.test_bad_input import refused
+from tests.commands.conftest import NAMES, PLACES, Cli, sentence, write
+from tests.commands.test_bad_input import refused
 
 
 def squad(paragraphs: int, *, version2: bool) -> dict:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from plmctl.run.launch import descendants
+from tests.commands.conftest import Cli, corpus_text, pretrain_config, run_main, write
+from tests.commands.test_bad_input import finetune_config
 from tests.processes import in_two_processes
-from tests.runs.conftest import Cli, corpus_text, pretrain_config, run_main, write
-from tests.runs.test_bad_input import finetune_config
 
 PLMCTL = [sys.executable, "-m", "plmctl"]
 LONG = "train.phases=[{seq_len: 32, steps: 3000}]"

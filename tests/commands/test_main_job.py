@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runs.conftest import Cli, run_in_two, write
-from tests.runs.test_bad_input import finetune_config
+from tests.commands.conftest import Cli, run_in_two, write
+from tests.commands.test_bad_input import finetune_config
 
 
 def records(run: Path) -> list[dict]:

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
+from tests.commands.conftest import run_main
 from tests.reporting import made
-from tests.runs.conftest import run_main
 
 
 def test_the_plots_are_files_beside_the_page(tmp_path: Path, capsys) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.runs.conftest import VERBS, Cli, write
-from tests.runs.test_bad_input import refused
+from tests.commands.conftest import VERBS, Cli, write
+from tests.commands.test_bad_input import refused
 
 
 def tuned(pretrained: dict[str, Path], name: str, **changes: object) -> dict:

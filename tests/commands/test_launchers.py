@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.conftest import Cli
+from tests.commands.conftest import Cli
 
 QUIET = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
 

@@ -12,8 +12,8 @@ import pyarrow.parquet
 import pytest
 
 from plmctl.commands import predict as predict_rows
-from tests.runs.conftest import Cli, run_main, sentence, write
-from tests.runs.test_bad_input import finetune_config, refused
+from tests.commands.conftest import Cli, run_main, sentence, write
+from tests.commands.test_bad_input import finetune_config, refused
 
 ROWS = [{"text": sentence(n), "id": n} for n in range(23)]
 

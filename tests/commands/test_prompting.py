@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.conftest import Cli, write
+from tests.commands.conftest import Cli, write
 
 FEW = ("--max-new-tokens", "6")
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.runs.conftest import Cli, run_in_two, write
-from tests.runs.test_bad_input import finetune_config, refused
-from tests.runs.test_main_job import records
+from tests.commands.conftest import Cli, run_in_two, write
+from tests.commands.test_bad_input import finetune_config, refused
+from tests.commands.test_main_job import records
 
 # Without dropout: its draws are a process's own.
 QUIET = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]

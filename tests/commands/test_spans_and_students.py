@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.conftest import Cli, pretrain_config, run_main, write
-from tests.runs.test_bad_input import finetune_config, refused
+from tests.commands.conftest import Cli, pretrain_config, run_main, write
+from tests.commands.test_bad_input import finetune_config, refused
 
 SMALL = {"hidden_size": 32, "num_attention_heads": 2}
 

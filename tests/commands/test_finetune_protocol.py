@@ -11,8 +11,8 @@ from plmctl.commands.finetune import protocol_runs
 from plmctl.errors import ConfigError
 from plmctl.metrics.statistics import spread
 from plmctl.run.configs import FinetuneConfig, load
-from tests.runs.conftest import Cli, write
-from tests.runs.test_bad_input import finetune_config, refused
+from tests.commands.conftest import Cli, write
+from tests.commands.test_bad_input import finetune_config, refused
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.conftest import Cli, write
-from tests.runs.test_bad_input import finetune_config, refused
+from tests.commands.conftest import Cli, write
+from tests.commands.test_bad_input import finetune_config, refused
 
 PAGE = Path(__file__).parents[2] / "docs" / "finetuning.md"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.conftest import NAMES, VERBS, Cli, write
-from tests.runs.test_bad_input import finetune_config, refused
+from tests.commands.conftest import NAMES, VERBS, Cli, write
+from tests.commands.test_bad_input import finetune_config, refused
 
 
 def lines(path: str, start: int, stop: int, *, unlabelled: int) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from tests.runs.conftest import Cli, pretrain_config, run_main, write
-from tests.runs.test_bad_input import refused
+from tests.commands.conftest import Cli, pretrain_config, run_main, write
+from tests.commands.test_bad_input import refused
 
 NEW = "zirconium tungsten molybdenum\nmolybdenum zirconium tungsten\n" * 30
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from plmctl.tokenization.load import Vocab
-from tests.runs.conftest import NAMES, PLACES, VERBS, Cli, run_main, write
+from tests.commands.conftest import NAMES, PLACES, VERBS, Cli, run_main, write
 
 WORDS = ["at", "the", "on", "day", ".", *NAMES, *VERBS, *PLACES, *map(str, range(31))]
 SENTINELS = [f"<extra_id_{number}>" for number in reversed(range(20))]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.runs.conftest import Cli, run_main, write
-from tests.runs.test_bad_input import finetune_config, refused
+from tests.commands.conftest import Cli, run_main, write
+from tests.commands.test_bad_input import finetune_config, refused
 
 
 def config(pretrained: dict[str, Path], run: str, **train: object) -> dict:

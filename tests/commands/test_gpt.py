@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from plmctl.commands import pretrain
-from tests.runs.conftest import Cli, pretrain_config, run_main, sentence, write
+from tests.commands.conftest import Cli, pretrain_config, run_main, sentence, write
 
 EXACT = ("step", "epoch", "tokens", "loss", "lr", "grad_norm")
 TINY = {"size": "tiny", "n_embd": 32, "n_head": 2}

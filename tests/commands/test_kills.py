@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from plmctl.commands.verify_resume import records, start_child
-from tests.runs.conftest import run_main, write
-from tests.runs.test_bad_input import finetune_config
+from tests.commands.conftest import run_main, write
+from tests.commands.test_bad_input import finetune_config
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 1}
 SMALL_GPT = {"n_layer": 1, "n_embd": 16, "n_head": 1}

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runs.conftest import Cli, pretrain_config, write
-from tests.runs.test_bad_input import finetune_config
+from tests.commands.conftest import Cli, pretrain_config, write
+from tests.commands.test_bad_input import finetune_config
 
 CHINESE = "中国人民站起来了。北京是中国的首都。人民的生活很好。我们在北京大学学习中文。"
 
 
 @pytest.fixture(scope="module")
 def albert(world: Path) -> Path:
-    from tests.runs.conftest import run_main
+    from tests.commands.conftest import run_main
 
     config = pretrain_config("bert") | {
         "run": "run-albert",

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from tests.runs.conftest import Cli, write
-from tests.runs.test_bad_input import refused
+from tests.commands.conftest import Cli, write
+from tests.commands.test_bad_input import refused
 
 SAVING = ["run=kept", "checkpoint.every=2", "checkpoint.keep=5"]
 

@@ -10,7 +10,7 @@ import torch
 from plmctl.commands import doctor
 from plmctl.run import preflight
 from plmctl.training import engine
-from tests.runs.conftest import run_main
+from tests.commands.conftest import run_main
 
 
 def document(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict:

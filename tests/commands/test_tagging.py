@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.conftest import NAMES, PLACES, Cli, pretrain_config, run_main, sentence, write
+from tests.commands.conftest import NAMES, PLACES, Cli, pretrain_config, run_main, sentence, write
 
 OF = dict.fromkeys(NAMES, "B-PER") | dict.fromkeys(PLACES, "B-LOC")
 

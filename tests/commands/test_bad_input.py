@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from plmctl.corpus.document import share_of
-from tests.runs.conftest import Cli, corpus_text, pretrain_config, run_main, write
+from tests.commands.conftest import Cli, corpus_text, pretrain_config, run_main, write
 
 
 def refused(result: tuple[int, str, str], code: int, *words: str) -> None:
