@@ -215,7 +215,7 @@ def test_targets_stay_with_their_cells(lengths: list[int], width: int) -> None:
     assert sorted(found.targets["lm"][seen].tolist()) == plain.targets["lm"].tolist()
     assert (cells.diff() >= 0).all()
     assert cells[-1] < found.inputs["decoder_input_ids"].numel()
-    assert found.cells - plain.padded_tokens == sum(
+    assert found.padded_tokens - plain.padded_tokens == sum(
         found.inputs[name].numel() - plain.inputs[name].numel()
         for name in ("input_ids", "decoder_input_ids")
     )
