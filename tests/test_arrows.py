@@ -45,8 +45,6 @@ ALLOWED = {
         "tasks", "training", "evaluation", "measures", "reporting", "metrics", "suites", "run",
     },
 }  # fmt: skip
-# What is still loaded from below its layer, by name at run time.
-LOADED_FROM_BELOW = {("families", "objectives"), ("training", "optimizers")}
 SHARED = {
     "arrays",
     "characters",
@@ -114,8 +112,7 @@ def test_members_are_loaded_by_what_lies_above_them(path: Path) -> None:
     if here not in ALLOWED or here in ("run", "commands"):
         return
     for folder in loads(path):
-        above = folder == here or folder.split(".")[0] in ALLOWED[here] | {here}
-        assert above or (here, folder) in LOADED_FROM_BELOW, f"{path.name} loads {folder}"
+        assert folder.split(".")[0] in ALLOWED[here] | {here}, f"{path.name} loads {folder}"
 
 
 @pytest.mark.parametrize("name", sorted(FLOOR))

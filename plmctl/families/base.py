@@ -227,17 +227,6 @@ def get_family(name: str) -> type[Family]:
     return registry.member("families", name, Family)
 
 
-def family_fits(family: str, loss_terms: tuple[str, ...], *, encoder_decoder: bool) -> bool:
-    """Whether a family's networks can learn from an objective, or be measured by it.
-
-    Args:
-        family: Its name.
-        loss_terms: The objective's, each of which requires a head.
-        encoder_decoder: Whether the objective requires an encoder and a decoder.
-    """
-    return get_family(family).fits(loss_terms, encoder_decoder=encoder_decoder)
-
-
 # --- The output layer: a hook in place of logits ---
 
 

@@ -33,7 +33,7 @@ from plmctl.evaluation.completions import first_sentinel
 from plmctl.evaluation.likelihood import Likelihood, TextScores
 from plmctl.evaluation.model import LoadedModel, TokenizedText
 from plmctl.evaluation.prompting import ShotsConfig
-from plmctl.families.base import family_fits
+from plmctl.families.base import get_family
 from plmctl.hashing import digest_of_rows
 from plmctl.metrics.statistics import error_of_ratio
 from plmctl.objectives.base import get_objective
@@ -174,7 +174,7 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
         config, objective = self.config, get_objective(self.OBJECTIVE)
         accelerator = model.accelerator or make_accelerator(ComputeConfig(device="cpu"))
         terms, both = objective.LOSS_TERMS, objective.ENCODER_DECODER
-        if not family_fits(model.family, terms, encoder_decoder=both):
+        if not get_family(model.family).fits(terms, encoder_decoder=both):
             raise ConfigError(
                 f"{model.name}: {self.OBJECTIVE} cannot measure a model of type {model.family!r}",
                 "use a measure of the objective that the model was pretrained with",
