@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from plmctl.errors import ConfigError, nearest
+from plmctl.errors import ConfigError, did_you_mean, near_names
 from plmctl.metrics import spans, squad, text
 from plmctl.metrics.classification import (
     accuracy,
@@ -84,7 +84,7 @@ def check_names(asked: tuple[str, ...]) -> tuple[str, ...]:
     for name in asked:
         if is_ours(name) and name not in _METRICS:
             raise ValueError(
-                f"unknown metric {name!r}{nearest(name, _METRICS)}; plmctl has "
+                f"unknown metric {name!r}{did_you_mean(near_names(name, _METRICS)) or ';'} plmctl has "
                 f"{', '.join(_METRICS)}; a metric of your own is a path such as ./{name}.py"
             )
     return asked
