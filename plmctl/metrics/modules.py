@@ -83,9 +83,10 @@ def check_names(asked: tuple[str, ...]) -> tuple[str, ...]:
     """
     for name in asked:
         if is_ours(name) and name not in _METRICS:
+            near = did_you_mean(near_names(name, _METRICS)) or ";"
             raise ValueError(
-                f"unknown metric {name!r}{did_you_mean(near_names(name, _METRICS)) or ';'} plmctl has "
-                f"{', '.join(_METRICS)}; a metric of your own is a path such as ./{name}.py"
+                f"unknown metric {name!r}{near} plmctl has {', '.join(_METRICS)}; "
+                f"a metric of your own is a path such as ./{name}.py"
             )
     return asked
 
