@@ -79,7 +79,7 @@ def run(
     """Finetune, or resume an interrupted run; a finished run is left unchanged.
 
     Args:
-        config: Of the run.
+        config: The config of the run.
         fresh: Move an existing run folder aside.
         as_json: Print the results as JSON.
         until: Save and stop after this step.
@@ -152,7 +152,7 @@ class LabelledExamples:
     few: TaskExamples[ScoredConfig]
     """A few rows of the first validation set: metrics are tried on them before the first step."""
     hashes: dict[str, str]
-    """Of all rows and of each validation set, for ``environment.json``."""
+    """The hashes of all rows and of each validation set, for ``environment.json``."""
 
     @property
     def first_valid(self) -> TaskExamples[ScoredConfig]:

@@ -71,7 +71,7 @@ def costs(
 
     Args:
         config: The config of a pretraining.
-        vocab: Of its tokenizer, or a stand-in.
+        vocab: The vocabulary of its tokenizer, or a stand-in.
         network: transformers' config of its network.
         encoder: Its tokenizer, to find the token stores; None: they are not looked for.
     """
@@ -240,7 +240,7 @@ class Sizes:
         parameters: All parameters; shared ones count once.
         used: Parameters that are multiplied, each as often as it is used: weights that layers share
             count once per layer; the output matrix counts, embeddings do not.
-        layers: Of the encoder, the decoder, or both together.
+        layers: The number of layers of the encoder, the decoder, or both together.
         width: The hidden size.
         heads: Attention heads; 0 without attention.
         outputs: Ids that are predicted.
@@ -291,7 +291,7 @@ def flops_per_token(sizes: Sizes, seq_len: int, targets: float = 1.0) -> float:
     """Floating-point operations of a forward and a backward pass, per input token.
 
     Args:
-        sizes: Of the network.
+        sizes: The sizes of the network.
         seq_len: Tokens of an input.
         targets: For an encoder-decoder: target tokens per input token.
     """
@@ -308,7 +308,7 @@ def state_memory(sizes: Sizes, optimizer: str, *, mixed: bool) -> dict[str, floa
     """Bytes of the training state, in 32 bits; exact except for small buffers.
 
     Args:
-        sizes: Of the network.
+        sizes: The sizes of the network.
         optimizer: Its name.
         mixed: Whether products use 16-bit copies of the weights.
     """
@@ -345,7 +345,7 @@ def activation_memory(
     three copies of the logits.
 
     Args:
-        sizes: Of the network.
+        sizes: The sizes of the network.
         rows: Sequences of a micro-batch.
         seq_len: Tokens of a sequence.
         targets: Share of the tokens at which a head predicts.

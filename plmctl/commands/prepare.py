@@ -28,7 +28,7 @@ class PreparedText:
     train: Corpus
     valid: Corpus | None
     hashes: dict[str, str]
-    """Of the data and the tokenizer, for ``environment.json``."""
+    """The hashes of the data and the tokenizer, for ``environment.json``."""
     sentences: str
     """How the text is split into sentences, and why."""
 

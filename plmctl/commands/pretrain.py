@@ -347,7 +347,7 @@ def _whole_model(
 
     Args:
         engine: As the training left it.
-        checkpoints: Of the run.
+        checkpoints: The checkpoints of the run.
         fresh: Builds the network again.
 
     Raises:

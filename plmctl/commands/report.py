@@ -21,7 +21,7 @@ def run(
         runs: Run folders.
         out: The page; None: report.html in the first of them.
         plots: The folder of the image files; None: only the page.
-        formats: Of the image files, of ``reporting.drawing.FORMATS``.
+        formats: The formats of the image files, of ``reporting.drawing.FORMATS``.
         as_json: Print one JSON document.
 
     Raises:

@@ -54,7 +54,7 @@ class Wanted:
 
     Attributes:
         kills: How many.
-        steps: Of both runs, at most.
+        steps: The steps of both runs, at most.
         seed: Decides the moments.
         processes: Another number of them, under which the examples are hashed.
         keep: Leave the folders even where all is equal.

@@ -73,7 +73,7 @@ class ConfigFile:
     Attributes:
         name: The file.
         data: Dicts, lists and scalars.
-        places: Of each key path.
+        places: The place of each key path.
         faults: What is wrong whatever the config is for: keys that are there twice, bad overrides.
     """
 

@@ -115,7 +115,7 @@ def answers(
 
     Args:
         network: Not wrapped for several processes.
-        examples: Of a task.
+        examples: The examples of a task.
         device: Where the network is.
     """
     import torch

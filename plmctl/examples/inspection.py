@@ -80,7 +80,7 @@ def masked_tallies(
         lengths: [B] tokens that are not padding.
         positions: [K] positions of the flattened batch that are predicted, ascending.
         targets: [K] the original tokens.
-        mask_id: Of the mask token.
+        mask_id: The id of the mask token.
 
     Returns:
         mean_length; masked_share (of all tokens, special ones included); mask_share, random_share
@@ -121,7 +121,7 @@ def pair_tallies(
         segments: [B, L] token types, 1 for B and the [SEP] after it.
         label: [B] 1 where B is random, or the segments are swapped.
         single: [B] the chunk had one sentence, which decides the label.
-        name: Of the label: "random_next" or "swapped".
+        name: The name of the label: "random_next" or "swapped".
 
     Returns:
         <name>_share and <name>_share_multi (among chunks of two or more sentences), mean_length_a
@@ -146,7 +146,7 @@ def masked_row(
         ids: [L] without padding.
         positions: [K] positions that are predicted.
         targets: [K] the original tokens.
-        mask_id: Of the mask token.
+        mask_id: The id of the mask token.
         specials: Ids that the objective inserts; they are never text.
     """
     original = dict(zip(positions.tolist(), targets.tolist(), strict=True))

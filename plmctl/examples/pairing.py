@@ -173,7 +173,7 @@ def _rounds(
         corpus: Where sentences and documents start.
         document: [N] those that advance together, in order.
         target: [N] tokens of A and B together.
-        key: Of the pass.
+        key: The key of the pass.
         decide: Which pairs are random or swapped.
 
     Yields:

@@ -16,7 +16,7 @@ def span_shares(p: float, longest: int) -> Floats:
     """Probability of spans of 1 to ``longest`` words: geometric, scaled to sum to one. [longest].
 
     Args:
-        p: Of ending after each word.
+        p: The probability of ending after each word.
         longest: Most words.
     """
     weights = p * (1 - p) ** np.arange(longest)
@@ -157,7 +157,7 @@ def replace_spans(
         ids: [B, L] original ids.
         spans: The runs.
         keys: [B] one key per row.
-        shares: Of runs that are masked, and of runs that are replaced by random tokens.
+        shares: The shares of runs that are masked, and of runs that are replaced by random tokens.
         fillers: The mask's id, and [K] a random token for each chosen position.
 
     Returns:

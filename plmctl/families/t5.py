@@ -91,7 +91,7 @@ class T5(Family, config=Config):
 
     @classmethod
     def size_fields(cls, config: ModelConfig) -> dict[str, Any]:
-        """Of the config's version."""
+        """The size fields of the config's version."""
         assert isinstance(config, Config)
         size = _SIZES[config.version][config.size]
         return {

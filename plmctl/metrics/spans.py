@@ -61,7 +61,7 @@ def entities(
     Args:
         predictions: Tags of each sentence.
         references: The true ones.
-        scheme: Of both.
+        scheme: The scheme of both.
         strict: See ``spans``.
 
     Returns:

@@ -128,7 +128,7 @@ def forced(found: Scores, no_answer: Sequence[float], threshold: float) -> Score
     """The scores when questions with ``no_answer`` above the threshold are left unanswered.
 
     Args:
-        found: Of the answers as they are.
+        found: The scores of the answers as they are.
         no_answer: [N] how likely it is that there is none, on any scale.
         threshold: On the same scale.
     """

@@ -22,7 +22,7 @@ Function = Callable[[Any, Any], float]
 """``function(predictions, references)``."""
 
 CountFunction = Callable[[Ints], Floats]
-"""Of confusion matrices [R, C, C], a metric of each."""
+"""A metric of each of the confusion matrices [R, C, C]."""
 
 _RESAMPLES = 1000
 _CELLS = 1 << 20  # draws at once
@@ -44,7 +44,7 @@ def interval(
         function: The metric, of predictions and references of the same length.
         predictions: [N], one per row; arrays and lists are both taken.
         references: [N].
-        seed: Of the draws.
+        seed: The seed of the draws.
         resamples: How often rows are drawn.
         level: Share of the draws whose metric lies in the interval.
 
@@ -146,7 +146,7 @@ def paired(
         first: [N] predictions of the one model.
         second: [N] those of the other.
         references: [N].
-        seed: Of the draws, which are the same for both models.
+        seed: The seed of the draws, which are the same for both models.
         resamples: How often rows are drawn.
 
     Returns:
@@ -205,8 +205,8 @@ def error_of_ratio(
     Args:
         numerator: [N], of each document.
         denominator: [N].
-        seed: Of the draws.
-        function: Of the ratio, elementwise.
+        seed: The seed of the draws.
+        function: The function of the ratio, elementwise.
 
     Returns:
         None of fewer than two documents.

@@ -106,12 +106,12 @@ class ElmoConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
         num_hidden_layers: LSTM layers in each direction.
         cell_clip: The cell is kept within this, and its projection within ``projection_clip``.
         skip_connections: Layers after the first add their input to their output.
-        dropout: Of every layer's input and of the top layer's output.
+        dropout: The dropout rate of every layer's input and of the top layer's output.
         pad_token_id: What character ids are at a place without a word.
         frozen: In a finetuned network: the biLM stays as it is (published).
         head_size: Width of a finetuned network's BiLSTM in each direction.
         head_layers: Its layers.
-        head_dropout: Of the mixed vectors and of the BiLSTM.
+        head_dropout: The dropout rate of the mixed vectors and of the BiLSTM.
     """
 
     model_type = "elmo"

@@ -24,7 +24,7 @@ def encode(body: Any, positions: Tensor, **inputs: Tensor) -> tuple[Tensor, Tens
     Args:
         body: BertModel, RobertaModel, AlbertModel or DistilBertModel.
         positions: [K] of the flattened batch.
-        **inputs: Of ``body``: input_ids [B, L], attention_mask [B, L] and others.
+        **inputs: The inputs of ``body``: input_ids [B, L], attention_mask [B, L] and others.
 
     Returns:
         [K, H], and the pooler's output [B, H] for each row's first token, if there is a pooler.

@@ -147,7 +147,7 @@ def load_network(
         new_heads: Called with the heads that the folder lacks, which get random weights: parameters
             outside the encoder, and its pooler. None: the folder has to have them all.
         pooler_used: False: it does not matter whether the folder has a pooler.
-        **options: Of ``from_pretrained``: a config, or changes to the folder's.
+        **options: The options of ``from_pretrained``: a config, or changes to the folder's.
 
     Raises:
         DataError: The weights cannot be read; tensors are missing, have no place in the network, or
@@ -216,7 +216,7 @@ def tell_or_refuse(
     Args:
         source: The folder or Hub id.
         network: Whose heads they are.
-        names: Of their modules or tensors.
+        names: The names of their modules or tensors.
         new_heads: Called with them; None: the folder has to have them.
 
     Raises:
@@ -365,7 +365,7 @@ def load_with_labels(
     """A pretrained network with a head for the labels of ``config``, in float32.
 
     Args:
-        cls: Of transformers, with a head.
+        cls: A class of transformers, with a head.
         model: A model folder or Hub id.
         config: The network's, with ``id2label`` as it is to be.
         new_heads: Called with new heads; None: the folder's own head is used.

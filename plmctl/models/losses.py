@@ -170,8 +170,8 @@ def _losses_and_gradients(
 
     Args:
         hidden_NH: What the layer is given.
-        weight_VH: Of the layer.
-        bias_V: Of the layer.
+        weight_VH: The weight of the layer.
+        bias_V: The bias of the layer.
         targets_N: Classes, or IGNORE.
         how: Weight of the penalty, and what products are computed in.
     """
@@ -243,7 +243,7 @@ def cross_entropy_and_z(
     Args:
         logits: [K, V].
         targets: [K], IGNORE where nothing is asked.
-        coefficient: Of the penalty.
+        coefficient: The coefficient of the penalty.
     """
     wide = logits.float()
     log_z = wide.logsumexp(-1)

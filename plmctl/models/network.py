@@ -53,7 +53,7 @@ class Network(nn.Module):
         in it changes from step to step but tensors. Module names stay as they are.
 
         Args:
-            **options: Of ``torch.compile``.
+            **options: The options of ``torch.compile``.
         """
         self._compiled = torch.compile(self._run, **options)
 

@@ -63,7 +63,7 @@ class Depths:
 
 
 def depths(model: PreTrainedModel) -> Depths:
-    """Of every parameter, by its place in the network.
+    """The depth of every parameter, by its place in the network.
 
     Raises:
         ConfigError: The network has no layers that could be told apart.
@@ -191,7 +191,7 @@ def extend_vocabulary(model: PreTrainedModel, new: Mapping[int, Sequence[int]]) 
     than a matrix and a bias over the last hidden state.
 
     Args:
-        model: Of any family that reads tokens.
+        model: A model of any family that reads tokens.
         new: For each new id the old ids that its row is the mean of; none: of all old rows.
 
     Raises:
@@ -236,8 +236,8 @@ def add_token_embeddings(model: Any, ids: list[int], deviation: float = 0.02) ->
 
     Args:
         model: With token embeddings, tied ones if it has an output matrix.
-        ids: Of the new tokens, which may be rows that the matrix already has room for.
-        deviation: Of GPT-1's embeddings.
+        ids: The ids of the new tokens, which may be rows that the matrix already has room for.
+        deviation: The deviation of GPT-1's embeddings.
     """
     if (size := max(ids) + 1) > model.get_input_embeddings().num_embeddings:
         with torch.random.fork_rng(devices=[]):  # transformers' own draws, which are replaced

@@ -72,7 +72,7 @@ def copy_alternate_layers(
 
     Args:
         student: All its parameters are overwritten.
-        teacher: Of the same hidden size.
+        teacher: A network of the same hidden size.
         names: Parts of the student's parameter names, and their replacements in the teacher's, in
             this order.
     """

@@ -158,7 +158,7 @@ def special_ids(name: str, vocab: Vocab) -> list[int]:
     """Ids of ``ROW_TOKENS``.
 
     Args:
-        name: Of the objective.
+        name: The name of the objective.
         vocab: The tokenizer's.
 
     Raises:
@@ -255,8 +255,8 @@ class Label:
     """The label of a pair.
 
     Attributes:
-        name: Of label 1 in statistics.
-        meanings: Of label 0, of label 1, and of label 1 if the chunk had one sentence.
+        name: The name of label 1 in statistics.
+        meanings: The meanings of label 0, of label 1, and of label 1 if the chunk had one sentence.
     """
 
     name: str

@@ -64,7 +64,7 @@ class TextToText(Objective):
     over all tokens of the target, sentinels and the end token included.
 
     Args:
-        config: Of the objective.
+        config: The config of the objective.
         store: The tokens.
         vocab: Ids of the special tokens.
         seed: The run's.

@@ -35,7 +35,7 @@ class Objective(StoreExamples):
     its file, because reading a config imports all of them.
 
     Args:
-        config: Of the class's ``Config``.
+        config: An instance of the class's ``Config``.
         store: The tokens.
         vocab: Ids of the tokenizer's special tokens.
         seq_len: Tokens per sequence, special tokens included.
@@ -83,7 +83,7 @@ class Objective(StoreExamples):
         """Refuse what does not fit, before any text is read; by default everything fits.
 
         Args:
-            config: Of the class's ``Config``.
+            config: An instance of the class's ``Config``.
             tokenizer: Its folder.
             network: transformers' config of the network.
             seq_len: The longest sequence.

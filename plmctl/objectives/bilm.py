@@ -285,7 +285,7 @@ def log_uniform(key: ArrayLike, size: int, count: int) -> tuple[Ints, int]:
     ``log_uniform_candidate_sampler`` with ``unique=True``, which also draws until it has enough.
 
     Args:
-        key: Of these draws.
+        key: The key of these draws.
         size: Ids are below this.
         count: How many, fewer than ``size``.
 

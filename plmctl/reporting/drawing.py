@@ -323,7 +323,7 @@ def write_plots(
     Args:
         runs: Run folders; several runs of one kind are drawn together.
         folder: It is made if it is missing.
-        formats: Of ``FORMATS``.
+        formats: Some of ``FORMATS``.
         dpi: Pixels per inch of a PNG file.
 
     Returns:

@@ -46,7 +46,7 @@ class Plot:
     Attributes:
         key: A short name, for files.
         title: What is shown.
-        unit: Of the vertical axis.
+        unit: The unit of the vertical axis.
         lines: Later ones lie on top.
         log: The vertical axis is logarithmic.
         zero: The vertical axis starts at 0.

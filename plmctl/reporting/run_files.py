@@ -405,7 +405,7 @@ def setting_rows(document: Mapping[str, Any]) -> list[list[object]]:
     """A row per setting of a grid, by ``SETTING_COLUMNS``, its metric over the seeds.
 
     Args:
-        document: Of eval/protocol.json; empty while its runs are not finished.
+        document: The content of eval/protocol.json; empty while its runs are not finished.
     """
     rows: list[list[object]] = []
     for row in document.get("settings") or ():

@@ -155,7 +155,7 @@ def check_inputs(folder: Path, hashes: Mapping[str, str]) -> None:
 
     Args:
         folder: The run folder.
-        hashes: Of the current data and tokenizer, as in ``write_environment``.
+        hashes: The hashes of the current data and tokenizer, as in ``write_environment``.
 
     Raises:
         DataError: They differ from those of the run's checkpoints.
@@ -342,7 +342,7 @@ def write_environment(folder: Path, hashes: Mapping[str, str]) -> None:
 
     Args:
         folder: The run folder.
-        hashes: Of the data and the tokenizer.
+        hashes: The hashes of the data and the tokenizer.
     """
     import torch
 

@@ -31,7 +31,7 @@ def make_network(
 
     Args:
         config: The run's.
-        vocab: Of its tokenizer.
+        vocab: The vocabulary of its tokenizer.
         new_heads: Called with heads that the folder of ``init_from`` lacks.
     """
     import torch
@@ -106,7 +106,7 @@ def pieces_of_new_ids(config: PretrainConfig, rows: int) -> dict[int, list[int]]
 
     Args:
         config: With ``model.init_from`` and ``model.extend_vocab``.
-        rows: Of the folder's embeddings, where the folder has no tokenizer.
+        rows: The number of rows of the folder's embeddings, where the folder has no tokenizer.
     """
     from plmctl.tokenization.load import load_tokenizer
 

@@ -126,7 +126,7 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> PreTrainedConfig:
 
     Args:
         config: The config of the run.
-        vocab: Of the tokenizer, or ``stand_in`` for one that is not trained yet.
+        vocab: The vocabulary of the tokenizer, or ``stand_in`` for one that is not trained yet.
 
     Raises:
         ConfigError: The family cannot build this network, has no heads for the objective, or the
@@ -300,7 +300,7 @@ def _check_folder(
     Args:
         config: With ``model.init_from``.
         loaded: The folder's config.
-        tokenizer: Of the run.
+        tokenizer: The tokenizer of the run.
         num_ids: Ids that the run's tokenizer has.
 
     Raises:

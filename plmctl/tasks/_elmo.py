@@ -95,7 +95,7 @@ def texts(
     """Texts, or pairs with a word between them, of at most ``max_length`` words.
 
     Args:
-        tokenizer: Of whole words.
+        tokenizer: A tokenizer of whole words.
         columns: The texts, or the firsts and the seconds of pairs, of which the longer is cut.
         max_length: In words.
     """

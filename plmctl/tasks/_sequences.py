@@ -159,7 +159,7 @@ class Sequences:
     Attributes:
         ids: [N] sequences.
         segments: As ids; None where the network has none.
-        cut: Of each, whether text was lost to the maximal length.
+        cut: Whether each lost text to the maximum length.
     """
 
     ids: tuple[Ids, ...]
@@ -281,9 +281,9 @@ class EncodedRows:
 
     Attributes:
         sequences: [N] the numbers of the sequences of each row.
-        ids: Of every sequence.
+        ids: The ids of every sequence.
         segments: As ids; None: the network has none.
-        pad_id: Of padding.
+        pad_id: The id of the padding token.
         cut: Rows that lost text.
         lm_weight: Weight of the language model's loss; 0: next tokens are not predicted.
         several: Whether inputs have a dimension of sequences, even if there is one per row.
@@ -341,7 +341,7 @@ class EncodedRows:
 
         Args:
             samples: [B] their numbers.
-            targets: Of the loss terms, without the language model's.
+            targets: The targets of the loss terms, without the language model's.
 
         Returns:
             inputs: input_ids, attention_mask, and token_type_ids if there are segments, [B, L], or

@@ -108,7 +108,7 @@ def label_of(name: str, value: Any, origin: str) -> str:
     """The word for a row's label.
 
     Args:
-        name: Of the cast.
+        name: The name of the cast.
         value: The number that the Hub's data have, or the word itself; of STS-B, the similarity.
         origin: The row, for messages.
 
@@ -156,7 +156,7 @@ def cast_metrics(
     These are wrong. For F1 they count as the other label, and for STS-B as -1.
 
     Args:
-        name: Of the cast.
+        name: The name of the cast.
         predictions: [N] what was written.
         references: [N] the word of the label of each row, alone in a list.
     """

@@ -479,7 +479,7 @@ def refuse_marks(rows: Sequence[Row], column: str, found: Collection[str]) -> No
 
     Args:
         rows: Training rows.
-        column: Of the label.
+        column: The column of the label.
         found: All labels that they have.
 
     Raises:

@@ -355,7 +355,7 @@ class ClassificationExamples(SequenceExamples[Config]):
         return (targets > 0.5).astype(np.int64) if targets.ndim == 2 else targets
 
     def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
-        """Of the metrics that papers report.
+        """The intervals of the metrics that papers report.
 
         accuracy, matthews, and f1 of two labels; for regression pearson and spearman; with several
         labels per row f1_micro.
@@ -402,7 +402,7 @@ def label_names(config: Any, rows: Sequence[Row]) -> tuple[str, ...]:
     """The label names of training rows, in order; none for regression.
 
     Args:
-        config: Of the task ``classification``.
+        config: The config of the task ``classification``.
         rows: Training rows.
 
     Raises:
@@ -426,7 +426,7 @@ def label_targets(config: Any, rows: Sequence[Row], labels: Sequence[str]) -> ND
     """[N] label ids, [N, C] labels as 0 and 1, or [N] numbers.
 
     Args:
-        config: Of the task ``classification``.
+        config: The config of the task ``classification``.
         rows: N of them.
         labels: By id; C of them.
 

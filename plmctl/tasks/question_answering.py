@@ -194,8 +194,8 @@ class QuestionAnswering(Task[Config]):
 
         Args:
             model: With a head for spans.
-            **inputs: Of the encoder, and for ALBERT's head ``allowed`` [B, L], where an answer may
-                be, and in training and scoring ``start_positions`` [B], the true starts.
+            **inputs: The inputs of the encoder; for ALBERT's head also ``allowed`` [B, L], where an
+                answer may be, and in training and scoring ``start_positions`` [B], the true starts.
 
         Returns:
             start and end [B, L], minus infinity at padding; for ALBERT's head see
@@ -400,7 +400,7 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
         return {**found, "null_threshold": self._threshold(answers)}
 
     def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
-        """Of exact match and F1, in per cent."""
+        """The intervals of exact match and F1, in per cent."""
         scores = squad.scores(self.predictions(answers), self.references(), self.rules)
         return squad.uncertainty(scores)
 
@@ -484,7 +484,7 @@ class QuestionWindows:
             IGNORE where nobody knows; None for rows that are to be answered.
         layout: Special tokens; question and context are segments 0 and 1.
         segmented: Whether the model has segments.
-        pad_id: Of padding.
+        pad_id: The id of the padding token.
         cut: Rows whose question lost its end.
         dropped: Rows that cannot be learned from, and why.
     """
@@ -941,7 +941,7 @@ def best_answers(
     """The best texts, each once, the best first.
 
     Args:
-        candidates: Of all windows of a row, in their order, which decides between equal scores.
+        candidates: Those of all windows of a row; their order decides between equal scores.
         text_of: The text from a first to a last piece, and the character that it starts at.
         silence: The score of no answer, which is then among the best in any case; None where it is
             none of the choices.

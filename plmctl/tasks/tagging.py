@@ -222,7 +222,7 @@ class TaggingExamples(TaskExamples[Config]):
     Attributes:
         sentences: The words of each row.
         examples: Sentences, or windows of long ones.
-        tags: Of each sentence; None for ``predict``.
+        tags: The tags of each sentence; None for ``predict``.
         labels: By id.
         pad_id: None: the network reads characters (ELMo).
     """

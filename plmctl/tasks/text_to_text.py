@@ -252,7 +252,7 @@ class TextToTextExamples(TaskExamples[Config]):
         sources: [N].
         targets: [N] with their end tokens; None for ``predict``.
         right: [N] the right texts of each row; None for ``predict``.
-        labels: Of a cast or for ranking; empty: answers are free text.
+        labels: The labels of a cast or for ranking; empty: answers are free text.
         format: How the network takes sources and targets.
     """
 
@@ -357,7 +357,7 @@ class TextToTextExamples(TaskExamples[Config]):
         return found
 
     def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
-        """Of the metrics of a labelled cast, or of squad."""
+        """The intervals of the metrics of a labelled cast, or of squad."""
         predictions, references = self.predictions(answers), self.references()
         if self._labelled_cast is not None:
             return cast_uncertainty(self._labelled_cast, predictions, references)
@@ -384,7 +384,7 @@ def target_texts(name: str | None, value: Any, origin: str) -> tuple[str, ...]:
     """The right texts of a row, the one to learn first.
 
     Args:
-        name: Of the cast; None: the row's own texts.
+        name: The name of the cast; None: the row's own texts.
         value: What the row has in its column of targets.
         origin: The row, for messages.
 
@@ -555,7 +555,7 @@ def seq2seq_format(tokenizer: PreTrainedTokenizerBase) -> Seq2SeqFormat:
 
 @dataclass(frozen=True)
 class EncoderDecoderFormat:
-    """Of an encoder-decoder."""
+    """The format of an encoder-decoder."""
 
     tokenizer: PreTrainedTokenizerBase
 
@@ -617,7 +617,7 @@ def _decoder_only_layout(tokenizer: PreTrainedTokenizerBase) -> Layout:
 
 @dataclass(frozen=True)
 class DecoderOnlyFormat:
-    """Of a network that reads from left to right."""
+    """The format of a decoder-only network."""
 
     tokenizer: PreTrainedTokenizerBase
     layout: Layout

@@ -91,7 +91,7 @@ class Vocab:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocab:
-        """Of a tokenizer that is open, as it was saved."""
+        """The ids of a tokenizer that is open, as it was saved."""
         vocab: dict[str, int] = tokenizer.get_vocab()
         sentinels = (f"<extra_id_{number}>" for number in itertools.count())
         return cls(

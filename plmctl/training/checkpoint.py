@@ -224,7 +224,7 @@ class Retention:
 
         Args:
             step: Its step.
-            steps: Of all checkpoints, ascending.
+            steps: The steps of all checkpoints, ascending.
             best: The step with the lowest validation loss.
         """
         if step in steps[-self.newest :] or (self.best and step == best):
@@ -304,7 +304,7 @@ class Checkpoints:
         """Finish a save that was killed: delete half-written folders, and apply retention.
 
         Args:
-            step: Of the checkpoint that the run continues from.
+            step: The step of the checkpoint that the run continues from.
             best: The lowest validation loss so far, and its step.
         """
         self._sweep()
@@ -443,7 +443,7 @@ class Saver:
     Leaving the context waits for the save, except after a second Ctrl-C.
 
     Args:
-        checkpoints: Of the run.
+        checkpoints: The checkpoints of the run.
         journal: Flushed before every checkpoint; it logs the save.
         async_save: Whether training continues while a checkpoint is written.
         writes: Whether this process writes; others take part in gathering a sharded state.

@@ -60,7 +60,7 @@ class Slicing:
     Attributes:
         batch_size: Samples per step, at its full size.
         micro_batch_size: Samples per forward, at most.
-        rank: Of this process.
+        rank: The rank of this process.
         world: Number of processes.
         growth: Samples of each step while the batch grows; None: always ``batch_size``.
         lengths: [N] of each sample, to group similar lengths in a step; not with ``growth``.
@@ -245,7 +245,7 @@ class Mixture(StoreExamples):
     """Examples of several corpora; the loader never mixes two of them in a batch.
 
     Attributes:
-        names: Of the corpora.
+        names: The names of the corpora.
         parts: The examples of each corpus.
         counts: [S] samples of each in an epoch of the mixture.
         seed: Decides the corpus of each sample, and the order within each corpus.

@@ -216,7 +216,7 @@ def make_optimizer(config: OptimizerConfig, network: nn.Module, *, fused: bool) 
     """A new optimizer over the parameters that require gradients.
 
     Args:
-        config: Of any optimizer.
+        config: The config of any optimizer.
         network: Its parameters are optimized.
         fused: One kernel for all parameters, if the optimizer has one; it pays on a GPU.
     """

@@ -103,7 +103,7 @@ class Plan:
     Attributes:
         phases: In order.
         seed: Decides the order of the examples and every draw of dropout.
-        learning_rate: Of an update, by its number from 0.
+        learning_rate: The learning rate of an update, by its number from 0.
         clip: Largest global norm of the gradient, or None.
         log_every: In steps, as the next two; the last step is always logged, validated and saved.
         validate_every: None: at the end only.
@@ -222,7 +222,7 @@ def train(
     Args:
         engine: Network and optimizer.
         plan: The steps.
-        checkpoints: Of the run.
+        checkpoints: The checkpoints of the run.
         journal: Its log.
         validate: Returns the validation metrics.
         watch: Keeps the weights with the best metric, and may end the run early.
@@ -331,7 +331,7 @@ def compute_gradient(
     Args:
         engine: Network and optimizer.
         examples: Computes the summed losses.
-        micro_batches: Of this process; other processes may have another number of them.
+        micro_batches: Those of this process; another process may have another number of them.
         clip: Largest global norm of the gradient.
         key: Seeds dropout.
         stopping: Whether this process was asked to stop; the same reduction tells all others.

@@ -97,8 +97,8 @@ class Course:
     """A whole run: the steps of all its phases.
 
     Attributes:
-        sizes: Of each phase.
-        seq_lens: Of each phase.
+        sizes: The sizes of each phase.
+        seq_lens: The sequence length of each phase.
         begins: The first step of each phase, and the number of steps of the run.
         tokens: Nominal tokens seen at each of ``begins``.
     """

@@ -32,7 +32,7 @@ def fixed(batch: Batch, width: int) -> Batch:
     """The same batch, padded to one of few shapes.
 
     Args:
-        batch: Of a pretraining objective, on the CPU.
+        batch: A batch of a pretraining objective, on the CPU.
         width: Length of its rows (an encoder's, if there is one); longer rows stay.
     """
     wide = _wide(batch, width)

@@ -37,7 +37,7 @@ def attend(
         value: [B, heads, K, d].
         mask: True where a query sees a key, or what is added; it spreads to [B, heads, Q, K].
         dropout: Share of the attention that is set to 0.
-        scale: Of the products.
+        scale: The scale of the products.
 
     Returns:
         [B, heads, Q, d].

@@ -70,7 +70,7 @@ def load_classifier(
 
     Args:
         model: A model folder or Hub id.
-        tokens: Of its tokenizer, with its family's template.
+        tokens: The special tokens of its tokenizer, with its family's template.
         pretrained: False keeps the architecture and draws random weights.
         changes: To its config.
         choice: One number an option, for multiple choice.

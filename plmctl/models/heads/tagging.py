@@ -110,7 +110,7 @@ class MixedConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
 
     Attributes:
         encoder: The config of the encoder, with its ``model_type``.
-        dropout: Of the mixed vectors.
+        dropout: The dropout rate of the mixed vectors.
     """
 
     model_type = "mixed_layers"
@@ -163,7 +163,7 @@ class MixedForTokenClassification(PreTrainedModel):  # type: ignore[no-untyped-c
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Of the head; the encoder's modules are initialized by its own class."""
+        """Initialize the head; the encoder's modules are initialized by its own class."""
         if isinstance(module, ScalarMix):
             init.zeros_(module.weights)
             init.ones_(module.gamma)
@@ -190,7 +190,7 @@ def load_mixed(
         model: An encoder's, with any head, which is left out.
         labels: num_labels, id2label and label2id.
         pretrained: False draws random weights.
-        dropout: Of the mixed vectors.
+        dropout: The dropout rate of the mixed vectors.
         changes: To the encoder's config.
         new_heads: Called with the head; None: the folder would have to have one.
 

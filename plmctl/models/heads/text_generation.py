@@ -36,7 +36,7 @@ def load_writer(
 
     Args:
         model: A model folder or Hub id.
-        new_ids: Of tokens that finetuning adds to the vocabulary (GPT-1).
+        new_ids: The ids of tokens that finetuning adds to the vocabulary (GPT-1).
         pretrained: False keeps the architecture and draws random weights.
         changes: To its config.
     """
