@@ -217,6 +217,8 @@ def read_document(path: str | Path) -> ConfigFile:
     places: dict[Key, Place] = {}
     faults: list[Fault] = []
     data = Builder(place, places, faults).build(node, ())
+    if not isinstance(data, dict):  # a tagged mapping, which is reported as a fault
+        data = {}
     return ConfigFile(str(path), data, places, faults)
 
 

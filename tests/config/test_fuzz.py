@@ -74,3 +74,11 @@ def test_any_text(tmp_path_factory: pytest.TempPathFactory, text: str, tail: str
     path.write_text(text + tail, encoding="utf-8")
     with pytest.raises(ConfigError):
         load("pretrain", path, [f"a={text}", tail])
+
+
+@pytest.mark.parametrize("text", ["!a {a: 1}", "!!set {a}", "!a\na: 1"])
+def test_a_tag_on_the_whole_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tagged.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="cannot be read as"):
+        load("pretrain", path, ["seed=1"])
