@@ -90,12 +90,21 @@ C = TypeVar("C", bound=MeasureConfig)
 class Measure(ABC, Generic[C]):
     """A measure of a model.
 
+    A subclass names its config as a type and as an object: ``class Perplexity(Measure[Config],
+    config=Config)``.
+
     Args:
         config: Its data and its options.
     """
 
     Config: ClassVar[type[MeasureConfig]]
     """What a user may write for it."""
+
+    def __init_subclass__(cls, config: type[MeasureConfig] | None = None) -> None:
+        """Set ``Config``; base classes of several measures have none."""
+        super().__init_subclass__()
+        if config is not None:
+            cls.Config = config
 
     def __init__(self, config: C) -> None:
         self.config = config

@@ -21,10 +21,9 @@ class Config(ObjectiveMeasureConfig):
     """Words per window; it changes no metric, but the number of words in `max_samples`."""
 
 
-class BidirectionalLM(ObjectiveMeasure[Config]):
+class BidirectionalLM(ObjectiveMeasure[Config], config=Config):
     """See ``Config``."""
 
-    Config = Config
     OBJECTIVE = "bilm"
 
     def objective_fields(self, model: LoadedModel) -> dict[str, Any]:

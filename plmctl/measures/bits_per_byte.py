@@ -43,10 +43,8 @@ class Config(RawTextConfig):
     """Encoder-decoders: tokens that are hidden together."""
 
 
-class BitsPerByte(Measure[Config]):
+class BitsPerByte(Measure[Config], config=Config):
     """See ``Config``."""
-
-    Config = Config
 
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
         """Metrics with their standard errors over documents."""

@@ -20,10 +20,9 @@ class Config(ObjectiveMeasureConfig):
     """Where a token attends to, as the model was trained: its window or its document."""
 
 
-class CausalLM(ObjectiveMeasure[Config]):
+class CausalLM(ObjectiveMeasure[Config], config=Config):
     """See ``Config``."""
 
-    Config = Config
     OBJECTIVE = "clm"
 
     def objective_fields(self, model: LoadedModel) -> dict[str, Any]:

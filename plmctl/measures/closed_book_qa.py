@@ -53,10 +53,8 @@ class Config(PromptedConfig):
         return "trivia_qa" if rules == "triviaqa" else rules
 
 
-class ClosedBookQA(PromptedMeasure[Config]):
+class ClosedBookQA(PromptedMeasure[Config], config=Config):
     """See ``Config``."""
-
-    Config = Config
 
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
         """Exact match with its standard error."""

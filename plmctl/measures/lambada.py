@@ -47,10 +47,8 @@ class Config(PromptedConfig):
     "{context} ____. ->"."""
 
 
-class Lambada(PromptedMeasure[Config]):
+class Lambada(PromptedMeasure[Config], config=Config):
     """See ``Config``."""
-
-    Config = Config
 
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
         """Accuracy, and perplexity of the word, with standard errors."""

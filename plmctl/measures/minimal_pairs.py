@@ -43,10 +43,8 @@ class Config(MeasureConfig):
     are hidden together, and the encoder reads the rest."""
 
 
-class MinimalPairs(Measure[Config]):
+class MinimalPairs(Measure[Config], config=Config):
     """See ``Config``."""
-
-    Config = Config
 
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
         """Accuracies by sum, token and byte with their standard errors, per file and of all."""

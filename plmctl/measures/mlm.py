@@ -20,10 +20,9 @@ class Config(ObjectiveMeasureConfig):
     """Share of the tokens that is masked."""
 
 
-class MaskedLM(ObjectiveMeasure[Config]):
+class MaskedLM(ObjectiveMeasure[Config], config=Config):
     """See ``Config``."""
 
-    Config = Config
     OBJECTIVE = "mlm"
 
     def objective_fields(self, model: LoadedModel) -> dict[str, Any]:

@@ -52,10 +52,8 @@ class Config(PromptedConfig):
     """The neutral prompt of the score `unconditional`; empty: leave that score out."""
 
 
-class MultipleChoice(PromptedMeasure[Config]):
+class MultipleChoice(PromptedMeasure[Config], config=Config):
     """See ``Config``."""
-
-    Config = Config
 
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
         """Accuracies with their standard errors, beside chance and the most frequent place."""

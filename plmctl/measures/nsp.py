@@ -11,8 +11,7 @@ class Config(ObjectiveMeasureConfig):
     name: Literal["nsp"] = "nsp"
 
 
-class NextSentence(ObjectiveMeasure[Config]):
+class NextSentence(ObjectiveMeasure[Config], config=Config):
     """See ``Config``; the inputs are masked, as in pretraining."""
 
-    Config = Config
     OBJECTIVE = "mlm+nsp"

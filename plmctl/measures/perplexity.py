@@ -37,10 +37,8 @@ class Config(RawTextConfig):
     the first token is scored too; none: it is not."""
 
 
-class Perplexity(Measure[Config]):
+class Perplexity(Measure[Config], config=Config):
     """See ``Config``."""
-
-    Config = Config
 
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
         """Metrics with their standard errors; sums over all tokens, never means of windows."""

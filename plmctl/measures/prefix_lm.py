@@ -12,10 +12,9 @@ class Config(ObjectiveMeasureConfig):
     name: Literal["prefix_lm"] = "prefix_lm"
 
 
-class PrefixLM(ObjectiveMeasure[Config]):
+class PrefixLM(ObjectiveMeasure[Config], config=Config):
     """See ``Config``."""
 
-    Config = Config
     OBJECTIVE = "prefix_lm"
 
     def objective_fields(self, model: LoadedModel) -> dict[str, Any]:

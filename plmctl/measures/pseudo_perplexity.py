@@ -37,10 +37,8 @@ class Config(RawTextConfig):
     """original: one token is masked; word_l2r: the later tokens of its word too."""
 
 
-class PseudoPerplexity(Measure[Config]):
+class PseudoPerplexity(Measure[Config], config=Config):
     """See ``Config``."""
-
-    Config = Config
 
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
         """Metrics with their standard errors; sums over all tokens without the special ones."""

@@ -12,10 +12,9 @@ class Config(ObjectiveMeasureConfig):
     name: Literal["sop"] = "sop"
 
 
-class SentenceOrder(ObjectiveMeasure[Config]):
+class SentenceOrder(ObjectiveMeasure[Config], config=Config):
     """See ``Config``; the inputs are masked, as in pretraining."""
 
-    Config = Config
     OBJECTIVE = "mlm+sop"
 
     def objective_fields(self, model: LoadedModel) -> dict[str, Any]:

@@ -22,10 +22,9 @@ class Config(ObjectiveMeasureConfig):
     """Mean tokens of a hidden span."""
 
 
-class SpanCorruption(ObjectiveMeasure[Config]):
+class SpanCorruption(ObjectiveMeasure[Config], config=Config):
     """See ``Config``."""
 
-    Config = Config
     OBJECTIVE = "span_corruption"
 
     def objective_fields(self, model: LoadedModel) -> dict[str, Any]:

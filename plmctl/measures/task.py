@@ -36,10 +36,8 @@ class Predictions(NamedTuple):
     unlabelled: int
 
 
-class FinetunedTask(Measure[Config]):
+class FinetunedTask(Measure[Config], config=Config):
     """See ``Config``."""
-
-    Config = Config
 
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
         """The metrics of the task, and the number of rows; errors as in ``predict``."""

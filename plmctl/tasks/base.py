@@ -77,6 +77,12 @@ class Task(ABC, Generic[C]):
     Config: ClassVar[type[ScoredConfig]]
     HEADS: ClassVar[tuple[str, ...]] = ()
 
+    def __init_subclass__(cls, config: type[ScoredConfig] | None = None) -> None:
+        """Set ``Config``; base classes of several tasks have none."""
+        super().__init_subclass__()
+        if config is not None:
+            cls.Config = config
+
     def __init__(self, config: C) -> None:
         self.config = config
 

@@ -111,10 +111,9 @@ class Config(ScoredConfig):
 # --- The task ---
 
 
-class Classification(Task[Config]):
+class Classification(Task[Config], config=Config):
     """Labelled texts, and a network with a head on whole texts."""
 
-    Config = Config
     HEADS = ("ForSequenceClassification",)
 
     def text_columns(self) -> tuple[str, ...]:

@@ -89,10 +89,9 @@ class Config(ScoredConfig):
 # --- The task ---
 
 
-class MultipleChoice(Task[Config]):
+class MultipleChoice(Task[Config], config=Config):
     """Rows with several options, and a network that gives one number per option."""
 
-    Config = Config
     HEADS = ("ForMultipleChoice", "DoubleHeadsModel")
 
     def text_columns(self) -> tuple[str, ...]:

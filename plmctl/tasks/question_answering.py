@@ -104,10 +104,9 @@ class Config(ScoredConfig):
 _TEXT_ONLY = ("t5", "mt5")
 
 
-class QuestionAnswering(Task[Config]):
+class QuestionAnswering(Task[Config], config=Config):
     """Questions about contexts, and a network with a head that finds spans."""
 
-    Config = Config
     HEADS = ("ForQuestionAnswering",)
 
     def text_columns(self) -> tuple[str, ...]:

@@ -84,10 +84,9 @@ class Config(ScoredConfig):
 # --- The task ---
 
 
-class Tagging(Task[Config]):
+class Tagging(Task[Config], config=Config):
     """Sentences with a tag per word, and a network with a head on every piece."""
 
-    Config = Config
     HEADS = ("ForTokenClassification",)
 
     def text_columns(self) -> tuple[str, ...]:

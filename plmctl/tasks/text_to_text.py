@@ -113,10 +113,8 @@ _SUPPORTED = ("t5", "gpt2", "openai-gpt")
 _MOST_LABELS = 1000
 
 
-class TextToText(Task[Config]):
+class TextToText(Task[Config], config=Config):
     """Pairs of texts, and a network that reads the first and writes the second."""
-
-    Config = Config
 
     def text_columns(self) -> tuple[str, ...]:
         """The columns of the source."""
