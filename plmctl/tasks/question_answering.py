@@ -766,7 +766,7 @@ def question_layout(tokenizer: PreTrainedTokenizerBase) -> Layout:
 
 
 def answers_in(row: Row, column: str) -> list[tuple[str, int | None]]:
-    """The right answers to a question, each with the character that it starts at, if it is told.
+    """The right answers to a question, each with the character that it starts at, if that is known.
 
     Raises:
         DataError: No such column, or one of another form.

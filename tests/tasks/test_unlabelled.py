@@ -23,7 +23,7 @@ def test_what_is_left_out() -> None:
     assert kept("classification", [1.5, -1, "", None, "-"], problem="regression") == [1.5, -1]
     several = [["x"], [], "", None]
     assert kept("classification", several, problem="multi_label") == [["x"], [], ""]
-    missing = rows_of({"text": "a"})[0]  # a column that is not there is told of when it is read
+    missing = rows_of({"text": "a"})[0]  # a missing column is reported when it is read
     assert make_task(CLASSIFICATION.Config(unlabelled="drop")).is_labelled(missing)
     unlabelled = rows_of({"label": None})[0]
     assert make_task(CLASSIFICATION.Config()).is_labelled(unlabelled)
