@@ -195,7 +195,7 @@ def _load_from_file(path: Path) -> Any:
         )
     try:
         return found[0](keep_in_memory=True)
-    except Exception as error:
+    except Exception as error:  # a user's code may raise anything
         raise ConfigError(f"task.metrics: {path}: {_message(error)}", "fix the file") from error
 
 
@@ -206,7 +206,7 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except Exception as error:  # a user's code may raise anything
         raise ConfigError(f"task.metrics: {path}: {_message(error)}", "fix the file") from error
     return module
 
@@ -221,7 +221,7 @@ def _load_from_hub(name: str) -> Any:
 
     try:
         return evaluate.load(name.removeprefix(_HUB), keep_in_memory=True)
-    except Exception as error:
+    except Exception as error:  # the module's own code runs here
         raise ConfigError(
             f"task.metrics: {name}: cannot be loaded: {_message(error)}",
             "it needs the network once, to be copied into the cache; plmctl's own metrics and "
@@ -254,7 +254,7 @@ def compute(
         return results
     try:
         found = metric.compute(**given)
-    except Exception as error:
+    except Exception as error:  # a user's code may raise anything
         raise ConfigError(
             f"task.metrics: {name}: {_message(error)}",
             f"predictions are such as {given['predictions'][:1]!r:.60}, references such as "
