@@ -126,15 +126,17 @@ class MembersOf:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        made: dict[str, Any] = handler(schema)
+        json_schema: dict[str, Any] = handler(schema)
         if self.default is not None:  # pydantic names no key where a function decides
-            names = dict(zip(self.models(), (part["$ref"] for part in made["oneOf"]), strict=True))
-            made["discriminator"] = {
+            names = dict(
+                zip(self.models(), (part["$ref"] for part in json_schema["oneOf"]), strict=True)
+            )
+            json_schema["discriminator"] = {
                 "propertyName": self.tag,
                 "mapping": names,
                 "defaultMapping": names[self.default],
             }
-        return made
+        return json_schema
 
     def _discriminator(self) -> Any:
         def named(value: Any) -> Any:

@@ -263,17 +263,17 @@ def override(document: ConfigFile, overrides: Sequence[str]) -> None:
     Values are YAML, lists included; a number in a key is an item of a list (``measures.0.rate=1``).
     An override that cannot be put in becomes one of the document's faults.
     """
-    for number, given in enumerate(overrides):
-        shown = given if len(given) <= 60 else f"{given[:57]}..."
-        place = Place(_AFTER_ALL_LINES, number, f"override {shown}")
-        what = _apply_override(document, given, place)
+    for number, assignment in enumerate(overrides):
+        label = assignment if len(assignment) <= 60 else f"{assignment[:57]}..."
+        place = Place(_AFTER_ALL_LINES, number, f"override {label}")
+        what = _apply_override(document, assignment, place)
         if what:
             document.faults.append(Fault(place, "", what))
 
 
-def _apply_override(document: ConfigFile, given: str, place: Place) -> str | None:
+def _apply_override(document: ConfigFile, assignment: str, place: Place) -> str | None:
     """Put one in, or say what is wrong with it."""
-    key, separator, value = given.partition("=")
+    key, separator, value = assignment.partition("=")
     if not separator or not all(key.split(".")):
         return "expected KEY=VALUE, as in optim.lr=1e-3"
     try:

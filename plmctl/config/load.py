@@ -94,15 +94,15 @@ def _read(path: str | Path, overrides: Sequence[str] = ()) -> ConfigFile:
 
 
 def _validated(model: type[M], document: ConfigFile) -> M:
-    found: list[Fault] = list(document.faults)
+    mistakes: list[Fault] = list(document.faults)
     try:
         # Through JSON, where strict is what a user expects: no "10" for 10, but lists for tuples.
         config = model.model_validate_json(json.dumps(document.data), strict=True)
     except ValidationError as error:
-        found += faults(model, document, error.errors(include_url=False))
-    if found:
-        count = f"{len(found)} mistakes\n  " if len(found) > 1 else ""
-        raise ConfigError(count + "\n  ".join(map(str, sorted(found))))
+        mistakes += faults(model, document, error.errors(include_url=False))
+    if mistakes:
+        count = f"{len(mistakes)} mistakes\n  " if len(mistakes) > 1 else ""
+        raise ConfigError(count + "\n  ".join(map(str, sorted(mistakes))))
     return config
 
 
@@ -172,47 +172,49 @@ def configs_folder() -> Path:
 @cache
 def shipped_configs() -> tuple[Shipped, ...]:
     """All shipped configs, sorted by path."""
-    root, found = configs_folder(), []
+    root, configs = configs_folder(), []
     for path in sorted(root.rglob("*.yaml")):
         place = path.relative_to(root).as_posix().removesuffix(".yaml")
         top, _, below = place.partition("/")
         for kind in KINDS:
             if top == kind:
-                found.append(Shipped(path, kind, place, below))
+                configs.append(Shipped(path, kind, place, below))
             elif top not in KINDS and path.stem == kind:  # demo/pretrain
-                found.append(Shipped(path, kind, place, place))
-    return tuple(found)
+                configs.append(Shipped(path, kind, place, place))
+    return tuple(configs)
 
 
-def find_config(given: Path, kinds: Sequence[Kind] = KINDS) -> Path:
+def find_config(requested: Path, kinds: Sequence[Kind] = KINDS) -> Path:
     """The file that CONFIG means: a file that exists, or a shipped config by its name.
 
     Args:
-        given: A path, or a name: ``bert-base``, ``pretrain/bert-base``, or the path that the
+        requested: A path, or a name: ``bert-base``, ``pretrain/bert-base``, or the path that the
             config has in the repository, ``configs/pretrain/bert-base.yaml``.
         kinds: What the command takes; they decide where a name is that of several configs.
 
     Raises:
         ConfigError: No such file and no such name, with near ones; or a name of several configs.
     """
-    exists = os.path.exists(given)  # False, where Path.exists() raises: a name of 5,000 characters
-    if exists and not given.is_dir():
-        return given
-    name = _config_name(given)
+    # A name of 5,000 characters does not exist; Path.exists() would raise an error for it.
+    exists = os.path.exists(requested)
+    if exists and not requested.is_dir():
+        return requested
+    name = _config_name(requested)
     named = [one for one in shipped_configs() if name in (one.name, one.place)]
     # A config for another command is returned too: `load` names the command.
     fitting = [one for one in named if one.kind in kinds] or named
     if len(fitting) > 1:
         raise ConfigError(
-            f"{given}: {len(fitting)} shipped configs have this name",
+            f"{requested}: {len(fitting)} shipped configs have this name",
             f"write {' or '.join(one.place for one in fitting)}",
         )
     if fitting:
         return fitting[0].path
     if exists:
-        return given  # a folder: `load` refuses it
+        return requested  # a folder: `load` refuses it
     raise ConfigError(
-        f"{given}: no such file, and no shipped config has this name{_near_configs(given, kinds)}",
+        f"{requested}: no such file, and no shipped config has this name"
+        f"{_near_configs(requested, kinds)}",
         "`plmctl config list` names the shipped configs",
     )
 
@@ -233,22 +235,22 @@ def copy_config(path: Path, to: Path) -> None:
         raise ConfigError(f"{to}: cannot be written: {error.strerror}") from None
 
 
-def _config_name(given: Path) -> str:
+def _config_name(requested: Path) -> str:
     """A path of the repository as a name; a name as it is."""
-    bare = given.as_posix().removeprefix("configs/")
+    bare = requested.as_posix().removeprefix("configs/")
     return bare.removesuffix(".yaml").removesuffix(".yml")
 
 
-def _near_configs(given: Path, kinds: Sequence[Kind]) -> str:
+def _near_configs(requested: Path, kinds: Sequence[Kind]) -> str:
     """``; did you mean 'a' or 'b'?``: files in the same folder, and shipped configs."""
-    name = _config_name(given)
+    name = _config_name(requested)
     names = [one.name for one in shipped_configs() if one.kind in kinds]
-    found = [known for known in names if known.endswith(f"/{name}")]
-    if os.path.isdir(given.parent):
-        beside = map(str, given.parent.glob("*.y*ml"))
-        found += near_names(str(given), beside, 2)
-    found += near_names(name, dict.fromkeys(names), _NAMED)
-    return did_you_mean(list(dict.fromkeys(found))[:_NAMED])
+    suggestions = [known for known in names if known.endswith(f"/{name}")]
+    if os.path.isdir(requested.parent):
+        beside = map(str, requested.parent.glob("*.y*ml"))
+        suggestions += near_names(str(requested), beside, 2)
+    suggestions += near_names(name, dict.fromkeys(names), _NAMED)
+    return did_you_mean(list(dict.fromkeys(suggestions))[:_NAMED])
 
 
 # --- The JSON Schema of a config model, for editors ---

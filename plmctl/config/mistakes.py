@@ -51,27 +51,27 @@ def faults(
         document: The document.
         errors: What pydantic found.
     """
-    found: dict[Key, list[ErrorDetails]] = {}
+    by_key: dict[Key, list[ErrorDetails]] = {}
     for error in errors:
         # Not a mistake: a default that depends on keys of which one is wrong.
         if error["type"] != "default_factory_not_called":
-            found.setdefault(_path(model, document.data, error), []).append(error)
+            by_key.setdefault(_path(model, document.data, error), []).append(error)
     # A misspelt key is one mistake, not an unknown key and a missing one.
-    meant = {
+    misspelt = {
         (*path[:-1], near)
-        for path, (error, *_) in found.items()
+        for path, (error, *_) in by_key.items()
         if error["type"] == "extra_forbidden"
         for near in near_names(str(path[-1]), _keys(model, document.data, path[:-1]))
     }
-    made = []
-    for path, errors_here in found.items():
+    mistakes = []
+    for path, errors_here in by_key.items():
         # What counts is the wrong item, not that its list is no number, or too short without it.
-        if any(other != path and other[: len(path)] == path for other in found):
+        if any(other != path and other[: len(path)] == path for other in by_key):
             errors_here = [e for e in errors_here if not e["type"].endswith(("_type", "_short"))]
-        if errors_here and not (path in meant and errors_here[0]["type"] == "missing"):
+        if errors_here and not (path in misspelt and errors_here[0]["type"] == "missing"):
             what = _explain(model, document.data, path, errors_here)
-            made.append(Fault(document.place(path), dotted(path), what))
-    return made
+            mistakes.append(Fault(document.place(path), dotted(path), what))
+    return mistakes
 
 
 def _path(model: type[BaseModel], data: Any, error: ErrorDetails) -> Key:
@@ -117,13 +117,13 @@ def _explain(model: type[BaseModel], data: Any, path: Key, errors: list[ErrorDet
     if kind == "union_tag_not_found":
         return f"needs `{_tag(error)}:`; one of {', '.join(_names(model, data, path))}"
     if kind == "union_tag_invalid":
-        given = value[path[-1]]
-        return f"unknown name {_short(given)}{nearest(str(given), _names(model, data, path[:-1]))}"
-    said = [_validator_message(error) for error in errors]
-    plain = [text for text in said if not text.startswith("expected ")]
+        tag = value[path[-1]]
+        return f"unknown name {_short(tag)}{nearest(str(tag), _names(model, data, path[:-1]))}"
+    messages = [_validator_message(error) for error in errors]
+    plain = [text for text in messages if not text.startswith("expected ")]
     if plain:  # a model's own words about several keys
         return "; ".join(plain)
-    expected = ", or ".join(dict.fromkeys(text.removeprefix("expected ") for text in said))
+    expected = ", or ".join(dict.fromkeys(text.removeprefix("expected ") for text in messages))
     names = re.findall("'([^']+)'", expected) if kind == "literal_error" else []
     near = did_you_mean(near_names(str(value), names))
     return f"expected {expected}, not {_short(value)}{near}"

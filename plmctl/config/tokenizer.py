@@ -117,7 +117,7 @@ class TokenizerConfig(Model):
     def _applies(cls, value: object, info: ValidationInfo) -> object:
         key = str(info.field_name)
         option, needed = _ONLY_WITH[key]
-        given = info.data.get(option, needed)  # an option with an error of its own is not there
-        if value != cls.model_fields[key].default and given != needed:
+        choice = info.data.get(option, needed)  # an option with an error of its own is not there
+        if value != cls.model_fields[key].default and choice != needed:
             raise ValueError(f"{key} is only supported with {option} {needed}; leave it out")
         return value
