@@ -87,8 +87,8 @@ def masked_tallies(
         and keep_share (of the masked; a random token that is the original counts as kept);
         mean_run (masked tokens in a row).
     """
-    shown = ids.reshape(-1)[positions]
-    hidden, kept = shown == mask_id, shown == targets
+    inputs = ids.reshape(-1)[positions]
+    hidden, kept = inputs == mask_id, inputs == targets
     # A run is broken by a gap, and by the end of a row.
     gap = (np.diff(positions) != 1) | (positions[1:] % ids.shape[1] == 0)
     return {

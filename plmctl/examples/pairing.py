@@ -65,11 +65,11 @@ class Pairs:
 
     def records(self, dtype: np.dtype[Any]) -> Records:
         """The pairs in a few bytes each."""
-        made = np.empty(len(self), dtype)
-        made["a_start"], made["a_size"] = self.a_start, self.a_end - self.a_start
-        made["b_start"], made["b_size"] = self.b_start, self.b_end - self.b_start
-        made["label"], made["forced"] = self.label, self.forced
-        return made
+        records = np.empty(len(self), dtype)
+        records["a_start"], records["a_size"] = self.a_start, self.a_end - self.a_start
+        records["b_start"], records["b_size"] = self.b_start, self.b_end - self.b_start
+        records["label"], records["forced"] = self.label, self.forced
+        return records
 
 
 def record_type(tokens: int, seq_len: int) -> np.dtype[Any]:
@@ -127,14 +127,14 @@ def sentence_order_pairs(
     Yields:
         Pairs, truncated so that len(A) + len(B) <= seq_len - 3, neither empty.
     """
-    made = _all(
+    all_pairs = _all(
         (sentences, documents),
         seq_len - 3,
         key,
         short_seq_prob,
         lambda single, coin: (single, coin & ~single),
     )
-    return (found[~found["forced"]] if single == "skip" else found for found in made)
+    return (records[~records["forced"]] if single == "skip" else records for records in all_pairs)
 
 
 def _all(
@@ -146,8 +146,8 @@ def _all(
     for documents in _stretches(corpus[1]):
         target = _targets(documents, room, key, short_seq_prob)
         rounds, whose = [], []
-        for document, made in _rounds(corpus, documents, target, key, decide):
-            rounds.append(_truncate(*made, room).records(kept_as))
+        for document, pairs in _rounds(corpus, documents, target, key, decide):
+            rounds.append(_truncate(*pairs, room).records(kept_as))
             whose.append(document)
         order = np.argsort(np.concatenate(whose), kind="stable")
         yield np.concatenate(rounds)[order]
@@ -202,8 +202,8 @@ def _rounds(
         )
         yield document, (pairs, draws)
         at = np.where(random, split, chunk_end)  # sentences that a random B displaced come again
-        going_on = at < end
-        at, end, document, target = (x[going_on] for x in (at, end, document, target))
+        unfinished = at < end
+        at, end, document, target = (x[unfinished] for x in (at, end, document, target))
         round_ += 1
 
 

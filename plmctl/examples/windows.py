@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import Ints
+from plmctl.characters import ALL_HAN
 
-# Characters that are words of their own: Chinese ones, and the marks of Chinese text.
-_ALONE = "\u3000-\u303f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0002fa1f"
+# Each of these characters is a word: Chinese characters, and the marks and full-width forms of
+# Chinese text.
+_ALONE = f"\u3000-\u303f\uff00-\uffef{ALL_HAN}"
 _SPACE = " \t\r\n\u202f"
 _WORD = re.compile(f"[{_ALONE}]|[^{_SPACE}{_ALONE}]+")
 
@@ -47,15 +49,15 @@ def windows(length: int, room: int, stride: int) -> Windows:
     return Windows(starts, np.minimum(room, length - starts))
 
 
-def owners(found: Windows, length: int) -> Ints:
+def owners(spans: Windows, length: int) -> Ints:
     """[length] the window in which the smaller of a piece's two contexts is largest.
 
     A hundredth of the window's size is added; of equal windows the first is used.
     """
     at = np.arange(length)
-    left = at - found.starts[:, None]
-    right = found.sizes[:, None] - 1 - left
-    score = np.minimum(left, right) + 0.01 * found.sizes[:, None]
+    left = at - spans.starts[:, None]
+    right = spans.sizes[:, None] - 1 - left
+    score = np.minimum(left, right) + 0.01 * spans.sizes[:, None]
     best: Ints = np.where((left >= 0) & (right >= 0), score, -np.inf).argmax(0)
     return best
 
