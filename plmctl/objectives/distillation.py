@@ -272,17 +272,16 @@ def check_teacher(teacher: str, tokenizer: str, rows: int) -> None:
     _check_teacher_folder(teacher)
     try:
         size = AutoConfig.from_pretrained(teacher).vocab_size
-        found = [load_tokenizer(at).get_vocab() for at in (teacher, tokenizer)]
+        teacher_vocab, vocab = (load_tokenizer(at).get_vocab() for at in (teacher, tokenizer))
     except OSError as error:
         raise ConfigError(
             f"objective.teacher: {teacher} cannot be loaded: {str(error).splitlines()[0]}",
             "give the folder of a model, or download it first",
         ) from error
-    theirs, ours = found
-    if theirs != ours or size != rows:
+    if teacher_vocab != vocab or size != rows:
         raise ConfigError(
-            f"objective.teacher: {teacher} has another vocabulary ({len(theirs):,} tokens, "
-            f"{size:,} rows) than {tokenizer} ({len(ours):,} tokens, {rows:,} rows)",
+            f"objective.teacher: {teacher} has another vocabulary ({len(teacher_vocab):,} tokens, "
+            f"{size:,} rows) than {tokenizer} ({len(vocab):,} tokens, {rows:,} rows)",
             f"use the teacher's tokenizer: `tokenizer: {teacher}`",
         )
     load_network(AutoModelForMaskedLM, teacher)
@@ -305,37 +304,37 @@ def check_teacher_shape(
     """
     from transformers import AutoConfig
 
-    theirs: Any = AutoConfig.from_pretrained(teacher)
-    positions = theirs.max_position_embeddings - 2 * (theirs.model_type == "roberta")
+    config: Any = AutoConfig.from_pretrained(teacher)
+    positions = config.max_position_embeddings - 2 * (config.model_type == "roberta")
     if seq_len > positions:
         raise ConfigError(
             f"train.phases: seq_len {seq_len} is longer than the teacher's {positions} positions",
             "shorten the sequences, or use a teacher with more positions",
         )
-    if begins and (theirs.model_type != "bert" or student.model_type != "distilbert"):
+    if begins and (config.model_type != "bert" or student.model_type != "distilbert"):
         raise ConfigError(
             f"objective.init: alternate requires a BERT as the teacher; {teacher} is of type "
-            f"{theirs.model_type!r}",
+            f"{config.model_type!r}",
             "use a BERT, or `init: random`",
         )
-    if begins and student.n_layers > theirs.num_hidden_layers:
+    if begins and student.n_layers > config.num_hidden_layers:
         raise ConfigError(
-            f"model.n_layers: {student.n_layers}, but the teacher has {theirs.num_hidden_layers}",
+            f"model.n_layers: {student.n_layers}, but the teacher has {config.num_hidden_layers}",
             "use fewer layers, or `objective.init: random`",
         )
-    pairs = {"hidden_size": (student.hidden_size, theirs.hidden_size)} if width or begins else {}
+    pairs = {"hidden_size": (student.hidden_size, config.hidden_size)} if width or begins else {}
     if begins:
-        pairs["n_heads"] = (student.n_heads, theirs.num_attention_heads)
-        pairs["hidden_dim"] = (student.hidden_dim, theirs.intermediate_size)
+        pairs["n_heads"] = (student.n_heads, config.num_attention_heads)
+        pairs["hidden_dim"] = (student.hidden_dim, config.intermediate_size)
         pairs["max_position_embeddings"] = (
             student.max_position_embeddings,
-            theirs.max_position_embeddings,
+            config.max_position_embeddings,
         )
-    for name, (ours, needed) in pairs.items():
+    for name, (size, needed) in pairs.items():
         key = student.attribute_map.get(name, name)
-        if ours != needed:
+        if size != needed:
             raise ConfigError(
-                f"model.{key}: {ours}, but the teacher has {needed}",
+                f"model.{key}: {size}, but the teacher has {needed}",
                 f"set `model.{key}: {needed}`, or the `model.size` of the teacher",
             )
 
