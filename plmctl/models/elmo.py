@@ -696,10 +696,10 @@ def _published_tensors(config: ElmoConfig, read: Read) -> dict[str, Tensor]:
         named[f"characters.convolutions.{number}.weight"] = kernel[0].transpose(2, 1, 0)
         named[f"characters.convolutions.{number}.bias"] = read(f"CNN/b_cnn_{number}")
     for number in range(config.num_highway_layers):
-        for ours, theirs in (("transform", "transform"), ("gate", "carry")):
-            at = f"characters.highways.{number}.{ours}"
-            named[f"{at}.weight"] = read(f"CNN_high_{number}/W_{theirs}").T
-            named[f"{at}.bias"] = read(f"CNN_high_{number}/b_{theirs}")
+        for part, published in (("transform", "transform"), ("gate", "carry")):
+            at = f"characters.highways.{number}.{part}"
+            named[f"{at}.weight"] = read(f"CNN_high_{number}/W_{published}").T
+            named[f"{at}.bias"] = read(f"CNN_high_{number}/b_{published}")
     named["characters.projection.weight"] = read("CNN_proj/W_proj").T
     named["characters.projection.bias"] = read("CNN_proj/b_proj")
     for number in range(config.num_hidden_layers):

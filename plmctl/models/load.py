@@ -41,9 +41,9 @@ def config_of(source: str) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(source)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(
-            f"{source}: its config.json cannot be used: {said}", "copy or export the folder again"
+            f"{source}: its config.json cannot be used: {reason}", "copy or export the folder again"
         ) from error
     return config
 
@@ -68,21 +68,21 @@ def longest_input(config: PreTrainedConfig) -> int | None:
     return int(rows) - unused
 
 
-def refuse_longer(model: str, asked: int, key: str) -> None:
+def refuse_longer(model: str, length: int, key: str) -> None:
     """Refuse inputs that are longer than a network has positions for.
 
     Args:
         model: A model folder or Hub id.
-        asked: Tokens, special ones included.
+        length: Tokens, special ones included.
         key: The key of the config that asks for them.
 
     Raises:
         ConfigError: They are too many.
     """
     longest = longest_input(config_of(model))
-    if longest is not None and asked > longest:
+    if longest is not None and length > longest:
         raise ConfigError(
-            f"{key}: {asked:,} tokens, but {model} has positions for {longest:,}",
+            f"{key}: {length:,} tokens, but {model} has positions for {longest:,}",
             f"{longest} at most; what is longer is cut, or read in windows",
         )
 
@@ -245,8 +245,8 @@ def _refuse(
         )
     if misshapen:
         shapes = [
-            f"{name} (file {_shape(there)}, config.json {_shape(asked)})"
-            for name, (there, asked) in misshapen.items()
+            f"{name} (file {_shape(in_file)}, config.json {_shape(in_config)})"
+            for name, (in_file, in_config) in misshapen.items()
         ]
         problems.append(f"{_tensors(shapes)} of the wrong shape: {_listed(shapes)}")
     if problems:
@@ -294,15 +294,15 @@ def _declared(network: PreTrainedModel, source: str) -> frozenset[str]:
 
 def _modules(network: PreTrainedModel, names: set[str]) -> list[str]:
     """The outermost modules of which all parameters are among ``names``."""
-    found: list[str] = []
+    outermost: list[str] = []
     parameters = [name for name, _ in network.named_parameters()]  # tied ones once
     for prefix, _ in network.named_modules():
         inside = {name for name in parameters if name.startswith(f"{prefix}.")}
-        covered = any(f"{prefix}.".startswith(f"{one}.") for one in found)
+        covered = any(f"{prefix}.".startswith(f"{one}.") for one in outermost)
         if inside and inside <= names and not covered:
-            found.append(prefix)
-    loose = {n for n in names if not any(n.startswith(f"{one}.") for one in found)}
-    return [*found, *sorted(loose)]
+            outermost.append(prefix)
+    loose = {n for n in names if not any(n.startswith(f"{one}.") for one in outermost)}
+    return [*outermost, *sorted(loose)]
 
 
 def _check_vocabulary(network: PreTrainedModel, source: str) -> None:
@@ -377,25 +377,25 @@ def load_with_labels(
         DataError: As ``load_network``.
     """
     loaded = load_network(cls, model, config=config, new_heads=new_heads)
-    made, below = loaded.network, f"{loaded.network.base_model_prefix}."
+    network, below = loaded.network, f"{loaded.network.base_model_prefix}."
     # In an order: they are drawn one after the other, and a set's differs from process to process.
     fresh = sorted({name.rpartition(".")[0] for name in loaded.fresh})
     before: Any = config_of(model)
-    had = list((before.id2label or {}).values())
+    old_names = list((before.id2label or {}).values())
     names = list(config.id2label.values())
-    last = _last_layer(made, below)
-    same = made_for(before) in ("", type(made).__name__)
-    if last is None or last[0] in fresh or config.num_labels == 1 or (same and had == names):
-        return made, fresh
+    last = _last_layer(network, below)
+    same = made_for(before) in ("", type(network).__name__)
+    if last is None or last[0] in fresh or config.num_labels == 1 or (same and old_names == names):
+        return network, fresh
     name, layer = last
-    if same and set(had) == set(names):
-        _reorder(layer, [had.index(label) for label in names])
-        return made, fresh
+    if same and set(old_names) == set(names):
+        _reorder(layer, [old_names.index(label) for label in names])
+        return network, fresh
     # Not by the network's own function, which passes over what was loaded.
     nn.init.normal_(layer.weight, std=getattr(config, "initializer_range", _DEVIATION))
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
-    return made, [*fresh, name]
+    return network, [*fresh, name]
 
 
 def made_for(config: Any) -> str:
@@ -408,22 +408,23 @@ def new_head_message(model: str, labels: tuple[str, ...]) -> str | None:
     before: Any = config_of(model)
     if not made_for(before).endswith(_WITH_LABELS):
         return None
-    had = list((before.id2label or {}).values())
-    if set(had) == set(labels or ("score",)):
+    old_names = list((before.id2label or {}).values())
+    if set(old_names) == set(labels or ("score",)):
         return None
     return (
-        f"{model} has a head for {_label_list(had)}; a new one is created for {_label_list(labels)}"
+        f"{model} has a head for {_label_list(old_names)}; "
+        f"a new one is created for {_label_list(labels)}"
     )
 
 
-def _last_layer(made: Any, below: str) -> tuple[str, Any] | None:
+def _last_layer(network: Any, below: str) -> tuple[str, Any] | None:
     """The linear layer that gives the labels."""
-    found = [
+    layers = [
         (name, module)
-        for name, module in made.named_modules()
+        for name, module in network.named_modules()
         if isinstance(module, nn.Linear) and not name.startswith(below)
     ]
-    return found[-1] if found else None
+    return layers[-1] if layers else None
 
 
 @torch.no_grad()

@@ -155,8 +155,8 @@ class _ProjectedLosses(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, factor: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         # In place: PyTorch refuses a second backward through the same graph, as it should.
-        made = (None if g is None else g.mul_(factor) for g in ctx.saved_tensors)
-        return *made, None, None
+        gradients = (None if g is None else g.mul_(factor) for g in ctx.saved_tensors)
+        return *gradients, None, None
 
 
 def _losses_and_gradients(
@@ -182,7 +182,7 @@ def _losses_and_gradients(
     wide = torch.promote_types(dtype, torch.float32)
     losses = hidden_NH.new_zeros(2, dtype=wide)
     low_VH, low_V = weight_VH.to(dtype), None if bias_V is None else bias_V.to(dtype)
-    asked_N = targets_N != IGNORE
+    has_target_N = targets_N != IGNORE
     targets_N = targets_N.clamp_min(0)[:, None]
     fewest = _FEWEST_ROWS if hidden_NH.device.type == "cpu" else _FEWEST_ON_A_GPU
     rows = max(fewest, hidden_NH.shape[1])
@@ -190,8 +190,8 @@ def _losses_and_gradients(
         some = slice(first, first + rows)
         low_RH = hidden_NH[some].to(dtype)
         logits_RV = linear(low_RH, low_VH, low_V).to(wide)
-        asked_R1 = asked_N[some, None].to(wide)
-        sums, d_logits_RV = _loss_in_place(logits_RV, targets_N[some], asked_R1, z_loss)
+        has_target_R1 = has_target_N[some, None].to(wide)
+        sums, d_logits_RV = _loss_in_place(logits_RV, targets_N[some], has_target_R1, z_loss)
         losses += sums
         if d_bias_V is not None:
             d_bias_V += d_logits_RV.sum(0)
@@ -205,26 +205,26 @@ def _losses_and_gradients(
 
 
 def _loss_in_place(
-    logits_RV: Tensor, targets_R1: Tensor, asked_R1: Tensor, z_loss: float
+    logits_RV: Tensor, targets_R1: Tensor, has_target_R1: Tensor, z_loss: float
 ) -> tuple[Tensor, Tensor]:
     """Both sums [2] of some rows, and the gradient of their sum in the place of the logits.
 
     Args:
         logits_RV: Overwritten.
         targets_R1: Classes.
-        asked_R1: 1 where there is a target, else 0.
+        has_target_R1: 1 where there is a target, else 0.
         z_loss: Weight of the penalty.
     """
     target_R1, largest_R1 = logits_RV.gather(-1, targets_R1), logits_RV.amax(-1, keepdim=True)
     d_logits_RV = logits_RV.sub_(largest_R1).exp_()  # once: it is the dearest of these
     total_R1 = d_logits_RV.sum(-1, keepdim=True)
     log_z_R1 = largest_R1 + total_R1.log()
-    entropy = ((log_z_R1 - target_R1) * asked_R1).sum()
-    penalty = z_loss * (log_z_R1.square() * asked_R1).sum()
+    entropy = ((log_z_R1 - target_R1) * has_target_R1).sum()
+    penalty = z_loss * (log_z_R1.square() * has_target_R1).sum()
     # The softmax, with the penalty's factor, less 1 at the target.
-    factor_R1 = asked_R1 / total_R1
+    factor_R1 = has_target_R1 / total_R1
     d_logits_RV.mul_(factor_R1 * (1 + 2 * z_loss * log_z_R1) if z_loss else factor_R1)
-    d_logits_RV.scatter_add_(-1, targets_R1, -asked_R1)
+    d_logits_RV.scatter_add_(-1, targets_R1, -has_target_R1)
     return torch.stack([entropy, penalty]), d_logits_RV
 
 
@@ -247,10 +247,10 @@ def cross_entropy_and_z(
     """
     wide = logits.float()
     log_z = wide.logsumexp(-1)
-    asked = targets != IGNORE
+    has_target = targets != IGNORE
     right = wide.gather(-1, targets.clamp_min(0)[:, None]).squeeze(-1)
-    nats = (log_z - right).where(asked, 0)
-    return nats.sum(), coefficient * log_z.where(asked, 0).square().sum()
+    nats = (log_z - right).where(has_target, 0)
+    return nats.sum(), coefficient * log_z.where(has_target, 0).square().sum()
 
 
 # --- Sampled softmax: the true word and a sample of others (Jean et al., 2015; ELMo) ---

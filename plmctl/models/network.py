@@ -98,10 +98,10 @@ class Network(nn.Module):
         """Logits, or losses where there are targets."""
         if targets is None:
             return self._forward(self.model, **inputs)
-        made = self._forward(self.model, project=Projection, **inputs)
+        projections = self._forward(self.model, project=Projection, **inputs)
         if not z_loss:
-            return cross_entropy_sums(made, targets)
-        entropy, penalty = sums_with_penalty(made["lm"], targets["lm"], z_loss)
+            return cross_entropy_sums(projections, targets)
+        entropy, penalty = sums_with_penalty(projections["lm"], targets["lm"], z_loss)
         return {"lm": entropy, "z_loss": penalty}
 
     @contextmanager
@@ -133,7 +133,7 @@ class RecurrentState:
 
     def __init__(self, slots: Tensor | None = None) -> None:
         self.slots = slots
-        self._mine: tuple[int, int] | None = None
+        self._own_rows: tuple[int, int] | None = None
 
     def take(self, rows: Rows) -> Tensor | None:
         """A copy of the rows' state; None if there is none yet: the network starts from zeros."""
@@ -146,10 +146,10 @@ class RecurrentState:
         if self.slots is None or len(self.slots) != rows.of:
             shape = (rows.of, *state.shape[1:])
             self.slots = torch.zeros(shape, dtype=torch.float32, device=state.device)
-            self._mine = None
+            self._own_rows = None
         self.slots[rows.first : rows.stop] = state.detach()
-        first, stop = self._mine or (rows.first, rows.stop)
-        self._mine = min(first, rows.first), max(stop, rows.stop)
+        first, stop = self._own_rows or (rows.first, rows.stop)
+        self._own_rows = min(first, rows.first), max(stop, rows.stop)
 
     def marked(self) -> Tensor | None:
         """A copy of all that is here, for ``rewind``."""
@@ -165,8 +165,8 @@ class RecurrentState:
         Args:
             reduce: The sum over processes; called by all of them.
         """
-        if self.slots is None or self._mine is None:
+        if self.slots is None or self._own_rows is None:
             return
-        mine = torch.zeros_like(self.slots)
-        mine[slice(*self._mine)] = self.slots[slice(*self._mine)]
-        self.slots = reduce(mine)
+        own = torch.zeros_like(self.slots)
+        own[slice(*self._own_rows)] = self.slots[slice(*self._own_rows)]
+        self.slots = reduce(own)

@@ -74,16 +74,16 @@ def depths(model: PreTrainedModel) -> Depths:
     layers = max(map(len, stacks.values()))
     base = model.base_model
     prefix = "" if base is model else f"{model.base_model_prefix}."
-    found, seen = {}, False
+    depth_of, seen = {}, False
     for name, _ in model.named_parameters():
         stack = next((path for path in stacks if name.startswith(f"{path}.")), None)
         if stack is not None:
             seen = True
             within = int(name[len(stack) + 1 :].partition(".")[0])
-            found[name] = within + 1 + layers - len(stacks[stack])
+            depth_of[name] = within + 1 + layers - len(stacks[stack])
         else:
-            found[name] = 0 if name.startswith(prefix) and not seen else layers + 1
-    return Depths(layers, found)
+            depth_of[name] = 0 if name.startswith(prefix) and not seen else layers + 1
+    return Depths(layers, depth_of)
 
 
 def layer_rates(depth: Depths, decay: float) -> dict[str, float]:
@@ -139,32 +139,32 @@ def _modules_above(model: PreTrainedModel, stacks: list[str]) -> list[nn.Module]
     owners = {path.rpartition(".")[0] for path in stacks} | {
         "" if model.base_model is model else model.base_model_prefix
     }
-    found: list[nn.Module] = []
+    modules: list[nn.Module] = []
     for owner in sorted(owners):
         seen = False
         for name, child in names[owner].named_children():
             path = f"{owner}.{name}" if owner else name
             holds = any(f"{stack}.".startswith(f"{path}.") for stack in stacks)
             if seen and not holds:
-                found.append(child)
+                modules.append(child)
             seen = seen or holds
     heads: Any = model  # of T5 it is tied to the embeddings
     output = heads.get_output_embeddings()
-    return [child for child in found if child is not output]
+    return [child for child in modules if child is not output]
 
 
 def layer_stacks(model: Any) -> dict[str, nn.ModuleList]:
     """Module lists of blocks in the base model, the outermost ones, by their paths."""
     base = model.base_model
     prefix = "" if base is model else f"{model.base_model_prefix}."
-    found: dict[str, nn.ModuleList] = {}
+    stacks: dict[str, nn.ModuleList] = {}
     for name, module in base.named_modules():
         path = prefix + name
-        inside = any(path.startswith(f"{other}.") for other in found)
+        inside = any(path.startswith(f"{other}.") for other in stacks)
         # A block holds modules of its own: convolutions of a character encoder are no blocks.
         if isinstance(module, nn.ModuleList) and len(module) and not inside and _blocks(module):
-            found[path] = module
-    return found
+            stacks[path] = module
+    return stacks
 
 
 def _blocks(modules: nn.ModuleList) -> bool:
@@ -173,10 +173,10 @@ def _blocks(modules: nn.ModuleList) -> bool:
     return len(set(map(type, modules))) == 1
 
 
-def _refuse_more_layers(asked: str, count: int, layers: int) -> None:
+def _refuse_more_layers(option: str, count: int, layers: int) -> None:
     if count > layers:
         shared = " (ALBERT's layers share one set of weights)" if layers == 1 else ""
-        raise ConfigError(f"{asked} of a model with {layers} layers{shared}")
+        raise ConfigError(f"{option} of a model with {layers} layers{shared}")
 
 
 # --- New tokens: rows for their ids, the old rows untouched ---
@@ -223,11 +223,11 @@ def _vocabulary_tables(model: PreTrainedModel) -> list[Tensor]:
     """What has a row per token: [V, H] matrices and the output's bias [V], each once."""
     whole: Any = model  # whose accessors have no types
     output = whole.get_output_embeddings()
-    found = [whole.get_input_embeddings().weight]
+    tables = [whole.get_input_embeddings().weight]
     if output is not None:
-        found += [output.weight] if output.weight is not found[0] else []
-        found += [output.bias] if getattr(output, "bias", None) is not None else []
-    return found
+        tables += [output.weight] if output.weight is not tables[0] else []
+        tables += [output.bias] if getattr(output, "bias", None) is not None else []
+    return tables
 
 
 @torch.no_grad()
@@ -289,14 +289,14 @@ def add_lora(config: LoraConfig, model: PreTrainedModel) -> None:
                 f"lora.targets: {type(model).__name__} has no linear layer {target!r}",
                 f"there are: {', '.join(known)}",
             )
-    asked = peft.LoraConfig(
+    adapters = peft.LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
         target_modules=list(targets),
         fan_in_fan_out=model.config.model_type in ("gpt2", "openai-gpt"),
     )
-    peft.inject_adapter_in_model(asked, model)
+    peft.inject_adapter_in_model(adapters, model)
     for name, parameter in model.named_parameters():
         if name in above:
             parameter.requires_grad_(True)

@@ -76,14 +76,14 @@ def copy_alternate_layers(
         names: Parts of the student's parameter names, and their replacements in the teacher's, in
             this order.
     """
-    taught = teacher.state_dict()
-    layers = alternate(_layers(taught), _layers(student.state_dict()))
+    tensors = teacher.state_dict()
+    layers = alternate(_layers(tensors), _layers(student.state_dict()))
     for name, parameter in student.named_parameters():
-        theirs = _LAYER.sub(lambda found: str(layers[int(found[0])]), name)
+        source = _LAYER.sub(lambda match: str(layers[int(match[0])]), name)
         for part, replacement in names.items():
-            theirs = theirs.replace(part, replacement)
-        parameter.copy_(taught[theirs])
+            source = source.replace(part, replacement)
+        parameter.copy_(tensors[source])
 
 
 def _layers(names: Iterable[str]) -> int:
-    return 1 + max(int(found[0]) for name in names if (found := _LAYER.search(name)))
+    return 1 + max(int(match[0]) for name in names if (match := _LAYER.search(name)))

@@ -81,8 +81,10 @@ def cpu_attention(
         return real.flat(padded), None
     dropout: float = options.get("dropout", 0.0)
     if not dropout or key.shape[1] != query.shape[1]:
-        theirs: Any = sdpa_attention_forward
-        output: tuple[Tensor, None] = theirs(module, query, key, value, attention_mask, **options)
+        library_attention: Any = sdpa_attention_forward
+        output: tuple[Tensor, None] = library_attention(
+            module, query, key, value, attention_mask, **options
+        )
         return output
     is_causal = options.get("is_causal")
     if is_causal is None:
@@ -203,6 +205,6 @@ def use_unread_masks() -> None:
 
 def unread_mask(*inputs: Any, **options: Any) -> Tensor | None:
     """The mask for PyTorch's attention, without the check whether it hides anything."""
-    theirs: Any = sdpa_mask
-    mask: Tensor | None = theirs(*inputs, **{**options, "allow_is_bidirectional_skip": False})
+    library_mask: Any = sdpa_mask
+    mask: Tensor | None = library_mask(*inputs, **{**options, "allow_is_bidirectional_skip": False})
     return mask

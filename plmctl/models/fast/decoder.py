@@ -85,8 +85,8 @@ class _FusedAttention(Attention):
         """
         boolean = attention_mask is None or attention_mask.dtype == torch.bool
         if output_attentions or not boolean:
-            theirs: Any = super()._attn
-            attended: list[Tensor] = theirs(q, k, v, attention_mask, output_attentions)
+            library_attention: Any = super()._attn
+            attended: list[Tensor] = library_attention(q, k, v, attention_mask, output_attentions)
             return attended
         dropout = self.attn_dropout.p if self.training else 0.0
         if dropout and q.device.type == "cpu" and not torch.compiler.is_compiling():
@@ -110,13 +110,13 @@ class _FusedAttention(Attention):
 
 def use_fast_decoder(model: nn.Module) -> None:
     """Give the GPT networks in a model, in place, these forwards; weights and names stay."""
-    found: list[Any] = [
+    bodies: list[Any] = [
         module for module in model.modules() if isinstance(module, GPT2Model | OpenAIGPTModel)
     ]
-    for body in found:
+    for body in bodies:
         places = "wpe" if isinstance(body, GPT2Model) else "positions_embed"
         require_attributes(body, places, "drop", "h")
-    for body in found:
+    for body in bodies:
         body.h.__class__ = _Gpt2Layers if isinstance(body, GPT2Model) else _Gpt1Layers
         for block in body.h:
             if type(block.attn) is Attention:

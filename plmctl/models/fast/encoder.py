@@ -72,8 +72,8 @@ class _Partial(PartialEncoder):
             **options: As transformers'.
         """
         if real is None and wanted_BQ is None:
-            theirs: Any = super()
-            return theirs.forward(hidden_states, attention_mask, *rest, **options)
+            library_layer: Any = super()
+            return library_layer.forward(hidden_states, attention_mask, *rest, **options)
         x, layers = self._first_input(hidden_states), self.layers()
         if real is not None:
             x, options = real.flat(x), {**options, "real": real}

@@ -87,16 +87,16 @@ def load_classifier(
     for name, value in changes.items():
         setattr(config, name, value)
     if pretrained:
-        made, fresh = load_with_labels(cls, model, config, new_heads)
+        network, fresh = load_with_labels(cls, model, config, new_heads)
     else:
-        made = cls.from_config(config, dtype=torch.float32) if _is_auto(cls) else cls(config)
+        network = cls.from_config(config, dtype=torch.float32) if _is_auto(cls) else cls(config)
         fresh = [""]  # all of it
-    for module in map(made.get_submodule, fresh):
+    for module in map(network.get_submodule, fresh):
         initialize_head_as_published(module, config)
-    if tokens.new and max(tokens.new) >= made.get_input_embeddings().num_embeddings:
-        add_token_embeddings(made, list(tokens.new))
-    network: PreTrainedModel = made
-    return network
+    if tokens.new and max(tokens.new) >= network.get_input_embeddings().num_embeddings:
+        add_token_embeddings(network, list(tokens.new))
+    classifier: PreTrainedModel = network
+    return classifier
 
 
 def _class_with_head(model: str, config: Any, choice: bool) -> Any:
@@ -387,9 +387,9 @@ def load_pooled(
             PooledForSequenceClassification, model, config, new_heads
         )[0]
         return loaded
-    made = PooledForSequenceClassification(config)
-    initialize_head_as_published(made, inner)
+    network = PooledForSequenceClassification(config)
+    initialize_head_as_published(network, inner)
     if pretrained:
-        tell_or_refuse(model, made, ["classifier"], new_heads)
-        made.encoder.load_state_dict(load_encoder(model, inner).state_dict())
-    return made
+        tell_or_refuse(model, network, ["classifier"], new_heads)
+        network.encoder.load_state_dict(load_encoder(model, inner).state_dict())
+    return network

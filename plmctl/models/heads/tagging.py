@@ -90,12 +90,12 @@ def load_tagger(
     config = AutoConfig.from_pretrained(model, **names, **changes)
     cls: Any = AutoModelForTokenClassification
     if not pretrained:
-        made, fresh = cls.from_config(config, dtype=torch.float32), ["classifier"]
+        network, fresh = cls.from_config(config, dtype=torch.float32), ["classifier"]
     else:
-        made, fresh = load_with_labels(cls, model, config, new_heads)
+        network, fresh = load_with_labels(cls, model, config, new_heads)
     if "classifier" in fresh:
-        initialize_head_as_published(made.classifier, config)
-    return made
+        initialize_head_as_published(network.classifier, config)
+    return network
 
 
 # --- A learned mix of all layers of an encoder, in place of its last one ---
@@ -198,8 +198,8 @@ def load_mixed(
         DataError: As ``load_network``.
     """
     config = AutoConfig.from_pretrained(model, **changes)
-    made = MixedForTokenClassification(MixedConfig(encoder=config, dropout=dropout, **labels))
+    network = MixedForTokenClassification(MixedConfig(encoder=config, dropout=dropout, **labels))
     if pretrained:
-        tell_or_refuse(model, made, ["mix", "classifier"], new_heads)
-        made.encoder = load_encoder(model, config)
-    return made
+        tell_or_refuse(model, network, ["mix", "classifier"], new_heads)
+        network.encoder = load_encoder(model, config)
+    return network

@@ -42,15 +42,15 @@ def load_writer(
     """
     config = AutoConfig.from_pretrained(model, **changes)
     cls: Any = AutoModelForCausalLM
-    made: Any = (
+    network: Any = (
         load_network(cls, model, config=config).network
         if pretrained
         else cls.from_config(config, dtype=torch.float32)
     )
-    if new_ids and max(new_ids) >= made.get_input_embeddings().num_embeddings:
-        add_token_embeddings(made, list(new_ids))
-    whole: PreTrainedModel = made
-    return whole
+    if new_ids and max(new_ids) >= network.get_input_embeddings().num_embeddings:
+        add_token_embeddings(network, list(new_ids))
+    writer: PreTrainedModel = network
+    return writer
 
 
 def write(
@@ -104,7 +104,7 @@ def generate_answers(
         [B, longest], ``end`` after the end.
     """
     ids_BL, device = prompts.ids, prompts.ids.device
-    said_BT = torch.full((len(ids_BL), longest), end, device=device)
+    answers_BT = torch.full((len(ids_BL), longest), end, device=device)
     caches = model.config.model_type != "openai-gpt"
     settings = GenerationConfig(  # type: ignore[no-untyped-call]  # theirs
         max_new_tokens=longest,
@@ -124,8 +124,8 @@ def generate_answers(
         if caches:
             inputs["attention_mask"] = (places >= 0).long()
         ids = model.generate(**inputs, generation_config=settings)[:, width:]
-        said_BT[rows, : ids.shape[1]] = ids
-    return said_BT
+        answers_BT[rows, : ids.shape[1]] = ids
+    return answers_BT
 
 
 def label_scores(model: Any, prompts: Prompts, labels: Sequence[Sequence[int]]) -> Tensor:
