@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import batches
+from plmctl.characters import HAN, KANA
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import get_family
@@ -31,7 +32,7 @@ VectorReader = Callable[[Sequence[str]], list[Vectors]]
 """Gives the vectors of each of some sentences."""
 
 # Runs of letters and digits, an apostrophe between them; a Han character or kana by itself.
-_CHARACTER = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_CHARACTER = KANA + HAN
 _WORD = re.compile(rf"[{_CHARACTER}]|[^\W_{_CHARACTER}]+(?:['’][^\W_{_CHARACTER}]+)*")
 
 
