@@ -156,9 +156,11 @@ def confusion(predictions: ArrayLike, references: ArrayLike, classes: int) -> ND
     from sklearn.metrics import confusion_matrix
 
     predicted, expected = _checked(predictions, references)
-    for found in (predicted, expected):
-        if found.min() < 0 or found.max() >= classes:
-            raise DataError(f"class numbers {found.min()} to {found.max()} of {classes} classes")
+    for numbers in (predicted, expected):
+        if numbers.min() < 0 or numbers.max() >= classes:
+            raise DataError(
+                f"class numbers {numbers.min()} to {numbers.max()} of {classes} classes"
+            )
     matrix: NDArray[np.int64] = confusion_matrix(expected, predicted, labels=range(classes))
     return matrix
 
@@ -171,10 +173,10 @@ def _averaged(
     predicted, expected = _checked(predictions, references)
     if average == "binary":  # without scikit-learn's refusal of more than two classes
         predicted, expected = predicted == positive, expected == positive
-    found = precision_recall_fscore_support(
+    results = precision_recall_fscore_support(
         expected, predicted, average=average, pos_label=True, zero_division=0
     )
-    return float(found[0]), float(found[1]), float(found[2])
+    return float(results[0]), float(results[1]), float(results[2])
 
 
 def _checked(predictions: ArrayLike, references: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -219,7 +221,7 @@ def per_label(predictions: ArrayLike, references: ArrayLike) -> list[dict[str, A
     """Precision, recall, f1 and support of each label; what is undefined is 0."""
     predicted, expected = _checked_label_sets(predictions, references)
     hits = (predicted & expected).sum(0)
-    said, there = predicted.sum(0), expected.sum(0)
+    predicted_counts, true_counts = predicted.sum(0), expected.sum(0)
     return [
         {
             "precision": float(hit / max(s, 1)),
@@ -227,7 +229,7 @@ def per_label(predictions: ArrayLike, references: ArrayLike) -> list[dict[str, A
             "f1": float(2 * hit / max(s + t, 1)),
             "support": int(t),
         }
-        for hit, s, t in zip(hits, said, there, strict=True)
+        for hit, s, t in zip(hits, predicted_counts, true_counts, strict=True)
     ]
 
 
@@ -347,8 +349,8 @@ def accuracy_of_counts(matrices: Counts) -> Floats:
 def f1_of_counts(matrices: Counts, positive: int) -> Floats:
     """[R] F1 of the class ``positive``, of [R, C, C]; 0 where it is neither there nor predicted."""
     right = matrices[:, positive, positive]
-    said, true = matrices[:, :, positive].sum(1), matrices[:, positive, :].sum(1)
-    return _ratio(2 * right, said + true)
+    predicted, true = matrices[:, :, positive].sum(1), matrices[:, positive, :].sum(1)
+    return _ratio(2 * right, predicted + true)
 
 
 def matthews_of_counts(matrices: Counts) -> Floats:
@@ -358,19 +360,19 @@ def matthews_of_counts(matrices: Counts) -> Floats:
     """
     # In floats: fourth powers of a million rows leave 64 bits.
     cells = matrices.astype(np.float64)
-    total, true, said = cells.sum((1, 2)), cells.sum(2), cells.sum(1)
-    joint = np.trace(cells, axis1=1, axis2=2) * total - (true * said).sum(1)
+    total, true, predicted = cells.sum((1, 2)), cells.sum(2), cells.sum(1)
+    joint = np.trace(cells, axis1=1, axis2=2) * total - (true * predicted).sum(1)
     square = total**2
-    spread = (square - (true**2).sum(1)) * (square - (said**2).sum(1))
+    spread = (square - (true**2).sum(1)) * (square - (predicted**2).sum(1))
     return _ratio(joint, np.sqrt(spread))
 
 
 def _diagonal(matrices: Counts) -> Counts:
-    found: Counts = np.trace(matrices, axis1=1, axis2=2)
-    return found
+    diagonal: Counts = np.trace(matrices, axis1=1, axis2=2)
+    return diagonal
 
 
 def _ratio(part: NDArray[np.number], whole: NDArray[np.number]) -> Floats:
     """0 of nothing."""
-    found: Floats = np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
-    return found
+    ratio: Floats = np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
+    return ratio

@@ -75,20 +75,20 @@ def is_ours(name: str) -> bool:
     return not (name.startswith(_HUB) or name.endswith(".py") or "/" in name)
 
 
-def check_names(asked: tuple[str, ...]) -> tuple[str, ...]:
+def check_names(metrics: tuple[str, ...]) -> tuple[str, ...]:
     """The names of a config as they are.
 
     Raises:
         ValueError: A plain name that is no metric; the message has the nearest and all.
     """
-    for name in asked:
+    for name in metrics:
         if is_ours(name) and name not in _METRICS:
             near = did_you_mean(near_names(name, _METRICS)) or ";"
             raise ValueError(
                 f"unknown metric {name!r}{near} plmctl has {', '.join(_METRICS)}; "
                 f"a metric of your own is a path such as ./{name}.py"
             )
-    return asked
+    return metrics
 
 
 def load(name: str, kind: Kind | None = None) -> Any:
@@ -181,20 +181,20 @@ def _load_from_file(path: Path) -> Any:
             "paths are relative to the current folder; plmctl's own metrics have no / and no .py",
         )
     module = _import_file(path)
-    found = [
+    metrics = [
         value
         for value in vars(module).values()
         if isinstance(value, type)
         and issubclass(value, evaluate.Metric)
         and value.__module__ == module.__name__
     ]
-    if len(found) != 1:
+    if len(metrics) != 1:
         raise ConfigError(
-            f"task.metrics: {path} has {len(found)} subclasses of evaluate.Metric; expected one",
+            f"task.metrics: {path} has {len(metrics)} subclasses of evaluate.Metric; expected one",
             "docs/finetuning.md has an example",
         )
     try:
-        return found[0](keep_in_memory=True)
+        return metrics[0](keep_in_memory=True)
     except Exception as error:  # a user's code may raise anything
         raise ConfigError(f"task.metrics: {path}: {_message(error)}", "fix the file") from error
 
@@ -245,27 +245,27 @@ def compute(
         ConfigError: There is no such metric, or a user's fails or gives no results by name.
     """
     metric = load(name, kind)
-    given = {"predictions": _plain(predictions), "references": _plain(references)}
+    inputs = {"predictions": _plain(predictions), "references": _plain(references)}
     if is_ours(name):
         known = inspect.signature(_METRICS[name][0]).parameters
         results: dict[str, Any] = metric.compute(
-            **given, **{option: value for option, value in options.items() if option in known}
+            **inputs, **{option: value for option, value in options.items() if option in known}
         )
         return results
     try:
-        found = metric.compute(**given)
+        results = metric.compute(**inputs)
     except Exception as error:  # a user's code may raise anything
         raise ConfigError(
             f"task.metrics: {name}: {_message(error)}",
-            f"predictions are such as {given['predictions'][:1]!r:.60}, references such as "
-            f"{given['references'][:1]!r:.60}",
+            f"predictions are such as {inputs['predictions'][:1]!r:.60}, references such as "
+            f"{inputs['references'][:1]!r:.60}",
         ) from error
-    if not isinstance(found, dict) or not found:
+    if not isinstance(results, dict) or not results:
         raise ConfigError(
-            f"task.metrics: {name}: it returns {found!r:.60}",
+            f"task.metrics: {name}: it returns {results!r:.60}",
             'return the results by name, as in {"my_metric": 0.5}',
         )
-    return {str(key): _plain(value) for key, value in found.items()}
+    return {str(key): _plain(value) for key, value in results.items()}
 
 
 def right_answers(references: Any, kind: Kind) -> list[Any]:

@@ -73,12 +73,14 @@ def entities(
         DataError: Not as many tags in both, or none.
     """
     check(predictions, references)
-    found = _counted(predictions, scheme, strict=strict)
+    predicted = _counted(predictions, scheme, strict=strict)
     true = _counted(references, scheme, strict=strict)
-    right = found & true
-    types = sorted({span.type for _, span in found | true})
-    whole = [_shares(*(counter.total() for counter in (right, found, true)))]
-    whole += [_shares(*(_of(kind, counter) for counter in (right, found, true))) for kind in types]
+    right = predicted & true
+    types = sorted({span.type for _, span in predicted | true})
+    whole = [_shares(*(counter.total() for counter in (right, predicted, true)))]
+    whole += [
+        _shares(*(_of(kind, counter) for counter in (right, predicted, true))) for kind in types
+    ]
     return {
         "f1": whole[0]["f1"],
         "precision": whole[0]["precision"],
@@ -136,10 +138,10 @@ def check(predictions: Tags, references: Tags) -> None:
             f"tags of {len(predictions)} sentences for {len(references)} sentences",
             "give the tags of each sentence, in the same order",
         )
-    for number, (ours, theirs) in enumerate(zip(predictions, references, strict=True), 1):
-        if len(ours) != len(theirs):
+    for number, (predicted, expected) in enumerate(zip(predictions, references, strict=True), 1):
+        if len(predicted) != len(expected):
             raise DataError(
-                f"sentence {number}: {len(ours)} predicted tags for {len(theirs)} words",
+                f"sentence {number}: {len(predicted)} predicted tags for {len(expected)} words",
                 "give one tag per word",
             )
     if not any(references):
@@ -154,8 +156,8 @@ def _spans(tags: Sequence[str]) -> Iterator[tuple[Span, bool]]:
     start, before, kind = 0, OUTSIDE, ""
     for place, tag in enumerate([*tags, OUTSIDE]):
         letter, type_ = split(tag)
-        goes_on = letter in ("I", "E") and before in ("B", "I") and type_ == kind
-        if not goes_on:
+        continues = letter in ("I", "E") and before in ("B", "I") and type_ == kind
+        if not continues:
             if before != OUTSIDE:
                 yield Span(kind, start, place), before in ("E", "S")
             start, kind = place, type_
@@ -181,10 +183,10 @@ def _of(kind: str, counted: Counter[tuple[int, Span]]) -> int:
     return sum(span.type == kind for _, span in counted)
 
 
-def _shares(right: int, found: int, true: int) -> dict[str, Any]:
+def _shares(right: int, predicted: int, true: int) -> dict[str, Any]:
     return {
-        "precision": right / found if found else 0.0,
+        "precision": right / predicted if predicted else 0.0,
         "recall": right / true if true else 0.0,
-        "f1": 2 * right / (found + true) if found + true else 0.0,
+        "f1": 2 * right / (predicted + true) if predicted + true else 0.0,
         "support": true,
     }

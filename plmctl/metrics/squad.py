@@ -24,6 +24,8 @@ Metric = Literal["squad", "squad2", "cmrc"]
 
 # CMRC's list. It has an ellipsis as two characters too, which its code compares to single ones.
 _NO_CHINESE_MARKS = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
+# The range of CMRC's script, narrower than `characters.HAN`: other Chinese characters are parts of
+# words there, and published scores count them so.
 _CHINESE_UNITS = re.compile(r"[\u4e00-\u9fa5]|[^\W\u4e00-\u9fa5]+|[^\w\s]")
 
 
@@ -88,47 +90,49 @@ def answer_metrics(
         metric: Whose rules.
         version2: Questions may have no answer, whatever the rules: HasAns and NoAns too.
     """
-    found = scores(predictions, references, metric)
-    return by_answerability(found) if version2 or metric == "squad2" else summary(found)
+    per_question = scores(predictions, references, metric)
+    return (
+        by_answerability(per_question) if version2 or metric == "squad2" else summary(per_question)
+    )
 
 
-def summary(found: Scores) -> dict[str, float]:
+def summary(per_question: Scores) -> dict[str, float]:
     """``exact_match`` and ``f1`` in per cent, and ``total``, the number of questions."""
     return {
-        "exact_match": _per_cent(found.exact),
-        "f1": _per_cent(found.f1),
-        "total": len(found.exact),
+        "exact_match": _per_cent(per_question.exact),
+        "f1": _per_cent(per_question.f1),
+        "total": len(per_question.exact),
     }
 
 
-def uncertainty(found: Scores) -> dict[str, dict[str, float]]:
+def uncertainty(per_question: Scores) -> dict[str, dict[str, float]]:
     """Standard error and interval of ``exact_match`` and ``f1`` (``metrics.statistics``)."""
-    values = {"exact_match": np.array(found.exact), "f1": np.array(found.f1)}
+    values = {"exact_match": np.array(per_question.exact), "f1": np.array(per_question.f1)}
     return {
         name: statistics.uncertainty(lambda drawn, _: 100 * float(drawn.mean()), of, of)
         for name, of in values.items()
     }
 
 
-def by_answerability(found: Scores) -> dict[str, float]:
+def by_answerability(per_question: Scores) -> dict[str, float]:
     """``summary`` of all questions, of those with an answer (HasAns) and of the others (NoAns)."""
-    metrics = summary(found)
+    metrics = summary(per_question)
     for prefix, wanted in (("HasAns", True), ("NoAns", False)):
-        which = [n for n, has in enumerate(found.answerable) if has == wanted]
+        which = [n for n, answerable in enumerate(per_question.answerable) if answerable == wanted]
         if which:
             metrics |= {
-                f"{prefix}_exact_match": _per_cent([found.exact[n] for n in which]),
-                f"{prefix}_f1": _per_cent([found.f1[n] for n in which]),
+                f"{prefix}_exact_match": _per_cent([per_question.exact[n] for n in which]),
+                f"{prefix}_f1": _per_cent([per_question.f1[n] for n in which]),
                 f"{prefix}_total": len(which),
             }
     return metrics
 
 
-def forced(found: Scores, no_answer: Sequence[float], threshold: float) -> Scores:
+def forced(per_question: Scores, no_answer: Sequence[float], threshold: float) -> Scores:
     """The scores when questions with ``no_answer`` above the threshold are left unanswered.
 
     Args:
-        found: The scores of the answers as they are.
+        per_question: The scores of the answers as they are.
         no_answer: [N] how likely it is that there is none, on any scale.
         threshold: On the same scale.
     """
@@ -136,11 +140,13 @@ def forced(found: Scores, no_answer: Sequence[float], threshold: float) -> Score
 
     def changed(values: Sequence[float]) -> tuple[float, ...]:
         return tuple(
-            float(not has) if is_silent else value
-            for value, has, is_silent in zip(values, found.answerable, silent, strict=True)
+            float(not answerable) if is_silent else value
+            for value, answerable, is_silent in zip(
+                values, per_question.answerable, silent, strict=True
+            )
         )
 
-    return Scores(changed(found.exact), changed(found.f1), found.answerable)
+    return Scores(changed(per_question.exact), changed(per_question.f1), per_question.answerable)
 
 
 def best_threshold(
@@ -163,7 +169,7 @@ def best_threshold(
         silent: The threshold where it is best to answer nothing: 0 in the script, though that may
             let answers through.
     """
-    score: float = sum(not has for has in answerable)
+    score: float = sum(not has_answer for has_answer in answerable)
     best, threshold = score, silent
     for n in sorted(range(len(values)), key=lambda n: no_answer[n]):
         score += values[n] if answerable[n] else -bool(predictions[n])
@@ -196,15 +202,15 @@ def _f1(prediction: str, reference: str) -> float:
 
 
 def _f1_or_silent(prediction: str, reference: str) -> float:
-    ours, theirs = normalized(prediction), normalized(reference)
-    return _f1(prediction, reference) if ours and theirs else float(ours == theirs)
+    predicted, expected = normalized(prediction), normalized(reference)
+    return _f1(prediction, reference) if predicted and expected else float(predicted == expected)
 
 
 def _chinese_exact(prediction: str, reference: str) -> float:
-    ours, theirs = (
+    predicted, expected = (
         text.lower().strip().translate(_NO_CHINESE_MARKS) for text in (prediction, reference)
     )
-    return float(ours == theirs)
+    return float(predicted == expected)
 
 
 def _chinese_f1(prediction: str, reference: str) -> float:
@@ -214,9 +220,9 @@ def _chinese_f1(prediction: str, reference: str) -> float:
     """
     if not reference:
         return float(not prediction)
-    ours, theirs = chinese_units(prediction), chinese_units(reference)
-    match = SequenceMatcher(None, ours, theirs, autojunk=False).find_longest_match()
-    return 2 * match.size / (len(ours) + len(theirs)) if match.size else 0.0
+    predicted, expected = chinese_units(prediction), chinese_units(reference)
+    match = SequenceMatcher(None, predicted, expected, autojunk=False).find_longest_match()
+    return 2 * match.size / (len(predicted) + len(expected)) if match.size else 0.0
 
 
 def _per_cent(values: Sequence[float]) -> float:

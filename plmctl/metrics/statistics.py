@@ -55,8 +55,8 @@ def interval(
         DataError: No row, or not as many predictions as references.
     """
     tail = 100 * (1 - level) / 2
-    found = _drawn(function, predictions, references, seed, resamples)
-    low, high = np.percentile(found, [tail, 100 - tail])
+    draws = _drawn(function, predictions, references, seed, resamples)
+    low, high = np.percentile(draws, [tail, 100 - tail])
     return float(low), float(high)
 
 
@@ -88,12 +88,12 @@ def uncertainty_of_counts(
     if not total:
         raise DataError("nothing to score: there are no predictions")
     generator = np.random.Generator(np.random.Philox(_SEED))
-    found: dict[str, list[Floats]] = {name: [] for name in functions}
+    results: dict[str, list[Floats]] = {name: [] for name in functions}
     for _ in range(10):  # in pieces: a thousand matrices of a hundred classes are large
         drawn = generator.multinomial(total, matrix.ravel() / total, size=100)
         for name, function in functions.items():
-            found[name].append(function(drawn.reshape(-1, classes, classes)))
-    return {name: spread_of(np.concatenate(values)) for name, values in found.items()}
+            results[name].append(function(drawn.reshape(-1, classes, classes)))
+    return {name: spread_of(np.concatenate(values)) for name, values in results.items()}
 
 
 def spread_of(values: Floats) -> dict[str, float]:
@@ -124,10 +124,10 @@ def with_interval(
     """
     low, high = interval(function, predictions, references, _SEED)
     ends = {f"{name}_low": low, f"{name}_high": high}
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for key, value in metrics.items():
-        found |= {key: value, **(ends if key == name else {})}
-    return found
+        results |= {key: value, **(ends if key == name else {})}
+    return results
 
 
 def paired(
@@ -159,12 +159,13 @@ def paired(
     """
     one, two = _rows(first, references), _rows(second, references)
     true = _rows(references, first)
-    found = np.empty(resamples)
+    differences = np.empty(resamples)
     for place, rows in enumerate(_draws(len(true), seed, resamples)):
         expected = _taken(true, rows)
-        found[place] = function(_taken(two, rows), expected) - function(_taken(one, rows), expected)
-    low, high = np.percentile(found, [2.5, 97.5])
-    beyond = min((found <= 0).sum(), (found >= 0).sum())
+        differences[place] = function(_taken(two, rows), expected)
+        differences[place] -= function(_taken(one, rows), expected)
+    low, high = np.percentile(differences, [2.5, 97.5])
+    beyond = min((differences <= 0).sum(), (differences >= 0).sum())
     return {
         "difference": function(two, true) - function(one, true),
         "low": float(low),
@@ -216,12 +217,12 @@ def error_of_ratio(
         return None
     key = fold(seed, stream("bootstrap"))
     at_once = max(1, _CELLS // size)
-    found = []
+    ratios = []
     for start in range(0, _RESAMPLES, at_once):
         draws = np.arange(start, min(start + at_once, _RESAMPLES))[:, None]
         drawn = below(fold(key, draws, np.arange(size)), size)
-        found.append(numerator[drawn].sum(1) / denominator[drawn].sum(1))
-    return float(np.std(function(np.concatenate(found)), ddof=1))
+        ratios.append(numerator[drawn].sum(1) / denominator[drawn].sum(1))
+    return float(np.std(function(np.concatenate(ratios)), ddof=1))
 
 
 def spread(values: Sequence[float]) -> dict[str, float | int]:
@@ -247,9 +248,9 @@ def _drawn(
     function: Function, predictions: Rows, references: Rows, seed: int, resamples: int
 ) -> Floats:
     """The metric of each draw."""
-    said, true = _rows(predictions, references), _rows(references, predictions)
-    draws = _draws(len(said), seed, resamples)
-    return np.array([function(_taken(said, rows), _taken(true, rows)) for rows in draws])
+    predicted, true = _rows(predictions, references), _rows(references, predictions)
+    draws = _draws(len(predicted), seed, resamples)
+    return np.array([function(_taken(predicted, rows), _taken(true, rows)) for rows in draws])
 
 
 def _draws(rows: int, seed: int, resamples: int) -> Iterator[Ints]:

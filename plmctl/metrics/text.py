@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from plmctl.characters import HAN
 from plmctl.errors import ConfigError, DataError
 
 Tokens = Literal["13a", "intl", "zh"]
@@ -25,10 +26,9 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_MARKS = str.maketrans("", "", string.punctuation)
 _SPACES = {ord(mark): " " for mark in string.punctuation + "‘’´"}
 _WORD = re.compile(r"[^\W_]+")
-_WORD_OR_HAN = re.compile(
-    r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-    r"|[^\W_\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
-)
+# Wider than `characters.ALL_HAN`: all of planes 2 and 3, for characters that Unicode adds there.
+_HAN = f"{HAN}\U00020000-\U0003ffff"
+_WORD_OR_HAN = re.compile(rf"[{_HAN}]|[^\W_{_HAN}]+")
 
 
 def bleu(
@@ -84,8 +84,8 @@ def rouge(
     scorer = _package("rouge_score.rouge_scorer").RougeScorer(_ROUGE, tokenizer=words)
     sums = dict.fromkeys(_ROUGE, 0.0)
     for prediction, texts in zip(predictions, references, strict=True):
-        for name, found in scorer.score_multi(list(texts), prediction).items():
-            sums[name] += found.fmeasure
+        for name, result in scorer.score_multi(list(texts), prediction).items():
+            sums[name] += result.fmeasure
     return {name: 100 * total / len(predictions) for name, total in sums.items()}
 
 
@@ -103,11 +103,11 @@ def f1(
 ) -> float:
     """Mean F1 of the words of a prediction and of its nearest reference, after ``rules``."""
     _check(predictions, references)
-    found = (
+    scores = (
         max(word_f1(normalized(prediction, rules), normalized(text, rules)) for text in texts)
         for prediction, texts in zip(predictions, references, strict=True)
     )
-    return sum(found) / len(predictions)
+    return sum(scores) / len(predictions)
 
 
 def trivia_qa(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
