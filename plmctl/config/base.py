@@ -2,8 +2,8 @@
 
 A config model is frozen and refuses unknown keys. Objectives, families, optimizers, tasks and
 measures each define their own config beside their code; here are the base classes of those configs
-and the type of a field that accepts the config of any member (``MembersOf``). Which members there
-are is said in ``plmctl/run/configs.py``.
+and the type of a field that accepts the config of any member (``MembersOf``). The lists of members
+are in ``plmctl/run/configs.py``.
 """
 
 from __future__ import annotations
@@ -83,15 +83,15 @@ class OptimizerConfig(Model):
     """Maximum global norm of the gradient; empty: no clipping."""
 
 
-# --- A field that accepts the config of any member of a folder, told apart by its name ---
+# --- A field that accepts the config of any member of a folder; a tag names the member ---
 
 
 @dataclass(frozen=True)
 class MembersOf:
     """Stands beside a base class in ``Annotated``: any member's ``Config`` fits, by its tag.
 
-    The tag is required even if there is one member only, so that a config stays valid when the
-    second one comes. Only a default makes it optional.
+    The tag is required even if there is one member only, so that a config stays valid when a
+    second one is added. Only a default makes it optional.
 
     Attributes:
         models: Returns the config model of each member, by its name; it may import them.
@@ -159,7 +159,7 @@ def members_in(annotation: Any, metadata: tuple[Any, ...] = ()) -> MembersOf | N
 
 
 def models_in(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterator[type[BaseModel]]:
-    """The models that a mapping at a field can be."""
+    """The models that the mapping in a field may have."""
     members = members_in(annotation, metadata)
     if members:
         yield from members.models().values()

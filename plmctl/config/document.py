@@ -41,7 +41,7 @@ _PLAIN = {
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where something was written; places sort as a reader meets them.
+    """Where something was written; places sort in reading order.
 
     Attributes:
         line: From 1; 0 for the file as a whole, and beyond all lines for overrides.
@@ -68,7 +68,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A config file as plain data, with overrides put in.
+    """A config file as plain data, with overrides applied.
 
     Attributes:
         name: The file.
@@ -98,7 +98,7 @@ class Loader(yaml.SafeLoader):
 for _name, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    # 10_000 is no YAML 1.2, but it is what the docs and people write.
+    # 10_000 is not YAML 1.2, but the docs and many people write it.
     ("int", r"[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
     (
         "float",
@@ -120,7 +120,7 @@ def _read_float(text: str) -> float:
 
 
 def _read_str(text: str) -> str:
-    text.encode()  # "\\ud800" is half a character: a ValueError here, not in who prints it
+    text.encode()  # "\\ud800" is half a character: a ValueError here, not when it is printed
     return text
 
 
@@ -190,7 +190,7 @@ class Builder:
 
 
 def dotted(path: Key) -> str:
-    """``optim.lr``, as an override has it."""
+    """A key path as text: ``optim.lr``."""
     return ".".join(map(str, path))
 
 
@@ -244,7 +244,7 @@ def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> str:
         return f"{name}: not YAML: {error}"
     problem = error.problem or ""
     what = next((plain for start, plain in _PLAIN.items() if problem.startswith(start)), problem)
-    # Of a quote that is not closed, and of a name that is none, the beginning matters.
+    # For an unclosed quote and for a wrong alias, the place where it starts helps.
     opened = problem.startswith(("found unexpected end of stream", "expected alphabetic"))
     mark = (error.context_mark if opened else None) or error.problem_mark
     where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
@@ -258,10 +258,10 @@ _AFTER_ALL_LINES = 10**9
 
 
 def override(document: ConfigFile, overrides: Sequence[str]) -> None:
-    """Put overrides into a document just read, later ones over earlier ones.
+    """Apply overrides to a document; later ones win.
 
     Values are YAML, lists included; a number in a key is an item of a list (``measures.0.rate=1``).
-    An override that cannot be put in becomes one of the document's faults.
+    An override that cannot be applied becomes one of the document's faults.
     """
     for number, assignment in enumerate(overrides):
         label = assignment if len(assignment) <= 60 else f"{assignment[:57]}..."
@@ -272,7 +272,7 @@ def override(document: ConfigFile, overrides: Sequence[str]) -> None:
 
 
 def _apply_override(document: ConfigFile, assignment: str, place: Place) -> str | None:
-    """Put one in, or say what is wrong with it."""
+    """Apply one override; returns the mistake, None if there is none."""
     key, separator, value = assignment.partition("=")
     if not separator or not all(key.split(".")):
         return "expected KEY=VALUE, as in optim.lr=1e-3"
@@ -282,12 +282,12 @@ def _apply_override(document: ConfigFile, assignment: str, place: Place) -> str 
         return f"the value is not YAML; put it in quotes, as in '{key}=\"...\"'"
     path = _override_path(document.data, key.split("."))
     for known in [known for known in document.places if known[: len(path)] == path]:
-        del document.places[known]  # what was written there is gone with its old value
+        del document.places[known]  # the places within the old value
     builder = Builder(lambda _: place, document.places, document.faults)
     if not _set_value(document.data, path, builder.build(node, path) if node else None):
         return "the list has no such item"
     for depth in range(1, len(path)):
-        # A mapping that the file has keeps its place there.
+        # A mapping that is in the file keeps its place in the file.
         document.places.setdefault(path[:depth], place)
     document.places[path] = place
     return None

@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in words for the person who wrote the file."""
+"""pydantic's errors as messages for the person who wrote the file."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ _EXPECTED |= dict.fromkeys(("model_type", "model_attributes_type", "dict_type"),
 def faults(
     model: type[BaseModel], document: ConfigFile, errors: Iterable[ErrorDetails]
 ) -> list[Fault]:
-    """One fault a key, however many branches of a union have failed at it.
+    """One fault per key, even if several branches of a union failed at it.
 
     Args:
         model: What the document was validated as.
         document: The document.
-        errors: What pydantic found.
+        errors: pydantic's errors.
     """
     by_key: dict[Key, list[ErrorDetails]] = {}
     for error in errors:
-        # Not a mistake: a default that depends on keys of which one is wrong.
+        # Not a mistake: this default depends on other keys, and one of those is wrong.
         if error["type"] != "default_factory_not_called":
             by_key.setdefault(_path(model, document.data, error), []).append(error)
     # A misspelt key is one mistake, not an unknown key and a missing one.

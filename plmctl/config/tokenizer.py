@@ -117,7 +117,7 @@ class TokenizerConfig(Model):
     def _applies(cls, value: object, info: ValidationInfo) -> object:
         key = str(info.field_name)
         option, needed = _ONLY_WITH[key]
-        choice = info.data.get(option, needed)  # an option with an error of its own is not there
+        choice = info.data.get(option, needed)  # an option that has an error is missing here
         if value != cls.model_fields[key].default and choice != needed:
             raise ValueError(f"{key} is only supported with {option} {needed}; leave it out")
         return value
