@@ -30,7 +30,7 @@ def block_edges(
     Args:
         sentences: [S+1] token position where each sentence starts.
         documents: [D+1] sentence index where each document starts.
-        block: Tokens a row, special tokens not counted.
+        block: Tokens per row, special tokens not counted.
         cut: A sentence longer than ``block`` is cut into pieces of ``block``, so that no text is
             lost; else it is a row of its own.
 
@@ -63,7 +63,7 @@ def _greedy(starts: Ints, ends: Ints, block: int) -> list[int]:
     Args:
         starts: [N+1] token position where each piece starts.
         ends: [N] the piece with which the next document starts, for each piece.
-        block: Tokens a row.
+        block: Tokens per row.
     """
     reach = np.searchsorted(starts, starts[:-1] + block, side="right") - 1
     following = np.minimum(np.maximum(reach, np.arange(len(reach)) + 1), ends).tolist()
@@ -90,15 +90,15 @@ def _within(documents: Ints, first: int, last: int) -> Ints:
     return np.clip(documents[start : end + 1], first, last)
 
 
-def line_edges(sentences: Ints, documents: Ints, *, part: bool) -> Iterator[Ints]:
+def line_edges(sentences: Ints, documents: Ints, *, separated: bool) -> Iterator[Ints]:
     """A corpus as fairseq reads it for RoBERTa: a separator ends every sentence.
 
-    Documents are parted by one more separator, which is a line of its own (fairseq's empty line).
+    One more separator stands between documents. It is a separate line (fairseq's empty line).
 
     Args:
         sentences: [S+1] token position where each sentence starts.
         documents: [D+1] sentence index where each document starts.
-        part: Whether there are separators between documents.
+        separated: Whether there are separators between documents.
 
     Yields:
         In parts [N+1] the stream position where each line starts; the last is where all end.
@@ -108,7 +108,7 @@ def line_edges(sentences: Ints, documents: Ints, *, part: bool) -> Iterator[Ints
     for first in range(0, count, _TOGETHER):
         last = min(first + _TOGETHER, count)
         ends = sentences[first + 1 : last + 1] + np.arange(first + 1, last + 1)
-        if part:  # document d starts d separators later
+        if separated:  # document d starts d separators later
             bounds = _within(documents, first, last)
             before = int(np.searchsorted(documents, first, side="right")) - 1
             ends += before + np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
@@ -123,7 +123,7 @@ class LineStream:
 
     Args:
         lines: [N+1] stream position where each line starts.
-        documents: [D+1] sentence index where each document starts; None if lines part them.
+        documents: [D+1] sentence index where each document starts; None if a line separates them.
     """
 
     def __init__(self, lines: Ints, documents: Ints | None) -> None:
@@ -239,7 +239,7 @@ def segment_edges(
     Args:
         sentences: [S+1] token position where each sentence starts.
         documents: [D+1] sentence index where each document starts.
-        size: Tokens a segment; the last of a text is shorter.
+        size: Tokens per segment; the last of a text is shorter.
         shortest: Segments of fewer tokens are left out.
         group: Documents of a text.
 

@@ -141,15 +141,15 @@ def _all(
     corpus: tuple[Ints, Ints], room: int, key: Keys, short_seq_prob: float, decide: Decide
 ) -> Iterator[Records]:
     """The pairs of one pass: A and B have at most ``room`` tokens together."""
-    kept_as = record_type(int(corpus[0][-1]), room + 3)
-    yield np.empty(0, kept_as)  # of a corpus without documents
+    dtype = record_type(int(corpus[0][-1]), room + 3)
+    yield np.empty(0, dtype)  # of a corpus without documents
     for documents in _stretches(corpus[1]):
         target = _targets(documents, room, key, short_seq_prob)
-        rounds, whose = [], []
+        rounds, owners = [], []
         for document, pairs in _rounds(corpus, documents, target, key, decide):
-            rounds.append(_truncate(*pairs, room).records(kept_as))
-            whose.append(document)
-        order = np.argsort(np.concatenate(whose), kind="stable")
+            rounds.append(_truncate(*pairs, room).records(dtype))
+            owners.append(document)
+        order = np.argsort(np.concatenate(owners), kind="stable")
         yield np.concatenate(rounds)[order]
 
 
@@ -208,7 +208,7 @@ def _rounds(
 
 
 def _targets(documents: Ints, room: int, key: Keys, short_seq_prob: float) -> Ints:
-    """The target length of each document: drawn once a document and pass, not once an instance."""
+    """The target length of each document: drawn once per document and pass, not per instance."""
     draws = fold(key, stream("target"), documents)
     short = uniform(fold(draws, 0)) < short_seq_prob
     return np.where(short, 2 + below(fold(draws, 1), room - 1), room)
@@ -242,7 +242,7 @@ def _elsewhere(
 
 
 def _truncate(pairs: Pairs, draws: Keys, room: int) -> Pairs:
-    """Take single tokens off the longer segment (B on ties) until the pair fits.
+    """Remove single tokens from the longer segment (B on ties) until the pair fits.
 
     How many each side loses follows from the lengths; each lost token comes from the front or the
     back with probability one half, so the number lost in front is binomial.

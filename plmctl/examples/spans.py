@@ -66,12 +66,13 @@ def choose_spans(candidates: Bools, starts: Bools, counts: Ints, keys: Keys, p: 
         rows, anchor, draws = rows[free], anchor[free], draws[free]
         number = 1 + np.searchsorted(np.cumsum(p)[:-1], uniform(fold(draws, 1)), side="right")
         begin, end = words.span(rows, anchor, number)
-        cells, owner = _ranges(begin, end)
-        new = ~chosen[cells]
-        rank = np.cumsum(new)  # of the new cells; within their row, after subtracting those before
+        positions, owner = _ranges(begin, end)
+        new = ~chosen[positions]
+        # Of the new positions; within their row, after subtracting those before.
+        rank = np.cumsum(new)
         before = np.concatenate([[0], rank[np.cumsum(end - begin) - 1]])[:-1]
         taken = new & (rank - before[owner] <= left[rows[owner]])
-        chosen[cells[taken]] = True
+        chosen[positions[taken]] = True
         left[rows] -= np.bincount(owner[taken], minlength=len(rows))
     return chosen.reshape(candidates.shape)
 
@@ -80,10 +81,10 @@ def choose_spans(candidates: Bools, starts: Bools, counts: Ints, keys: Keys, p: 
 class _WordTable:
     """Where the words of a batch begin, in the flattened batch."""
 
-    cells: Ints
-    """[words] cell where each word begins."""
+    begins: Ints
+    """[words] position where each word begins."""
     number: Ints
-    """[B * L] the word of each cell."""
+    """[B * L] the word of each position."""
     last: Ints
     """[B] one past the last word of each row."""
     ends: Ints
@@ -103,11 +104,11 @@ class _WordTable:
         )
 
     def span(self, rows: Ints, anchor: Ints, number: Ints) -> tuple[Ints, Ints]:
-        """Cells [begin, end) of ``number`` words from the anchor's on, within the row."""
+        """Positions [begin, end) of ``number`` words from the anchor's on, within the row."""
         word = self.number[anchor]
         past = word + number
-        end = self.cells[np.minimum(past, len(self.cells) - 1)]
-        return self.cells[word], np.where(past < self.last[rows], end, self.ends[rows])
+        end = self.begins[np.minimum(past, len(self.begins) - 1)]
+        return self.begins[word], np.where(past < self.last[rows], end, self.ends[rows])
 
 
 def _ranges(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
@@ -123,11 +124,11 @@ class Spans:
     """The runs of chosen positions in a batch: overlapping and adjacent spans are one.
 
     Attributes:
-        positions: [K] chosen cells of the flattened batch, ascending.
+        positions: [K] chosen positions of the flattened batch, ascending.
         number: [K] the run of each.
-        first: [runs] first cell of each run.
-        last: [runs] last cell of each run.
-        width: Cells of a row.
+        first: [runs] first position of each run.
+        last: [runs] last position of each run.
+        width: Positions of a row.
     """
 
     positions: Ints

@@ -34,7 +34,7 @@ class Windows:
 
 
 def windows(length: int, room: int, stride: int) -> Windows:
-    """Windows from the start, each ``stride`` pieces on, until one reaches the end.
+    """Windows from the start, ``stride`` pieces apart, until one reaches the end.
 
     ``stride`` is the step, as in BERT's code; what transformers calls stride is the overlap.
 
