@@ -166,8 +166,8 @@ class BidirectionalLM(Objective, config=Config):
                 "words": torch.from_numpy(words.reshape(2, len(samples), self.seq_len)),
             },
             {
-                part: torch.from_numpy(t)
-                for part, (_, t) in zip(self.LOSS_TERMS, pairs, strict=True)
+                term: torch.from_numpy(t)
+                for term, (_, t) in zip(self.LOSS_TERMS, pairs, strict=True)
             },
             size,
             size,
@@ -194,7 +194,7 @@ class BidirectionalLM(Objective, config=Config):
             candidates=torch.from_numpy(np.stack([ids for ids, _ in drawn])).to(targets.device),
             tries=torch.tensor([tries for _, tries in drawn], device=targets.device),
         )
-        first = {part: torch.zeros_like(target) for part, target in batch.targets.items()}
+        first = {name: torch.zeros_like(target) for name, target in batch.targets.items()}
         return cross_entropy_sums(logits, first)
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
@@ -279,7 +279,7 @@ def _characters(words: tuple[str, ...], bos: int, eos: int) -> NDArray[np.int16]
 
 
 def log_uniform(key: ArrayLike, size: int, count: int) -> tuple[Ints, int]:
-    """Distinct ids, id k with probability log((k + 2) / (k + 1)) / log(size + 1) a draw.
+    """Distinct ids, id k with probability log((k + 2) / (k + 1)) / log(size + 1) per draw.
 
     That is nearly Zipf's law for ids that are sorted by frequency. Source: TensorFlow's
     ``log_uniform_candidate_sampler`` with ``unique=True``, which also draws until it has enough.

@@ -5,8 +5,8 @@ inputs has T targets, the window's last target being the next window's first inp
 predicts every token once. (GPT-2 and GPT-3 predict the T - 1 that a window itself holds; nanoGPT,
 their usual reproduction, predicts T of windows drawn with replacement.)
 
-Conventions of the papers: GPT-2 and GPT-3 attend across documents and count on the separator to say
-that what is before it is of no use (GPT-3, appendix B). GPT-1 has contiguous text and no separator.
+Conventions of the papers: GPT-2 and GPT-3 attend across documents; the separator signals that the
+text before it is unrelated (GPT-3, appendix B). GPT-1 has contiguous text and no separator.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class CausalLM(Objective, config=Config):
         }
 
     def expected(self) -> dict[str, float]:
-        """What some of the statistics should come to."""
+        """The expected values of some of the statistics."""
         # Separators are a share of the stream, and within documents as many targets are left out.
         documents = self.store.num_documents / len(self.stream)
         return {

@@ -128,8 +128,8 @@ class Distillation(MaskedObjective, config=Config):
             config.teacher,
             network,
             seq_len,
-            begins=config.init == "alternate",
-            width=config.cosine_weight > 0,
+            copies_layers=config.init == "alternate",
+            compares_states=config.cosine_weight > 0,
         )
 
     @classmethod
@@ -288,7 +288,12 @@ def check_teacher(teacher: str, tokenizer: str, rows: int) -> None:
 
 
 def check_teacher_shape(
-    teacher: str, student: PreTrainedConfig, seq_len: int, *, begins: bool, width: bool
+    teacher: str,
+    student: PreTrainedConfig,
+    seq_len: int,
+    *,
+    copies_layers: bool,
+    compares_states: bool,
 ) -> None:
     """Refuse a teacher whose shape does not fit the student.
 
@@ -296,8 +301,8 @@ def check_teacher_shape(
         teacher: A folder or Hub id.
         student: transformers' config of the student.
         seq_len: The longest sequence.
-        begins: The student starts from alternate layers of the teacher.
-        width: Their hidden states are compared.
+        copies_layers: The student starts from alternate layers of the teacher.
+        compares_states: Their hidden states are compared.
 
     Raises:
         ConfigError: With the key and what would fit.
@@ -311,19 +316,21 @@ def check_teacher_shape(
             f"train.phases: seq_len {seq_len} is longer than the teacher's {positions} positions",
             "shorten the sequences, or use a teacher with more positions",
         )
-    if begins and (config.model_type != "bert" or student.model_type != "distilbert"):
+    if copies_layers and (config.model_type != "bert" or student.model_type != "distilbert"):
         raise ConfigError(
             f"objective.init: alternate requires a BERT as the teacher; {teacher} is of type "
             f"{config.model_type!r}",
             "use a BERT, or `init: random`",
         )
-    if begins and student.n_layers > config.num_hidden_layers:
+    if copies_layers and student.n_layers > config.num_hidden_layers:
         raise ConfigError(
             f"model.n_layers: {student.n_layers}, but the teacher has {config.num_hidden_layers}",
             "use fewer layers, or `objective.init: random`",
         )
-    pairs = {"hidden_size": (student.hidden_size, config.hidden_size)} if width or begins else {}
-    if begins:
+    pairs = {}
+    if compares_states or copies_layers:
+        pairs["hidden_size"] = (student.hidden_size, config.hidden_size)
+    if copies_layers:
         pairs["n_heads"] = (student.n_heads, config.num_attention_heads)
         pairs["hidden_dim"] = (student.hidden_dim, config.intermediate_size)
         pairs["max_position_embeddings"] = (

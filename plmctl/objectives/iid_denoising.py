@@ -68,8 +68,8 @@ class IidDenoising(TextToText, config=Config):
         )
         self.config = config
         # Random tokens are those after the special tokens: ids from 3 on for T5's tokenizer.
-        taken = {vocab.pad, vocab.eos, vocab.unk, vocab.bos}
-        self.random_ids = next(n for n in range(vocab.size) if n not in taken), vocab.size
+        special_ids = {vocab.pad, vocab.eos, vocab.unk, vocab.bos}
+        self.random_ids = next(n for n in range(vocab.size) if n not in special_ids), vocab.size
 
     def shape(self, ids: Ints, lengths: Ints, keys: Keys) -> Pair:
         """The text with noise, by the style, and what was hidden or the whole text."""

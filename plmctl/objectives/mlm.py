@@ -92,7 +92,7 @@ class MaskedLM(MaskedObjective, config=Config):
             store,
             ("lines", across),
             np.int64,
-            lambda: line_edges(store.sentences, store.documents, part=across),
+            lambda: line_edges(store.sentences, store.documents, separated=across),
         )
         lines = self.lines = LineStream(starts, None if across else store.documents)
         rule = ("rows of lines", across, seq_len - 1)

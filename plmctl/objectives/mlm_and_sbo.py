@@ -121,11 +121,11 @@ class SpanBoundaryObjective(Objective, config=Config):
             "right": sbo.right,
             "place": sbo.place,
         }
-        cells = ids.reshape(-1)
-        targets = {"mlm": cells[spans.positions], "sbo": cells[sbo.target]}
+        flat_ids = ids.reshape(-1)
+        targets = {"mlm": flat_ids[spans.positions], "sbo": flat_ids[sbo.target]}
         return Batch(
             {name: torch.from_numpy(array) for name, array in inputs.items()},
-            {part: torch.from_numpy(array) for part, array in targets.items()},
+            {term: torch.from_numpy(array) for term, array in targets.items()},
             int(rows.lengths.sum()),
             ids.size,
         )
@@ -159,8 +159,8 @@ class SpanBoundaryObjective(Objective, config=Config):
         batch = self.collate(epochs, samples)
         rows = layout([self.starts[samples]], [self.ends[samples]])
         spans = self._spans(rows, fold(self.key, epochs, samples))
-        cells = np.maximum(rows.source.reshape(-1)[spans.positions], 0)
-        starts = self.store.word_starts(cells)
+        sources = np.maximum(rows.source.reshape(-1)[spans.positions], 0)
+        starts = self.store.word_starts(sources)
         starts[np.diff(spans.number, prepend=-1) != 0] = True  # a word may be cut in two
         tokens = np.bincount(spans.number)
         return {
@@ -177,7 +177,7 @@ class SpanBoundaryObjective(Objective, config=Config):
         }
 
     def expected(self) -> dict[str, float]:
-        """What some of the statistics should come to."""
+        """The expected values of some of the statistics."""
         return {"mask_share": self.config.mask_share}
 
     def example(self, epoch: int, sample: int) -> Example:
