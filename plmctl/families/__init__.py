@@ -1,1 +1,1 @@
-"""One file a family: sizes, how to build and load its network, where its heads begin."""
+"""One file per family: sizes, how to build and load its network, where its heads begin."""

@@ -145,12 +145,12 @@ class T5(Family, config=Config):
         **changes: Any,
     ) -> PreTrainedModel:
         """As the base class's; a folder of T5 1.1 must have both matrices."""
-        from plmctl.models.load import tell_or_refuse
+        from plmctl.models.load import report_or_refuse
 
         t5: Any = super().load(folder, loss_terms, new_heads=new_heads, **changes)
         tied = t5.lm_head.weight is t5.shared.weight
         if tied and not t5.config.scale_decoder_outputs:  # 1.1: transformers used one for both
-            tell_or_refuse(folder, t5, ["shared.weight or lm_head.weight"], None)
+            report_or_refuse(folder, t5, ["shared.weight or lm_head.weight"], None)
         model: PreTrainedModel = t5
         return model
 
