@@ -99,12 +99,12 @@ def _update(parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any
         state["exp_avg"] = torch.zeros_like(parameter)
         state["exp_avg_sq"] = torch.zeros_like(parameter)
     state["step"] += 1
-    (beta1, beta2), done = group["betas"], state["step"].item()
+    (beta1, beta2), updates = group["betas"], state["step"].item()
     mean = state["exp_avg"].lerp_(gradient, 1 - beta1)
     square = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
     first, second = 1.0, 1.0
     if group["bias_correction"]:
-        first, second = 1 - beta1**done, 1 - beta2**done
+        first, second = 1 - beta1**updates, 1 - beta2**updates
     update = (mean / first) / ((square / second).sqrt() + group["eps"])
     update.add_(parameter, alpha=group["weight_decay"])
     if group["layerwise"]:
@@ -159,8 +159,8 @@ class AdafactorOfT5(Adafactor):
         super().step()  # type: ignore[no-untyped-call]
         parameter.copy_(cut_like(whole, parameter))
         after = self.state.pop(whole).items()
-        kept = {field: _map(lambda whole: cut_like(whole, parameter), v) for field, v in after}
-        self.state[parameter] = kept
+        own_part = {field: _map(lambda whole: cut_like(whole, parameter), v) for field, v in after}
+        self.state[parameter] = own_part
 
 
 def _map(function: Callable[[Tensor], Tensor], value: Any) -> Any:
