@@ -26,8 +26,8 @@ class Batch:
 
     Attributes:
         inputs: Arguments of the network's forward.
-        targets: One tensor per loss term, IGNORE where nothing is asked.
-        tokens: Input tokens that are no padding.
+        targets: One tensor per loss term, IGNORE at positions without a target.
+        tokens: Input tokens that are not padding.
         padded_tokens: Input positions, padding included.
         rows: Its rows in the step, if they continue the step before (``Examples.streamed``).
     """
@@ -40,13 +40,13 @@ class Batch:
 
     def counts(self) -> dict[str, int]:
         """Number of targets of each loss term: what its summed loss is divided by."""
-        return {part: int((target != IGNORE).sum()) for part, target in self.targets.items()}
+        return {term: int((target != IGNORE).sum()) for term, target in self.targets.items()}
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on a device; copies from pinned memory do not wait."""
         return Batch(
             {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()},
-            {part: tensor.to(device, non_blocking=True) for part, tensor in self.targets.items()},
+            {term: tensor.to(device, non_blocking=True) for term, tensor in self.targets.items()},
             self.tokens,
             self.padded_tokens,
             self.rows,

@@ -57,7 +57,7 @@ def encode_words(words: Sequence[str], width: int = WORD_LENGTH) -> Characters:
 
     Args:
         words: N words; the bytes of a word that do not fit are left out.
-        width: Ids a word.
+        width: Ids per word.
 
     Returns:
         [N, width].
@@ -98,7 +98,7 @@ class ElmoConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
 
     Attributes:
         vocab_size: Words that the language model predicts; its input has no vocabulary.
-        char_embedding_size: Width of a character.
+        char_embedding_size: Size of a character's embedding.
         filters: Convolutions over the characters: (characters, features) of each.
         num_highway_layers: Highway layers between the convolutions and the projection.
         projection_size: Width of a layer's output in each direction, and of a token.
@@ -107,7 +107,7 @@ class ElmoConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
         cell_clip: The cell is kept within this, and its projection within ``projection_clip``.
         skip_connections: Layers after the first add their input to their output.
         dropout: The dropout rate of every layer's input and of the top layer's output.
-        pad_token_id: What character ids are at a place without a word.
+        pad_token_id: The character id at positions without a word.
         frozen: In a finetuned network: the biLM stays as it is (published).
         head_size: Width of a finetuned network's BiLSTM in each direction.
         head_layers: Its layers.
@@ -156,7 +156,7 @@ FORGET_BIAS = 1.0  # TensorFlow's LSTMCell adds it to the forget gate; it is no 
 
 
 class Gate(nn.Linear):
-    """How much of a highway's input is transformed; it starts with a bias of -2, mostly shut."""
+    """How much of a highway's input is transformed; it starts with a bias of -2, mostly closed."""
 
 
 class Highway(nn.Module):
@@ -270,7 +270,7 @@ class ProjectedLstm(nn.Module):
 
 @dataclass
 class ElmoOutput(ModelOutput):
-    """What ``ElmoModel`` gives.
+    """The output of ``ElmoModel``.
 
     Attributes:
         last_hidden_state: [B, T, 2P], the top layer, forward and backward side by side.
@@ -287,7 +287,7 @@ class ElmoOutput(ModelOutput):
 
 @dataclass
 class ElmoForPreTrainingOutput(ModelOutput):
-    """What ``ElmoForPreTraining`` gives: logits [B, T, V] of each direction, and the state."""
+    """The output of ``ElmoForPreTraining``: logits [B, T, V] of each direction, and the state."""
 
     forward_logits: Tensor | None = None
     backward_logits: Tensor | None = None
@@ -306,7 +306,7 @@ class ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # 
     def _init_weights(self, module: nn.Module) -> None:
         """As in allenai/bilm-tf, training.py; the LSTM as TensorFlow's default (Glorot).
 
-        transformers gives it every module that has weights of its own.
+        transformers calls it for every module that has weights itself.
         """
         if isinstance(module, nn.Embedding):
             init.uniform_(module.weight, -1.0, 1.0)
@@ -469,7 +469,7 @@ class ScalarMix(nn.Module):
     Weights start equal and gamma at 1.
 
     Args:
-        layers: How many there are.
+        layers: Number of layers.
         layer_norm: Bring each layer to mean 0 and variance 1 over the batch's words first.
     """
 
@@ -538,7 +538,7 @@ class _ElmoWithHead(ElmoPreTrainedModel):  # type: ignore[no-untyped-call]  # th
         )
 
     def train(self, mode: bool = True) -> _ElmoWithHead:
-        """Training mode, but not of a frozen biLM: its dropout stays off."""
+        """Set the training mode; a frozen biLM stays without dropout."""
         super().train(mode)
         self.elmo.train(mode and not self.config.frozen)
         # Here, since loading puts new parameters in the place of those of the constructor.
@@ -549,7 +549,7 @@ class _ElmoWithHead(ElmoPreTrainedModel):  # type: ignore[no-untyped-call]  # th
         """The words as the BiLSTM has them, [B, T, 2 * head_size], and which there are [B, T]."""
         layers = self.elmo(character_ids)
         mixed_BTH = self.dropout(self.mix(layers.hidden_states, layers.attention_mask))
-        # Packed, so that no row depends on how far others fill it up.
+        # Packed, so that no row depends on the padding that longer rows cause.
         sizes = layers.attention_mask.sum(1).clamp(min=1).cpu()
         packed = pack_padded_sequence(mixed_BTH, sizes, batch_first=True, enforce_sorted=False)
         read, _ = pad_packed_sequence(

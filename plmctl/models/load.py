@@ -74,7 +74,7 @@ def refuse_longer(model: str, length: int, key: str) -> None:
     Args:
         model: A model folder or Hub id.
         length: Tokens, special ones included.
-        key: The key of the config that asks for them.
+        key: The key of the config that requires them.
 
     Raises:
         ConfigError: They are too many.
@@ -101,7 +101,7 @@ def _register_own_networks() -> None:
 
 
 NewHeads = Callable[[str], None]
-"""Is given one line about the heads that a command creates."""
+"""Called with one line about the heads that a command creates."""
 
 _LISTED = 8
 
@@ -180,7 +180,7 @@ def load_network(
     _refuse(source, type(network).__name__, lacking, extra, misshapen)
     _check_vocabulary(network, source)
     if heads:
-        tell_or_refuse(source, network, _modules(network, heads), new_heads)
+        report_or_refuse(source, network, _modules(network, heads), new_heads)
     use_fused_attention(network)
     return Loaded(network, tuple(sorted(heads)))
 
@@ -202,16 +202,16 @@ def load_encoder(source: str, config: PreTrainedConfig) -> Any:
 
 
 def without_pooler(encoder: Any) -> Any:
-    """The same encoder; its pooler, if it has one, is taken away."""
+    """The same encoder; its pooler, if it has one, is removed."""
     if hasattr(encoder, "pooler"):
         encoder.pooler = None
     return encoder
 
 
-def tell_or_refuse(
+def report_or_refuse(
     source: str, network: PreTrainedModel, names: Sequence[str], new_heads: NewHeads | None
 ) -> None:
-    """Tell of heads that a folder lacks, or refuse the folder.
+    """Report heads that a folder lacks, or refuse the folder.
 
     Args:
         source: The folder or Hub id.
@@ -220,7 +220,7 @@ def tell_or_refuse(
         new_heads: Called with them; None: the folder has to have them.
 
     Raises:
-        DataError: It has not.
+        DataError: The folder has to have them.
     """
     if new_heads is None:
         _refuse(source, type(network).__name__, set(names), [], {})
@@ -281,7 +281,7 @@ def _may_be_left_out(network: PreTrainedModel, name: str) -> bool:
 
 
 def _declared(network: PreTrainedModel, source: str) -> frozenset[str]:
-    """Parameters of the class that the folder says its weights are of, where that is known here."""
+    """Parameters of the class that the folder's config names; empty if that class is not known."""
     config = config_of(source)
     name = (config.architectures or [""])[0]
     for base in type(network).__mro__:
@@ -378,27 +378,27 @@ def load_with_labels(
     """
     loaded = load_network(cls, model, config=config, new_heads=new_heads)
     network, below = loaded.network, f"{loaded.network.base_model_prefix}."
-    # In an order: they are drawn one after the other, and a set's differs from process to process.
+    # Sorted: they are drawn one after the other, and a set's order differs between processes.
     fresh = sorted({name.rpartition(".")[0] for name in loaded.fresh})
     before: Any = config_of(model)
     old_names = list((before.id2label or {}).values())
     names = list(config.id2label.values())
     last = _last_layer(network, below)
-    same = made_for(before) in ("", type(network).__name__)
+    same = _saved_class(before) in ("", type(network).__name__)
     if last is None or last[0] in fresh or config.num_labels == 1 or (same and old_names == names):
         return network, fresh
     name, layer = last
     if same and set(old_names) == set(names):
         _reorder(layer, [old_names.index(label) for label in names])
         return network, fresh
-    # Not by the network's own function, which passes over what was loaded.
+    # Not by the network's own function, which skips loaded weights.
     nn.init.normal_(layer.weight, std=getattr(config, "initializer_range", _DEVIATION))
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
     return network, [*fresh, name]
 
 
-def made_for(config: Any) -> str:
+def _saved_class(config: Any) -> str:
     """The class that a folder's weights were saved from; empty where it does not say."""
     return str((config.architectures or [""])[0])
 
@@ -406,7 +406,7 @@ def made_for(config: Any) -> str:
 def new_head_message(model: str, labels: tuple[str, ...]) -> str | None:
     """The message about a finetuned folder whose head is not used; None: it is."""
     before: Any = config_of(model)
-    if not made_for(before).endswith(_WITH_LABELS):
+    if not _saved_class(before).endswith(_WITH_LABELS):
         return None
     old_names = list((before.id2label or {}).values())
     if set(old_names) == set(labels or ("score",)):

@@ -25,16 +25,16 @@ from plmctl.models.batch import IGNORE
 def cross_entropy_sums(
     logits: Mapping[str, Tensor | Projection], targets: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Cross-entropy summed over the targets of each part, in nats and in float32.
+    """Cross-entropy summed over the targets of each loss term, in nats and in float32.
 
     Args:
-        logits: A part's logits, [..., classes], or what they would be made of.
-        targets: A part's classes, [...], IGNORE where nothing is asked.
+        logits: Of each loss term [..., classes], or the ``Projection`` that computes them.
+        targets: Of each loss term [...] classes, IGNORE where there is no target.
 
     Returns:
-        One scalar a part.
+        One scalar per loss term.
     """
-    return {part: _cross_entropy_sum(logits[part], target) for part, target in targets.items()}
+    return {term: _cross_entropy_sum(logits[term], target) for term, target in targets.items()}
 
 
 def sums_with_penalty(
@@ -59,11 +59,11 @@ def _cross_entropy_sum(logits: Tensor | Projection, targets: Tensor) -> Tensor:
 
 
 def score_sums(logits: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``cross_entropy_sums``, and ``<part>/correct``: how many targets the largest logit names."""
+    """``cross_entropy_sums``, and ``<term>/correct``: how many targets have the largest logit."""
     sums = cross_entropy_sums(logits, targets)
-    for part, target in targets.items():
-        hits = (logits[part].argmax(-1) == target) & (target != IGNORE)
-        sums[f"{part}/correct"] = hits.sum().to(torch.float32)
+    for term, target in targets.items():
+        hits = (logits[term].argmax(-1) == target) & (target != IGNORE)
+        sums[f"{term}/correct"] = hits.sum().to(torch.float32)
     return sums
 
 
@@ -79,7 +79,7 @@ def score_sums(logits: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> d
 _WORTH_IT = 1 << 24
 
 
-# Rows at a time: the weight's gradient is added to once a chunk, which costs as much as H rows.
+# Rows at a time: the weight's gradient is added to once per chunk, which costs as much as H rows.
 _FEWEST_ROWS = 256
 
 
@@ -105,11 +105,11 @@ class Projection:
     def losses(self, targets: Tensor, z_loss: float = 0.0) -> tuple[Tensor, Tensor]:
         """Sums over the targets, in float32: -log p(target), and ``z_loss`` * log(Z)^2.
 
-        Z is the sum of the exponentiated logits. The second sum carries no gradient of its own: the
+        Z is the sum of the exponentiated logits. The second sum has no gradient: the
         first one has that of both, so that the two are to be added with equal weight, as they are.
 
         Args:
-            targets: [...] classes, IGNORE where nothing is asked.
+            targets: [...] classes, IGNORE where there is no target.
             z_loss: Weight of the penalty.
         """
         hidden_NH, layer = self.hidden.flatten(0, -2), self.layer
@@ -164,18 +164,18 @@ def _losses_and_gradients(
     weight_VH: Tensor,
     bias_V: Tensor | None,
     targets_N: Tensor,
-    how: tuple[float, torch.dtype],
+    weight_and_dtype: tuple[float, torch.dtype],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Both sums [2], and the gradients of their sum: [N, H], [V, H] and [V].
 
     Args:
-        hidden_NH: What the layer is given.
+        hidden_NH: The inputs of the layer.
         weight_VH: The weight of the layer.
         bias_V: The bias of the layer.
         targets_N: Classes, or IGNORE.
-        how: Weight of the penalty, and what products are computed in.
+        weight_and_dtype: Weight of the penalty, and the dtype of the products.
     """
-    z_loss, dtype = how
+    z_loss, dtype = weight_and_dtype
     d_hidden_NH = torch.empty_like(hidden_NH)
     d_weight_VH = torch.zeros_like(weight_VH)
     d_bias_V = None if bias_V is None else torch.zeros_like(bias_V)
@@ -216,7 +216,7 @@ def _loss_in_place(
         z_loss: Weight of the penalty.
     """
     target_R1, largest_R1 = logits_RV.gather(-1, targets_R1), logits_RV.amax(-1, keepdim=True)
-    d_logits_RV = logits_RV.sub_(largest_R1).exp_()  # once: it is the dearest of these
+    d_logits_RV = logits_RV.sub_(largest_R1).exp_()  # only once: it is the slowest step
     total_R1 = d_logits_RV.sum(-1, keepdim=True)
     log_z_R1 = largest_R1 + total_R1.log()
     entropy = ((log_z_R1 - target_R1) * has_target_R1).sum()
@@ -242,7 +242,7 @@ def cross_entropy_and_z(
 
     Args:
         logits: [K, V].
-        targets: [K], IGNORE where nothing is asked.
+        targets: [K], IGNORE where there is no target.
         coefficient: The coefficient of the penalty.
     """
     wide = logits.float()
@@ -262,7 +262,7 @@ def sampled_logits(
     """Logits whose class 0 is the true word, the others the candidates.
 
     As TensorFlow's ``sampled_softmax_loss``: from every logit the log of the count that the sampler
-    is expected to give is taken away, and a candidate that is the true word is left out.
+    is expected to give is subtracted, and a candidate that is the true word is left out.
 
     Args:
         hidden_NH: What the head takes.
@@ -297,7 +297,7 @@ def _log_expected(ids: Tensor, tries: Tensor, size: int) -> Tensor:
 def single_label_sum(
     logits: Tensor, targets: Tensor, weights: Tensor | None = None, smoothing: float = 0.0
 ) -> Tensor:
-    """Cross-entropy of one class a row, in nats.
+    """Cross-entropy of one class per row, in nats.
 
     Args:
         logits: [B, C].
@@ -334,7 +334,7 @@ def squared_error_sum(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def next_token_sums(
-    logits: Tensor, ids: Tensor, cells: Tensor, counts: Tensor
+    logits: Tensor, ids: Tensor, positions: Tensor, counts: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The language model of texts: a text's mean over its own tokens, summed over texts.
 
@@ -343,13 +343,13 @@ def next_token_sums(
     Args:
         logits: [K, V] at every token that has a next one.
         ids: [S, L].
-        cells: [K] where these tokens stand in the flattened ids.
+        positions: [K] where these tokens stand in the flattened ids.
         counts: [S] how many of them a text has.
 
     Returns:
         The cross-entropies in nats, and the shares of right first guesses.
     """
-    targets, text = ids.flatten()[cells + 1], cells // ids.shape[1]
+    targets, text = ids.flatten()[positions + 1], positions // ids.shape[1]
     losses = cross_entropy(logits.float(), targets, reduction="none")
     hits = (logits.argmax(-1) == targets).float()
     return (losses / counts[text]).sum(), (hits / counts[text]).sum()

@@ -18,7 +18,7 @@ from plmctl.models.batch import Rows
 from plmctl.models.losses import Projection, cross_entropy_sums, sums_with_penalty
 
 Forward = Callable[..., dict[str, Tensor]]
-"""``forward(model, **inputs)``: the logits of each part of the loss.
+"""``forward(model, **inputs)``: the logits of each loss term.
 
 A language model's takes ``project``, a function of hidden states and output layer that gives what
 stands for the logits.
@@ -47,7 +47,7 @@ class Network(nn.Module):
         return self._compiled is not None
 
     def compile(self, **options: Any) -> None:
-        """Let ``torch.compile`` have what is between inputs and losses, while training.
+        """Compile what is between inputs and losses, for training.
 
         Wrappers, autocast, the state of rows and the seeds of draws stay outside, so that nothing
         in it changes from step to step but tensors. Module names stay as they are.
@@ -65,16 +65,17 @@ class Network(nn.Module):
         z_loss: float = 0.0,
         **inputs: Tensor,
     ) -> dict[str, Tensor]:
-        """Logits of each part of the loss, or with ``loss_on`` the summed losses themselves.
+        """Logits of each loss term, or with ``loss_on`` the summed losses themselves.
 
-        The loss is computed in here because a wrapper for several devices may have the output layer
-        whole only meanwhile, and because all logits at once would be the largest tensor of a step.
+        The loss is computed in here because a wrapper for several devices may have the whole output
+        layer only during the forward, and because all logits at once would be the largest tensor of
+        a step.
 
         Args:
             rows: Whose state to continue, and to keep; None: every row starts from zeros.
-            loss_on: The targets of each part, of a language model without a state; see
+            loss_on: The targets of each loss term, of a language model without a state; see
                 ``cross_entropy_sums``.
-            z_loss: With them: weight of the penalty that is the part "z_loss".
+            z_loss: With them: weight of the penalty, the loss term "z_loss".
             **inputs: As the family's forward takes them. A recurrent one takes ``state`` and gives
                 it back among its logits.
         """

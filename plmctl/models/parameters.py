@@ -184,7 +184,7 @@ def _refuse_more_layers(option: str, count: int, layers: int) -> None:
 
 @torch.no_grad()
 def extend_vocabulary(model: PreTrainedModel, new: Mapping[int, Sequence[int]]) -> None:
-    """Give new ids their rows: in the embeddings, in an output matrix of its own, in its bias.
+    """Give new ids their rows: in the embeddings, in a separate output matrix, in its bias.
 
     A new row is the mean of the rows it is made from, so that nothing is drawn at random. That
     makes every logit of a new token the mean of the logits of those, where the output has no more
@@ -220,7 +220,7 @@ def extend_vocabulary(model: PreTrainedModel, new: Mapping[int, Sequence[int]]) 
 
 
 def _vocabulary_tables(model: PreTrainedModel) -> list[Tensor]:
-    """What has a row per token: [V, H] matrices and the output's bias [V], each once."""
+    """The tensors with a row per token: [V, H] matrices and the output's bias [V], each once."""
     whole: Any = model  # whose accessors have no types
     output = whole.get_output_embeddings()
     tables = [whole.get_input_embeddings().weight]
@@ -264,7 +264,7 @@ _LORA_TARGETS = {
 def add_lora(config: LoraConfig, model: PreTrainedModel) -> None:
     """Put adapters into the layers, in place; they and what stands above the layers are trained.
 
-    The network keeps its class. An adapter's first update is zero, so it begins as it was.
+    The network keeps its class. An adapter adds zero at first, so the network starts as it was.
 
     Raises:
         PlmError: peft is not installed.

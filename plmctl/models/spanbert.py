@@ -19,7 +19,7 @@ from transformers.activations import ACT2FN
 from transformers.utils.hub import cached_file
 
 from plmctl.errors import DataError
-from plmctl.models.load import NewHeads, load_network, tell_or_refuse
+from plmctl.models.load import NewHeads, load_network, report_or_refuse
 
 HEAD_FILE = "span_boundary.safetensors"
 
@@ -105,7 +105,7 @@ class SpanBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # theirs
         model: SpanBert = load_network(cls, folder, new_heads=new_heads, **changes).network
         head = cached_file(folder, HEAD_FILE, _raise_exceptions_for_missing_entries=False)
         if head is None:
-            tell_or_refuse(folder, model, [f"sbo ({HEAD_FILE})"], new_heads)
+            report_or_refuse(folder, model, [f"sbo ({HEAD_FILE})"], new_heads)
             return model
         try:
             model.sbo.load_state_dict(load_file(head))

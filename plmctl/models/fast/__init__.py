@@ -1,9 +1,9 @@
-"""The one door to the fast paths: only this package imports what is inside of transformers.
+"""The fast paths: only this package imports private names of transformers.
 
 Each path computes the same mathematics with the same weights under the same names, so that a model
-is saved as ever, and every network works without them. A path needs private names of transformers.
-If a version of transformers lacks one, or has changed it, the path is left out with one warning.
-Other packages import from here, never from the files beside.
+is saved as before, and every network works without them. A path needs private names: if a version
+of transformers lacks one, or has changed it, the path is left out with one warning.
+Other packages import from here, never from this package's files.
 """
 
 from __future__ import annotations

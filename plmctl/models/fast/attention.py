@@ -35,7 +35,7 @@ def attend(
         query: [B, heads, Q, d].
         key: [B, heads, K, d].
         value: [B, heads, K, d].
-        mask: True where a query sees a key, or what is added; it spreads to [B, heads, Q, K].
+        mask: True where a query sees a key, or values to add; broadcast to [B, heads, Q, K].
         dropout: Share of the attention that is set to 0.
         scale: The scale of the products.
 
@@ -113,10 +113,10 @@ AttentionInterface.register(CPU_ATTENTION, cpu_attention)
 AttentionMaskInterface.register(CPU_ATTENTION, sdpa_mask)
 
 
-# --- The positions of a padded batch that are no padding, and the way there and back ---
+# --- The positions of a padded batch that are not padding: gathering and scattering ---
 
 
-# Share of a batch's positions: with less padding, going there and back costs what it saves.
+# Share of a batch's positions: with less padding, gathering and scattering cost what they save.
 _LEAST_PADDING = 0.04
 
 
@@ -148,14 +148,14 @@ class RealPositions:
     def flat(self, x: Tensor) -> Tensor:
         """[B, L, ...] to one row without padding, [1, T, ...]."""
         apply: Any = _Gather.apply
-        taken: Tensor = apply(x.flatten(0, 1), self.index)
-        return taken[None]
+        real: Tensor = apply(x.flatten(0, 1), self.index)
+        return real[None]
 
     def padded(self, x: Tensor) -> Tensor:
         """[1, T, ...] to [B, L, ...], 0 at padding."""
         apply: Any = _Scatter.apply
-        put: Tensor = apply(x[0], self.index, self.rows * self.length)
-        return put.view(self.rows, self.length, *x.shape[2:])
+        rows: Tensor = apply(x[0], self.index, self.rows * self.length)
+        return rows.view(self.rows, self.length, *x.shape[2:])
 
 
 # Each is the other's backward. PyTorch's own would add, row by row, where setting is enough.

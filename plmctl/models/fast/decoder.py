@@ -33,7 +33,9 @@ class _Gpt2Layers(FastDecoder, nn.ModuleList):
     def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
         """As transformers' own forward computes them."""
         attention = str(body.config._attn_implementation)
-        if attention != "sdpa" and not attention.startswith("plmctl"):  # the mask is theirs to make
+        if attention != "sdpa" and not attention.startswith(
+            "plmctl"
+        ):  # transformers makes the mask
             run = body(inputs_embeds=embedded, position_ids=position_ids, use_cache=False)
             output: Tensor = run.last_hidden_state
             return output

@@ -40,7 +40,7 @@ class _Partial(PartialEncoder):
     def encode(
         self, body: Any, positions: Tensor, **inputs: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """As the function ``encode``; on a CPU only, because a GPU would be waited for."""
+        """As the function ``encode``; on a CPU only: on a GPU the host would wait."""
         rows, length = inputs["input_ids"].shape
         options: dict[str, Any] = {}
         if body.config._attn_implementation == CPU_ATTENTION:

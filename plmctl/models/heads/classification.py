@@ -32,7 +32,7 @@ from plmctl.models.load import (
     config_of,
     load_encoder,
     load_with_labels,
-    tell_or_refuse,
+    report_or_refuse,
     without_pooler,
 )
 from plmctl.models.parameters import add_token_embeddings, initialize_head_as_published
@@ -72,8 +72,8 @@ def load_classifier(
         model: A model folder or Hub id.
         tokens: The special tokens of its tokenizer, with its family's template.
         pretrained: False keeps the architecture and draws random weights.
-        changes: To its config.
-        choice: One number an option, for multiple choice.
+        changes: Changes to its config.
+        choice: One number per option, for multiple choice.
         new_heads: Called with a new head; None: the folder has to have one.
 
     Raises:
@@ -163,9 +163,9 @@ def _known_inputs(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 # --- Decoders: the last token of a text (GPT-1, GPT-2 and GPT-3) ---
 #
-# The weights are those of transformers' classes. What is computed between them is here, since
-# theirs takes the last token that is not the padding token, which passes over a text's own
-# end-of-text, and has neither GPT-1's dropout before the head nor its language model beside it.
+# The weights are those of transformers' classes, the forward is here. transformers' own reads the
+# last token that is not the padding token, and so skips an end-of-text token of the text; and it
+# has neither GPT-1's dropout before the head nor its language model.
 
 
 def is_decoder(model: Any) -> bool:
@@ -186,7 +186,7 @@ def classify_with_decoder(
         model: One of these.
         input_ids: [B, L], or [B, 2, L] for a pair in both orders, whose vectors are added.
         attention_mask: As input_ids, 0 at padding, which is at the end.
-        lm_cells: [K] cells of the flattened batch whose next token is predicted; None: of none.
+        lm_cells: [K] positions of the flattened batch whose next token is predicted; None: none.
         options: Not used: a pair has both its orders.
 
     Returns:
@@ -214,7 +214,7 @@ def choose_with_decoder(
 
     Args:
         model: One of these.
-        input_ids: [B, O, L], a text an option.
+        input_ids: [B, O, L], one text per option.
         attention_mask: As input_ids, 0 at padding, which is at the end.
         options: [B, O], false where an item has fewer options.
         lm_cells: As in ``classify``.
@@ -225,7 +225,7 @@ def choose_with_decoder(
     states, last = _states_and_last(model, input_ids, attention_mask)
     vectors = last.view(*input_ids.shape[:2], -1)
     rate = model.config.summary_first_dropout
-    if model.training and rate > 0:  # one mask an item, so that its options are compared fairly
+    if model.training and rate > 0:  # one mask per item, so that its options are compared fairly
         vectors = vectors * dropout(torch.ones_like(vectors[:, :1]), rate)
     scores = model.multiple_choice_head.summary(vectors).squeeze(-1)
     logits = {"choice": scores.masked_fill(~options, float("-inf"))}
@@ -247,8 +247,8 @@ def _states_and_last(
     return states.flatten(0, 1), states[rows, lengths - 1]
 
 
-def _next_token_logits(model: Any, states: Tensor, cells: Tensor) -> Tensor:
-    return linear(states[cells], model.get_input_embeddings().weight)
+def _next_token_logits(model: Any, states: Tensor, positions: Tensor) -> Tensor:
+    return linear(states[positions], model.get_input_embeddings().weight)
 
 
 # --- Encoders with a classifier over all vectors: their mean, their maximum, or the first one's ---
@@ -263,7 +263,7 @@ _NO_ENCODERS = ("openai-gpt", "gpt2", "elmo")
 
 
 class PooledConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
-    """Config of an encoder and of what is made of its vectors.
+    """Config of an encoder and of the pooling of its vectors.
 
     Attributes:
         encoder: The encoder's own config, as a dictionary.
@@ -320,7 +320,7 @@ AutoModelForSequenceClassification.register(PooledConfig, PooledForSequenceClass
 
 
 def pool(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """One vector a row, of its real tokens, special ones among them.
+    """One vector per row, of its real tokens, special ones among them.
 
     Args:
         states: [B, L, H].
@@ -390,6 +390,6 @@ def load_pooled(
     network = PooledForSequenceClassification(config)
     initialize_head_as_published(network, inner)
     if pretrained:
-        tell_or_refuse(model, network, ["classifier"], new_heads)
+        report_or_refuse(model, network, ["classifier"], new_heads)
         network.encoder.load_state_dict(load_encoder(model, inner).state_dict())
     return network

@@ -1,9 +1,9 @@
 """ALBERT's head for questions that may have no answer (Lan et al., 2020, arXiv:1909.11942).
 
-The end is looked for with the start known, and a logit of its own says that there is no answer.
+The end is predicted with the start known, and a separate logit says that there is no answer.
 Source: google-research/albert, squad_utils.py, ``create_v2_model``.
 
-Axes: B rows, L cells, H width, K starts kept, E ends kept for each.
+Axes: B rows, L positions, H hidden size, K starts kept, E ends kept for each.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class AlbertForAnswerOrNone(AlbertPreTrainedModel):
         """Logits of a batch.
 
         Args:
-            allowed: [B, L] True where an answer may start or end: the context and cell 0.
+            allowed: [B, L] True where an answer may start or end: the context and position 0.
             start_positions: [B] the true starts; without them the best starts are tried.
             **inputs: The inputs of the encoder.
 
         Returns:
             none: [B] logit of there being no answer. With starts: start and end, [B, L]. Without:
-            first [B, K] and last [B, K, E], cells, and score [B, K, E], log-probabilities.
+            first [B, K] and last [B, K, E], positions, and score [B, K, E], log-probabilities.
         """
         hidden_BLH = self.albert(**inputs).last_hidden_state
         start_BL = self.start(hidden_BLH).squeeze(-1).float().masked_fill(~allowed, -torch.inf)
@@ -56,11 +56,11 @@ class AlbertForAnswerOrNone(AlbertPreTrainedModel):
             known_B1H = hidden_BLH[rows, start_positions.clamp(min=0)].unsqueeze(1)
             end_BL = self._ends(hidden_BLH, known_B1H, allowed)[:, 0]
             return {"start": start_BL, "end": end_BL, "none": none_B}
-        kept = min(BEAM, start_BL.shape[1])
-        start_BK, first_BK = start_BL.log_softmax(-1).topk(kept)
+        beams = min(BEAM, start_BL.shape[1])
+        start_BK, first_BK = start_BL.log_softmax(-1).topk(beams)
         rows = torch.arange(len(hidden_BLH), device=hidden_BLH.device)[:, None]
         ends_BKL = self._ends(hidden_BLH, hidden_BLH[rows, first_BK], allowed).log_softmax(-1)
-        end_BKE, last_BKE = ends_BKL.topk(kept)
+        end_BKE, last_BKE = ends_BKL.topk(beams)
         score_BKE = start_BK.unsqueeze(-1) + end_BKE
         return {"first": first_BK, "last": last_BKE, "score": score_BKE, "none": none_B}
 
@@ -75,7 +75,7 @@ class AlbertForAnswerOrNone(AlbertPreTrainedModel):
         return logits.masked_fill(~allowed.unsqueeze(1), -torch.inf)
 
     def _none(self, hidden_BLH: Tensor, start_BL: Tensor) -> Tensor:
-        """[B], from [CLS] and from what the starts point at, weighted by their probabilities."""
+        """[B], from [CLS] and from the vectors at the starts, weighted by their probabilities."""
         weights_BL = start_BL.softmax(-1).to(hidden_BLH.dtype)
         start_BH = torch.einsum("bl,blh->bh", weights_BL, hidden_BLH)
         both = torch.cat([start_BH, hidden_BLH[:, 0]], dim=-1)

@@ -24,7 +24,7 @@ from plmctl.models.load import (
     config_of,
     load_encoder,
     load_with_labels,
-    tell_or_refuse,
+    report_or_refuse,
     without_pooler,
 )
 from plmctl.models.parameters import initialize_head_as_published
@@ -64,7 +64,7 @@ def load_tagger(
         model: A model folder or Hub id.
         labels: By id.
         pretrained: False keeps the architecture and draws random weights.
-        mix: The head reads a mix of all layers; a network that was saved so does anyhow.
+        mix: The head reads a mix of all layers; a network that was saved with a mix always does.
         changes: To the config.
         new_heads: Called with a new head; None: the folder has to have one.
 
@@ -127,7 +127,7 @@ class MixedConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
 
 
 class MixedForTokenClassification(PreTrainedModel):  # type: ignore[no-untyped-call]  # theirs
-    """An encoder, the mix of its layers, dropout, and a linear layer a token."""
+    """An encoder, the mix of its layers, dropout, and a linear layer per token."""
 
     config_class = MixedConfig
     base_model_prefix = "encoder"
@@ -200,6 +200,6 @@ def load_mixed(
     config = AutoConfig.from_pretrained(model, **changes)
     network = MixedForTokenClassification(MixedConfig(encoder=config, dropout=dropout, **labels))
     if pretrained:
-        tell_or_refuse(model, network, ["mix", "classifier"], new_heads)
+        report_or_refuse(model, network, ["mix", "classifier"], new_heads)
         network.encoder = load_encoder(model, config)
     return network

@@ -1,4 +1,4 @@
-"""A network that reads from left to right as one that is given a text and writes another."""
+"""A causal network as a text-to-text model: it reads a prompt and generates an answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plmctl.models.parameters import add_token_embeddings
 
 @dataclass(frozen=True)
 class Prompts:
-    """What is read before something is written.
+    """The ids that are read before the answers are generated.
 
     Attributes:
         ids: [B, L].
@@ -67,9 +67,9 @@ def write(
         model: A causal network with its language-model head.
         input_ids: [B, L], padded at the end, where no token of a causal network sees it.
         attention_mask: [B, L], not used.
-        positions: [K] cells of the flattened batch that predict a target token.
+        positions: [K] positions of the flattened batch that predict a target token.
         prompts: [B], not used.
-        project: What is made of hidden states and output layer: logits.
+        project: Computes logits from the hidden states and the output layer.
 
     Returns:
         lm: [K, V].
@@ -89,8 +89,8 @@ def generate_answers(
 ) -> Tensor:
     """The most probable continuation of each prompt, token by token or by beams.
 
-    GPT-1 counts its positions from the first cell, so that its prompts are taken length by length;
-    those of the others are moved to the right, with padding before them.
+    GPT-1 counts its positions from the first one of a row, so that only its prompts of equal length
+    are together; those of the others are moved to the right, with padding before them.
 
     Args:
         model: A causal network with its language-model head.
@@ -143,10 +143,10 @@ def label_scores(model: Any, prompts: Prompts, labels: Sequence[Sequence[int]]) 
     for label in labels:
         label_T = torch.tensor(label, device=device)
         width = longest + len(label)
-        cells_BT = lengths[:, None] + torch.arange(len(label), device=device)
+        positions_BT = lengths[:, None] + torch.arange(len(label), device=device)
         ids_BL = torch.nn.functional.pad(prompts.ids[:, :longest], (0, len(label)))
-        ids_BL[rows, cells_BT] = label_T
-        before_K = (rows * width + cells_BT - 1).flatten()
+        ids_BL[rows, positions_BT] = label_T
+        before_K = (rows * width + positions_BT - 1).flatten()
         logits_KV = write(model, ids_BL, ids_BL, before_K, lengths)["lm"].float().log_softmax(-1)
         each_K = logits_KV.gather(-1, label_T.repeat(len(lengths))[:, None])
         scores.append(each_K.view(len(lengths), -1).sum(-1))
