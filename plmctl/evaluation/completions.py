@@ -219,9 +219,9 @@ def _encode_text_to_text(
     for (_, completion), source, target in zip(pairs, sources, targets, strict=True):
         if not target.ids:
             raise DataError(f"the completion {completion!r} has no token")
-        kept, cut = encoder_input(model, source.ids, mark)
+        source_ids, cut = encoder_input(model, source.ids, mark)
         before = model.start + mark
-        encoded.append(EncodedCompletion((*before, *target.ids), len(before), kept, cut))
+        encoded.append(EncodedCompletion((*before, *target.ids), len(before), source_ids, cut))
     return encoded
 
 
@@ -461,11 +461,11 @@ class MaskedCompletions:
             for text, (context, completion) in zip(texts, pairs, strict=True)
         ]
         cuts = [max(0, len(tokens.ids) - self._limit) for tokens in tokenized]
-        kept = [
+        inputs = [
             (tokens.ids[cut:], tokens.starts[cut:], first - cut)
             for tokens, first, cut in zip(tokenized, firsts, cuts, strict=True)
         ]
-        scores = zip(self._scores(kept), cuts, strict=True)
+        scores = zip(self._scores(inputs), cuts, strict=True)
         return [CompletionScore(*score, cut=cut > 0) for score, cut in scores]
 
     def rolled(self, text: str) -> list[CompletionScore]:

@@ -248,12 +248,12 @@ class Likelihood(ABC):
                     "remove the sentence, or fix its characters",
                 )
         limit = self.sentence_length
-        kept = [cut_from_left(tokens, limit) for tokens in tokenized]
+        inputs = [cut_from_left(tokens, limit) for tokens in tokenized]
         context = self.model.context
-        scores = self.score(kept, ScoringOptions(context, context, variant=variant, span=span))
+        scores = self.score(inputs, ScoringOptions(context, context, variant=variant, span=span))
         return SentenceScores(
             -scores.nll - scores.first * np.log(self.model.outputs),
-            np.array([len(tokens.ids) for tokens in kept], dtype=np.int64),
+            np.array([len(tokens.ids) for tokens in inputs], dtype=np.int64),
             sum(len(tokens.ids) > limit for tokens in tokenized),
             sum(tokens.unknown for tokens in tokenized),
         )
