@@ -239,7 +239,7 @@ def multi_label_metrics(
     """All metrics of a classifier with several labels per row, in plain types.
 
     Args:
-        predictions: [N, C], true where a row is said to have the label.
+        predictions: [N, C], true where a row is predicted to have the label.
         references: [N, C], true where it has.
         labels: Names by number.
 
@@ -358,7 +358,7 @@ def matthews_of_counts(matrices: Counts) -> Floats:
 
     For more than two classes it is R_K (Gorodkin, 2004), as in scikit-learn.
     """
-    # In floats: fourth powers of a million rows leave 64 bits.
+    # In floats: fourth powers of a million rows exceed 64 bits.
     cells = matrices.astype(np.float64)
     total, true, predicted = cells.sum((1, 2)), cells.sum(2), cells.sum(1)
     joint = np.trace(cells, axis1=1, axis2=2) * total - (true * predicted).sum(1)
@@ -373,6 +373,6 @@ def _diagonal(matrices: Counts) -> Counts:
 
 
 def _ratio(part: NDArray[np.number], whole: NDArray[np.number]) -> Floats:
-    """0 of nothing."""
+    """``part / whole``; 0 where the whole is 0."""
     ratio: Floats = np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
     return ratio

@@ -1,10 +1,10 @@
 """Tagging: entities as spans of words, and tags word by word.
 
 Entities are scored as wholes (CoNLL-2002 and 2003): one counts when its type, its first and its
-last word are all right. How tags spell entities is settled in one of two ways. The lenient one is
-that of the official script, conlleval, and of seqeval's default: a tag that continues no entity
+last word are all right. There are two rules for reading entities from tags. The lenient one is that
+of the official script, conlleval, and of seqeval's default: a tag that continues no entity
 begins one, so every tag but O is part of an entity. The strict one is seqeval's ``mode="strict"``:
-what does not begin and end as its scheme says is no entity at all.
+what does not begin and end as its scheme says is not an entity.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ def spans(tags: Sequence[str], scheme: Scheme = "bio", *, strict: bool = False) 
     """The entities of a sentence, in order.
 
     Args:
-        tags: One a word: O, or a letter and a type as in ``B-PER``. IOB1 is read right too unless
+        tags: One per word: O, or a letter and a type as in ``B-PER``. IOB1 is read right too unless
             ``strict``.
         scheme: Which letters begin and end an entity; read where ``strict``.
         strict: Only what the scheme allows is an entity: B I* in bio, S or B I* E in bioes.

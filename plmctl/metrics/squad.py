@@ -63,15 +63,10 @@ def scores(
     if not predictions:
         raise DataError("nothing to score: there are no questions")
     exact, f1 = _MEASURES[metric]
-    kept = [_kept(texts, metric) for texts in references]
+    pairs = list(zip(predictions, (_compared(r, metric) for r in references), strict=True))
     return Scores(
-        tuple(
-            max(exact(p, text) for text in texts)
-            for p, texts in zip(predictions, kept, strict=True)
-        ),
-        tuple(
-            max(f1(p, text) for text in texts) for p, texts in zip(predictions, kept, strict=True)
-        ),
+        tuple(max(exact(prediction, text) for text in texts) for prediction, texts in pairs),
+        tuple(max(f1(prediction, text) for text in texts) for prediction, texts in pairs),
         tuple(bool(texts) for texts in references),
     )
 
@@ -187,7 +182,7 @@ def chinese_units(text: str) -> list[str]:
     return _CHINESE_UNITS.findall(text.lower().strip().translate(_NO_CHINESE_MARKS))
 
 
-def _kept(references: Sequence[str], metric: Metric) -> Sequence[str]:
+def _compared(references: Sequence[str], metric: Metric) -> Sequence[str]:
     if metric == "squad2":
         references = [text for text in references if normalized(text)]
     return references or [""]

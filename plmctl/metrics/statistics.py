@@ -1,7 +1,7 @@
 """The uncertainty of a metric: over other rows of the same kind, and over runs with other seeds.
 
-The bootstrap (Efron, 1979) draws rows with replacement as often as there are rows, and takes the
-metric again; the draws are seeded, and the same for every model that is asked about the same rows.
+The bootstrap (Efron, 1979) draws rows with replacement as often as there are rows, and computes
+the metric again. The draws are seeded: models that are scored on the same rows have the same draws.
 """
 
 import math
@@ -16,7 +16,7 @@ from plmctl.errors import DataError
 from plmctl.examples.keys import below, fold, stream
 
 Rows = Sequence[Any] | NDArray[Any]
-"""What there is of every row."""
+"""Data with one item per row."""
 
 Function = Callable[[Any, Any], float]
 """``function(predictions, references)``."""
@@ -78,7 +78,7 @@ def uncertainty_of_counts(
     as long for a million rows as for a hundred.
 
     Args:
-        functions: Figures by name, each of matrices [R, C, C], giving [R].
+        functions: Metrics by name, each of matrices [R, C, C], giving [R].
         matrix: [C, C] counts: rows are the truth, columns the prediction.
 
     Raises:
@@ -113,12 +113,12 @@ def with_interval(
     predictions: Rows,
     references: Rows,
 ) -> dict[str, Any]:
-    """Figures with the 95 % interval of one of them, ``<name>_low`` and ``<name>_high``, after it.
+    """Metrics with the 95 % interval of one of them, ``<name>_low`` and ``<name>_high``, after it.
 
     Args:
-        metrics: What is known.
+        metrics: All of them, by name.
         name: One of them.
-        function: What it is made by.
+        function: Computes that metric.
         predictions: [N].
         references: [N].
     """
@@ -161,16 +161,16 @@ def paired(
     true = _rows(references, first)
     differences = np.empty(resamples)
     for place, rows in enumerate(_draws(len(true), seed, resamples)):
-        expected = _taken(true, rows)
-        differences[place] = function(_taken(two, rows), expected)
-        differences[place] -= function(_taken(one, rows), expected)
+        expected = _select(true, rows)
+        differences[place] = function(_select(two, rows), expected)
+        differences[place] -= function(_select(one, rows), expected)
     low, high = np.percentile(differences, [2.5, 97.5])
-    beyond = min((differences <= 0).sum(), (differences >= 0).sum())
+    opposite = min((differences <= 0).sum(), (differences >= 0).sum())
     return {
         "difference": function(two, true) - function(one, true),
         "low": float(low),
         "high": float(high),
-        "p": float(min(1.0, 2 * (beyond + 1) / (resamples + 1))),
+        "p": float(min(1.0, 2 * (opposite + 1) / (resamples + 1))),
     }
 
 
@@ -250,7 +250,7 @@ def _drawn(
     """The metric of each draw."""
     predicted, true = _rows(predictions, references), _rows(references, predictions)
     draws = _draws(len(predicted), seed, resamples)
-    return np.array([function(_taken(predicted, rows), _taken(true, rows)) for rows in draws])
+    return np.array([function(_select(predicted, rows), _select(true, rows)) for rows in draws])
 
 
 def _draws(rows: int, seed: int, resamples: int) -> Iterator[Ints]:
@@ -259,20 +259,20 @@ def _draws(rows: int, seed: int, resamples: int) -> Iterator[Ints]:
         yield generator.integers(rows, size=rows)
 
 
-def _rows(these: Any, others: Any) -> Any:
+def _rows(values: Any, others: Any) -> Any:
     """An array as it is; anything else as a list."""
-    if len(these) != len(others):
+    if len(values) != len(others):
         raise DataError(
-            f"{len(these):,} predictions do not match {len(others):,} references",
+            f"{len(values):,} predictions do not match {len(others):,} references",
             "give one prediction for each reference, in the same order",
         )
-    if not len(these):
+    if not len(values):
         raise DataError("nothing to score: there are no predictions")
-    if isinstance(these, np.ndarray):
-        return these
-    plain = isinstance(these[0], bool | int | float | str)
-    return np.asarray(these) if plain else list(these)
+    if isinstance(values, np.ndarray):
+        return values
+    plain = isinstance(values[0], bool | int | float | str)
+    return np.asarray(values) if plain else list(values)
 
 
-def _taken(values: Any, rows: Ints) -> Any:
+def _select(values: Any, rows: Ints) -> Any:
     return values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]

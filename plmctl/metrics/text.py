@@ -67,7 +67,7 @@ def rouge(
 ) -> dict[str, float]:
     """Mean F1 of ROUGE-1, -2, -L and -Lsum, 0 to 100; of several references the best counts.
 
-    Without stemming, as the T5 paper; rougeLsum takes each line for a sentence. The package's own
+    Without stemming, as the T5 paper; rougeLsum treats each line as a sentence. The package's own
     words (13a) are of a-z and 0-9 alone: of a Chinese text they leave nothing.
 
     Args:
