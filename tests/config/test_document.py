@@ -18,9 +18,9 @@ def document(tmp_path: Path, text: str, *overrides: str) -> ConfigFile:
     return read_in
 
 
-def faults(found: ConfigFile) -> list[str]:
-    folder = found.name.removesuffix("c.yaml")
-    return [str(fault).removeprefix(folder) for fault in found.faults]
+def faults(config: ConfigFile) -> list[str]:
+    folder = config.name.removesuffix("c.yaml")
+    return [str(fault).removeprefix(folder) for fault in config.faults]
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def faults(found: ConfigFile) -> list[str]:
     ],
 )
 def test_scalars_are_those_of_yaml_1_2(tmp_path: Path, written: str, value: object) -> None:
-    found = document(tmp_path, f"key: {written}\n").data["key"]
-    assert found == value
-    assert type(found) is type(value)
+    scalar = document(tmp_path, f"key: {written}\n").data["key"]
+    assert scalar == value
+    assert type(scalar) is type(value)
 
 
 def test_not_a_number(tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ h: *anchor
 
 
 def test_every_key_and_item_has_its_place(tmp_path: Path) -> None:
-    found = document(tmp_path, "a: 1\nb:\n  c: [x, y]\n  d:\n  - {e: 1}\n")
-    at = {key: (place.line, place.column) for key, place in found.places.items()}
+    config = document(tmp_path, "a: 1\nb:\n  c: [x, y]\n  d:\n  - {e: 1}\n")
+    at = {key: (place.line, place.column) for key, place in config.places.items()}
     assert at == {
         ("a",): (1, 1),
         ("b",): (2, 1),
@@ -98,22 +98,22 @@ def test_every_key_and_item_has_its_place(tmp_path: Path) -> None:
         ("b", "d", 0): (5, 5),
         ("b", "d", 0, "e"): (5, 6),
     }
-    assert found.place(("b", "d", 0, "missing")).line == 5  # the nearest key around it
-    assert found.place(("nowhere",)).text == str(tmp_path / "c.yaml")
+    assert config.place(("b", "d", 0, "missing")).line == 5  # the nearest key around it
+    assert config.place(("nowhere",)).text == str(tmp_path / "c.yaml")
 
 
 def test_duplicate_keys_are_all_named(tmp_path: Path) -> None:
-    found = document(tmp_path, "a: 1\nb: {c: 1, c: 2}\na: 3\n")
-    assert faults(found) == [
+    config = document(tmp_path, "a: 1\nb: {c: 1, c: 2}\na: 3\n")
+    assert faults(config) == [
         "c.yaml:2:11: b.c: this key is here twice",
         "c.yaml:3:1: a: this key is here twice",
     ]
 
 
 def test_keys_are_text(tmp_path: Path) -> None:
-    found = document(tmp_path, '1: a\ntrue: b\n? [x]\n: c\n"a\\ud800": 1\n')
-    assert found.data == {"1": "a", "true": "b"}
-    assert faults(found) == [
+    config = document(tmp_path, '1: a\ntrue: b\n? [x]\n: c\n"a\\ud800": 1\n')
+    assert config.data == {"1": "a", "true": "b"}
+    assert faults(config) == [
         "c.yaml:3:3: a key is text in one line",
         "c.yaml:5:1: a key is text in one line",
     ]
@@ -132,14 +132,14 @@ def test_keys_are_text(tmp_path: Path) -> None:
     ],
 )
 def test_what_makes_no_plain_data(tmp_path: Path, value: str, tag: str) -> None:
-    found = document(tmp_path, f"a: 1\nkey: {value}\n")
-    assert faults(found) == [f"c.yaml:2:6: key: cannot be read as {tag}"]
-    assert found.data == {"a": 1, "key": None}
+    config = document(tmp_path, f"a: 1\nkey: {value}\n")
+    assert faults(config) == [f"c.yaml:2:6: key: cannot be read as {tag}"]
+    assert config.data == {"a": 1, "key": None}
 
 
 def test_an_alias_of_what_it_is_in(tmp_path: Path) -> None:
-    found = document(tmp_path, "a: &a\n  b: *a\n")
-    assert faults(found) == ["c.yaml:1:4: a.b: an alias (`*`) of what it is in"]
+    config = document(tmp_path, "a: &a\n  b: *a\n")
+    assert faults(config) == ["c.yaml:1:4: a.b: an alias (`*`) of what it is in"]
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_what_is_no_config(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
-    found = document(tmp_path, "\ufeffa: 1\n")
-    assert found.data == {"a": 1}
-    assert found.place(("a",)).column == 1
+    config = document(tmp_path, "\ufeffa: 1\n")
+    assert config.data == {"a": 1}
+    assert config.place(("a",)).column == 1
 
 
 def test_bad_bytes_are_named_by_line(tmp_path: Path) -> None:

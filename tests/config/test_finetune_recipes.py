@@ -39,12 +39,12 @@ def test_steps_and_warmup(family: str, task: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.yaml")), ids=lambda p: str(p.name))
-def test_every_grid_can_be_run_and_local_files_are_told_of(path: Path) -> None:
+def test_every_grid_can_be_run_and_local_files_are_named(path: Path) -> None:
     config = load("finetune", path)
     assert isinstance(config, FinetuneConfig)
     assert protocol_runs(config, 1, grid=bool(config.grid))
-    told = re.search(r"^# Local files: data.train=", path.read_text("utf-8"), re.M)
-    assert told or not any(source.startswith("hf:") for source in config.data.train)
+    names_local_files = re.search(r"^# Local files: data.train=", path.read_text("utf-8"), re.M)
+    assert names_local_files or not any(source.startswith("hf:") for source in config.data.train)
 
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")

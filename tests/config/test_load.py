@@ -59,7 +59,7 @@ log: {every: 10, trackers: [tensorboard]}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_least_of_each_kind_loads_and_is_told_apart(tmp_path: Path, kind: Kind) -> None:
+def test_the_least_of_each_kind_loads_and_has_its_kind(tmp_path: Path, kind: Kind) -> None:
     path = file(tmp_path, LEAST[kind])
     assert kind_of(path) == kind
     assert load(kind, path).model_dump()["run"] == "r"

@@ -34,13 +34,13 @@ def test_values_are_yaml_and_later_wins(
     tmp_path: Path, overrides: list[str], expected: dict[str, object]
 ) -> None:
     before = document(tmp_path, FILE).data
-    found = document(tmp_path, FILE, *overrides)
-    assert found.faults == []
-    assert found.data == {**before, **expected}
+    config = document(tmp_path, FILE, *overrides)
+    assert config.faults == []
+    assert config.data == {**before, **expected}
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("override", "message"),
     [
         ("a", "override a: expected KEY=VALUE, as in optim.lr=1e-3"),
         ("=1", "override =1: expected KEY=VALUE, as in optim.lr=1e-3"),
@@ -53,15 +53,15 @@ def test_values_are_yaml_and_later_wins(
         ("b.d.7.e=1", "override b.d.7.e=1: the list has no such item"),
     ],
 )
-def test_what_cannot_be_put_in(tmp_path: Path, given: str, message: str) -> None:
-    assert [str(fault) for fault in document(tmp_path, FILE, given).faults] == [message]
+def test_what_cannot_be_put_in(tmp_path: Path, override: str, message: str) -> None:
+    assert [str(fault) for fault in document(tmp_path, FILE, override).faults] == [message]
 
 
 def test_places_say_who_wrote_a_value(tmp_path: Path) -> None:
-    found = document(tmp_path, FILE, "b.c=new", "new={x: 1}")
-    assert found.place(("b", "c")).text == "override b.c=new"
-    assert found.place(("new", "x")).text == "override new={x: 1}"
-    assert found.place(("b",)).text.endswith("c.yaml:2:1")  # the mapping itself is the file's
+    config = document(tmp_path, FILE, "b.c=new", "new={x: 1}")
+    assert config.place(("b", "c")).text == "override b.c=new"
+    assert config.place(("new", "x")).text == "override new={x: 1}"
+    assert config.place(("b",)).text.endswith("c.yaml:2:1")  # the mapping itself is the file's
     # What stood inside of a value that was replaced has no place of its own any more.
     replaced = document(tmp_path, FILE, "b={c: 1}")
     for key in ("c", "d"):
@@ -69,8 +69,8 @@ def test_places_say_who_wrote_a_value(tmp_path: Path) -> None:
 
 
 def test_a_long_override_is_shortened(tmp_path: Path) -> None:
-    found = document(tmp_path, FILE, f"b.c={'x' * 100}")
-    assert found.place(("b", "c")).text == f"override b.c={'x' * 53}..."
+    config = document(tmp_path, FILE, f"b.c={'x' * 100}")
+    assert config.place(("b", "c")).text == f"override b.c={'x' * 53}..."
 
 
 values = st.recursive(
@@ -86,16 +86,16 @@ keys = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=3)
 def test_the_last_override_is_what_is_there(overrides: list[tuple[list[str], object]]) -> None:
     import yaml
 
-    found = ConfigFile("c.yaml", {})
+    config = ConfigFile("c.yaml", {})
     override(
-        found,
+        config,
         [f"{'.'.join(key)}={yaml.safe_dump(v, default_flow_style=True)}" for key, v in overrides],
     )
     key, value = overrides[-1]
-    at: object = found.data
+    at: object = config.data
     for part in key:
         if isinstance(at, list):  # an earlier override put a list in the way: said, not set
-            assert [str(f) for f in found.faults if "no such item" in str(f)]
+            assert [str(f) for f in config.faults if "no such item" in str(f)]
             return
         assert isinstance(at, dict)
         at = at[part]

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def schema(kind: Kind) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json_schema(kind))
-    return found
+    parsed: dict[str, Any] = json.loads(json_schema(kind))
+    return parsed
 
 
 def mappings(schema: Any) -> Iterator[dict[str, Any]]:
@@ -30,17 +30,17 @@ def mappings(schema: Any) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_but_the_models_keys(kind: Kind) -> None:
-    found = schema(kind)
-    assert list(found["properties"]) == list(model_of(kind).model_fields)
-    for mapping in mappings(found):
+    definition = schema(kind)
+    assert list(definition["properties"]) == list(model_of(kind).model_fields)
+    for mapping in mappings(definition):
         assert mapping["additionalProperties"] is False
         assert mapping["description"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_key_of_ours_is_described(kind: Kind) -> None:
-    found = schema(kind)
-    for name, mapping in {"": found, **found.get("$defs", {})}.items():
+def test_every_key_of_plmctl_is_described(kind: Kind) -> None:
+    definition = schema(kind)
+    for name, mapping in {"": definition, **definition.get("$defs", {})}.items():
         # Members are their owners'; a network's fields have transformers' own names.
         if name == "Config" or name.startswith("plmctl__"):
             continue
@@ -49,12 +49,12 @@ def test_every_key_of_ours_is_described(kind: Kind) -> None:
 
 
 def test_a_member_needs_its_tag_and_has_its_keys() -> None:
-    found = schema("pretrain")
-    union = found["properties"]["model"]["discriminator"]
+    definition = schema("pretrain")
+    union = definition["properties"]["model"]["discriminator"]
     assert union["propertyName"] == "family"
     assert tuple(union["mapping"]) == registry.names("families")
     for name, reference in union["mapping"].items():
-        member = found["$defs"][reference.removeprefix("#/$defs/")]
+        member = definition["$defs"][reference.removeprefix("#/$defs/")]
         assert "family" in member["required"]
         assert member["properties"]["family"]["const"] == name
         config = registry.load("families", name).Config

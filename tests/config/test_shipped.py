@@ -27,22 +27,22 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_shipped_config_is_found_by_its_names() -> None:
-    found = list(shipped_configs())
-    assert [one.path for one in found] == sorted(configs_folder().rglob("*.yaml"))
-    assert len({(one.kind, one.name) for one in found}) == len(found)
-    for one in found:
+    configs = list(shipped_configs())
+    assert [one.path for one in configs] == sorted(configs_folder().rglob("*.yaml"))
+    assert len({(one.kind, one.name) for one in configs}) == len(configs)
+    for one in configs:
         assert kind_of(one.path) == one.kind
-        for given in (one.name, one.place, f"configs/{one.place}.yaml"):
-            assert find_config(Path(given), [one.kind]) == one.path
+        for name in (one.name, one.place, f"configs/{one.place}.yaml"):
+            assert find_config(Path(name), [one.kind]) == one.path
 
 
 def test_the_kind_decides_and_a_file_wins() -> None:
-    for (given, kind), place in HERE.items():
-        assert find_config(given, [kind]) == configs_folder() / f"{place}.yaml"
+    for (name, kind), place in HERE.items():
+        assert find_config(name, [kind]) == configs_folder() / f"{place}.yaml"
     Path("configs/pretrain").mkdir(parents=True)
-    mine = Path("configs/pretrain/bert-base.yaml")
-    mine.touch()
-    assert find_config(mine, ["pretrain"]) == mine
+    own_file = Path("configs/pretrain/bert-base.yaml")
+    own_file.touch()
+    assert find_config(own_file, ["pretrain"]) == own_file
     Path("bert-base").mkdir()  # a folder is no config: the name still means the shipped one
     assert (
         find_config(Path("bert-base"), ["pretrain"]) == configs_folder() / "pretrain/bert-base.yaml"
@@ -51,7 +51,7 @@ def test_the_kind_decides_and_a_file_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "kinds", "message"),
+    ("name", "kinds", "message"),
     [
         ("gpt1", KINDS, r"^gpt1: 2 shipped configs have this name\n  write pretrain/gpt1 or tok"),
         ("bert-bsae", ("pretrain",), r"no such file, and no .* did you mean 'bert-base' or "),
@@ -63,8 +63,8 @@ def test_the_kind_decides_and_a_file_wins() -> None:
         (f"{'a' * 5000}/b", KINDS, "no shipped config has this name\n"),
     ],
 )
-def test_wrong_names(given: str, kinds: tuple, message: str) -> None:
+def test_wrong_names(name: str, kinds: tuple, message: str) -> None:
     Path("mine.yaml").touch()
     with pytest.raises(ConfigError, match=message) as raised:
-        find_config(Path(given), kinds)
+        find_config(Path(name), kinds)
     assert raised.value.exit_code == 2

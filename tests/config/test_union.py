@@ -46,7 +46,7 @@ def read(members: MembersOf, data: object) -> TaskConfig:
     return adapter.validate_json(json.dumps(data), strict=True)
 
 
-def test_each_member_is_told_apart_by_its_tag(folder: Folder) -> None:
+def test_the_tag_decides_the_member(folder: Folder) -> None:
     members = folder("union_of_two", one="depth", one_and_two="width")
     assert read(members, {"name": "one", "depth": 3}).model_dump() == {"name": "one", "depth": 3}
     assert type(read(members, {"name": "one+two"})).__module__ == "plmctl.union_of_two.one_and_two"
@@ -68,11 +68,11 @@ def test_no_member_yet(folder: Folder) -> None:
     assert read(members, {"name": "anything"}) == TaskConfig(name="anything")
 
 
-def test_a_config_made_in_code_is_taken_as_it_is(folder: Folder) -> None:
+def test_a_config_object_is_used_as_it_is(folder: Folder) -> None:
     members = folder("union_in_code", one="depth", two="width")
     adapter: TypeAdapter[TaskConfig] = TypeAdapter(Annotated[TaskConfig, members])
-    made = registry.load("union_in_code", "two").Config(width=5)
-    assert adapter.validate_python(made) is made
+    config = registry.load("union_in_code", "two").Config(width=5)
+    assert adapter.validate_python(config) is config
 
 
 def test_members_are_found_in_a_fields_type(folder: Folder) -> None:
