@@ -53,19 +53,19 @@ MASKS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("asked", LENGTHS)
-def test_lengths_are_the_published_ones(asked: tuple[int, float, float]) -> None:
-    found = span_lengths(*asked)
-    assert (found.raw, found.targets) == LENGTHS[asked]
-    assert found.inputs <= asked[0]
+@pytest.mark.parametrize("options", LENGTHS)
+def test_lengths_are_the_published_ones(options: tuple[int, float, float]) -> None:
+    lengths = span_lengths(*options)
+    assert (lengths.raw, lengths.targets) == LENGTHS[options]
+    assert lengths.inputs <= options[0]
 
 
 @settings(max_examples=100)
 @given(st.integers(8, 600), st.floats(0.05, 0.5), st.floats(1, 12))
 def test_no_longer_window_fits(seq_len: int, density: float, mean_span: float) -> None:
-    found = span_lengths(seq_len, density, mean_span)
-    assert found.inputs <= seq_len
-    longer = np.arange(found.raw + 1, found.raw + 20)
+    lengths = span_lengths(seq_len, density, mean_span)
+    assert lengths.inputs <= seq_len
+    longer = np.arange(lengths.raw + 1, lengths.raw + 20)
     noise, spans = span_counts(longer, density, mean_span)
     assert density == 0.5 or (longer - noise + spans + 1 > seq_len).all()
 
@@ -139,13 +139,13 @@ def rebuilt(inputs: list[int], targets: list[int], sentinels: list[int]) -> list
     """The text, by taking runs of the input and of the target in turns."""
 
     def parts(row: list[int]) -> list[list[int]]:
-        found: list[list[int]] = [[]]
+        pieces: list[list[int]] = [[]]
         for id_ in row:
             if id_ in sentinels:
-                found.append([])
+                pieces.append([])
             else:
-                found[-1].append(id_)
-        return found
+                pieces[-1].append(id_)
+        return pieces
 
     text, hidden = parts(inputs), parts(targets)
     if inputs and inputs[0] in sentinels:  # noise first: text runs have an empty one before them
@@ -183,10 +183,10 @@ def test_input_and_target_give_the_text_back(
     )
     inputs, targets = replace_runs(ids, lengths, noise, SENTINELS)
     for row, text in enumerate(texts):
-        shown = inputs.ids[row, : inputs.lengths[row]].tolist()
-        asked = targets.ids[row, : targets.lengths[row]].tolist()
-        assert rebuilt(shown, asked, SENTINELS.tolist()) == text
-        used = [id_ for id_ in shown if id_ >= 900]
+        source = inputs.ids[row, : inputs.lengths[row]].tolist()
+        target = targets.ids[row, : targets.lengths[row]].tolist()
+        assert rebuilt(source, target, SENTINELS.tolist()) == text
+        used = [id_ for id_ in source if id_ >= 900]
         assert used == SENTINELS[: len(used)].tolist()  # descending, from the first
 
 

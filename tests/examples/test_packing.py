@@ -24,15 +24,15 @@ def offsets(sizes: list[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def stream_of(documents: Documents, *, part: bool) -> LineStream:
+def stream_of(documents: Documents, *, separated: bool) -> LineStream:
     sentences = offsets([size for document in documents for size in document])
     bounds = offsets([len(document) for document in documents])
-    lines = np.concatenate(list(line_edges(sentences, bounds, part=part)))
-    return LineStream(lines, None if part else bounds)
+    lines = np.concatenate(list(line_edges(sentences, bounds, separated=separated)))
+    return LineStream(lines, None if separated else bounds)
 
 
-def bounds_of(made: Iterator[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    edges = np.concatenate(list(made))
+def bounds_of(chunks: Iterator[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    edges = np.concatenate(list(chunks))
     return edges[:-1], edges[1:]
 
 
@@ -48,11 +48,11 @@ def as_documents(lines: list[int]) -> Documents:
 
 
 def rows(stream: LineStream, bounds: tuple[np.ndarray, np.ndarray]) -> list[list[int]]:
-    found = stream.layout(*bounds)
-    return [row[row != PAD].tolist() for row in found.source]
+    layout = stream.layout(*bounds)
+    return [row[row != PAD].tolist() for row in layout.source]
 
 
-def plain_rows(documents: Documents, block: int, *, part: bool) -> list[list[int]]:
+def plain_rows(documents: Documents, block: int, *, separated: bool) -> list[list[int]]:
     """The same over lists: lines with their separators, packed greedily, long ones cut."""
     groups, at = [], 0
     for number, document in enumerate(documents):
@@ -60,25 +60,25 @@ def plain_rows(documents: Documents, block: int, *, part: bool) -> list[list[int
         for size in document:
             lines.append([*range(at, at + size), SEP])
             at += size
-        if part and number < len(documents) - 1:
+        if separated and number < len(documents) - 1:
             lines.append([SEP])
         groups.append([line[i : i + block] for line in lines for i in range(0, len(line), block)])
-    if part:
+    if separated:
         groups = [[line for group in groups for line in group]]
-    made = []
+    rows = []
     for group in groups:
         row: list[int] = []
         for line in group:
             if row and len(row) + len(line) > block:
-                made.append(row)
+                rows.append(row)
                 row = []
             row = row + line
-        made.append(row)
-    return [[CLS, *row] for row in made]
+        rows.append(row)
+    return [[CLS, *row] for row in rows]
 
 
 def test_lines_are_fairseq_s() -> None:
-    stream = stream_of(as_documents(LINES), part=True)
+    stream = stream_of(as_documents(LINES), separated=True)
     assert np.diff(stream.lines).tolist() == LINES
 
 
@@ -91,7 +91,7 @@ def test_full_sentences_are_cut_where_fairseq_cuts() -> None:
 def test_doc_sentences_are_cut_where_fairseq_cuts() -> None:
     """fairseq's positions count the separators between documents, which these rows leave out."""
     documents = as_documents(LINES)
-    lines = stream_of(documents, part=False).lines
+    lines = stream_of(documents, separated=False).lines
     bounds = offsets([len(document) for document in documents])
     starts, ends = bounds_of(block_edges(lines, bounds, 511, cut=False))
     between = offsets([sum(document) + len(document) for document in documents])[1:-1]
@@ -101,7 +101,7 @@ def test_doc_sentences_are_cut_where_fairseq_cuts() -> None:
 
 
 def test_a_long_sentence_is_cut_and_nothing_is_lost() -> None:
-    stream = stream_of(as_documents(LINES), part=True)
+    stream = stream_of(as_documents(LINES), separated=True)
     starts, ends = bounds_of(stream.edges(511))
     assert (ends - starts).max() == 511
     assert starts[1:].tolist() == ends[:-1].tolist()
@@ -109,22 +109,24 @@ def test_a_long_sentence_is_cut_and_nothing_is_lost() -> None:
 
 
 @given(DOCUMENTS, st.integers(2, 30), st.booleans())
-def test_rows_are_those_of_a_plain_loop(documents: Documents, block: int, part: bool) -> None:
-    stream = stream_of(documents, part=part)
-    assert rows(stream, bounds_of(stream.edges(block))) == plain_rows(documents, block, part=part)
+def test_rows_are_those_of_a_plain_loop(documents: Documents, block: int, separated: bool) -> None:
+    stream = stream_of(documents, separated=separated)
+    assert rows(stream, bounds_of(stream.edges(block))) == plain_rows(
+        documents, block, separated=separated
+    )
 
 
 @given(DOCUMENTS, st.integers(2, 30))
 def test_every_token_is_in_one_row(documents: Documents, block: int) -> None:
     total = sum(map(sum, documents))
-    for part in (True, False):
-        stream = stream_of(documents, part=part)
-        found = stream.layout(*bounds_of(stream.edges(block)))
-        assert found.source[found.source >= 0].tolist() == list(range(total))
-        assert found.lengths.max() <= block + 1
-        assert (found.segments == 0).all()
-        separators = sum(map(len, documents)) + part * (len(documents) - 1)
-        assert (found.source == SEP).sum() == separators
+    for separated in (True, False):
+        stream = stream_of(documents, separated=separated)
+        layout = stream.layout(*bounds_of(stream.edges(block)))
+        assert layout.source[layout.source >= 0].tolist() == list(range(total))
+        assert layout.lengths.max() <= block + 1
+        assert (layout.segments == 0).all()
+        separators = sum(map(len, documents)) + separated * (len(documents) - 1)
+        assert (layout.source == SEP).sum() == separators
 
 
 @pytest.mark.parametrize("block", [3, 10])
@@ -145,16 +147,16 @@ def test_rows_do_not_depend_on_how_many_sentences_are_looked_at_together(
     sentences = offsets([size for document in documents for size in document])
     bounds = offsets([len(document) for document in documents])
 
-    def made() -> list[list[int]]:
+    def all_rows() -> list[list[int]]:
         ways = [
             block_edges(sentences, bounds, block, cut=cut),
             block_edges(sentences, np.array([0, len(sentences) - 1]), block, cut=cut),
-            line_edges(sentences, bounds, part=True),
-            line_edges(sentences, bounds, part=False),
+            line_edges(sentences, bounds, separated=True),
+            line_edges(sentences, bounds, separated=False),
         ]
         return [np.concatenate(list(way)).tolist() for way in ways]
 
-    whole = made()
+    whole = all_rows()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "_TOGETHER", together)
-        assert made() == whole
+        assert all_rows() == whole

@@ -63,7 +63,7 @@ def synthetic(seed: int = 0, documents: int = 150) -> list[list[int]]:
 
 def plain_pairs(documents: list[list[int]], seq_len: int, rng: random.Random) -> list[tuple]:
     """The published procedure over sentence lengths: (length, label, single-sentence chunk)."""
-    room, made = seq_len - 3, []
+    room, pairs = seq_len - 3, []
     for index, document in enumerate(documents):
         target = rng.randint(2, room) if rng.random() < 0.1 else room
         chunk: list[int] = []
@@ -86,14 +86,14 @@ def plain_pairs(documents: list[list[int]], seq_len: int, rng: random.Random) ->
                     i -= len(chunk) - a_end
                 else:
                     label, b = 0, sum(chunk[a_end:])
-                made.append((min(a + b, room) + 3, label, single))
+                pairs.append((min(a + b, room) + 3, label, single))
                 chunk = []
             i += 1
-    return made
+    return pairs
 
 
-def joined(made: Iterator[np.ndarray]) -> Pairs:
-    return Pairs.of(np.concatenate(list(made)))
+def joined(records: Iterator[np.ndarray]) -> Pairs:
+    return Pairs.of(np.concatenate(list(records)))
 
 
 def statistics(passes: list[Pairs], seq_len: int, max_predictions: int) -> dict[str, float]:
@@ -258,8 +258,10 @@ def test_another_key_gives_other_pairs_and_the_same_key_the_same() -> None:
 def test_truncation_by_hand() -> None:
     def pair(a: int, b: int) -> tuple[int, int]:
         array = np.array
-        made = Pairs(array([0]), array([a]), array([100]), array([100 + b]), array([0]), array([0]))
-        cut = _truncate(made, fold(3, [0]), 10)
+        pairs = Pairs(
+            array([0]), array([a]), array([100]), array([100 + b]), array([0]), array([0])
+        )
+        cut = _truncate(pairs, fold(3, [0]), 10)
         return int(cut.a_end[0] - cut.a_start[0]), int(cut.b_end[0] - cut.b_start[0])
 
     assert pair(4, 5) == (4, 5)
@@ -276,8 +278,8 @@ def test_truncation_cuts_front_and_back_alike(cut: int) -> None:
     room = 400
     full = np.full(n, room // 2 + cut)
     pairs = Pairs(np.zeros(n, int), full, full * 0 + 1000, full + 1000, full * 0, full < 0)
-    found = _truncate(pairs, fold(9, np.arange(n)), room)
-    fronts = found.a_start - pairs.a_start, found.b_start - pairs.b_start
+    truncated = _truncate(pairs, fold(9, np.arange(n)), room)
+    fronts = truncated.a_start - pairs.a_start, truncated.b_start - pairs.b_start
     for front in fronts:  # binomial(cut, 1/2)
         assert front.min() >= 0
         assert front.max() <= cut
@@ -285,7 +287,7 @@ def test_truncation_cuts_front_and_back_alike(cut: int) -> None:
         assert front.var() == pytest.approx(cut / 4, rel=0.05)
     assert abs(np.corrcoef(*fronts)[0, 1]) < 0.03  # each token by itself
     # Both ends together give up what there is too much.
-    assert (pairs.a_end - found.a_end + fronts[0] == cut).all()
+    assert (pairs.a_end - truncated.a_end + fronts[0] == cut).all()
 
 
 @settings(max_examples=40, deadline=None)
@@ -295,7 +297,7 @@ def test_pairs_do_not_depend_on_how_many_documents_advance_together(
 ) -> None:
     corpus = corpus_of(documents)
 
-    def made() -> list[bytes]:
+    def all_pairs() -> list[bytes]:
         ways = (
             next_sentence_pairs(*corpus, seq_len, fold(key)),
             sentence_order_pairs(*corpus, seq_len, fold(key)),
@@ -303,17 +305,17 @@ def test_pairs_do_not_depend_on_how_many_documents_advance_together(
         )
         return [np.concatenate(list(way)).tobytes() for way in ways]
 
-    together = made()
+    together = all_pairs()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pairing, "_TOGETHER", (most, sentences))
-        assert made() == together
+        assert all_pairs() == together
 
 
 def test_few_documents_advance_together() -> None:
     corpus = corpus_of([[1] * n for n in (3, 1, 9, 2, 2, 2)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pairing, "_TOGETHER", (2, 5))
-        stretches = [found.tolist() for found in pairing._stretches(corpus[1])]
+        stretches = [stretch.tolist() for stretch in pairing._stretches(corpus[1])]
     assert stretches == [[0, 1], [2], [3, 4], [5]]  # a long one is by itself
 
 

@@ -17,22 +17,22 @@ from plmctl.examples.packing import (
 
 
 def test_pair_layout_by_hand() -> None:
-    made = layout(
+    rows = layout(
         [np.array([10, 40]), np.array([20, 50])], [np.array([12, 43]), np.array([23, 51])]
     )
-    assert made.source.tolist() == [
+    assert rows.source.tolist() == [
         [CLS, 10, 11, SEP, 20, 21, 22, SEP],
         [CLS, 40, 41, 42, SEP, 50, SEP, PAD],
     ]
-    assert made.segments.tolist() == [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1, 0]]
-    assert made.lengths.tolist() == [8, 7]
+    assert rows.segments.tolist() == [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1, 0]]
+    assert rows.lengths.tolist() == [8, 7]
 
 
 def test_single_layout_and_fill_by_hand() -> None:
-    made = layout([np.array([3])], [np.array([6])], multiple=4)
-    assert made.source.tolist() == [[CLS, 3, 4, 5, SEP, PAD, PAD, PAD]]
-    tokens = np.maximum(made.source, 0) + 100
-    ids = fill(made.source, tokens.astype(np.int32), {PAD: 0, CLS: 2, SEP: 3})
+    rows = layout([np.array([3])], [np.array([6])], multiple=4)
+    assert rows.source.tolist() == [[CLS, 3, 4, 5, SEP, PAD, PAD, PAD]]
+    tokens = np.maximum(rows.source, 0) + 100
+    ids = fill(rows.source, tokens.astype(np.int32), {PAD: 0, CLS: 2, SEP: 3})
     assert ids.tolist() == [[2, 103, 104, 105, 3, 0, 0, 0]]
 
 
@@ -72,8 +72,8 @@ def stream_of(*, separated: bool) -> DocumentStream:
 def test_stream_has_a_separator_after_every_document() -> None:
     stream = stream_of(separated=True)
     token, separator = stream.locate(np.arange(len(stream)))
-    shown = ["|" if s else str(t) for t, s in zip(token, separator, strict=True)]
-    assert "".join(shown) == "012|3|45|"
+    marks = ["|" if s else str(t) for t, s in zip(token, separator, strict=True)]
+    assert "".join(marks) == "012|3|45|"
     assert token.max() == 5  # at a separator too, a token that there is
     assert stream.offsets(np.arange(9)).tolist() == [0, 1, 2, 3, 0, 1, 0, 1, 2]
 

@@ -95,13 +95,13 @@ def test_figures_of_the_original_code(batch: tuple[np.ndarray, ...]) -> None:
     assert chosen.sum() / candidates.sum() == pytest.approx(REFERENCE["masked"], abs=1e-5)
     spans = Spans.of(chosen)
     words = np.bincount(spans.number, starts.reshape(-1)[spans.positions])
-    asked = boundaries(spans, candidates, 15)
+    pairs = boundaries(spans, candidates, 15)
     # One run of the original; means of 3,000 rows move by 0.3 % from run to run, in both.
     assert len(spans.first) / ROWS == pytest.approx(REFERENCE["spans"], rel=0.015)
     tokens = spans.last - spans.first + 1
     assert tokens.mean() == pytest.approx(REFERENCE["span_tokens"], rel=0.015)
     assert words.mean() == pytest.approx(REFERENCE["span_words"], rel=0.015)
-    assert len(np.unique(asked.left)) / ROWS == pytest.approx(REFERENCE["pairs"], rel=0.015)
+    assert len(np.unique(pairs.left)) / ROWS == pytest.approx(REFERENCE["pairs"], rel=0.015)
 
 
 def test_spans_are_those_of_the_published_loop() -> None:
@@ -165,11 +165,11 @@ def test_boundary_targets_by_hand() -> None:
     """Cells 1..8 of ten are text; the run at its start has no left neighbour in the text."""
     text = np.array([[0, 1, 1, 1, 1, 1, 1, 1, 1, 0]], bool)
     chosen = np.array([[0, 1, 0, 0, 1, 1, 1, 0, 0, 0]], bool)
-    asked = boundaries(Spans.of(chosen), text, 2)
-    assert asked.target.tolist() == [4, 5]
-    assert asked.left.tolist() == [3, 3]
-    assert asked.right.tolist() == [7, 7]
-    assert asked.place.tolist() == [0, 1]
+    targets = boundaries(Spans.of(chosen), text, 2)
+    assert targets.target.tolist() == [4, 5]
+    assert targets.left.tolist() == [3, 3]
+    assert targets.right.tolist() == [7, 7]
+    assert targets.place.tolist() == [0, 1]
     last = np.array([[0, 0, 0, 0, 0, 0, 0, 1, 1, 0]], bool)
     assert not len(boundaries(Spans.of(last), text, 2).target)
 
@@ -178,10 +178,10 @@ def test_runs_are_treated_as_one(batch: tuple[np.ndarray, ...]) -> None:
     spans = Spans.of(batch[2])
     ids = np.full((ROWS, WIDTH), 7)
     fillers = np.full(len(spans.positions), 9)
-    shown = replace_spans(ids, spans, keys(ROWS), (0.8, 0.1), (4, fillers))
-    assert (shown[~batch[2]] == 7).all()
-    of_run = shown.reshape(-1)[spans.positions]
-    assert (of_run == shown.reshape(-1)[spans.first][spans.number]).all()
+    replaced = replace_spans(ids, spans, keys(ROWS), (0.8, 0.1), (4, fillers))
+    assert (replaced[~batch[2]] == 7).all()
+    of_run = replaced.reshape(-1)[spans.positions]
+    assert (of_run == replaced.reshape(-1)[spans.first][spans.number]).all()
     for id_, name in ((4, "mask"), (9, "random"), (7, "keep")):
         assert (of_run == id_).mean() == pytest.approx(REFERENCE[name], abs=0.01)
 

@@ -6,11 +6,11 @@ from plmctl.examples.windows import covering, owners, pieces_over, tightened, wi
 
 
 def test_windows_by_hand():
-    made = windows(10, 4, 3)
-    assert made.starts.tolist() == [0, 3, 6]
-    assert made.sizes.tolist() == [4, 4, 4]
-    made = windows(11, 4, 3)
-    assert list(zip(made.starts, made.sizes, strict=True)) == [(0, 4), (3, 4), (6, 4), (9, 2)]
+    spans = windows(10, 4, 3)
+    assert spans.starts.tolist() == [0, 3, 6]
+    assert spans.sizes.tolist() == [4, 4, 4]
+    spans = windows(11, 4, 3)
+    assert list(zip(spans.starts, spans.sizes, strict=True)) == [(0, 4), (3, 4), (6, 4), (9, 2)]
     assert windows(4, 4, 1).starts.tolist() == [0]
     assert windows(0, 4, 3).sizes.tolist() == [0]
     assert windows(9, 4, 128).starts.tolist() == [0, 4, 8]  # a stride over the room skips nothing
@@ -25,9 +25,9 @@ def test_windows_are_those_of_the_published_loop(length, room, stride):
         if start + size == length:
             break
         start += min(size, stride)
-    made = windows(length, room, stride)
-    found = list(zip(made.starts.tolist(), made.sizes.tolist(), strict=True))
-    assert found == (expected or [(0, 0)])
+    spans = windows(length, room, stride)
+    pairs = list(zip(spans.starts.tolist(), spans.sizes.tolist(), strict=True))
+    assert pairs == (expected or [(0, 0)])
 
 
 def test_a_piece_counts_where_it_has_most_context():
