@@ -34,16 +34,16 @@ def store() -> TokenStore:
     return TokenStore.from_lists(documents, vocab_size=60)
 
 
-def made(store: TokenStore, seq_len: int = 10, **fields: object) -> BidirectionalLM:
+def make_objective(store: TokenStore, seq_len: int = 10, **fields: object) -> BidirectionalLM:
     member = get_objective("bilm")
     return member.make(member.Config(name="bilm", **fields), store, VOCAB, seq_len, 3)
 
 
-def read(step: BidirectionalLM, epoch: int = 0) -> list[tuple[list[int], list[int]]]:
+def read(objective: BidirectionalLM, epoch: int = 0) -> list[tuple[list[int], list[int]]]:
     """The whole epoch of each direction as two flat lists: inputs and targets."""
-    samples = np.arange(len(step))
-    batch = step.collate(np.full(len(samples), epoch), samples)
-    by_row = {tuple(step.characters[number].tolist()): number for number in range(60)}
+    samples = np.arange(len(objective))
+    batch = objective.collate(np.full(len(samples), epoch), samples)
+    by_row = {tuple(objective.characters[number].tolist()): number for number in range(60)}
     ids = [by_row[tuple(row)] for row in batch.inputs["characters"].tolist()]
     both = []
     for direction, part in enumerate(Elmo.HEADS):
@@ -54,15 +54,15 @@ def read(step: BidirectionalLM, epoch: int = 0) -> list[tuple[list[int], list[in
 
 def test_streams_in_the_order_of_the_text(store: TokenStore) -> None:
     """Against the definition: <S> words </S> forwards, </S> words reversed <S> backwards."""
-    step = made(store, shuffle=False)
+    objective = make_objective(store, shuffle=False)
     text = store.tokens(np.arange(store.num_tokens)).tolist()
     bounds = store.sentences.tolist()
     sentences = [text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
     forward = [[BEGIN, *s, END] for s in sentences]
     backward = [[END, *s[::-1], BEGIN] for s in sentences]
-    size = len(step) * 10
+    size = len(objective) * 10
     assert size > store.num_tokens + store.num_sentences - 10
-    for (inputs, targets), marked in zip(read(step), (forward, backward), strict=True):
+    for (inputs, targets), marked in zip(read(objective), (forward, backward), strict=True):
         assert inputs == [word for s in marked for word in s[:-1]][:size]
         assert targets == [word for s in marked for word in s[1:]][:size]
 
@@ -70,18 +70,18 @@ def test_streams_in_the_order_of_the_text(store: TokenStore) -> None:
 def sentences_of(inputs: list[int], targets: list[int], mark: int) -> list[tuple[int, ...]]:
     """Whole sentences of a stream; inside one every target is the next input."""
     starts = [place for place, word in enumerate(inputs) if word == mark]
-    found = []
+    sentences = []
     for start, end in zip(starts, starts[1:], strict=False):
         assert targets[start : end - 1] == inputs[start + 1 : end]
-        found.append(tuple(inputs[start + 1 : end]))
-    return found
+        sentences.append(tuple(inputs[start + 1 : end]))
+    return sentences
 
 
 def test_every_epoch_and_direction_has_an_order_of_its_own(store: TokenStore) -> None:
-    step = made(store)
+    objective = make_objective(store)
     orders = []
     for epoch in (0, 1):
-        (inputs, targets), (back_inputs, back_targets) = read(step, epoch)
+        (inputs, targets), (back_inputs, back_targets) = read(objective, epoch)
         assert END not in inputs
         assert BEGIN not in targets
         assert BEGIN not in back_inputs
@@ -99,24 +99,24 @@ def test_every_epoch_and_direction_has_an_order_of_its_own(store: TokenStore) ->
 
 
 def test_a_batch_over_epochs_is_that_of_each(store: TokenStore) -> None:
-    step = made(store)
-    both = step.collate(np.array([0, 1]), np.array([4, 2]))
+    objective = make_objective(store)
+    both = objective.collate(np.array([0, 1]), np.array([4, 2]))
     for row, (epoch, sample) in enumerate(((0, 4), (1, 2))):
-        alone = step.collate(np.array([epoch]), np.array([sample]))
+        alone = objective.collate(np.array([epoch]), np.array([sample]))
         words = both.inputs["characters"][both.inputs["words"][:, row]]
         assert torch.equal(words, alone.inputs["characters"][alone.inputs["words"][:, 0]])
         assert torch.equal(both.targets["backward"][row], alone.targets["backward"][0])
 
 
 def test_characters_of_words_and_marks(store: TokenStore) -> None:
-    step = made(store)
-    assert np.array_equal(step.characters[3:], encode_words(WORDS[3:]))
-    assert np.array_equal(step.characters[BEGIN], boundary(257))
-    assert np.array_equal(step.characters[END], boundary(258))
+    objective = make_objective(store)
+    assert np.array_equal(objective.characters[3:], encode_words(WORDS[3:]))
+    assert np.array_equal(objective.characters[BEGIN], boundary(257))
+    assert np.array_equal(objective.characters[END], boundary(258))
 
 
 def test_rare_words_are_read_but_not_predicted(store: TokenStore) -> None:
-    few, every = made(store, target_words=30), made(store)
+    few, every = make_objective(store, target_words=30), make_objective(store)
     for (inputs, targets), (all_inputs, all_targets) in zip(read(few), read(every), strict=True):
         assert inputs == all_inputs
         assert max(inputs) >= 30
@@ -133,12 +133,12 @@ def network(dropout: float = 0.0, words: int = 60) -> Network:
 
 
 def test_loss_starts_near_the_log_of_the_vocabulary(store: TokenStore) -> None:
-    step = made(store)
-    batch = step.collate(np.zeros(16, int), np.arange(16))
-    sums = step.loss(network(), batch)
+    objective = make_objective(store)
+    batch = objective.collate(np.zeros(16, int), np.arange(16))
+    sums = objective.loss(network(), batch)
     for part, count in batch.counts().items():
         assert sums[part].item() / count == pytest.approx(math.log(60), rel=0.05)
-    assert step.weights == {"forward": 0.5, "backward": 0.5}
+    assert objective.weights == {"forward": 0.5, "backward": 0.5}
 
 
 def test_candidates_are_log_uniform() -> None:
@@ -208,8 +208,8 @@ def test_sampled_softmax_learns_what_the_full_one_learns() -> None:
 
 
 def test_the_objective_trains_on_samples_and_scores_in_full(store: TokenStore) -> None:
-    batch = made(store).collate(np.zeros(8, int), np.arange(8))
-    full, sampled = made(store), made(store, softmax="sampled", samples=25)
+    batch = make_objective(store).collate(np.zeros(8, int), np.arange(8))
+    full, sampled = make_objective(store), make_objective(store, softmax="sampled", samples=25)
     net = network()
     one, other = full.loss(net, batch), sampled.loss(net, batch)
     for part in Elmo.HEADS:
@@ -218,7 +218,7 @@ def test_the_objective_trains_on_samples_and_scores_in_full(store: TokenStore) -
         assert sampled.score(net, batch)[part].item() == pytest.approx(one[part].item(), rel=1e-6)
     again = sampled.loss(net, batch)
     assert again["forward"].item() == other["forward"].item()
-    every = made(store, softmax="sampled", samples=60).loss(net, batch)
+    every = make_objective(store, softmax="sampled", samples=60).loss(net, batch)
     assert every["forward"].item() == one["forward"].item()
 
 
@@ -227,4 +227,4 @@ def test_a_tokenizer_that_does_not_fit(store: TokenStore) -> None:
     with pytest.raises(ConfigError, match="tokenizer of words"):
         member.make(member.Config(), store, Vocab(size=60, unk=0, bos=1, eos=2), 10, 1)
     with pytest.raises(ConfigError, match="target_words: 61"):
-        made(store, target_words=61)
+        make_objective(store, target_words=61)

@@ -25,14 +25,16 @@ STREAM = [11, 12, 13, 14, EOS, 21, EOS, 31, 32, 33, 34, 35, EOS]
 NAMES = ("gpt1", "gpt2", "gpt3")
 
 
-def made(documents: list, seq_len: int, vocab: Vocab = VOCAB, **fields: object) -> clm.CausalLM:
+def make_objective(
+    documents: list, seq_len: int, vocab: Vocab = VOCAB, **fields: object
+) -> clm.CausalLM:
     store = TokenStore.from_lists(documents, vocab_size=120)
     return clm.CausalLM.make(clm.Config(name="clm", **fields), store, vocab, seq_len, 1)
 
 
-def everything(step: Examples) -> dict[str, list[int]]:
-    samples = np.arange(len(step))
-    batch = step.collate(np.zeros_like(samples), samples)
+def everything(objective: Examples) -> dict[str, list[int]]:
+    samples = np.arange(len(objective))
+    batch = objective.collate(np.zeros_like(samples), samples)
     tensors = {**batch.inputs, **batch.targets}
     return {name: tensor.flatten().tolist() for name, tensor in tensors.items()}
 
@@ -57,27 +59,29 @@ def many() -> list:
 
 
 def test_separated_by_hand() -> None:
-    got = everything(made(DOCUMENTS, 4))
+    got = everything(make_objective(DOCUMENTS, 4))
     assert got == {"input_ids": STREAM[:12], "lm": STREAM[1:13]}
 
 
 def test_contiguous_by_hand() -> None:
     """GPT-1: no token between the documents, and none needed in the vocabulary."""
-    got = everything(made(DOCUMENTS, 3, Vocab(size=120), separator="none"))
+    got = everything(make_objective(DOCUMENTS, 3, Vocab(size=120), separator="none"))
     text = [token for token in STREAM if token != EOS]
     assert got == {"input_ids": text[:9], "lm": text[1:10]}
 
 
 def test_within_by_hand() -> None:
     """Positions begin again after a separator and with a row; no document's first is predicted."""
-    got = everything(made(DOCUMENTS, 4, attention="within"))
+    got = everything(make_objective(DOCUMENTS, 4, attention="within"))
     assert got["input_ids"] == STREAM[:12]
     assert got["position_ids"] == [0, 1, 2, 3, 0, 0, 1, 0, 1, 2, 3, 4][:8] + [0, 1, 2, 3]
     assert got["lm"] == [12, 13, 14, EOS, IGNORE, EOS, IGNORE, 32, 33, 34, 35, EOS]
 
 
 def test_within_contiguous_by_hand() -> None:
-    got = everything(made(DOCUMENTS, 9, Vocab(size=120), attention="within", separator="none"))
+    got = everything(
+        make_objective(DOCUMENTS, 9, Vocab(size=120), attention="within", separator="none")
+    )
     assert got["position_ids"] == [0, 1, 2, 3, 0, 0, 1, 2, 3]
     assert got["lm"] == [12, 13, 14, IGNORE, IGNORE, 32, 33, 34, 35]
 
@@ -99,32 +103,32 @@ def test_rows_against_a_plain_loop(sizes: list[list[int]], seq_len: int, separat
     rows = (len(flat) - 1) // seq_len
     if not rows:
         with pytest.raises(DataError):
-            made(documents, seq_len, separator=separator)
+            make_objective(documents, seq_len, separator=separator)
         return
-    got = everything(made(documents, seq_len, separator=separator, attention="within"))
+    got = everything(make_objective(documents, seq_len, separator=separator, attention="within"))
     used = range(rows * seq_len)
     assert got["input_ids"] == [flat[i] for i in used]
     assert got["lm"] == [flat[i + 1] if places[i + 1] else IGNORE for i in used]
     assert got["position_ids"] == [min(places[i], i % seq_len) for i in used]
 
 
-def test_a_tokenizer_without_a_separator_is_told_what_to_do() -> None:
+def test_a_tokenizer_without_a_separator_is_refused_with_a_remedy() -> None:
     with pytest.raises(ConfigError, match="end-of-text") as caught:
-        made(DOCUMENTS, 4, Vocab(size=120))
+        make_objective(DOCUMENTS, 4, Vocab(size=120))
     assert "separator: none" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("family", NAMES)
 def test_loss_is_transformers_own(family: str, many: list) -> None:
     """Theirs shifts the labels itself and averages over the T - 1 targets that a row holds."""
-    step = made(many, 40)
-    batch = step.collate(np.zeros(6, np.int64), np.arange(6))
+    objective = make_objective(many, 40)
+    batch = objective.collate(np.zeros(6, np.int64), np.arange(6))
     net = network(family).eval()
     targets = batch.targets["lm"].clone()
     targets[:, -1] = IGNORE  # the token after the row, which transformers does not predict
     held = type(batch)(batch.inputs, {"lm": targets}, batch.tokens, batch.padded_tokens)
     with torch.no_grad():
-        ours = step.loss(net, held)["lm"] / held.counts()["lm"]
+        ours = objective.loss(net, held)["lm"] / held.counts()["lm"]
         ids = batch.inputs["input_ids"]
         theirs = net.model(ids, labels=ids).loss
     assert held.counts()["lm"] == 6 * 39
@@ -133,14 +137,14 @@ def test_loss_is_transformers_own(family: str, many: list) -> None:
 
 @pytest.mark.parametrize("family", NAMES)
 def test_loss_within_documents_is_the_sum_over_documents_alone(family: str, many: list) -> None:
-    step = made(many, 40, attention="within")
-    batch = step.collate(np.zeros(4, np.int64), np.arange(4))
+    objective = make_objective(many, 40, attention="within")
+    batch = objective.collate(np.zeros(4, np.int64), np.arange(4))
     net = network(family).eval()
     total = 0.0
     ids, places = batch.inputs["input_ids"], batch.inputs["position_ids"]
     following = batch.targets["lm"][:, -1]
     with torch.no_grad():
-        packed = step.loss(net, batch)["lm"].item()
+        packed = objective.loss(net, batch)["lm"].item()
         for row in range(4):
             starts = [*np.flatnonzero(places[row].numpy() == 0), 40]
             for start, end in zip(starts, starts[1:], strict=False):
@@ -160,10 +164,10 @@ def test_loss_within_documents_is_the_sum_over_documents_alone(family: str, many
 @pytest.mark.parametrize("attention", ["across", "within"])
 @pytest.mark.parametrize("family", NAMES)
 def test_loss_at_the_start_is_near_uniform(family: str, attention: str, many: list) -> None:
-    step = made(many, 40, attention=attention)
-    batch = step.collate(np.zeros(8, np.int64), np.arange(8))
+    objective = make_objective(many, 40, attention=attention)
+    batch = objective.collate(np.zeros(8, np.int64), np.arange(8))
     with torch.no_grad():
-        loss = step.loss(network(family).eval(), batch)["lm"].item() / batch.counts()["lm"]
+        loss = objective.loss(network(family).eval(), batch)["lm"].item() / batch.counts()["lm"]
     assert loss == pytest.approx(math.log(120), abs=0.05)
 
 
@@ -173,30 +177,32 @@ def test_loss_and_gradient_do_not_depend_on_micro_batches(
     family: str, attention: str, many: list
 ) -> None:
     """1x8 = 2x4 = 4x2: sums over micro-batches divided by the global count."""
-    step = made(many, 40, attention=attention)
-    found = {}
+    objective = make_objective(many, 40, attention=attention)
+    results = {}
     for pieces in (1, 2, 4):
         net = network(family)
-        batches = [step.collate(np.zeros_like(s), s) for s in np.array_split(np.arange(8), pieces)]
+        batches = [
+            objective.collate(np.zeros_like(s), s) for s in np.array_split(np.arange(8), pieces)
+        ]
         count = sum(batch.counts()["lm"] for batch in batches)
         total = 0.0
         for batch in batches:
-            loss = step.loss(net, batch)["lm"] / count
+            loss = objective.loss(net, batch)["lm"] / count
             loss.backward()
             total += loss.item()
-        found[pieces] = (total, torch.cat([p.grad.flatten() for p in net.parameters()]))
+        results[pieces] = (total, torch.cat([p.grad.flatten() for p in net.parameters()]))
     for pieces in (2, 4):
-        assert found[pieces][0] == pytest.approx(found[1][0], rel=1e-6)
-        error = (found[pieces][1] - found[1][1]).norm() / found[1][1].norm()
+        assert results[pieces][0] == pytest.approx(results[1][0], rel=1e-6)
+        error = (results[pieces][1] - results[1][1]).norm() / results[1][1].norm()
         assert error < 1e-6
 
 
 @pytest.mark.parametrize("fields", [{}, {"attention": "within"}, {"separator": "none"}], ids=str)
 def test_statistics_come_to_what_is_expected(fields: dict, many: list) -> None:
-    step = made(many, 10, **fields)
-    samples = np.arange(len(step))
-    tallies = step.tally(np.zeros_like(samples), samples)
-    expected = step.expected()
+    objective = make_objective(many, 10, **fields)
+    samples = np.arange(len(objective))
+    tallies = objective.tally(np.zeros_like(samples), samples)
+    expected = objective.expected()
     assert set(expected) == set(tallies)
     for name, (total, cases) in tallies.items():
         # The stream's last tokens, less than a row, are in the corpus but in no row.

@@ -65,17 +65,17 @@ def network_of(family: str, loss_terms: tuple[str, ...]) -> Network:
     return Network(model, member.forward)
 
 
-def sums(step: Examples, network: Network, splits: list[np.ndarray]) -> Sums:
+def sums(examples: Examples, network: Network, splits: list[np.ndarray]) -> Sums:
     """Losses and counts summed over micro-batches, and the gradient of the sum of the losses."""
     network.zero_grad()
-    losses = dict.fromkeys(step.loss_terms, 0.0)
-    counts = dict.fromkeys(step.loss_terms, 0)
+    losses = dict.fromkeys(examples.loss_terms, 0.0)
+    counts = dict.fromkeys(examples.loss_terms, 0)
     for samples in splits:
-        batch = step.collate(np.zeros(len(samples), dtype=np.int64), samples)
-        made = step.loss(network, batch)
-        sum(made.values()).backward()
-        for part in step.loss_terms:
-            losses[part] += made[part].item()
+        batch = examples.collate(np.zeros(len(samples), dtype=np.int64), samples)
+        sums_of_terms = examples.loss(network, batch)
+        sum(sums_of_terms.values()).backward()
+        for part in examples.loss_terms:
+            losses[part] += sums_of_terms[part].item()
             counts[part] += batch.counts()[part]
     gradients = [p.grad.flatten() for p in network.parameters() if p.grad is not None]
     return losses, counts, torch.cat(gradients).clone()
@@ -87,13 +87,13 @@ def test_sums_do_not_depend_on_micro_batches(
 ) -> None:
     member = get_objective(objective)
     config = member.Config(name=objective, **fields)
-    step = member.make(config, store, VOCAB, 48, 7)
+    examples = member.make(config, store, VOCAB, 48, 7)
     network = network_of(family, member.LOSS_TERMS)
     samples = np.arange(SAMPLES) * 3
-    losses, counts, gradient = sums(step, network, [samples])
+    losses, counts, gradient = sums(examples, network, [samples])
     assert all(count > 0 for count in counts.values())
     for size in (8, 5, 2):
-        got = sums(step, network, np.array_split(samples, -(-SAMPLES // size)))
+        got = sums(examples, network, np.array_split(samples, -(-SAMPLES // size)))
         assert got[1] == counts
         for part, loss in losses.items():
             assert got[0][part] == pytest.approx(loss, rel=1e-6)
@@ -106,8 +106,8 @@ def test_the_loss_starts_near_that_of_guessing(
 ) -> None:
     """ln(classes) a target: of the vocabulary for tokens, of two for pairs."""
     member = get_objective(objective)
-    step = member.make(member.Config(name=objective, **fields), store, VOCAB, 48, 7)
-    losses, counts, _ = sums(step, network_of(family, member.LOSS_TERMS), [np.arange(SAMPLES)])
+    examples = member.make(member.Config(name=objective, **fields), store, VOCAB, 48, 7)
+    losses, counts, _ = sums(examples, network_of(family, member.LOSS_TERMS), [np.arange(SAMPLES)])
     for part, loss in losses.items():
         classes = 2 if part in ("nsp", "sop") else VOCAB.size
         assert loss / counts[part] == pytest.approx(np.log(classes), rel=0.03)

@@ -55,22 +55,22 @@ def network() -> Network:
     return Network(model, get_family("distilbert").forward)
 
 
-def made(store: TokenStore, teacher: str, **fields: object):
+def make_objective(store: TokenStore, teacher: str, **fields: object):
     member = get_objective("distillation")
     config = member.Config(name="distillation", teacher=teacher, **fields)
     return member.make(config, store, VOCAB, 32, 1)
 
 
-def batch_of(step, count: int = 12):
-    return step.collate(np.zeros(count, dtype=int), np.arange(count))
+def batch_of(objective, count: int = 12):
+    return objective.collate(np.zeros(count, dtype=int), np.arange(count))
 
 
 @pytest.mark.parametrize("kl_tokens", ["all", "masked"])
 def test_triple_loss(kl_tokens: str, store: TokenStore, teacher: str, network: Network) -> None:
-    step = made(store, teacher, kl_tokens=kl_tokens)
-    batch = batch_of(step)
-    sums, counts = step.loss(network, batch), batch.counts()
-    ours = {part: sums[part].item() / counts[part] for part in step.loss_terms}
+    objective = make_objective(store, teacher, kl_tokens=kl_tokens)
+    batch = batch_of(objective)
+    sums, counts = objective.loss(network, batch), batch.counts()
+    ours = {part: sums[part].item() / counts[part] for part in objective.loss_terms}
 
     student: DistilBertForMaskedLM = network.model
     bert = BertForMaskedLM.from_pretrained(teacher).eval()
@@ -80,30 +80,32 @@ def test_triple_loss(kl_tokens: str, store: TokenStore, teacher: str, network: N
     labels[real] = batch.targets["mlm"]
     theirs = student(**inputs, labels=labels, output_hidden_states=True)
     with torch.no_grad():
-        said = bert(**inputs, output_hidden_states=True)
+        teacher_output = bert(**inputs, output_hidden_states=True)
     where = real if kl_tokens == "all" else labels != IGNORE
     divergence = kl_div(
         (theirs.logits[where] / 2).log_softmax(-1),
-        (said.logits[where] / 2).softmax(-1),
+        (teacher_output.logits[where] / 2).softmax(-1),
         reduction="batchmean",
     )
-    cosine = cosine_similarity(theirs.hidden_states[-1][real], said.hidden_states[-1][real], dim=-1)
+    cosine = cosine_similarity(
+        theirs.hidden_states[-1][real], teacher_output.hidden_states[-1][real], dim=-1
+    )
     expected = {
         "mlm": theirs.loss.item(),  # transformers' own loss
         "kl": divergence.item(),
         "cosine": (1 - cosine).mean().item(),
     }
     assert ours == pytest.approx(expected, rel=1e-5)
-    assert step.weights == {"mlm": 2, "kl": 5 * 2**2, "cosine": 1}
+    assert objective.weights == {"mlm": 2, "kl": 5 * 2**2, "cosine": 1}
     assert divergence.item() > 0.01
 
 
 def test_divergence_by_hand(store: TokenStore, teacher: str, network: Network) -> None:
     """Direction and temperature: sum of p * log(p / q), p the teacher's, both softened."""
-    step = made(store, teacher, temperature=3.0, kl_weight=1.0)
-    batch = batch_of(step, 1)
-    got = step.loss(network, batch)["kl"].item()
-    assert step.weights["kl"] == 9
+    objective = make_objective(store, teacher, temperature=3.0, kl_weight=1.0)
+    batch = batch_of(objective, 1)
+    got = objective.loss(network, batch)["kl"].item()
+    assert objective.weights["kl"] == 9
     inputs = {name: batch.inputs[name] for name in ("input_ids", "attention_mask")}
     real = inputs["attention_mask"].bool()
     with torch.no_grad():
@@ -114,34 +116,34 @@ def test_divergence_by_hand(store: TokenStore, teacher: str, network: Network) -
 
 
 def test_a_student_that_is_its_teacher_has_no_distance(store: TokenStore, teacher: str) -> None:
-    step = made(store, teacher)
+    objective = make_objective(store, teacher)
     bert = BertForMaskedLM.from_pretrained(teacher).eval()
 
     class Same(torch.nn.Module):
         def forward(self, input_ids, attention_mask, token_type_ids, positions):
-            said = bert(input_ids, attention_mask=attention_mask, output_hidden_states=True)
+            output = bert(input_ids, attention_mask=attention_mask, output_hidden_states=True)
             return {
-                "mlm": said.logits.flatten(0, 1)[positions],
-                "hidden": said.hidden_states[-1].flatten(0, 1)[positions],
+                "mlm": output.logits.flatten(0, 1)[positions],
+                "hidden": output.hidden_states[-1].flatten(0, 1)[positions],
             }
 
-    sums = step.loss(Same(), batch_of(step))
+    sums = objective.loss(Same(), batch_of(objective))
     assert sums["kl"].item() == pytest.approx(0, abs=1e-3)
     assert sums["cosine"].item() == pytest.approx(0, abs=1e-3)
     assert sums["mlm"].item() > 1
 
 
 def test_the_teacher_is_frozen(store: TokenStore, teacher: str, network: Network) -> None:
-    step = made(store, teacher)
-    batch = batch_of(step)
+    objective = make_objective(store, teacher)
+    batch = batch_of(objective)
     before = {
         n: p.clone() for n, p in load_teacher(teacher, torch.device("cpu")).named_parameters()
     }
-    sum(step.loss(network, batch).values()).backward()
-    taught = load_teacher(teacher, torch.device("cpu"))
-    assert not taught.training  # no dropout: the same answer every time
-    assert taught is load_teacher(teacher, torch.device("cpu"))
-    for name, parameter in taught.named_parameters():
+    sum(objective.loss(network, batch).values()).backward()
+    loaded = load_teacher(teacher, torch.device("cpu"))
+    assert not loaded.training  # no dropout: the same answer every time
+    assert loaded is load_teacher(teacher, torch.device("cpu"))
+    for name, parameter in loaded.named_parameters():
         assert not parameter.requires_grad
         assert parameter.grad is None
         assert torch.equal(parameter, before[name])
@@ -151,12 +153,12 @@ def test_the_teacher_is_frozen(store: TokenStore, teacher: str, network: Network
 
 
 def test_targets_and_counts(store: TokenStore, teacher: str) -> None:
-    step = made(store, teacher)
-    batch = batch_of(step)
+    objective = make_objective(store, teacher)
+    batch = batch_of(objective)
     lengths = batch.inputs["attention_mask"].sum(1).tolist()
     masked = sum(max(1, round(0.15 * length)) for length in lengths)
     assert batch.counts() == {"mlm": masked, "kl": sum(lengths), "cosine": sum(lengths)}
-    few = batch_of(made(store, teacher, kl_tokens="masked"))
+    few = batch_of(make_objective(store, teacher, kl_tokens="masked"))
     assert few.counts()["kl"] == masked
 
 
@@ -165,15 +167,15 @@ def test_rare_tokens_are_masked_more_often(store: TokenStore, teacher: str) -> N
     rates = {}
     frequent = np.bincount(store.tokens(np.arange(store.num_tokens)), minlength=120).argsort()[::-1]
     for smoothing in (0.0, 0.7):
-        step = made(store, teacher, smoothing=smoothing)
-        asked, seen = np.zeros(120), np.zeros(120)
+        objective = make_objective(store, teacher, smoothing=smoothing)
+        masked, seen = np.zeros(120), np.zeros(120)
         for epoch in range(8):
-            batch = step.collate(np.full(len(step), epoch), np.arange(len(step)))
+            batch = objective.collate(np.full(len(objective), epoch), np.arange(len(objective)))
             target = batch.targets["mlm"].numpy()
-            asked += np.bincount(target[target >= 0], minlength=120)
+            masked += np.bincount(target[target >= 0], minlength=120)
         seen = 8 * np.bincount(store.tokens(np.arange(store.num_tokens)), minlength=120)
-        assert asked[:6].sum() == 0  # special tokens are never asked for
-        rates[smoothing] = (asked / np.maximum(seen, 1))[frequent]
+        assert masked[:6].sum() == 0  # special tokens are never targets
+        rates[smoothing] = (masked / np.maximum(seen, 1))[frequent]
     assert rates[0.0][0] == pytest.approx(rates[0.0][20:60].mean(), rel=0.2)
     assert rates[0.7][20:60].mean() > 2 * rates[0.7][0]
 
@@ -193,9 +195,9 @@ def test_scores_have_no_accuracy_where_nothing_is_right(
     from plmctl.evaluation.scoring import score
     from plmctl.training.data import Slicing, scoring_batches
 
-    step = made(store, teacher)
-    batches = scoring_batches(step, Slicing(8, 8), 16)
-    figures = score(Accelerator(cpu=True), network, step, batches)
+    objective = make_objective(store, teacher)
+    batches = scoring_batches(objective, Slicing(8, 8), 16)
+    figures = score(Accelerator(cpu=True), network, objective, batches)
     assert set(figures) == {"loss", "loss/mlm", "loss/kl", "loss/cosine", "accuracy/mlm"}
     assert all(np.isfinite(value) for value in figures.values())
 
@@ -206,20 +208,20 @@ def test_a_teacher_that_scoring_loads_can_be_trained_with(
     import shutil
 
     fresh = shutil.copytree(teacher, tmp_path / "fresh")
-    step = made(store, str(fresh))
-    batch = batch_of(step)
+    objective = make_objective(store, str(fresh))
+    batch = batch_of(objective)
     with torch.inference_mode():
-        step.score(network, batch)
-    sum(step.loss(network, batch).values()).backward()
+        objective.score(network, batch)
+    sum(objective.loss(network, batch).values()).backward()
     assert any(p.grad is not None and p.grad.any() for p in network.parameters())
 
 
 def test_own_loss_of_the_student_and_of_roberta(store: TokenStore) -> None:
     """Gathered positions give transformers' own loss over all of them."""
-    step = get_objective("mlm").make(
+    objective = get_objective("mlm").make(
         get_objective("mlm").Config(name="mlm", packing="full_sentences"), store, VOCAB, 32, 1
     )
-    batch = batch_of(step)
+    batch = batch_of(objective)
     labels = torch.full_like(batch.inputs["input_ids"], IGNORE).flatten()
     labels[batch.inputs["positions"]] = batch.targets["mlm"]
     labels = labels.view_as(batch.inputs["input_ids"])
@@ -228,7 +230,7 @@ def test_own_loss_of_the_student_and_of_roberta(store: TokenStore) -> None:
         torch.manual_seed(0)
         model = build(family, 120, ("mlm",), size="tiny").eval()
         network = Network(model, get_family(family).forward)
-        ours = step.loss(network, batch)["mlm"].item() / batch.counts()["mlm"]
+        ours = objective.loss(network, batch)["mlm"].item() / batch.counts()["mlm"]
         # The padding token among the input would move RoBERTa's positions in transformers.
         assert not ((inputs["input_ids"] == 0) & (inputs["attention_mask"] == 1)).any()
         assert ours == pytest.approx(model(**inputs, labels=labels).loss.item(), rel=1e-6)

@@ -45,12 +45,14 @@ def documents() -> list[list[list[int]]]:
 def batches(name: str, options: dict[str, object], store: TokenStore) -> list[object]:
     """All that is in two epochs."""
     member = get_objective(name)
-    step = member.make(member.Config(name=name, **options), store, VOCAB, 32, 7)
-    made: list[object] = [len(step)]
+    objective = member.make(member.Config(name=name, **options), store, VOCAB, 32, 7)
+    contents: list[object] = [len(objective)]
     for epoch in (0, 1):
-        batch = step.collate(np.full(len(step), epoch), np.arange(len(step)))
-        made += [tensor.tolist() for tensor in (*batch.inputs.values(), *batch.targets.values())]
-    return made
+        batch = objective.collate(np.full(len(objective), epoch), np.arange(len(objective)))
+        contents += [
+            tensor.tolist() for tensor in (*batch.inputs.values(), *batch.targets.values())
+        ]
+    return contents
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)

@@ -30,47 +30,47 @@ def store() -> TokenStore:
     return TokenStore.from_lists(documents, 500, (rng.random(size) < 0.6).tolist())
 
 
-def made(name: str, store: TokenStore, seq_len: int = 64, **fields: object) -> Examples:
+def make_objective(name: str, store: TokenStore, seq_len: int = 64, **fields: object) -> Examples:
     member = get_objective(name)
     return member.make(member.Config(name=name, **fields), store, VOCAB, seq_len, 1)
 
 
-def whole(step: Examples, epoch: int = 0):
-    return step.collate(np.full(len(step), epoch), np.arange(len(step)))
+def whole(objective: Examples, epoch: int = 0):
+    return objective.collate(np.full(len(objective), epoch), np.arange(len(objective)))
 
 
 def test_probabilistic_counts_have_an_exact_mean(store: TokenStore) -> None:
-    step = made("mlm", store, count="probabilistic")
+    objective = make_objective("mlm", store, count="probabilistic")
     masked = total = 0
     for epoch in range(4):
-        batch = whole(step, epoch)
+        batch = whole(objective, epoch)
         lengths = batch.inputs["attention_mask"].sum(1)
         rows = batch.inputs["positions"] // batch.inputs["input_ids"].shape[1]
         counts = torch.bincount(rows, minlength=len(lengths))
         assert ((counts == (0.15 * lengths).floor()) | (counts == (0.15 * lengths).ceil())).all()
         masked, total = masked + len(rows), total + batch.tokens
     assert masked / total == pytest.approx(0.15, abs=0.001)
-    limited = whole(made("mlm", store, count="probabilistic", max_predictions=3))
+    limited = whole(make_objective("mlm", store, count="probabilistic", max_predictions=3))
     rows = limited.inputs["positions"] // limited.inputs["input_ids"].shape[1]
     assert torch.bincount(rows).max() == 3
 
 
 @pytest.mark.parametrize("unit", ["token", "word"])
-def test_special_tokens_are_masked_if_asked(unit: str, store: TokenStore) -> None:
+def test_special_tokens_are_masked_if_configured(unit: str, store: TokenStore) -> None:
     """As often as any other: fairseq has 14.9 % of <s> and 15.1 % of </s>."""
-    step = made("mlm", store, mask_specials=True, count="probabilistic", unit=unit)
-    asked = {VOCAB.cls: 0, VOCAB.sep: 0}
+    objective = make_objective("mlm", store, mask_specials=True, count="probabilistic", unit=unit)
+    masked = {VOCAB.cls: 0, VOCAB.sep: 0}
     rows = 0
     for epoch in range(10):
-        batch = whole(step, epoch)
-        rows += len(step)
-        for id_ in asked:
-            asked[id_] += int((batch.targets["mlm"] == id_).sum())
+        batch = whole(objective, epoch)
+        rows += len(objective)
+        for id_ in masked:
+            masked[id_] += int((batch.targets["mlm"] == id_).sum())
         assert (batch.targets["mlm"] != VOCAB.pad).all()
     # Single tokens fit more often than long words do where little is left to choose.
-    for count in asked.values():
+    for count in masked.values():
         assert count / rows == pytest.approx(0.15 if unit == "token" else 0.18, abs=0.02)
-    plain = whole(made("mlm", store, unit=unit))
+    plain = whole(make_objective("mlm", store, unit=unit))
     assert plain.targets["mlm"].min() >= 6
 
 
@@ -78,12 +78,12 @@ def test_random_tokens_without_special_ones(store: TokenStore) -> None:
     fields = {"mask_share": 0.0, "random_share": 1.0, "rate": 0.5}
     drawn = {}
     for special in (True, False):
-        step = made("mlm", store, random_specials=special, **fields)
-        shown = [
+        objective = make_objective("mlm", store, random_specials=special, **fields)
+        inputs = [
             batch.inputs["input_ids"].flatten()[batch.inputs["positions"]]
-            for batch in (whole(step, epoch) for epoch in range(4))
+            for batch in (whole(objective, epoch) for epoch in range(4))
         ]
-        drawn[special] = torch.cat(shown)
+        drawn[special] = torch.cat(inputs)
     specials = torch.tensor([VOCAB.pad, VOCAB.unk, VOCAB.cls, VOCAB.sep, VOCAB.mask])
     assert torch.isin(drawn[True], specials).float().mean() == pytest.approx(5 / 500, rel=0.2)
     assert not torch.isin(drawn[False], specials).any()
@@ -108,8 +108,8 @@ def test_a_rate_is_between_none_and_all(name: str, rate: float) -> None:
         get_objective(name).Config(name=name, rate=rate)
 
 
-def joined(made: Iterator[np.ndarray]) -> Pairs:
-    return Pairs.of(np.concatenate(list(made)))
+def joined(records: Iterator[np.ndarray]) -> Pairs:
+    return Pairs.of(np.concatenate(list(records)))
 
 
 def test_swapped_pairs_are_those_in_order_with_segments_exchanged(store: TokenStore) -> None:
@@ -148,6 +148,6 @@ def test_single_sentences_come_from_elsewhere_or_not_at_all() -> None:
 def test_order_needs_no_second_document_if_single_sentences_are_left_out() -> None:
     store = TokenStore.from_lists([[[7, 8, 9], [10, 11], [12, 13]]], vocab_size=500)
     with pytest.raises(DataError, match="two documents") as refused:
-        made("mlm+sop", store)
+        make_objective("mlm+sop", store)
     assert "single_sentence: skip" in str(refused.value)
-    assert len(made("mlm+sop", store, single_sentence="skip")) == 1
+    assert len(make_objective("mlm+sop", store, single_sentence="skip")) == 1

@@ -53,14 +53,14 @@ def mixed() -> TokenStore:
     return TokenStore.from_lists(documents, 2000, (rng.random(total) >= 0.25).tolist())
 
 
-def made(name: str, store: TokenStore, seq_len: int = 512, **fields: object) -> Examples:
+def make_objective(name: str, store: TokenStore, seq_len: int = 512, **fields: object) -> Examples:
     member = get_objective(name)
     return member.make(member.Config(name=name, **fields), store, VOCAB, seq_len, 1)
 
 
-def everything(step: Examples, epoch: int = 0, most: int | None = None) -> Batch:
-    samples = np.arange(min(len(step), most or len(step)))
-    return step.collate(np.full(len(samples), epoch), samples)
+def everything(objective: Examples, epoch: int = 0, most: int | None = None) -> Batch:
+    samples = np.arange(min(len(objective), most or len(objective)))
+    return objective.collate(np.full(len(samples), epoch), samples)
 
 
 def originals(batch: Batch) -> torch.Tensor:
@@ -71,8 +71,8 @@ def originals(batch: Batch) -> torch.Tensor:
 
 
 def test_masks_of_fairseq(full: TokenStore) -> None:
-    step = made("mlm", full, **RECIPE, random_specials=False)
-    batch = everything(step)
+    objective = make_objective("mlm", full, **RECIPE, random_specials=False)
+    batch = everything(objective)
     rows, width = batch.inputs["input_ids"].shape
     assert width == 512
     assert batch.inputs["attention_mask"].all()
@@ -82,12 +82,12 @@ def test_masks_of_fairseq(full: TokenStore) -> None:
     # 76.8 on average, exactly: 77 in four rows of five.
     assert (counts == 77).float().mean().item() == pytest.approx(0.8, abs=0.04)
     assert len(positions) / (rows * width) == pytest.approx(FAIRSEQ["masked"], abs=2e-4)
-    shown = batch.inputs["input_ids"].flatten()[positions]
-    mask, keep = shown == 1999, shown == targets
+    inputs = batch.inputs["input_ids"].flatten()[positions]
+    mask, keep = inputs == 1999, inputs == targets
     assert mask.float().mean().item() == pytest.approx(FAIRSEQ["mask"], abs=0.006)
     assert keep.float().mean().item() == pytest.approx(FAIRSEQ["keep"], abs=0.006)
-    drawn = shown[~mask & ~keep]
-    assert len(drawn) / len(shown) == pytest.approx(FAIRSEQ["random"], abs=0.006)
+    drawn = inputs[~mask & ~keep]
+    assert len(drawn) / len(inputs) == pytest.approx(FAIRSEQ["random"], abs=0.006)
     assert drawn.min() > 3  # no special token was drawn, as there
     place = positions % width
     for name, at in (("first", 0), ("last", 511)):
@@ -96,7 +96,7 @@ def test_masks_of_fairseq(full: TokenStore) -> None:
 
 def test_rows_of_full_sentences(mixed: TokenStore) -> None:
     """The stream of sentences and separators, and nothing else, in rows that begin with [CLS]."""
-    batch = everything(made("mlm", mixed, 64, packing="full_sentences"))
+    batch = everything(make_objective("mlm", mixed, 64, packing="full_sentences"))
     ids, real = originals(batch), batch.inputs["attention_mask"].bool()
     assert (ids[:, 0] == 0).all()
     assert real.sum(1).max() <= 64
@@ -115,7 +115,7 @@ def test_rows_of_full_sentences(mixed: TokenStore) -> None:
 
 
 def test_rows_of_doc_sentences_end_with_the_document(mixed: TokenStore) -> None:
-    batch = everything(made("mlm", mixed, 64, packing="doc_sentences"))
+    batch = everything(make_objective("mlm", mixed, 64, packing="doc_sentences"))
     ids, real = originals(batch), batch.inputs["attention_mask"].bool()
     last = real.sum(1) - 1
     assert (ids[torch.arange(len(ids)), last] == 2).all()
@@ -127,18 +127,18 @@ def test_rows_of_doc_sentences_end_with_the_document(mixed: TokenStore) -> None:
 
 
 def test_segment_pairs_are_bert_s_without_a_label(mixed: TokenStore) -> None:
-    batch = everything(made("mlm", mixed, 64, packing="segment_pair"))
-    labelled = everything(made("mlm+nsp", mixed, 64))
+    batch = everything(make_objective("mlm", mixed, 64, packing="segment_pair"))
+    labelled = everything(make_objective("mlm+nsp", mixed, 64))
     assert torch.equal(batch.inputs["input_ids"], labelled.inputs["input_ids"])
     assert list(batch.targets) == ["mlm"]
     lonely = TokenStore.from_lists([[[7, 8, 9], [10, 11]]], vocab_size=2000)
     with pytest.raises(DataError, match=r"objective\.packing"):
-        made("mlm", lonely, packing="segment_pair")
+        make_objective("mlm", lonely, packing="segment_pair")
 
 
 def test_span_rows_and_targets(mixed: TokenStore) -> None:
-    step = made("mlm+sbo", mixed, 128)
-    batch = everything(step)
+    objective = make_objective("mlm+sbo", mixed, 128)
+    batch = everything(objective)
     ids, real = originals(batch), batch.inputs["attention_mask"].bool()
     lengths = real.sum(1)
     assert (ids[:, 0] == 0).all()
@@ -150,16 +150,18 @@ def test_span_rows_and_targets(mixed: TokenStore) -> None:
     # Boundaries: neighbours in the text that are no targets themselves, around whole runs.
     cells = ids.flatten()
     left, right, place = (batch.inputs[name] for name in ("left", "right", "place"))
-    asked = torch.zeros(len(cells), dtype=torch.bool)
-    asked[batch.inputs["positions"]] = True
-    assert not asked[left].any()
-    assert not asked[right].any()
+    is_target = torch.zeros(len(cells), dtype=torch.bool)
+    is_target[batch.inputs["positions"]] = True
+    assert not is_target[left].any()
+    assert not is_target[right].any()
     assert cells[left].min() > 3
     assert cells[right].min() > 3
     assert torch.equal(cells[left + 1 + place], batch.targets["sbo"])
     assert place.max() <= 14
     size = right - left - 1
-    assert all(asked[a + 1 : b].all() for a, b in zip(left.tolist(), right.tolist(), strict=True))
+    assert all(
+        is_target[a + 1 : b].all() for a, b in zip(left.tolist(), right.tolist(), strict=True)
+    )
     assert (place < size).all()
 
 
@@ -168,19 +170,19 @@ def test_random_tokens_of_spans_come_from_the_corpus() -> None:
     rng = np.random.default_rng(0)
     text = np.where(rng.random(60_000) < 0.5, 10, rng.integers(11, 1999, 60_000))
     store = TokenStore.from_lists([text.reshape(-1, 30).tolist()], vocab_size=2000)
-    step = made("mlm+sbo", store, 128, mask_share=0.0, random_share=1.0)
-    batch = everything(step)
-    shown = batch.inputs["input_ids"].flatten()[batch.inputs["positions"]]
-    assert (shown == 10).float().mean().item() == pytest.approx(0.5, abs=0.02)
+    objective = make_objective("mlm+sbo", store, 128, mask_share=0.0, random_share=1.0)
+    batch = everything(objective)
+    inputs = batch.inputs["input_ids"].flatten()[batch.inputs["positions"]]
+    assert (inputs == 10).float().mean().item() == pytest.approx(0.5, abs=0.02)
 
 
 def test_whole_spans_on_real_text(shared_data: Path) -> None:
     """Shares and lengths on Shakespeare's plays in WordPiece tokens."""
     store, vocab, _ = reference_store(shared_data)
     member = get_objective("mlm+sbo")
-    step = member.make(member.Config(name="mlm+sbo"), store, vocab, 512, 3)
-    samples = np.arange(len(step))
-    tallies = step.tally(np.zeros_like(samples), samples)
+    objective = member.make(member.Config(name="mlm+sbo"), store, vocab, 512, 3)
+    samples = np.arange(len(objective))
+    tallies = objective.tally(np.zeros_like(samples), samples)
     figures = {name: total / cases for name, (total, cases) in tallies.items()}
     full = 77 / 510
     assert figures["masked_share"] == pytest.approx(full * 510 / 512, abs=0.001)
@@ -189,13 +191,13 @@ def test_whole_spans_on_real_text(shared_data: Path) -> None:
     assert 14 < figures["mean_spans"] < 18
 
 
-def test_preview_reads_off_what_was_made(mixed: TokenStore) -> None:
-    step = made("mlm+sbo", mixed, 64)
-    example = step.example(0, 3)
+def test_preview_shows_the_example(mixed: TokenStore) -> None:
+    objective = make_objective("mlm+sbo", mixed, 64)
+    example = objective.example(0, 3)
     kinds = [piece.kind for piece in example.rows["input"]]
     assert kinds[0] == kinds[-1] == "special"
     assert {"masked", "random", "kept"} & set(kinds)
-    assert step.expected() == {"mask_share": 0.8}
+    assert objective.expected() == {"mask_share": 0.8}
 
 
 def test_a_tokenizer_without_what_is_needed(mixed: TokenStore) -> None:

@@ -34,7 +34,7 @@ def store() -> TokenStore:
     return TokenStore.from_lists([[rng.integers(3, 1000, n).tolist()] for n in sizes], 1100)
 
 
-def made(name: str, store: TokenStore, seq_len: int = 64, **fields: object) -> Examples:
+def make_objective(name: str, store: TokenStore, seq_len: int = 64, **fields: object) -> Examples:
     member = get_objective(name)
     return member.make(member.Config(name=name, **fields), store, VOCAB, seq_len, 5)
 
@@ -46,9 +46,9 @@ def network(version: str = "v1.0", seed: int = 0, dropout: float = 0.0) -> Netwo
     return Network(model, T5.forward)
 
 
-def rows(step: Examples, epoch: int, samples: np.ndarray) -> list[tuple[list[int], list[int]]]:
+def rows(objective: Examples, epoch: int, samples: np.ndarray) -> list[tuple[list[int], list[int]]]:
     """Input and target of each row, without padding."""
-    batch = step.collate(np.full(len(samples), epoch), samples)
+    batch = objective.collate(np.full(len(samples), epoch), samples)
     ids, mask = batch.inputs["input_ids"], batch.inputs["attention_mask"].bool()
     width = batch.inputs["decoder_input_ids"].shape[1]
     row = batch.inputs["positions"] // width
@@ -58,34 +58,36 @@ def rows(step: Examples, epoch: int, samples: np.ndarray) -> list[tuple[list[int
     ]
 
 
-def texts(store: TokenStore, step: Examples) -> list[list[int]]:
-    spans = zip(step.starts, step.ends, strict=True)
+def texts(store: TokenStore, objective: Examples) -> list[list[int]]:
+    spans = zip(objective.starts, objective.ends, strict=True)
     return [store.tokens(np.arange(start, end)).tolist() for start, end in spans]
 
 
 def test_span_corruption_fills_its_lengths_exactly(store: TokenStore) -> None:
-    step = made("span_corruption", store, 512)
-    full = np.flatnonzero(step.ends - step.starts == 568)
+    objective = make_objective("span_corruption", store, 512)
+    full = np.flatnonzero(objective.ends - objective.starts == 568)
     assert len(full) > 100
-    batch = step.collate(np.zeros_like(full[:32]), full[:32])
+    batch = objective.collate(np.zeros_like(full[:32]), full[:32])
     assert batch.inputs["input_ids"].shape == (32, 512)
     assert batch.inputs["decoder_input_ids"].shape == (32, 114)
     assert batch.inputs["attention_mask"].all()
     assert batch.tokens == batch.padded_tokens == 32 * (512 + 114)
     assert batch.counts() == {"lm": 32 * 114, "z_loss": 32 * 114}
-    for shown, asked in rows(step, 3, full[:32]):
-        assert [i for i in shown if i >= 1000] == list(SENTINELS[:28])
-        assert [i for i in asked if i >= 1000] == list(SENTINELS[:28])
-        assert (shown[-1], asked[-1], asked[0]) == (1, 1, SENTINELS[0])
+    for source, target in rows(objective, 3, full[:32]):
+        assert [i for i in source if i >= 1000] == list(SENTINELS[:28])
+        assert [i for i in target if i >= 1000] == list(SENTINELS[:28])
+        assert (source[-1], target[-1], target[0]) == (1, 1, SENTINELS[0])
 
 
 def test_windows_hold_all_of_the_text(store: TokenStore) -> None:
-    step = made("span_corruption", store, 512)
-    assert (step.ends - step.starts).sum() >= store.num_tokens - 3  # of three groups' last tokens
+    objective = make_objective("span_corruption", store, 512)
+    assert (
+        objective.ends - objective.starts
+    ).sum() >= store.num_tokens - 3  # of three groups' last tokens
 
 
 def test_decoders_read_the_target_shifted_right(store: TokenStore) -> None:
-    batch = made("prefix_lm", store).collate(np.zeros(8, int), np.arange(8))
+    batch = make_objective("prefix_lm", store).collate(np.zeros(8, int), np.arange(8))
     decoder = batch.inputs["decoder_input_ids"]
     labels = torch.zeros_like(decoder).flatten()
     labels[batch.inputs["positions"]] = batch.targets["lm"]
@@ -96,42 +98,44 @@ def test_decoders_read_the_target_shifted_right(store: TokenStore) -> None:
 
 
 def test_prefixes_and_continuations_are_the_text(store: TokenStore) -> None:
-    step = made("prefix_lm", store, 512)
+    objective = make_objective("prefix_lm", store, 512)
     sizes = []
-    for text, (shown, asked) in zip(
-        texts(store, step), rows(step, 0, np.arange(len(step))), strict=True
+    for text, (source, target) in zip(
+        texts(store, objective), rows(objective, 0, np.arange(len(objective))), strict=True
     ):
-        assert shown[:-1] + asked[:-1] == text
-        assert shown[-1] == asked[-1] == 1
-        assert len(shown) > 1
-        assert len(asked) > 1
-        sizes.append(len(shown) - 1)
+        assert source[:-1] + target[:-1] == text
+        assert source[-1] == target[-1] == 1
+        assert len(source) > 1
+        assert len(target) > 1
+        sizes.append(len(source) - 1)
     documents = store.sentences[store.documents]
-    assert set(np.searchsorted(documents, step.starts, "right")) == set(
-        np.searchsorted(documents, step.ends - 1, "right")
+    assert set(np.searchsorted(documents, objective.starts, "right")) == set(
+        np.searchsorted(documents, objective.ends - 1, "right")
     )  # no segment is of two documents
 
 
 def test_prefix_lengths_are_uniform() -> None:
     """In segments of 511: 1..510, mean 255.5 (the original code's 4,000 rows: 1..510)."""
     store = TokenStore.from_lists([[[5] * 511]] * 3000, 1100)
-    step = made("prefix_lm", store, 512)
-    lengths = step.collate(np.zeros(3000, int), np.arange(3000)).inputs["attention_mask"].sum(1) - 1
+    objective = make_objective("prefix_lm", store, 512)
+    lengths = (
+        objective.collate(np.zeros(3000, int), np.arange(3000)).inputs["attention_mask"].sum(1) - 1
+    )
     assert lengths.min() <= 3
     assert lengths.max() >= 508
     assert lengths.double().mean().item() == pytest.approx(255.5, abs=8)
 
 
 def test_deshuffling_asks_for_the_text(store: TokenStore) -> None:
-    step = made("deshuffling", store)
+    objective = make_objective("deshuffling", store)
     moved = 0
-    for text, (shown, asked) in zip(
-        texts(store, step), rows(step, 0, np.arange(len(step))), strict=True
+    for text, (source, target) in zip(
+        texts(store, objective), rows(objective, 0, np.arange(len(objective))), strict=True
     ):
-        assert asked == [*text, 1]
-        assert sorted(shown[:-1]) == sorted(text)
-        moved += shown[:-1] != text
-    assert moved > 0.95 * len(step)
+        assert target == [*text, 1]
+        assert sorted(source[:-1]) == sorted(text)
+        moved += source[:-1] != text
+    assert moved > 0.95 * len(objective)
 
 
 def test_iid_noise_has_the_published_figures() -> None:
@@ -141,9 +145,9 @@ def test_iid_noise_has_the_published_figures() -> None:
     """
     rng = np.random.default_rng(1)
     store = TokenStore.from_lists([[rng.integers(3, 1000, 511).tolist()] for _ in range(128)], 1100)
-    step = made("iid_denoising", store, 512)
-    assert len(step) == 128
-    tallies = [step.tally(np.full(128, epoch), np.arange(128)) for epoch in range(30)]
+    objective = make_objective("iid_denoising", store, 512)
+    assert len(objective) == 128
+    tallies = [objective.tally(np.full(128, epoch), np.arange(128)) for epoch in range(30)]
     figures = {
         name: sum(t[name][0] for t in tallies) / sum(t[name][1] for t in tallies)
         for name in tallies[0]
@@ -155,19 +159,19 @@ def test_iid_noise_has_the_published_figures() -> None:
 
 @pytest.mark.parametrize("style", ["bert", "mass", "drop_tokens"])
 def test_variants_of_iid_denoising(style: str, store: TokenStore) -> None:
-    step = made("iid_denoising", store, 512, style=style)
+    objective = make_objective("iid_denoising", store, 512, style=style)
     hidden = random = total = 0
-    for text, (shown, asked) in zip(
-        texts(store, step), rows(step, 1, np.arange(len(step))), strict=True
+    for text, (source, target) in zip(
+        texts(store, objective), rows(objective, 1, np.arange(len(objective))), strict=True
     ):
         total += len(text)
         if style == "drop_tokens":
-            assert sorted(shown[:-1] + asked[:-1]) == sorted(text)
-            hidden += len(asked) - 1
+            assert sorted(source[:-1] + target[:-1]) == sorted(text)
+            hidden += len(target) - 1
             continue
-        assert asked == [*text, 1]
-        assert len(shown) == len(asked)
-        changed = [(s, t) for s, t in zip(shown, asked, strict=True) if s != t]
+        assert target == [*text, 1]
+        assert len(source) == len(target)
+        changed = [(s, t) for s, t in zip(source, target, strict=True) if s != t]
         hidden += len(changed)
         random += sum(s != SENTINELS[0] for s, _ in changed)
     assert hidden / total == pytest.approx(0.15, abs=0.005)
@@ -177,14 +181,14 @@ def test_variants_of_iid_denoising(style: str, store: TokenStore) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("version", ["v1.0", "v1.1"])
 def test_loss_is_the_librarys_own(name: str, version: str, store: TokenStore) -> None:
-    net, step = network(version), made(name, store)
-    batch = step.collate(np.zeros(16, int), np.arange(16))
+    net, objective = network(version), make_objective(name, store)
+    batch = objective.collate(np.zeros(16, int), np.arange(16))
     decoder = batch.inputs["decoder_input_ids"]
     labels = torch.full_like(decoder, -100).flatten()
     labels[batch.inputs["positions"]] = batch.targets["lm"]
     labels = labels.view_as(decoder)
     with torch.inference_mode():
-        sums = step.loss(net, batch)
+        sums = objective.loss(net, batch)
         theirs = net.model(
             input_ids=batch.inputs["input_ids"],
             attention_mask=batch.inputs["attention_mask"],
@@ -204,8 +208,8 @@ def test_loss_and_gradient_do_not_depend_on_micro_batches(
     name: str, version: str, store: TokenStore
 ) -> None:
     """One forward over the whole step with the library's mean loss, beside micro-batches of 3."""
-    step, whole = made(name, store), network(version)
-    (batch,) = StepBatches(step, Slicing(16, 16), 7)[0]
+    objective, whole = make_objective(name, store), network(version)
+    (batch,) = StepBatches(objective, Slicing(16, 16), 7)[0]
     logits = whole(**batch.inputs)["lm"]
     penalty = 1e-4 * logits.logsumexp(-1).square().mean()
     loss = cross_entropy(logits, batch.targets["lm"]) + penalty
@@ -218,7 +222,7 @@ def test_loss_and_gradient_do_not_depend_on_micro_batches(
         parameter.register_post_accumulate_grad_hook(
             lambda p, n=parameter_name: got.__setitem__(n, p.grad.clone())
         )
-    done = take_step(engine, step, StepBatches(step, Slicing(16, 3), 7)[0], None, 1)
+    done = take_step(engine, objective, StepBatches(objective, Slicing(16, 3), 7)[0], None, 1)
     assert done.loss == pytest.approx(loss.item(), rel=1e-6)
     assert done.losses["z_loss"] == pytest.approx(penalty.item(), rel=1e-5)
     for parameter_name, gradient in expected.items():
@@ -233,42 +237,44 @@ def cpu_engine(net: Network, lr: float = 3e-3) -> Engine:
 def test_training_learns() -> None:
     """A text whose every token follows from the one before."""
     documents = [[[3 + (s + i) % 40 for i in range(400)]] for s in range(40)]
-    step = made("span_corruption", TokenStore.from_lists(documents, 1100), 48)
+    objective = make_objective("span_corruption", TokenStore.from_lists(documents, 1100), 48)
     engine = cpu_engine(network())
     losses = [
-        take_step(engine, step, StepBatches(step, Slicing(16, 16), 7)[n], 1.0, n).losses["lm"]
+        take_step(engine, objective, StepBatches(objective, Slicing(16, 16), 7)[n], 1.0, n).losses[
+            "lm"
+        ]
         for n in range(60)
     ]
     assert losses[-1] < losses[0] - 2
 
 
 def test_without_the_penalty_there_is_one_part(store: TokenStore) -> None:
-    step = made("prefix_lm", store, z_loss=0.0)
-    batch = step.collate(np.zeros(4, int), np.arange(4))
-    assert step.loss_terms == tuple(batch.targets) == ("lm",)
-    assert set(step.loss(network(), batch)) == {"lm"}
+    objective = make_objective("prefix_lm", store, z_loss=0.0)
+    batch = objective.collate(np.zeros(4, int), np.arange(4))
+    assert objective.loss_terms == tuple(batch.targets) == ("lm",)
+    assert set(objective.loss(network(), batch)) == {"lm"}
 
 
 def test_scores_name_no_accuracy_of_the_penalty(store: TokenStore) -> None:
-    step, engine = made("span_corruption", store), cpu_engine(network())
-    batches = [step.collate(np.zeros(8, int), np.arange(8))]
-    scores = score(engine.accelerator, engine.network, step, iter(batches))
+    objective, engine = make_objective("span_corruption", store), cpu_engine(network())
+    batches = [objective.collate(np.zeros(8, int), np.arange(8))]
+    scores = score(engine.accelerator, engine.network, objective, iter(batches))
     assert set(scores) == {"loss", "loss/lm", "loss/z_loss", "accuracy/lm"}
     assert scores["loss"] == pytest.approx(scores["loss/lm"] + scores["loss/z_loss"])
 
 
 def test_statistics_are_what_is_expected(store: TokenStore) -> None:
     for name in NAMES:
-        step = made(name, store, 128)
-        figures = means(step.tally(np.zeros(len(step), int), np.arange(len(step))))
-        for figure, value in step.expected().items():
+        objective = make_objective(name, store, 128)
+        figures = means(objective.tally(np.zeros(len(objective), int), np.arange(len(objective))))
+        for figure, value in objective.expected().items():
             assert figures[figure] == pytest.approx(value, rel=0.05), (name, figure)
 
 
 def test_examples_for_reading(store: TokenStore) -> None:
-    shown = made("span_corruption", store).example(0, 3).rows
-    assert [p.kind for p in shown["input"]].count("special") == 4  # three spans and the end
-    assert {p.kind for p in shown["target"]} == {"special", "target"}
+    rows = make_objective("span_corruption", store).example(0, 3).rows
+    assert [p.kind for p in rows["input"]].count("special") == 4  # three spans and the end
+    assert {p.kind for p in rows["target"]} == {"special", "target"}
 
 
 def test_a_tokenizer_without_what_is_needed(store: TokenStore) -> None:
@@ -289,8 +295,8 @@ def test_a_tokenizer_without_what_is_needed(store: TokenStore) -> None:
 def test_short_text_gives_short_rows() -> None:
     """Two tokens are the shortest text with noise; a text of one token is left out."""
     store = TokenStore.from_lists([[[7, 8]]], 1100)
-    assert rows(made("span_corruption", store), 0, np.array([0])) == [
+    assert rows(make_objective("span_corruption", store), 0, np.array([0])) == [
         ([7, SENTINELS[0], 1], [SENTINELS[0], 8, 1])
     ]
     for name in NAMES:
-        assert len(made(name, TokenStore.from_lists([[[7]]], 1100))) == 0
+        assert len(make_objective(name, TokenStore.from_lists([[[7]]], 1100))) == 0

@@ -60,17 +60,17 @@ class Masked:
     """A piece that continues no word is the first of one; the others belong to the last before."""
 
 
-def masked(step: Examples, vocab: Vocab, continues: np.ndarray, epoch: int = 0) -> Masked:
-    batch = step.collate(np.full(len(step), epoch), np.arange(len(step)))
-    shown = batch.inputs["input_ids"].numpy()
-    original = shown.copy()
+def masked(objective: Examples, vocab: Vocab, continues: np.ndarray, epoch: int = 0) -> Masked:
+    batch = objective.collate(np.full(len(objective), epoch), np.arange(len(objective)))
+    inputs = batch.inputs["input_ids"].numpy()
+    original = inputs.copy()
     original.reshape(-1)[batch.inputs["positions"].numpy()] = batch.targets["mlm"].numpy()
-    chosen = np.zeros(shown.shape, bool)
+    chosen = np.zeros(inputs.shape, bool)
     chosen.reshape(-1)[batch.inputs["positions"].numpy()] = True
     real = batch.inputs["attention_mask"].numpy().astype(bool)
     inner = real & (original != vocab.cls) & (original != vocab.sep)
     begins = inner & (~continues[original] | (np.cumsum(inner, axis=1) == 1))
-    return Masked(original, shown, real, chosen, np.where(inner, np.cumsum(begins, axis=1), 0))
+    return Masked(original, inputs, real, chosen, np.where(inner, np.cumsum(begins, axis=1), 0))
 
 
 def run_lengths(rows: Masked) -> np.ndarray:
@@ -82,14 +82,14 @@ def run_lengths(rows: Masked) -> np.ndarray:
     return np.array(lengths)
 
 
-def made(name: str, reference: Reference, seq_len: int, **fields: object) -> Examples:
+def make_objective(name: str, reference: Reference, seq_len: int, **fields: object) -> Examples:
     store, vocab, _ = reference
     member = get_objective(name)
     return member.make(member.Config(name=name, **fields), store, vocab, seq_len, 11)
 
 
-def joined(made: Iterator[np.ndarray]) -> Pairs:
-    return Pairs.of(np.concatenate(list(made)))
+def joined(records: Iterator[np.ndarray]) -> Pairs:
+    return Pairs.of(np.concatenate(list(records)))
 
 
 def statistics(passes: list[Pairs]) -> dict[str, float]:
@@ -142,8 +142,8 @@ def test_runs_of_words_as_in_the_original_code(
     seq_len: int, most: int, reference: Reference
 ) -> None:
     expected = ALBERT[seq_len, most]
-    step = made("mlm+sop", reference, seq_len, max_predictions=most)
-    passes = [masked(step, reference[1], reference[2], epoch) for epoch in range(3)]
+    objective = make_objective("mlm+sop", reference, seq_len, max_predictions=most)
+    passes = [masked(objective, reference[1], reference[2], epoch) for epoch in range(3)]
     chosen = np.concatenate([rows.chosen.sum(1) for rows in passes])
     length = np.concatenate([rows.real.sum(1) for rows in passes])
     assert (chosen == np.clip(np.rint(0.15 * length), 1, most)).mean() > 0.999  # all are filled
@@ -158,8 +158,8 @@ def test_runs_of_words_as_in_the_original_code(
 
 def test_whole_words_as_in_the_original_code(reference: Reference) -> None:
     _, vocab, continues = reference
-    step = made("mlm+nsp", reference, 128, unit="word", max_predictions=20)
-    passes = [masked(step, vocab, continues, epoch) for epoch in range(3)]
+    objective = make_objective("mlm+nsp", reference, 128, unit="word", max_predictions=20)
+    passes = [masked(objective, vocab, continues, epoch) for epoch in range(3)]
     chosen = np.concatenate([rows.chosen.sum(1) for rows in passes])
     length = np.concatenate([rows.real.sum(1) for rows in passes])
     assert chosen.sum() / length.sum() == pytest.approx(BERT_WWM["masked"], abs=0.002)
@@ -180,10 +180,10 @@ def test_whole_words_as_in_the_original_code(reference: Reference) -> None:
 @pytest.mark.parametrize(("name", "unit"), [("mlm+sop", "ngram"), ("mlm+nsp", "word")])
 def test_treatment_is_drawn_for_each_piece(name: str, unit: str, reference: Reference) -> None:
     _, vocab, continues = reference
-    step = made(name, reference, 128, unit=unit, max_predictions=20)
+    objective = make_objective(name, reference, 128, unit=unit, max_predictions=20)
     shown, original = [], []
     for epoch in range(3):
-        rows = masked(step, vocab, continues, epoch)
+        rows = masked(objective, vocab, continues, epoch)
         shown.append(rows.shown[rows.chosen])
         original.append(rows.original[rows.chosen])
     what, was = np.concatenate(shown), np.concatenate(original)
@@ -196,6 +196,6 @@ def test_treatment_is_drawn_for_each_piece(name: str, unit: str, reference: Refe
 def test_without_whole_words_pieces_are_chosen_alone(reference: Reference) -> None:
     """The test above can fail: BERT's masks of tokens have 0.145 in the original."""
     _, vocab, continues = reference
-    rows = masked(made("mlm+nsp", reference, 128, max_predictions=20), vocab, continues)
+    rows = masked(make_objective("mlm+nsp", reference, 128, max_predictions=20), vocab, continues)
     follows = rows.chosen[:, 1:] & continues[rows.original[:, 1:]]
     assert (follows & rows.chosen[:, :-1]).sum() / follows.sum() == pytest.approx(0.1455, abs=0.02)
