@@ -39,11 +39,11 @@ def test_starts_as_published() -> None:
             assert (parameter == 1).all(), name
         else:
             assert (parameter == 0).all(), name
-    shown = model.config
-    assert shown.hidden_act == "gelu_pytorch_tanh"
-    assert shown.layer_norm_eps == 1e-12
-    assert (shown.hidden_dropout_prob, shown.attention_probs_dropout_prob) == (0, 0)
-    assert (shown.type_vocab_size, shown.max_position_embeddings) == (2, 512)
+    config = model.config
+    assert config.hidden_act == "gelu_pytorch_tanh"
+    assert config.layer_norm_eps == 1e-12
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0, 0)
+    assert (config.type_vocab_size, config.max_position_embeddings) == (2, 512)
 
 
 def test_layers_are_one_and_embeddings_narrow() -> None:
@@ -69,14 +69,14 @@ def test_loss_is_transformers_own() -> None:
     """Gathered positions give the loss of AlbertForPreTraining over all of them."""
     torch.manual_seed(0)
     model = build("albert", 200, ("mlm", "sop"), size="tiny").eval()
-    given = inputs()
-    logits = get_family("albert").forward(model, **given)
+    batch = inputs()
+    logits = get_family("albert").forward(model, **batch)
     targets, order = torch.tensor([7, 8, 9, 10, 11]), torch.tensor([0, 1, 1])
     ours = cross_entropy(logits["mlm"], targets) + cross_entropy(logits["sop"], order)
-    positions = given.pop("positions")
+    positions = batch.pop("positions")
     labels = torch.full((3 * 12,), -100)
     labels[positions] = targets
-    theirs = model(**given, labels=labels.view(3, 12), sentence_order_label=order).loss
+    theirs = model(**batch, labels=labels.view(3, 12), sentence_order_label=order).loss
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)
 
 
@@ -92,17 +92,17 @@ def test_a_saved_folder_loads_with_the_auto_classes(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = build("albert", 200, ("mlm", "sop"), size="tiny").eval()
     model.save_pretrained(tmp_path)
-    given = inputs()
-    expected = get_family("albert").forward(model, **given)
+    batch = inputs()
+    expected = get_family("albert").forward(model, **batch)
     again = get_family("albert").load(str(tmp_path), ("mlm", "sop")).eval()
-    got = get_family("albert").forward(again, **given)
+    got = get_family("albert").forward(again, **batch)
     assert torch.equal(got["mlm"], expected["mlm"])
     assert torch.equal(got["sop"], expected["sop"])
-    positions = given.pop("positions")
-    whole = AutoModelForPreTraining.from_pretrained(tmp_path).eval()(**given)
+    positions = batch.pop("positions")
+    whole = AutoModelForPreTraining.from_pretrained(tmp_path).eval()(**batch)
     assert torch.allclose(whole.sop_logits, expected["sop"], atol=1e-6)
     for logits in (
         whole.prediction_logits,
-        AutoModelForMaskedLM.from_pretrained(tmp_path).eval()(**given).logits,
+        AutoModelForMaskedLM.from_pretrained(tmp_path).eval()(**batch).logits,
     ):
         assert torch.allclose(logits.flatten(0, 1)[positions], expected["mlm"], atol=1e-6)

@@ -133,11 +133,11 @@ def test_the_boundary_head_is_beside_the_model(tmp_path: Path) -> None:
     assert not info["missing_keys"]
     plain.save_pretrained(tmp_path / "without")
     torch.manual_seed(1)
-    family, without, told = get_family("spanbert"), str(tmp_path / "without"), []
+    family, without, messages = get_family("spanbert"), str(tmp_path / "without"), []
     with pytest.raises(DataError, match=HEAD_FILE):
         family.load(without, ("mlm", "sbo"))
-    again = family.load(without, ("mlm", "sbo"), new_heads=told.append)
-    assert told == [f"{without}: new, with random weights: sbo ({HEAD_FILE})"]
+    again = family.load(without, ("mlm", "sbo"), new_heads=messages.append)
+    assert messages == [f"{without}: new, with random weights: sbo ({HEAD_FILE})"]
     embeddings = plain.get_input_embeddings().weight
     assert torch.equal(again.get_input_embeddings().weight, embeddings)
     assert again.sbo.linear1.weight.std().item() == pytest.approx(0.02, rel=0.05)
@@ -200,8 +200,8 @@ def test_layers_of_a_student_are_those_of_the_list() -> None:
     teacher = build("bert", 30, ("mlm",), num_hidden_layers=12, **fields)
     student = build("distilbert", 30, ("mlm",), dim=8, n_heads=2)
     copy_alternate_layers(student, teacher, DistilBert.NAMES_IN_BERT)
-    for mine, theirs in enumerate((0, 2, 4, 7, 9, 11)):
+    for layer, source in enumerate((0, 2, 4, 7, 9, 11)):
         assert torch.equal(
-            student.distilbert.transformer.layer[mine].ffn.lin1.weight,
-            teacher.bert.encoder.layer[theirs].intermediate.dense.weight,
+            student.distilbert.transformer.layer[layer].ffn.lin1.weight,
+            teacher.bert.encoder.layer[source].intermediate.dense.weight,
         )
