@@ -41,26 +41,26 @@ def inputs(rows: int = 2, cells: int = 12) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "allowed": allowed}
 
 
-def test_beams_are_what_the_taught_head_says_of_each_start() -> None:
+def test_beams_are_those_of_the_head_with_each_start() -> None:
     torch.manual_seed(0)
     model = AlbertForAnswerOrNone(CONFIG).eval()
-    given = inputs()
+    batch = inputs()
     with torch.no_grad():
-        beams = model(**given)
+        beams = model(**batch)
         assert beams["score"].shape == (2, BEAM, BEAM)
         for place in range(BEAM):
-            taught = model(**given, start_positions=beams["first"][:, place])
-            start, end = taught["start"].log_softmax(-1), taught["end"].log_softmax(-1)
+            forced = model(**batch, start_positions=beams["first"][:, place])
+            start, end = forced["start"].log_softmax(-1), forced["end"].log_softmax(-1)
             assert (start.argsort(descending=True)[:, place] == beams["first"][:, place]).all()
             rows = torch.arange(2)[:, None]
             expected = start[rows, beams["first"][:, [place]]] + end[rows, beams["last"][:, place]]
             torch.testing.assert_close(beams["score"][:, place], expected)
-            torch.testing.assert_close(taught["none"], beams["none"])
-    assert torch.isneginf(taught["start"][~given["allowed"]]).all()
+            torch.testing.assert_close(forced["none"], beams["none"])
+    assert torch.isneginf(forced["start"][~batch["allowed"]]).all()
     # The end depends on the start, and on what is there.
     assert not torch.allclose(
-        model(**given, start_positions=torch.tensor([4, 4]))["end"],
-        model(**given, start_positions=torch.tensor([5, 5]))["end"],
+        model(**batch, start_positions=torch.tensor([4, 4]))["end"],
+        model(**batch, start_positions=torch.tensor([5, 5]))["end"],
     )
 
 
@@ -113,11 +113,11 @@ def test_it_learns_answers_and_that_there_is_none(folder: str) -> None:
     assert scores["none/correct"] == len(examples)
     with torch.no_grad():
         outputs = examples.outputs(network, batch)
-    found = examples.answers({name: list(value.numpy()) for name, value in outputs.items()})
-    assert [one["prediction"] for one in found] == ["Elbe", ""]
+    answers = examples.answers({name: list(value.numpy()) for name, value in outputs.items()})
+    assert [one["prediction"] for one in answers] == ["Elbe", ""]
     least = min(outputs["none"][examples.windows.row == 1].tolist())
-    assert found[1]["probability"] == pytest.approx(1 / (1 + math.exp(-least)))
-    assert examples.compute_metrics(found)["f1"] == 100
+    assert answers[1]["probability"] == pytest.approx(1 / (1 + math.exp(-least)))
+    assert examples.compute_metrics(answers)["f1"] == 100
 
 
 def test_a_saved_head_is_loaded_again(folder: str, tmp_path: Path) -> None:

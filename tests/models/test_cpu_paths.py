@@ -150,8 +150,8 @@ def test_attention_is_transformers_own(cls: Any, config: Any, inputs: dict[str, 
     model.set_attn_implementation("sdpa")
     use_cpu_attention(model)
     assert model.config._attn_implementation == CPU_ATTENTION
-    found = next(iter(model(input_ids=IDS, **inputs).values()))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    logits = next(iter(model(input_ids=IDS, **inputs).values()))
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_attention_drops_weights() -> None:
@@ -163,7 +163,7 @@ def test_attention_drops_weights() -> None:
     assert 0.3 < float(dropped.float().mean()) < 0.7
 
 
-def made(name: str) -> PreTrainedModel:
+def make_model(name: str) -> PreTrainedModel:
     """A network with sharp attention, so that a wrong mask shows."""
     torch.manual_seed(0)
     config = {**ENCODER, "attention_probs_dropout_prob": NEXT_TO_NONE}
@@ -193,12 +193,12 @@ def outcome(
 
 
 def assert_alike(
-    found: tuple[dict[str, Tensor], list[Tensor]], expected: tuple[dict[str, Tensor], list[Tensor]]
+    actual: tuple[dict[str, Tensor], list[Tensor]], expected: tuple[dict[str, Tensor], list[Tensor]]
 ) -> None:
     for part, value in expected[0].items():
-        torch.testing.assert_close(found[0][part], value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(actual[0][part], value, rtol=1e-4, atol=1e-5)
     largest = max(float(gradient.abs().max()) for gradient in expected[1])
-    for gradient, right in zip(found[1], expected[1], strict=True):
+    for gradient, right in zip(actual[1], expected[1], strict=True):
         torch.testing.assert_close(gradient, right, rtol=1e-3, atol=1e-5 * largest)
 
 
@@ -212,14 +212,14 @@ def reads(model: PreTrainedModel, layer: int) -> list[tuple[int, ...]]:
     else:
         inner = encoder.layer[layer].intermediate
     shapes: list[tuple[int, ...]] = []
-    inner.register_forward_hook(lambda m, given, out: shapes.append(tuple(out.shape[:2])))
+    inner.register_forward_hook(lambda m, inputs, out: shapes.append(tuple(out.shape[:2])))
     return shapes
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert"])
 @pytest.mark.parametrize("cells", [[1, 5, 13, 14, 20, 30], [3], list(range(36))])
-def test_the_top_layer_where_it_is_asked_for(name: str, cells: list[int]) -> None:
-    model = made(name)
+def test_the_top_layer_at_requested_positions(name: str, cells: list[int]) -> None:
+    model = make_model(name)
     expected = outcome(name, model, cells)
     skip_unused_positions(model)
     shapes = reads(model, -1)
@@ -233,7 +233,7 @@ def test_the_top_layer_where_it_is_asked_for(name: str, cells: list[int]) -> Non
 @pytest.mark.parametrize("cells", [[1, 5, 13, 14, 20, 30], [c for c in range(36) if c not in HOLE]])
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "distilbert"])
 def test_padding_is_left_out_of_the_layers(name: str, cells: list[int], training: bool) -> None:
-    model = made(name).train(training)
+    model = make_model(name).train(training)
     model.set_attn_implementation("eager")
     expected = outcome(name, model, cells)
     model.set_attn_implementation("sdpa")

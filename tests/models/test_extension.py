@@ -13,7 +13,7 @@ FAMILIES = {
 }  # fmt: skip
 
 
-def made(family: str, **fields: object):
+def make_model(family: str, **fields: object):
     member = get_family(family)
     torch.manual_seed(0)
     config = member.Config(family=family, size="tiny", **fields)
@@ -33,7 +33,7 @@ def logits(model) -> torch.Tensor:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_old_ids_answer_as_before_and_new_ones_by_the_mean(family: str) -> None:
-    model = made(family)
+    model = make_model(family)
     before, state = logits(model), torch.get_rng_state()
     rows = model.get_input_embeddings().num_embeddings
     extend_vocabulary(model, {rows: [7, 9], rows + 1: []})
@@ -46,7 +46,7 @@ def test_old_ids_answer_as_before_and_new_ones_by_the_mean(family: str) -> None:
 
 
 def test_an_output_matrix_of_its_own_grows_too() -> None:
-    model = made("t5", version="v1.1")
+    model = make_model("t5", version="v1.1")
     head = model.lm_head.weight.detach().clone()
     rows = len(head)
     extend_vocabulary(model, {rows: [3, 4]})
@@ -56,7 +56,7 @@ def test_an_output_matrix_of_its_own_grows_too() -> None:
 
 def test_rows_that_are_there_already_are_filled() -> None:
     """T5 has 28 rows more than its tokenizer has ids."""
-    model = made("gpt2")
+    model = make_model("gpt2")
     table = model.get_input_embeddings().weight.detach().clone()
     extend_vocabulary(model, {48: [3], 49: [3, 4]})
     now = model.get_input_embeddings().weight

@@ -53,20 +53,20 @@ def plain_network(case: str) -> Network:
 
 def outcome(case: str, network: Network, batch: Batch, store: TokenStore) -> dict[str, Tensor]:
     """The summed losses of a batch, and the gradient of every parameter."""
-    _, objective, _, asked = ALL[case]
+    _, objective, _, fields = ALL[case]
     network.zero_grad()
-    losses = step_of(objective, asked, store).loss(network, batch)
+    losses = step_of(objective, fields, store).loss(network, batch)
     torch.stack(list(losses.values())).sum().backward()
     gradients = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
     return {**{name: loss.detach() for name, loss in losses.items()}, **gradients}
 
 
-def assert_equal(name: str, found: Tensor, expected: Tensor) -> None:
+def assert_equal(name: str, actual: Tensor, expected: Tensor) -> None:
     """To 1e-5 of the tensor's largest value; a key's bias has a gradient of 0 but for rounding."""
     if name.endswith(("key.bias", "k_lin.bias")):
-        assert float((found - expected).abs().max()) < 1e-5
+        assert float((actual - expected).abs().max()) < 1e-5
         return
-    difference = float((found - expected).abs().max()) / float(expected.abs().max())
+    difference = float((actual - expected).abs().max()) / float(expected.abs().max())
     assert difference < 1e-5, f"{name}: {difference:.1e}"
 
 
@@ -75,8 +75,8 @@ def assert_equal(name: str, found: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("case", ALL)
 def test_with_and_without(case: str, way: str, store: TokenStore) -> None:
     network = plain_network(case)
-    _, objective, _, asked = ALL[case]
-    batch = StepBatches(step_of(objective, asked, store), Slicing(8, 8), 7)[0][0]
+    _, objective, _, fields = ALL[case]
+    batch = StepBatches(step_of(objective, fields, store), Slicing(8, 8), 7)[0][0]
     expected = {
         name: tensor.clone() for name, tensor in outcome(case, network, batch, store).items()
     }
@@ -84,10 +84,10 @@ def test_with_and_without(case: str, way: str, store: TokenStore) -> None:
     door.apply_fast_paths(
         network.model, device=device, compiled=way == "compiled", sharded=way == "sharded"
     )
-    found = outcome(case, network, batch, store)
-    assert set(found) == set(expected)
+    actual = outcome(case, network, batch, store)
+    assert set(actual) == set(expected)
     for name, tensor in expected.items():
-        assert_equal(name, found[name], tensor)
+        assert_equal(name, actual[name], tensor)
 
 
 @pytest.fixture
@@ -107,8 +107,8 @@ def test_a_missing_name_leaves_the_path_out_with_one_warning(
     from transformers.models.openai import modeling_openai
 
     network = plain_network(case)
-    _, objective, _, asked = ALL[case]
-    batch = StepBatches(step_of(objective, asked, store), Slicing(8, 8), 7)[0][0]
+    _, objective, _, fields = ALL[case]
+    batch = StepBatches(step_of(objective, fields, store), Slicing(8, 8), 7)[0][0]
     expected = {
         name: tensor.clone() for name, tensor in outcome(case, network, batch, store).items()
     }
@@ -118,23 +118,23 @@ def test_a_missing_name_leaves_the_path_out_with_one_warning(
         warnings.simplefilter("always")
         for _ in range(2):
             door.apply_fast_paths(network.model, device="cpu", compiled=False, sharded=False)
-    told = [str(one.message) for one in caught if "fast path" in str(one.message)]
-    assert len(told) == 2
-    assert "fused attention" in told[0]
-    assert "Attention" in told[0]
-    assert "unused positions" in told[1]
-    assert "BertEncoder" in told[1]
+    messages = [str(one.message) for one in caught if "fast path" in str(one.message)]
+    assert len(messages) == 2
+    assert "fused attention" in messages[0]
+    assert "Attention" in messages[0]
+    assert "unused positions" in messages[1]
+    assert "BertEncoder" in messages[1]
     for name, tensor in outcome(case, network, batch, store).items():
         assert_equal(name, tensor, expected[name])
 
 
 def test_other_parameters_and_attributes_are_noticed() -> None:
-    def ours(hidden: int, mask: int) -> None:
+    def function(hidden: int, mask: int) -> None:
         """Takes two."""
 
-    require_parameters(ours, "hidden", "mask")
+    require_parameters(function, "hidden", "mask")
     with pytest.raises(ImportError, match="hidden, mask, not hidden, bias"):
-        require_parameters(ours, "hidden", "bias")
+        require_parameters(function, "hidden", "bias")
     require_attributes(torch.nn.Linear(2, 2), "weight.shape")
     with pytest.raises(ImportError, match=r"Linear has no weight\.query"):
         require_attributes(torch.nn.Linear(2, 2), "weight.query")

@@ -56,31 +56,31 @@ def albert() -> hf.PreTrainedModel:
 
 
 @pytest.mark.parametrize("family", MADE)
-def test_layers_embeddings_and_head_are_told_apart(family: str) -> None:
+def test_layers_embeddings_and_head_have_their_depths(family: str) -> None:
     model = MADE[family]()
-    found = depths(model)
-    assert found.layers == 3
-    assert found.of.keys() == {name for name, _ in model.named_parameters()}
-    lowest = {name for name, at in found.of.items() if at == 1 and not name.startswith("decoder")}
-    assert lowest == {name for name in found.of if name.startswith(LOWEST[family])}
+    depth = depths(model)
+    assert depth.layers == 3
+    assert depth.of.keys() == {name for name, _ in model.named_parameters()}
+    lowest = {name for name, at in depth.of.items() if at == 1 and not name.startswith("decoder")}
+    assert lowest == {name for name in depth.of if name.startswith(LOWEST[family])}
     table = model.get_input_embeddings().weight
-    assert {found.of[n] for n, p in model.named_parameters() if p is table} == {0}
-    for name in found.of:
+    assert {depth.of[n] for n, p in model.named_parameters() if p is table} == {0}
+    for name in depth.of:
         if name.startswith(("classifier", "pre_classifier", "score", "bert.pooler")):
-            assert found.of[name] == 4
+            assert depth.of[name] == 4
         if ".ln_f." in name or "final_layer_norm" in name:
-            assert found.of[name] == 4
+            assert depth.of[name] == 4
     if family == "t5":
         assert all(
-            found.of[n] == int(n.split(".")[2]) + 1 for n in found.of if n.startswith("decoder.bl")
+            depth.of[n] == int(n.split(".")[2]) + 1 for n in depth.of if n.startswith("decoder.bl")
         )
 
 
 def test_albert_has_one_layer_of_weights() -> None:
     model = albert()
-    found = depths(model)
-    assert found.layers == 1
-    assert found.of["albert.encoder.embedding_hidden_mapping_in.weight"] == 0
+    depth = depths(model)
+    assert depth.layers == 1
+    assert depth.of["albert.encoder.embedding_hidden_mapping_in.weight"] == 0
     with pytest.raises(ConfigError, match="share one set"):
         freeze(model, 2)
 
@@ -88,10 +88,10 @@ def test_albert_has_one_layer_of_weights() -> None:
 def test_elmo() -> None:
     from plmctl.models.elmo import ElmoConfig, ElmoForPreTraining
 
-    found = depths(ElmoForPreTraining(ElmoConfig()))
-    assert found.layers == 2
-    assert {at for name, at in found.of.items() if ".layers.1." in name} == {2}
-    assert {at for name, at in found.of.items() if "convolutions" in name} == {0}
+    depth = depths(ElmoForPreTraining(ElmoConfig()))
+    assert depth.layers == 2
+    assert {at for name, at in depth.of.items() if ".layers.1." in name} == {2}
+    assert {at for name, at in depth.of.items() if "convolutions" in name} == {0}
 
 
 def test_rates_fall_from_the_head_down() -> None:
@@ -108,10 +108,10 @@ def test_rates_fall_from_the_head_down() -> None:
 )
 def test_freeze(what: str | int, expected: set[int]) -> None:
     model = MADE["gpt2"]()
-    found = depths(model)
+    depth = depths(model)
     freeze(model, what)
-    frozen = {found.of[n] for n, p in model.named_parameters() if not p.requires_grad}
-    trained = {found.of[n] for n, p in model.named_parameters() if p.requires_grad}
+    frozen = {depth.of[n] for n, p in model.named_parameters() if not p.requires_grad}
+    trained = {depth.of[n] for n, p in model.named_parameters() if p.requires_grad}
     assert frozen == expected
     assert trained == set(range(5)) - expected
 
@@ -123,15 +123,15 @@ def test_reinit_draws_the_top_layers_as_the_library_does(family: str, tmp_path) 
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(3.0)
-    found = depths(model)
+    depth = depths(model)
     torch.manual_seed(1)
     reinit(model, 2)
     for name, parameter in model.named_parameters():
-        anew = found.of[name] in (2, 3) or (found.of[name] == 4 and _in_base(model, name))
-        assert bool((parameter != 3.0).any()) == anew, name
-        if anew and parameter.ndim == 1:
+        redrawn = depth.of[name] in (2, 3) or (depth.of[name] == 4 and _in_base(model, name))
+        assert bool((parameter != 3.0).any()) == redrawn, name
+        if redrawn and parameter.ndim == 1:
             assert set(parameter.tolist()) <= {0.0, 1.0}, name
-        elif anew:
+        elif redrawn:
             assert 0 < parameter.std() < 2, name
 
 

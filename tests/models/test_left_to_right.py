@@ -31,7 +31,7 @@ FAMILIES = ("gpt1", "gpt2", "gpt3")
 META = torch.device("meta")
 
 
-def made(name: str, folder: str) -> tuple[Any, Network, Batch]:
+def make_case(name: str, folder: str) -> tuple[Any, Network, Batch]:
     """Rows of a task, a network and a batch of rows of many lengths."""
     task = get_task(name)
     config = task.Config(**FIELDS[name])
@@ -49,7 +49,7 @@ def made(name: str, folder: str) -> tuple[Any, Network, Batch]:
     return examples, network, batch
 
 
-def theirs(name: str, network: Network, batch: Batch) -> tuple[Any, Tensor]:
+def reference(name: str, network: Network, batch: Batch) -> tuple[Any, Tensor]:
     """transformers' class and its logits, with its own attention and its mask of padding."""
     whole, inputs = network.model, batch.inputs
     own: Any = getattr(transformers, type(whole).__name__)(whole.config)
@@ -76,15 +76,15 @@ PART = {"classification": "label", "multiple_choice": "choice", "text_to_text": 
 def test_logits_and_gradients_are_those_of_transformers(
     name: str, family: str, attention: str, folder: Folder
 ) -> None:
-    _, network, batch = made(name, folder(family))
+    _, network, batch = make_case(name, folder(family))
     model = network.model
     if family != "gpt1":
         model.set_attn_implementation(attention)
-    own, expected = theirs(name, network, batch)
-    found = network.eval()(**batch.inputs)[PART[name]]
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    own, expected = reference(name, network, batch)
+    logits = network.eval()(**batch.inputs)[PART[name]]
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
     along = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
-    (found * along).sum().backward()
+    (logits * along).sum().backward()
     (expected * along).sum().backward()
     gradients = {n: p.grad for n, p in own.named_parameters() if p.grad is not None}
     largest = max(float(gradient.abs().max()) for gradient in gradients.values())
@@ -103,22 +103,22 @@ def test_draws_of_dropout_are_those_of_transformers_forward(
     family: str, attention: str, folder: Folder
 ) -> None:
     """To the bit, with adapters, on a CPU."""
-    _, network, batch = made("text_to_text", folder(family, dropout=0.2))
+    _, network, batch = make_case("text_to_text", folder(family, dropout=0.2))
     model: Any = network.model.train()
     add_lora(LoraConfig(dropout=0.1), model)
     if family != "gpt1":
         model.set_attn_implementation(attention)
-    ids, found = batch.inputs["input_ids"], []
+    ids, outputs = batch.inputs["input_ids"], []
     embedded = model.get_input_embeddings()
     for run in (
         lambda: hidden_states(model, ids),
         lambda: model.transformer(inputs_embeds=embedded(ids)).last_hidden_state,
     ):
         torch.manual_seed(3)
-        found.append(run())
-    assert torch.equal(*found)
+        outputs.append(run())
+    assert torch.equal(*outputs)
     torch.manual_seed(4)
-    assert not torch.equal(hidden_states(model, ids), found[0])
+    assert not torch.equal(hidden_states(model, ids), outputs[0])
 
 
 @pytest.mark.parametrize(
@@ -131,12 +131,12 @@ def test_other_attention_is_left_to_transformers(
     class Asked(Exception):
         pass
 
-    def asked(*_: Any) -> None:
+    def called(*_: Any) -> None:
         raise Asked
 
-    _, network, batch = made("classification", folder("gpt2"))
+    _, network, batch = make_case("classification", folder("gpt2"))
     model: Any = network.model.eval()
-    model.transformer.register_forward_pre_hook(asked)
+    model.transformer.register_forward_pre_hook(called)
     model.config._attn_implementation = attention
     with pytest.raises(Asked) if left else nullcontext():
         network(**batch.inputs)
@@ -146,7 +146,7 @@ def test_other_attention_is_left_to_transformers(
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_step_never_waits(name: str, family: str, folder: Folder) -> None:
     """See ``test_no_waiting``: on the meta device a look at what is in a tensor is an error."""
-    examples, network, batch = made(name, folder(family, dropout=0.2))
+    examples, network, batch = make_case(name, folder(family, dropout=0.2))
     network.to(META).train()
     losses = examples.loss(network, batch.to(META))
     assert set(losses) == set(examples.loss_terms)
@@ -157,7 +157,7 @@ def test_a_step_never_waits(name: str, family: str, folder: Folder) -> None:
 
 def test_the_meta_device_would_tell(folder: Folder) -> None:
     """transformers' own forward does wait."""
-    examples, network, batch = made("classification", folder("gpt2"))
+    examples, network, batch = make_case("classification", folder("gpt2"))
     network.to(META).model.set_attn_implementation("eager")
     with pytest.raises(RuntimeError, match="meta"):
         examples.loss(network, batch.to(META))
@@ -168,7 +168,7 @@ def test_the_meta_device_would_tell(folder: Folder) -> None:
     [("classification", "gpt2"), ("multiple_choice", "gpt1"), ("text_to_text", "gpt2")],
 )
 def test_compiled_in_one_graph_without_a_mask(name: str, family: str, folder: Folder) -> None:
-    examples, network, batch = made(name, folder(family))
+    examples, network, batch = make_case(name, folder(family))
     network.train()
     expected = examples.loss(network, batch)
     torch._dynamo.reset()
@@ -183,9 +183,9 @@ def test_compiled_in_one_graph_without_a_mask(name: str, family: str, folder: Fo
         return aot_eager(graph, inputs)
 
     network.compile(backend=backend, fullgraph=True, dynamic=True)
-    found = examples.loss(network, batch)
-    torch.stack(list(found.values())).sum().backward()
+    losses = examples.loss(network, batch)
+    torch.stack(list(losses.values())).sum().backward()
     for part, loss in expected.items():
-        torch.testing.assert_close(found[part], loss, rtol=1e-5, atol=0)
+        torch.testing.assert_close(losses[part], loss, rtol=1e-5, atol=0)
     assert attended == [(None, True)] * network.model.config.n_layer
     torch._dynamo.reset()

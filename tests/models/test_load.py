@@ -104,15 +104,15 @@ def test_files_of_the_base_model_alone(name: str, tmp_path: Path) -> None:
     member, parts = saved(name, tmp_path / "whole")
     whole = member.load(str(tmp_path / "whole"), parts)
     whole.base_model.save_pretrained(tmp_path)
-    told: list[str] = []
+    messages: list[str] = []
     if name.startswith("gpt"):  # whose head is the embeddings
         again = member.load(str(tmp_path), parts)
     else:
         with pytest.raises(DataError, match="missing"):
             member.load(str(tmp_path), parts)
-        again = member.load(str(tmp_path), parts, new_heads=told.append)
-        assert told
-        assert told[0].startswith(f"{tmp_path}: new, with random weights: ")
+        again = member.load(str(tmp_path), parts, new_heads=messages.append)
+        assert messages
+        assert messages[0].startswith(f"{tmp_path}: new, with random weights: ")
     before = whole.base_model.state_dict()
     after = again.base_model.state_dict()
     assert all(torch.equal(after[key], value) for key, value in before.items())
@@ -126,7 +126,7 @@ def bert(cls: Any, folder: Path, **fields: Any) -> str:
 
 def test_heads_of_published_folders(tmp_path: Path) -> None:
     """bert-base-uncased: two heads, a pooler, old names, position ids; what is new is said."""
-    told: list[str] = []
+    messages: list[str] = []
     folder = bert(BertForPreTraining, tmp_path / "both")
 
     def as_of_old(weights: Weights) -> Weights:
@@ -138,14 +138,14 @@ def test_heads_of_published_folders(tmp_path: Path) -> None:
     rewrite(tmp_path / "both", as_of_old, architectures=["BertForMaskedLM"])
     for cls in (BertForMaskedLM, BertForPreTraining, BertModel):
         assert load_network(cls, folder).fresh == ()
-    loaded = load_network(BertForSequenceClassification, folder, new_heads=told.append)
+    loaded = load_network(BertForSequenceClassification, folder, new_heads=messages.append)
     assert loaded.fresh == ("classifier.bias", "classifier.weight")
     with pytest.raises(DataError, match=r"missing: classifier.bias, classifier.weight\n"):
         load_network(BertForSequenceClassification, folder)
     plain = bert(BertForMaskedLM, tmp_path / "one")
-    load_network(BertForSequenceClassification, plain, new_heads=told.append)
-    load_network(BertForPreTraining, plain, new_heads=told.append)
-    assert [line.partition("weights: ")[2] for line in told] == [
+    load_network(BertForSequenceClassification, plain, new_heads=messages.append)
+    load_network(BertForPreTraining, plain, new_heads=messages.append)
+    assert [line.partition("weights: ")[2] for line in messages] == [
         "classifier", "bert.pooler, classifier", "bert.pooler, cls.seq_relationship",
     ]  # fmt: skip
     assert load_network(AutoModel, plain, pooler_used=False).fresh == ()
@@ -156,11 +156,13 @@ def test_heads_of_published_folders(tmp_path: Path) -> None:
 def test_a_folder_has_the_head_that_it_is_named_for(tmp_path: Path) -> None:
     """No command creates again what the folder says to have, whatever class it is loaded as."""
     folder = bert(BertForMaskedLM, tmp_path / "lm")
-    rewrite(tmp_path / "lm", lambda found: {n: w for n, w in found.items() if "cls" not in n})
+    rewrite(tmp_path / "lm", lambda tensors: {n: w for n, w in tensors.items() if "cls" not in n})
     with pytest.raises(DataError, match=r"cls\.predictions\.bias"):
         load_network(BertForPreTraining, folder, new_heads=print)
     folder = bert(BertForTokenClassification, tmp_path / "tags")
-    rewrite(tmp_path / "tags", lambda found: {n: w for n, w in found.items() if "fier" not in n})
+    rewrite(
+        tmp_path / "tags", lambda tensors: {n: w for n, w in tensors.items() if "fier" not in n}
+    )
     for cls in (BertForTokenClassification, BertForSequenceClassification):
         with pytest.raises(DataError, match=r"classifier\.bias, classifier\.weight"):
             load_network(cls, folder, new_heads=print)

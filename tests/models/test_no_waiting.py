@@ -37,8 +37,8 @@ def unseen() -> Iterator[None]:
 @pytest.mark.parametrize("width", [None, 48])
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_never_waits(case: str, width: int | None, store: TokenStore) -> None:
-    family, objective, fields, asked = CASES[case]
-    network, step = network_of(family, objective, fields), step_of(objective, asked, store)
+    family, objective, fields, options = CASES[case]
+    network, step = network_of(family, objective, fields), step_of(objective, options, store)
     network.to(META).train()
     batch = StepBatches(step, Slicing(16, 16, width=width), 7)[0][0]
     losses = step.loss(network, batch.to(META))
@@ -59,23 +59,26 @@ def test_the_meta_device_would_tell(store: TokenStore) -> None:
 @pytest.mark.usefixtures("unseen")
 @pytest.mark.parametrize("case", ["bert", "t5"])
 def test_masks_without_looking_are_the_same(case: str, store: TokenStore) -> None:
-    family, objective, fields, asked = CASES[case]
-    network, step = network_of(family, objective, fields).eval(), step_of(objective, asked, store)
+    family, objective, fields, options = CASES[case]
+    network, step = network_of(family, objective, fields).eval(), step_of(objective, options, store)
     (batch,) = StepBatches(step, Slicing(16, 16), 7)[0]
-    found = step.loss(network, batch)
+    losses = step.loss(network, batch)
     AttentionMaskInterface.register("sdpa", sdpa_mask)
     for part, loss in step.loss(network, batch).items():
-        torch.testing.assert_close(found[part], loss, rtol=1e-6, atol=0)
+        torch.testing.assert_close(losses[part], loss, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "plmctl_cpu"])
-@pytest.mark.parametrize("asked", [{}, {"attention": "within"}])
+@pytest.mark.parametrize("options", [{}, {"attention": "within"}])
 def test_gpt2s_masks_are_transformers_own(
-    attention: str, asked: dict[str, Any], store: TokenStore
+    attention: str, options: dict[str, Any], store: TokenStore
 ) -> None:
     from transformers import GPT2LMHeadModel
 
-    network, step = network_of("gpt2", "clm", CASES["gpt2"][2]).eval(), step_of("clm", asked, store)
+    network, step = (
+        network_of("gpt2", "clm", CASES["gpt2"][2]).eval(),
+        step_of("clm", options, store),
+    )
     (batch,) = StepBatches(step, Slicing(16, 16), 7)[0]
     model = network.model
     assert isinstance(model, GPT2LMHeadModel)

@@ -51,8 +51,8 @@ def test_loss_and_gradients_are_pytorchs(rows: int, bias: bool) -> None:
     sums = cross_entropy_sums({"lm": Projection(hidden, layer)}, {"lm": targets})
     expected = cross_entropy(layer(hidden), targets, reduction="sum", ignore_index=IGNORE)
     torch.testing.assert_close(sums["lm"], expected, rtol=1e-6, atol=0)
-    found = gradients(scale * sums["lm"], hidden, layer)
-    for ours, theirs in zip(found, gradients(scale * expected, hidden, layer), strict=True):
+    actual = gradients(scale * sums["lm"], hidden, layer)
+    for ours, theirs in zip(actual, gradients(scale * expected, hidden, layer), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
 
 
@@ -60,12 +60,12 @@ def test_loss_and_gradients_are_pytorchs(rows: int, bias: bool) -> None:
 def test_the_penalty_and_its_gradient() -> None:
     hidden, layer, _ = case(40, bias=False)
     targets = torch.randint(CLASSES, (40,))
-    found = sums_with_penalty(Projection(hidden, layer), targets, 0.01)
+    sums = sums_with_penalty(Projection(hidden, layer), targets, 0.01)
     expected = cross_entropy_and_z(layer(hidden), targets, 0.01)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0, check_dtype=False)
-    ours = gradients(found[0] + found[1], hidden, layer)
-    for mine, theirs in zip(ours, gradients(sum(expected), hidden, layer), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(sums, expected, rtol=1e-5, atol=0, check_dtype=False)
+    ours = gradients(sums[0] + sums[1], hidden, layer)
+    for gradient, reference in zip(ours, gradients(sum(expected), hidden, layer), strict=True):
+        torch.testing.assert_close(gradient, reference, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("in_pieces")
@@ -88,11 +88,11 @@ def test_autocast_is_followed() -> None:
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0)
     assert float((ours - exact).detach().abs()) > 1e-5  # it is bf16 indeed
-    for mine, other in zip(
+    for gradient, other in zip(
         gradients(ours, hidden, layer), gradients(theirs, hidden, layer), strict=True
     ):
-        assert mine.dtype == torch.float32
-        torch.testing.assert_close(mine, other, rtol=3e-2, atol=3e-2)
+        assert gradient.dtype == torch.float32
+        torch.testing.assert_close(gradient, other, rtol=3e-2, atol=3e-2)
 
 
 def test_a_layer_that_computes_more_keeps_its_logits(in_pieces: None) -> None:
@@ -124,8 +124,8 @@ def test_a_network_gives_the_loss_that_transformers_gives() -> None:
         loss.backward()
         return loss.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
-    asked = int((targets != IGNORE).sum())
-    ours = outcome(network(loss_on={"lm": targets}, input_ids=ids)["lm"] / asked)
+    num_targets = int((targets != IGNORE).sum())
+    ours = outcome(network(loss_on={"lm": targets}, input_ids=ids)["lm"] / num_targets)
     whole: Any = model(input_ids=ids, labels=labels)
     torch.testing.assert_close(ours, outcome(whole.loss), rtol=1e-5, atol=1e-7)
 
@@ -133,11 +133,11 @@ def test_a_network_gives_the_loss_that_transformers_gives() -> None:
 @pytest.mark.usefixtures("in_pieces")
 def test_the_logits_are_never_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     widest = 0
-    theirs = torch.nn.functional.linear
+    library_linear = torch.nn.functional.linear
 
-    def watched(*given: Tensor) -> Tensor:
+    def watched(*inputs: Tensor) -> Tensor:
         nonlocal widest
-        out = theirs(*given)
+        out = library_linear(*inputs)
         widest = max(widest, out.shape[0])
         return out
 
