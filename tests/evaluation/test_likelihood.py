@@ -167,8 +167,8 @@ def test_a_sentence_hidden_as_a_whole(folder_of: Folders) -> None:
     begun = torch.tensor([[model.config.decoder_start_token_id, sentinel, *ids[:-1]]])
     source = [sentinel, tokenizer.eos_token_id]
     expected = -hf_nll(model, source, [-100, *ids], decoder_input_ids=begun)
-    found = likelihood.score_sentences([sentence(5), sentence(6)])
-    assert found.log_probability[0] == pytest.approx(expected, rel=1e-5)
+    scores = likelihood.score_sentences([sentence(5), sentence(6)])
+    assert scores.log_probability[0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_both_directions_of_one_sentence(folder_of: Folders) -> None:
@@ -211,8 +211,8 @@ def test_the_state_goes_on_through_a_text(folder_of: Folders) -> None:
             out = model(table, words, state)
             state = out.state
             for logits, row in zip((out.forward_logits, out.backward_logits), rows, strict=True):
-                said = logits[0].log_softmax(-1)
-                expected -= sum(float(said[n, id_]) for n, id_ in enumerate(row[1:]))
+                log_probs = logits[0].log_softmax(-1)
+                expected -= sum(float(log_probs[n, id_]) for n, id_ in enumerate(row[1:]))
     scores = likelihood.score(texts, ScoringOptions())
     assert scores.nll[3] == pytest.approx(expected / 2, rel=1e-5)
 
@@ -222,7 +222,7 @@ def test_neither_batch_size_nor_order_changes_anything(
     family: str, folder_of: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_module, "_ROW_TOKENS", 30)  # one row a batch where batch_size is 1
-    found = []
+    results = []
     for batch_size, order in ((32, [0, 1, 2, 3]), (1, [2, 3, 1, 0])):
         likelihood = Likelihood.of(opened(folder_of(family), batch_size))
         texts = [TEXTS[number] for number in order]
@@ -231,8 +231,8 @@ def test_neither_batch_size_nor_order_changes_anything(
         )
         single = likelihood.score_sentences([text[0] for text in texts])
         back = np.argsort(order)
-        found.append((scores.nll[back], single.log_probability[back]))
-    for one, other in zip(*found, strict=True):
+        results.append((scores.nll[back], single.log_probability[back]))
+    for one, other in zip(*results, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
@@ -249,11 +249,11 @@ def test_a_long_sentence_is_cut_from_the_left_and_counted(folder_of: Folders) ->
     long = " ".join(sentence(n) for n in range(9))
     ids = likelihood.model.tokens([[long]])[0].ids
     assert len(ids) > likelihood.model.context
-    found = likelihood.score_sentences([long, sentence(1)])
-    assert found.cut == 1
+    scores = likelihood.score_sentences([long, sentence(1)])
+    assert scores.cut == 1
     kept = TokenizedText(ids[-58:], np.ones(58, bool), np.array([58]))
     expected = likelihood.score([kept], ScoringOptions(60, variant="original")).nll[0]
-    assert found.log_probability[0] == pytest.approx(-expected, rel=1e-5)
+    assert scores.log_probability[0] == pytest.approx(-expected, rel=1e-5)
 
 
 def test_unknown_text_is_counted_in_bytes(folder_of: Folders) -> None:

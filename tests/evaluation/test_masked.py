@@ -52,12 +52,12 @@ def by_hand(folder: Path, context: str, completion: str) -> tuple[float, int]:
 
 @pytest.mark.parametrize("size", [1, 7])
 def test_each_token_is_masked_with_the_rest_of_its_word(encoder: Path, size: int) -> None:
-    found = MaskedCompletions(opened(encoder, size)).score([*PAIRS, PAIRS[0]])
-    for one, pair in zip(found, PAIRS, strict=False):
+    scores = MaskedCompletions(opened(encoder, size)).score([*PAIRS, PAIRS[0]])
+    for one, pair in zip(scores, PAIRS, strict=False):
         total, count = by_hand(encoder, *pair)
         assert one.log_prob == pytest.approx(total, rel=1e-4)
         assert (one.tokens, one.cut) == (count, False)
-    assert found[3] == found[0]
+    assert scores[3] == scores[0]
 
 
 def test_a_whole_text_is_a_completion_of_nothing(encoder: Path) -> None:

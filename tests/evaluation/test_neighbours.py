@@ -29,20 +29,20 @@ SENTENCES = [
 
 
 def pieces(path: Path) -> PreTrainedTokenizerFast:
-    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    made.train_from_iterator(
+    backend.train_from_iterator(
         SENTENCES,
         trainers.WordPieceTrainer(vocab_size=90, special_tokens=special, show_progress=False),
     )
-    made.post_processor = processors.TemplateProcessing(
+    backend.post_processor = processors.TemplateProcessing(
         "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", [("[CLS]", 2), ("[SEP]", 3)]
     )
     names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=made, **dict(zip(names, special, strict=True))
+        tokenizer_object=backend, **dict(zip(names, special, strict=True))
     )
     tokenizer.save_pretrained(path)
     return tokenizer
@@ -77,8 +77,8 @@ def elmo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_words_of_a_sentence() -> None:
-    def words(sentence: str, asked: str = "x") -> list[str]:
-        return [sentence[start:end] for start, end in spans_of(sentence, asked)]
+    def words(sentence: str, word: str = "x") -> list[str]:
+        return [sentence[start:end] for start, end in spans_of(sentence, word)]
 
     assert words(SENTENCES[3]) == ["don't", "look", "the", "well", "known", "bank"]
     assert words(SENTENCES[3], "Well-Known")[-1] == "well-known"
@@ -107,28 +107,30 @@ def test_neighbours_are_those_of_all_pairs(
         for start, end in spans_of(sentence, word):
             inside = [n for n, (s, e) in enumerate(places) if s < end and e > start]
             everything.append((sentence, (start, end), states[inside].mean(0)))
-    asked = next(v for s, span, v in everything if (s, span) == (use.sentence, use.span))
+    query = next(v for s, span, v in everything if (s, span) == (use.sentence, use.span))
 
     def cosine(vector: np.ndarray) -> float:
-        return float(vector @ asked / np.linalg.norm(vector) / np.linalg.norm(asked))
+        return float(vector @ query / np.linalg.norm(vector) / np.linalg.norm(query))
 
     others = [(s, span, cosine(v)) for s, span, v in everything]
     others = [one for one in others if one[:2] != (use.sentence, use.span)]
     expected = sorted(others, key=lambda one: -one[2])[:6]
     for batch_size in (1, 3):
-        found, unseen = nearest(read, use, SENTENCES, 6, batch_size)
+        neighbours, unseen = nearest(read, use, SENTENCES, 6, batch_size)
         assert unseen == 0
-        assert [(u.sentence, u.span) for u in found] == [one[:2] for one in expected]
-        assert [u.similarity for u in found] == pytest.approx([o[2] for o in expected], abs=1e-4)
+        assert [(u.sentence, u.span) for u in neighbours] == [one[:2] for one in expected]
+        assert [u.similarity for u in neighbours] == pytest.approx(
+            [o[2] for o in expected], abs=1e-4
+        )
 
 
 def test_words_behind_the_last_position_are_counted(bert: Path) -> None:
     read = vector_reader(opened(bert), -1)
     use = find_use("bank", SENTENCES)
     long = "the bank " * 30
-    found, unseen = nearest(read, use, [long], 100, 2)
+    neighbours, unseen = nearest(read, use, [long], 100, 2)
     assert unseen > 0
-    assert len(found) + unseen == 60
+    assert len(neighbours) + unseen == 60
     with pytest.raises(DataError, match="after the last position"):
         nearest(read, WordUse(long, (261, 265)), [long], 1, 1)
 

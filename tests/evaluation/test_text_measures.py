@@ -75,26 +75,26 @@ def test_a_uniform_model_has_log2_of_the_vocabulary(
     family: str, folder_of: Folders, text: str, tmp_path: Path
 ) -> None:
     folder = uniform(folder_of(family), tmp_path / family)
-    found = take("bits_per_byte", folder, data=[text])
+    results = take("bits_per_byte", folder, data=[text])
     outputs = opened(folder).outputs
-    assert found["unknown"] == 0
+    assert results["unknown"] == 0
     # Blank lines between documents are no text; a document keeps its last line's end.
-    assert found["bytes"] == Path(text).stat().st_size - 7
-    bits = found["bits_per_byte"] * found["bytes"]
-    assert bits == pytest.approx(found["tokens"] * math.log2(outputs), rel=1e-6)
+    assert results["bytes"] == Path(text).stat().st_size - 7
+    bits = results["bits_per_byte"] * results["bytes"]
+    assert bits == pytest.approx(results["tokens"] * math.log2(outputs), rel=1e-6)
     ties = tmp_path / "ties.tsv"
     rows = [f"{sentence(n)}\t{sentence(n)}" for n in range(5)]
     ties.write_text("\n".join(["sentence_good\tsentence_bad", *rows]) + "\n", encoding="utf-8")
-    found = take("minimal_pairs", folder, data=[str(ties)])
-    assert (found["accuracy"], found["ties"], found["pairs"]) == (0.0, 5, 5)
-    assert (found["accuracy/token"], found["accuracy/byte"]) == (0.0, 0.0)
+    results = take("minimal_pairs", folder, data=[str(ties)])
+    assert (results["accuracy"], results["ties"], results["pairs"]) == (0.0, 5, 5)
+    assert (results["accuracy/token"], results["accuracy/byte"]) == (0.0, 0.0)
     # Of different lengths: the sum prefers the shorter one, and a mean over tokens still ties.
     rows = [f"{sentence(n)}\t{sentence(n)} {sentence(n + 1)}" for n in range(3)]
     rows += [f"{sentence(n)} {sentence(n + 1)}\t{sentence(n)}" for n in range(7)]
     ties.write_text("\n".join(["sentence_good\tsentence_bad", *rows]) + "\n", encoding="utf-8")
-    found = take("minimal_pairs", folder, data=[str(ties)])
-    assert (found["accuracy"], found["shorter"], found["ties"]) == (0.3, 0.3, 0)
-    assert found["accuracy/token"] == 0.0
+    results = take("minimal_pairs", folder, data=[str(ties)])
+    assert (results["accuracy"], results["shorter"], results["ties"]) == (0.3, 0.3, 0)
+    assert results["accuracy/token"] == 0.0
 
 
 def test_all_measures_of_a_model_share_one_network(
@@ -118,52 +118,55 @@ def test_all_measures_of_a_model_share_one_network(
 
 
 def test_figures_of_perplexity_agree(folder_of: Folders, text: str) -> None:
-    found = take("perplexity", folder_of("gpt2"), data=[text], seq_len=32, stride=8)
-    nll = math.log(found["perplexity"]) * found["scored"]
-    assert found["scored"] == found["tokens"]
-    assert found["documents"] == 8
+    results = take("perplexity", folder_of("gpt2"), data=[text], seq_len=32, stride=8)
+    nll = math.log(results["perplexity"]) * results["scored"]
+    assert results["scored"] == results["tokens"]
+    assert results["documents"] == 8
     words = sum(len(part.split()) + 4 for part in corpus_text(8, 4).split("\n\n"))
-    assert found["words"] == words  # four lines a document
-    assert found["word_perplexity"] == pytest.approx(math.exp(nll / words), rel=1e-9)
-    assert found["bits_per_byte"] == pytest.approx(nll / math.log(2) / found["bytes"], rel=1e-9)
-    assert found["bits_per_character"] == found["bits_per_byte"]  # ASCII
-    assert 0 < found["perplexity_se"] < found["perplexity"]
-    assert "stride 8" in found["definition"]
+    assert results["words"] == words  # four lines a document
+    assert results["word_perplexity"] == pytest.approx(math.exp(nll / words), rel=1e-9)
+    assert results["bits_per_byte"] == pytest.approx(nll / math.log(2) / results["bytes"], rel=1e-9)
+    assert results["bits_per_character"] == results["bits_per_byte"]  # ASCII
+    assert 0 < results["perplexity_se"] < results["perplexity"]
+    assert "stride 8" in results["definition"]
     other = take("bits_per_byte", folder_of("gpt2"), data=[text], seq_len=32, stride=8)
-    assert other["bits_per_byte"] == pytest.approx(found["bits_per_byte"], rel=1e-9)
+    assert other["bits_per_byte"] == pytest.approx(results["bits_per_byte"], rel=1e-9)
 
 
 def test_one_text_from_end_to_end(folder_of: Folders, text: str) -> None:
     """As WikiText is read: n - 1 tokens without a begin token."""
     options = {"data": [text], "documents": "file", "begin": "none"}
-    found = take("perplexity", folder_of("gpt2"), **options)
-    assert found["documents"] == 1
-    assert found["scored"] == found["tokens"] - 1
-    assert found["perplexity_se"] is None
+    results = take("perplexity", folder_of("gpt2"), **options)
+    assert results["documents"] == 1
+    assert results["scored"] == results["tokens"] - 1
+    assert results["perplexity_se"] is None
 
 
 def test_pseudo_perplexities(folder_of: Folders, text: str) -> None:
-    found = take("pseudo_perplexity", folder_of("bert"), data=[text], max_bytes=400, seq_len=20)
-    assert found["scored"] == found["tokens"]
-    assert found["bytes"] <= 400
+    results = take("pseudo_perplexity", folder_of("bert"), data=[text], max_bytes=400, seq_len=20)
+    assert results["scored"] == results["tokens"]
+    assert results["bytes"] <= 400
     bits = take("bits_per_byte", folder_of("bert"), data=[text], max_bytes=400, seq_len=20)
-    nll = math.log(found["pseudo_perplexity_word_l2r"]) * found["scored"]
+    nll = math.log(results["pseudo_perplexity_word_l2r"]) * results["scored"]
     assert bits["bits_per_byte"] == pytest.approx(nll / math.log(2) / bits["bytes"], rel=1e-9)
-    assert found["pseudo_perplexity"] != found["pseudo_perplexity_word_l2r"]
+    assert results["pseudo_perplexity"] != results["pseudo_perplexity_word_l2r"]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert", "t5", "elmo"])
 def test_minimal_pairs_compare_sums(family: str, folder_of: Folders, pairs: Path) -> None:
-    found = take("minimal_pairs", folder_of(family), data=[str(pairs / "*.jsonl")])
+    results = take("minimal_pairs", folder_of(family), data=[str(pairs / "*.jsonl")])
     likelihood = Likelihood.of(opened(folder_of(family)))
     numbers = [*range(30), *range(10)]
     good = likelihood.score_sentences([sentence(n) for n in numbers]).log_probability
     bad = likelihood.score_sentences([" ".join(sentence(n).split()[::-1]) for n in numbers])
     right = (good > bad.log_probability).astype(float)
-    assert found["accuracy"] == right.mean()
-    assert found["pairs"] == 40
-    assert [row["paradigm"] for row in found["paradigms"]] == ["order", "swap"]
-    assert [row["accuracy"] for row in found["paradigms"]] == [right[:30].mean(), right[30:].mean()]
+    assert results["accuracy"] == right.mean()
+    assert results["pairs"] == 40
+    assert [row["paradigm"] for row in results["paradigms"]] == ["order", "swap"]
+    assert [row["accuracy"] for row in results["paradigms"]] == [
+        right[:30].mean(),
+        right[30:].mean(),
+    ]
     for unit, sizes in (
         (
             "token",
@@ -176,12 +179,12 @@ def test_minimal_pairs_compare_sums(family: str, folder_of: Folders, pairs: Path
     ):
         others = bad.tokens if unit == "token" else np.array(sizes)  # the same letters
         mean_right = good / np.array(sizes) > bad.log_probability / others
-        assert found[f"accuracy/{unit}"] == mean_right.mean()
-        assert [row[unit] for row in found["paradigms"]] == [
+        assert results[f"accuracy/{unit}"] == mean_right.mean()
+        assert [row[unit] for row in results["paradigms"]] == [
             mean_right[:30].mean(), mean_right[30:].mean(),
         ]  # fmt: skip
     share = right.mean()
-    assert found["accuracy_se"] == pytest.approx(math.sqrt(share * (1 - share) / 39))
+    assert results["accuracy_se"] == pytest.approx(math.sqrt(share * (1 - share) / 39))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
@@ -198,34 +201,34 @@ def test_scores_are_those_of_fp32(
     save_file(whole, of_whole / "model.safetensors", {"format": "pt"})
     config = json.loads((of_half / "config.json").read_text())
     (of_half / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
-    found, expected = (
+    actual, expected = (
         Likelihood.of(opened(at)).score_sentences([sentence(n) for n in range(4)]).log_probability
         for at in (of_half, of_whole)
     )
-    assert found.tolist() == expected.tolist()
+    assert actual.tolist() == expected.tolist()
 
 
-def test_evaluation_is_in_fp32_unless_asked_otherwise() -> None:
+def test_evaluation_is_in_fp32_by_default() -> None:
     measure = {"name": "minimal_pairs", "data": ["pairs.jsonl"]}
-    for compute, asked in (
+    for compute, expected in (
         ({}, "fp32"),
         ({"device": "cuda"}, "fp32"),
         ({"precision": "bf16"}, "bf16"),
     ):
-        made = {"run": "r", "model": "m", "measures": [measure], "compute": compute}
-        config = EvalConfig.model_validate(made)
-        assert precision(config.compute, cuda=True) == asked
+        values = {"run": "r", "model": "m", "measures": [measure], "compute": compute}
+        config = EvalConfig.model_validate(values)
+        assert precision(config.compute, cuda=True) == expected
 
 
 def test_unknown_words_are_paid_for(folder_of: Folders, tmp_path: Path) -> None:
     """A text of unknown words is not a cheap one."""
     path = tmp_path / "unknown.txt"
     path.write_text("Überraschung Vogelbeerbaum\n", encoding="utf-8")
-    found = take("bits_per_byte", folder_of("elmo"), data=[str(path)])
-    assert found["unknown"] == 2
-    assert found["bits_per_byte"] > 8 * 26 / 28
-    assert found["unknown_share_of_bits"] == pytest.approx(
-        8 * 26 / (found["bits_per_byte"] * found["bytes"])
+    results = take("bits_per_byte", folder_of("elmo"), data=[str(path)])
+    assert results["unknown"] == 2
+    assert results["bits_per_byte"] > 8 * 26 / 28
+    assert results["unknown_share_of_bits"] == pytest.approx(
+        8 * 26 / (results["bits_per_byte"] * results["bytes"])
     )
 
 
@@ -283,13 +286,13 @@ def test_bad_pairs(row: str, message: str, folder_of: Folders, tmp_path: Path) -
 def test_the_command(
     folder_of: Folders, text: str, pairs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked = [
+    requested = [
         {"name": "perplexity", "data": [text]},
         {"name": "bits_per_byte", "data": [text], "max_documents": 3},
         {"name": "minimal_pairs", "data": [str(pairs / "swap.jsonl")]},
     ]
     run = tmp_path / "ev"
-    config = {"run": str(run), "model": str(folder_of("gpt2")), "measures": asked}
+    config = {"run": str(run), "model": str(folder_of("gpt2")), "measures": requested}
     (tmp_path / "ev.yaml").write_text(yaml.safe_dump(config))
     capfd.readouterr()
     assert run_main("eval", str(tmp_path / "ev.yaml")) == 0
@@ -297,7 +300,7 @@ def test_the_command(
     assert "by paradigm" in shown
     assert "swap" in shown
     hashes = []
-    for measure in asked:
+    for measure in requested:
         document = json.loads((run / "eval" / f"{measure['name']}.json").read_text())
         assert document["versions"]["torch"] == torch.__version__
         assert document["results"]["definition"]
@@ -306,7 +309,7 @@ def test_the_command(
     assert len(hashes[2]) == 64
 
 
-def test_missing_data_is_told_and_nothing_is_scored(
+def test_missing_data_is_reported_and_nothing_is_scored(
     folder_of: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     measure = {"name": "minimal_pairs", "data": [str(tmp_path / "blimp/*.jsonl")]}
@@ -314,17 +317,17 @@ def test_missing_data_is_told_and_nothing_is_scored(
     config = {"run": str(run), "model": str(folder_of("gpt2")), "measures": [measure]}
     (tmp_path / "no.yaml").write_text(yaml.safe_dump(config))
     assert run_main("eval", str(tmp_path / "no.yaml")) == 3
-    said = capfd.readouterr().err
-    assert "no file matches" in said
-    assert "nothing was scored" in said
-    assert "alexwarstadt/blimp" in said
+    message = capfd.readouterr().err
+    assert "no file matches" in message
+    assert "nothing was scored" in message
+    assert "alexwarstadt/blimp" in message
     assert not list(run.glob("eval/*"))
 
 
 def test_numbers_are_finite(folder_of: Folders, text: str) -> None:
-    found = take("bits_per_byte", folder_of("t5"), data=[text], max_bytes=500, span=1)
-    assert np.isfinite(found["bits_per_byte"])
-    assert "spans of 1" in found["definition"]
+    results = take("bits_per_byte", folder_of("t5"), data=[text], max_bytes=500, span=1)
+    assert np.isfinite(results["bits_per_byte"])
+    assert "spans of 1" in results["definition"]
 
 
 def test_text_of_which_nothing_is_left(folder_of: Folders, tmp_path: Path) -> None:

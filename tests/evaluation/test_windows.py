@@ -25,8 +25,8 @@ def test_windows_by_hand() -> None:
 
 @given(st.integers(0, 300), st.integers(1, 50))
 def test_pieces_are_whole_and_even(count: int, size: int) -> None:
-    found = equal_pieces(count, size)
-    assert [place for start, end in found for place in range(start, end)] == list(range(count))
-    lengths = [end - start for start, end in found]
+    pieces = equal_pieces(count, size)
+    assert [place for start, end in pieces for place in range(start, end)] == list(range(count))
+    lengths = [end - start for start, end in pieces]
     assert max(lengths, default=0) <= size
     assert max(lengths, default=0) - min(lengths, default=0) <= 1

@@ -44,7 +44,7 @@ def test_a_causal_completion_is_transformers_loss(kind: str, folders: dict, subj
     """The loss with the context's labels left out is the mean over the completion."""
     tokenizer = AutoTokenizer.from_pretrained(folders[kind])
     model = AutoModelForCausalLM.from_pretrained(folders[kind]).eval()
-    for (context, completion), found in zip(
+    for (context, completion), score in zip(
         PAIRS, score_completions(subjects[kind], PAIRS), strict=True
     ):
         ids = tokenizer(context + completion, return_tensors="pt").input_ids
@@ -54,10 +54,10 @@ def test_a_causal_completion_is_transformers_loss(kind: str, folders: dict, subj
         with torch.no_grad():
             out = model(ids, labels=labels)
         count = ids.shape[1] - before
-        assert found.tokens == count
-        assert found.log_prob == pytest.approx(-out.loss.item() * count, rel=1e-4)
+        assert score.tokens == count
+        assert score.log_prob == pytest.approx(-out.loss.item() * count, rel=1e-4)
         guesses = out.logits[0, before - 1 : -1].argmax(-1)
-        assert found.greedy == bool((guesses == ids[0, before:]).all())
+        assert score.greedy == bool((guesses == ids[0, before:]).all())
 
 
 @pytest.mark.parametrize("sentinel", [False, True])
@@ -67,8 +67,8 @@ def test_a_completion_of_t5_is_transformers_loss(
     tokenizer = AutoTokenizer.from_pretrained(folders["t5"])
     model = AutoModelForSeq2SeqLM.from_pretrained(folders["t5"]).eval()
     mark = SENTINELS[0] if sentinel else ""
-    found = score_completions(subjects["t5"], PAIRS, sentinel=sentinel)
-    for (context, completion), one in zip(PAIRS, found, strict=True):
+    scores = score_completions(subjects["t5"], PAIRS, sentinel=sentinel)
+    for (context, completion), one in zip(PAIRS, scores, strict=True):
         source = tokenizer(context, add_special_tokens=False).input_ids
         ids = tokenizer(completion, add_special_tokens=False).input_ids
         first = tokenizer.convert_tokens_to_ids([mark]) if sentinel else []
@@ -92,11 +92,11 @@ def test_greedy_is_what_greedy_decoding_writes(folders: dict, subjects: dict) ->
             ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=1)
     row = tuple(ids[0].tolist())
     other = (*row[:-1], (row[-1] + 1) % 50)
-    found = score_encoded(
+    scores = score_encoded(
         subjects["gpt1"],
         [EncodedCompletion(row, len(row) - 3), EncodedCompletion(other, len(row) - 3)],
     )
-    assert [one.greedy for one in found] == [True, False]
+    assert [one.greedy for one in scores] == [True, False]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,10 +106,10 @@ def test_order_and_batch_size_change_nothing(
     kind: str, order: list[int], size: int, subjects: dict
 ) -> None:
     alone = [score_completions(subjects[kind], [pair])[0] for pair in PAIRS]
-    found = score_completions(
+    scores = score_completions(
         with_batch_size(subjects[kind], size), [PAIRS[number] for number in order]
     )
-    assert all(close(one, alone[n]) for n, one in zip(order, found, strict=True))
+    assert all(close(one, alone[n]) for n, one in zip(order, scores, strict=True))
 
 
 def test_a_shared_context_is_read_once(subjects: dict) -> None:
@@ -152,42 +152,42 @@ def test_a_token_over_the_boundary_is_the_completions(subjects: dict) -> None:
     spanning = [text for text in model.plain.get_vocab() if text.isalpha() and len(text) > 2]
     word = min(spanning)
     whole = model.plain.encode("x " + word, add_special_tokens=False)
-    (found,) = encode_completions(model, [("x " + word[:1], word[1:])])
+    (encoded,) = encode_completions(model, [("x " + word[:1], word[1:])])
     crossing = next(n for n, (_, end) in enumerate(whole.offsets) if end > 3)
-    assert found.ids == tuple(whole.ids)
-    assert found.first == crossing
+    assert encoded.ids == tuple(whole.ids)
+    assert encoded.first == crossing
 
 
 def test_text_that_looks_like_a_special_token_is_text(subjects: dict) -> None:
-    (found,) = encode_completions(subjects["gpt2"], [("a <|endoftext|> b", " c")])
-    assert subjects["gpt2"].tokenizer.eos_token_id not in found.ids
+    (encoded,) = encode_completions(subjects["gpt2"], [("a <|endoftext|> b", " c")])
+    assert subjects["gpt2"].tokenizer.eos_token_id not in encoded.ids
 
 
 def test_long_items_are_cut_from_the_left(subjects: dict) -> None:
     model: LoadedModel = subjects["gpt2"]
     context, completion = "the king and " * 60, " the city"
-    (found,) = score_completions(model, [(context, completion)])
-    assert found.cut
+    (score,) = score_completions(model, [(context, completion)])
+    assert score.cut
     ids = model.plain.encode(context.rstrip() + completion).ids[-(model.window + 1) :]
     with torch.no_grad():
         log_probs = model.generator(torch.tensor([ids[:-1]])).logits[0].log_softmax(-1)
-    last = range(model.window - found.tokens, model.window)
+    last = range(model.window - score.tokens, model.window)
     expected = sum(log_probs[at, ids[at + 1]].item() for at in last)
-    assert found.log_prob == pytest.approx(expected, rel=1e-4)
+    assert score.log_prob == pytest.approx(expected, rel=1e-4)
     (whole,) = score_completions(model, [("the king", completion)])
     assert not whole.cut
 
 
 def test_without_a_context_a_text_follows_the_end_of_one(subjects: dict) -> None:
     model: LoadedModel = subjects["gpt2"]
-    (found,) = encode_completions(model, [("", "the king")])
-    assert found.ids[0] == model.tokenizer.eos_token_id
-    assert found.first == 1
+    (encoded,) = encode_completions(model, [("", "the king")])
+    assert encoded.ids[0] == model.tokenizer.eos_token_id
+    assert encoded.first == 1
     with pytest.raises(DataError, match="no context"):
         encode_completions(subjects["gpt1"], [("", "the king")])
 
 
-def test_what_cannot_be_scored_is_told(subjects: dict) -> None:
+def test_what_cannot_be_scored_is_refused(subjects: dict) -> None:
     with pytest.raises(DataError, match="reads at most"):
         encode_completions(subjects["gpt2"], [("a", " the king" * 90)])
     with pytest.raises(DataError, match="has no token"):
@@ -196,7 +196,7 @@ def test_what_cannot_be_scored_is_told(subjects: dict) -> None:
         score_completions(subjects["gpt2"], [("a", " b")], sentinel=True)
 
 
-def test_a_smaller_window_may_be_asked_for_but_no_larger_one(folders: dict, accelerator) -> None:
+def test_a_window_may_be_smaller_but_not_larger(folders: dict, accelerator) -> None:
     assert LoadedModel(folders["gpt2"], accelerator).for_generation(16).window == 16
     with pytest.raises(ConfigError, match="64 positions"):
         LoadedModel(folders["gpt2"], accelerator).for_generation(65)
@@ -207,7 +207,7 @@ def test_a_uniform_model_gives_the_same_to_every_token(folders: dict, accelerato
     with torch.no_grad():
         for parameter in model.generator.parameters():
             parameter.zero_()
-    found = score_completions(model, PAIRS)
+    scores = score_completions(model, PAIRS)
     size = torch.tensor(float(model.generator.config.vocab_size)).log().item()
-    for one in found:
+    for one in scores:
         assert one.log_prob == pytest.approx(-one.tokens * size, rel=1e-6)

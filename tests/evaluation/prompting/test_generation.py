@@ -46,10 +46,10 @@ def test_it_is_what_transformers_writes_to_each_alone(
     model = auto.from_pretrained(folders[kind]).eval()
     tokenizer = AutoTokenizer.from_pretrained(folders[kind])
     decoding = WAYS[way]
-    found = generate_texts(subjects[kind], inputs(subjects[kind], decoding), decoding)
-    for text, one in zip(TEXTS, found, strict=True):
+    outputs = generate_texts(subjects[kind], inputs(subjects[kind], decoding), decoding)
+    for text, one in zip(TEXTS, outputs, strict=True):
         ids = tokenizer(text, return_tensors="pt").input_ids
-        asked = {"num_beams": 3, "length_penalty": 0.6} if way == "beams" else {}
+        options = {"num_beams": 3, "length_penalty": 0.6} if way == "beams" else {}
         config = GenerationConfig(
             max_new_tokens=8,
             do_sample=False,
@@ -57,28 +57,28 @@ def test_it_is_what_transformers_writes_to_each_alone(
             pad_token_id=0,
             decoder_start_token_id=0 if kind == "t5" else None,
             use_cache=kind != "gpt1",
-            **asked,
+            **options,
         )
-        said = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
-        new = said[0, 1 if kind == "t5" else ids.shape[1] :]
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+        new = output[0, 1 if kind == "t5" else ids.shape[1] :]
         assert one.text == tokenizer.decode(new, skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_changes_nothing(kind: str, way: str, subjects: dict) -> None:
-    asked = inputs(subjects[kind], WAYS[way])
-    together = generate_texts(subjects[kind], asked, WAYS[way])
-    assert together == generate_texts(with_batch_size(subjects[kind], 1), asked, WAYS[way])
-    assert together == generate_texts(with_batch_size(subjects[kind], 3), asked, WAYS[way])
+    prompts = inputs(subjects[kind], WAYS[way])
+    together = generate_texts(subjects[kind], prompts, WAYS[way])
+    assert together == generate_texts(with_batch_size(subjects[kind], 1), prompts, WAYS[way])
+    assert together == generate_texts(with_batch_size(subjects[kind], 3), prompts, WAYS[way])
 
 
 def test_draws_depend_on_the_seed_and_the_prompts_number(subjects: dict) -> None:
-    asked = inputs(subjects["gpt2"], WAYS["draws"])[:1] * 3
-    found = generate_texts(subjects["gpt2"], asked, Decoding(8, temperature=1.0))
-    assert len({one.text for one in found}) > 1
-    other = generate_texts(subjects["gpt2"], asked, Decoding(8, temperature=1.0, seed=1))
-    assert [one.text for one in found] != [one.text for one in other]
+    prompts = inputs(subjects["gpt2"], WAYS["draws"])[:1] * 3
+    outputs = generate_texts(subjects["gpt2"], prompts, Decoding(8, temperature=1.0))
+    assert len({one.text for one in outputs}) > 1
+    other = generate_texts(subjects["gpt2"], prompts, Decoding(8, temperature=1.0, seed=1))
+    assert [one.text for one in outputs] != [one.text for one in other]
 
 
 def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
@@ -97,9 +97,9 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
 def test_the_first_tokens_are_cut_and_room_is_left(subjects: dict) -> None:
     model: LoadedModel = subjects["gpt2"]
     ids = list(range(5, 105))
-    found = encode_prompt(model, ids, 14)
-    assert (list(found.ids), found.cut) == (ids[-50:], True)
-    assert len(generate_texts(model, [found], Decoding(14))) == 1
+    prompt = encode_prompt(model, ids, 14)
+    assert (list(prompt.ids), prompt.cut) == (ids[-50:], True)
+    assert len(generate_texts(model, [prompt], Decoding(14))) == 1
     with pytest.raises(ConfigError, match="64 positions"):
         encode_prompt(model, ids, 64)
 
@@ -114,24 +114,24 @@ def test_an_empty_prompt_begins_a_text(subjects: dict) -> None:
 def test_a_text_ends_before_what_ends_it(subjects: dict) -> None:
     """The third token of the greedy text as an end: two are left."""
     model: LoadedModel = subjects["gpt2"]
-    asked = inputs(model, WAYS["greedy"])[:1]
+    prompts = inputs(model, WAYS["greedy"])[:1]
     ids = model.generator.generate(
-        torch.tensor([asked[0].ids]), max_new_tokens=8, do_sample=False, pad_token_id=0
-    )[0, len(asked[0].ids) :].tolist()
+        torch.tensor([prompts[0].ids]), max_new_tokens=8, do_sample=False, pad_token_id=0
+    )[0, len(prompts[0].ids) :].tolist()
     at = next(n for n in range(1, 8) if ids[n] not in ids[:n])
-    (found,) = generate_texts(model, asked, Decoding(8, ends=(ids[at],)))
-    assert (found.tokens, found.ended) == (at, True)
+    (output,) = generate_texts(model, prompts, Decoding(8, ends=(ids[at],)))
+    assert (output.tokens, output.ended) == (at, True)
     assert (
-        not generate_texts(model, asked, Decoding(8))[0].ended
+        not generate_texts(model, prompts, Decoding(8))[0].ended
         or model.tokenizer.eos_token_id in ids
     )
 
 
 def test_tokens_with_a_line_end_are_known(subjects: dict) -> None:
     model: LoadedModel = subjects["gpt2"]
-    found = model.ids_with("\n")
-    assert model.plain.encode("\n", add_special_tokens=False).ids[0] in found
-    assert model.plain.encode("a", add_special_tokens=False).ids[0] not in found
+    line_ends = model.ids_with("\n")
+    assert model.plain.encode("\n", add_special_tokens=False).ids[0] in line_ends
+    assert model.plain.encode("a", add_special_tokens=False).ids[0] not in line_ends
 
 
 def test_beams_and_draws_exclude_each_other() -> None:

@@ -29,7 +29,7 @@ def plmctl_model(folder: str, **fields: object):
 
 
 @pytest.fixture
-def theirs(folders: dict):
+def harness_model(folders: dict):
     """The harness' own model on the same folder."""
     from lm_eval.models.huggingface import HFLM
 
@@ -42,18 +42,18 @@ PAIRS_OF_TASKS = [*PAIRS, ("Answer: ", "yes"), ("Answer:\n", "yes"), ("the king"
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
-def test_it_scores_as_the_harness_own_model(kind: str, folders: dict, theirs) -> None:
-    expected = theirs(kind).loglikelihood(requests(*PAIRS_OF_TASKS), disable_tqdm=True)
-    found = plmctl_model(folders[kind]).loglikelihood(requests(*PAIRS_OF_TASKS))
-    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
-    assert [p for p, _ in found] == pytest.approx([p for p, _ in expected], rel=1e-4)
+def test_it_scores_as_the_harness_own_model(kind: str, folders: dict, harness_model) -> None:
+    expected = harness_model(kind).loglikelihood(requests(*PAIRS_OF_TASKS), disable_tqdm=True)
+    scores = plmctl_model(folders[kind]).loglikelihood(requests(*PAIRS_OF_TASKS))
+    assert [greedy for _, greedy in scores] == [greedy for _, greedy in expected]
+    assert [p for p, _ in scores] == pytest.approx([p for p, _ in expected], rel=1e-4)
 
 
-def test_a_rolled_text_is_scored_as_by_the_harness(folders: dict, theirs) -> None:
+def test_a_rolled_text_is_scored_as_by_the_harness(folders: dict, harness_model) -> None:
     texts = requests((TEXT,), ("the king",))
-    expected = theirs("gpt2", max_length=64).loglikelihood_rolling(texts, disable_tqdm=True)
-    found = plmctl_model(folders["gpt2"]).loglikelihood_rolling(texts)
-    assert found == pytest.approx(expected, rel=1e-4)
+    expected = harness_model("gpt2", max_length=64).loglikelihood_rolling(texts, disable_tqdm=True)
+    scores = plmctl_model(folders["gpt2"]).loglikelihood_rolling(texts)
+    assert scores == pytest.approx(expected, rel=1e-4)
 
 
 def test_every_token_is_scored_once(folders: dict) -> None:
@@ -63,16 +63,20 @@ def test_every_token_is_scored_once(folders: dict) -> None:
         with torch.no_grad():
             for parameter in subject._model.generator.parameters():
                 parameter.zero_()
-        (found,) = subject.loglikelihood_rolling(requests((TEXT,)))
+        (score,) = subject.loglikelihood_rolling(requests((TEXT,)))
         count = subject._model.count(TEXT) - first
         size = subject._model.generator.config.vocab_size
-        assert found == pytest.approx(-count * torch.tensor(float(size)).log().item(), rel=1e-5)
+        assert score == pytest.approx(-count * torch.tensor(float(size)).log().item(), rel=1e-5)
 
 
-def test_it_writes_as_the_harness_own_model(folders: dict, theirs) -> None:
-    asked = {"until": ["\n\n", "the"], "max_gen_toks": 6, "do_sample": False}
-    contexts = [("Anna sees", asked), ("Carl paints", asked), ("Bela", {**asked, "until": []})]
-    expected = theirs("gpt2").generate_until(requests(*contexts), disable_tqdm=True)
+def test_it_writes_as_the_harness_own_model(folders: dict, harness_model) -> None:
+    options = {"until": ["\n\n", "the"], "max_gen_toks": 6, "do_sample": False}
+    contexts = [
+        ("Anna sees", options),
+        ("Carl paints", options),
+        ("Bela", {**options, "until": []}),
+    ]
+    expected = harness_model("gpt2").generate_until(requests(*contexts), disable_tqdm=True)
     assert plmctl_model(folders["gpt2"]).generate_until(requests(*contexts)) == expected
 
 
@@ -113,9 +117,9 @@ def test_an_encoder_is_scored_by_pseudo_likelihood(encoder: str) -> None:
         expected += logits.log_softmax(-1)[ids[place]].item()
     pairs = requests((context, completion), ("The bank", " lends"), (context, completion))
     for size in (1, 7):
-        found = plmctl_model(encoder, batch_size=size).loglikelihood(pairs)
-        assert found[0][0] == pytest.approx(expected, rel=1e-4)
-        assert found[2] == found[0]
+        scores = plmctl_model(encoder, batch_size=size).loglikelihood(pairs)
+        assert scores[0][0] == pytest.approx(expected, rel=1e-4)
+        assert scores[2] == scores[0]
     subject = plmctl_model(encoder)
     (whole,) = subject.loglikelihood_rolling(requests(("the bank lends money",)))
     assert whole == pytest.approx(
@@ -151,11 +155,11 @@ def test_a_task_of_the_harness_runs(
     }
     (tmp_path / "rivers.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    found = lm_eval.simple_evaluate(
+    output = lm_eval.simple_evaluate(
         model="plmctl",
         model_args={"pretrained": encoder if kind == "bert" else folders["gpt2"], "device": "cpu"},
         tasks=["rivers"],
         task_manager=TaskManager(include_path=str(tmp_path), include_defaults=False),
         bootstrap_iters=0,
     )
-    assert found["results"]["rivers"]["acc,none"] == 0.5
+    assert output["results"]["rivers"]["acc,none"] == 0.5

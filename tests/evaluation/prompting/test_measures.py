@@ -44,50 +44,50 @@ def test_multiple_choice(
     kind: str, folders: dict, subjects: dict, accelerator: Accelerator, tmp_path: Path
 ) -> None:
     data = rows(tmp_path / "items.jsonl", QUESTIONS)
-    asked = {"data": [data], "template": "Question: {question}\nAnswer: "}
-    found = measured("multiple_choice", folders[kind], accelerator, **asked)
+    config = {"data": [data], "template": "Question: {question}\nAnswer: "}
+    results = measured("multiple_choice", folders[kind], accelerator, **config)
     hits: dict[str, int] = {"sum": 0, "token": 0, "byte": 0, "unconditional": 0}
     for row, answer in zip(QUESTIONS, (0, 0, 1, 2), strict=True):
         options = [f" {option}" for option in row["options"]]
         prompt = f"Question: {row['question']}\nAnswer:"
-        given = [score_completions(subjects[kind], [(prompt, option)])[0] for option in options]
+        scores = [score_completions(subjects[kind], [(prompt, option)])[0] for option in options]
         alone = [score_completions(subjects[kind], [("Answer:", option)])[0] for option in options]
         sizes = [len(option) - 1 for option in options]
         each = {
-            "sum": [g.log_prob for g in given],
-            "token": [g.log_prob / g.tokens for g in given],
-            "byte": [g.log_prob / size for g, size in zip(given, sizes, strict=True)],
-            "unconditional": [g.log_prob - a.log_prob for g, a in zip(given, alone, strict=True)],
+            "sum": [g.log_prob for g in scores],
+            "token": [g.log_prob / g.tokens for g in scores],
+            "byte": [g.log_prob / size for g, size in zip(scores, sizes, strict=True)],
+            "unconditional": [g.log_prob - a.log_prob for g, a in zip(scores, alone, strict=True)],
         }
         for name, values in each.items():
             hits[name] += values.index(max(values)) == answer
     for name, count in hits.items():
         rate = count / 4
-        assert found[f"accuracy/{name}"] == rate
-        assert found[f"stderr/{name}"] == pytest.approx(math.sqrt(rate * (1 - rate) / 3))
-    assert found["chance"] == pytest.approx((1 / 2 + 1 / 3 + 1 / 2 + 1 / 3) / 4)
-    assert found["majority"] == 0.5
-    assert (found["items"], found["shots"], found["cut"]) == (4, 0, 0)
-    again = measured("multiple_choice", folders[kind], accelerator, size=1, **asked)
-    assert again == found
+        assert results[f"accuracy/{name}"] == rate
+        assert results[f"stderr/{name}"] == pytest.approx(math.sqrt(rate * (1 - rate) / 3))
+    assert results["chance"] == pytest.approx((1 / 2 + 1 / 3 + 1 / 2 + 1 / 3) / 4)
+    assert results["majority"] == 0.5
+    assert (results["items"], results["shots"], results["cut"]) == (4, 0, 0)
+    again = measured("multiple_choice", folders[kind], accelerator, size=1, **config)
+    assert again == results
 
 
 def test_multiple_choice_with_examples(
     folders: dict, accelerator: Accelerator, tmp_path: Path
 ) -> None:
     data = rows(tmp_path / "items.jsonl", QUESTIONS)
-    asked = {"data": [data], "template": "{question}", "unconditional": None}
-    found = measured(
+    config = {"data": [data], "template": "{question}", "unconditional": None}
+    results = measured(
         "multiple_choice",
         folders["gpt2"],
         accelerator,
-        **asked,
+        **config,
         shots={"count": 2, "train": [data], "separator": "\n"},
     )
-    assert found["shots"] == 2
-    assert "accuracy/unconditional" not in found
+    assert results["shots"] == 2
+    assert "accuracy/unconditional" not in results
     with pytest.raises(ConfigError, match="no rows to draw them from"):
-        measured("multiple_choice", folders["gpt2"], accelerator, **asked, shots={"count": 2})
+        measured("multiple_choice", folders["gpt2"], accelerator, **config, shots={"count": 2})
 
 
 @pytest.mark.parametrize("form", ["txt", "jsonl", "columns"])
@@ -104,12 +104,12 @@ def test_lambada(
     else:
         values = [{"text": context, "last": word} for context, word in halves]
         fields = {"data": [rows(tmp_path / "p.jsonl", values)], "word": "last"}
-    found = measured("lambada", folders["gpt2"], accelerator, **fields)
+    results = measured("lambada", folders["gpt2"], accelerator, **fields)
     single = [score_completions(subjects["gpt2"], [(a, f" {b}")])[0] for a, b in halves]
-    assert found["accuracy"] == sum(one.greedy for one in single) / 3
+    assert results["accuracy"] == sum(one.greedy for one in single) / 3
     mean = -sum(one.log_prob for one in single) / 3
-    assert found["perplexity"] == pytest.approx(math.exp(mean), rel=1e-4)
-    assert found["tokens_per_word"] == pytest.approx(sum(one.tokens for one in single) / 3)
+    assert results["perplexity"] == pytest.approx(math.exp(mean), rel=1e-4)
+    assert results["tokens_per_word"] == pytest.approx(sum(one.tokens for one in single) / 3)
 
 
 def test_lambada_names_a_passage_of_one_word(
@@ -129,23 +129,23 @@ def test_closed_book_qa(
     model: LoadedModel = subjects[kind]
     texts = ["who paints?", "who sees the king?", "what is old?"]
     ends = model.ids_with("\n")
-    said = []
+    answers = []
     for text in texts:
         ids = model.plain.encode(f"Q: {text}\nA:", add_special_tokens=False).ids
         (one,) = generate_texts(model, [encode_prompt(model, ids, 6)], Decoding(6, ends=ends))
-        said.append(one.text.split("\n")[0])
+        answers.append(one.text.split("\n")[0])
     values = [
-        {"question": texts[0], "answers": ["no", said[0].upper()]},
-        {"question": texts[1], "answers": ["no", said[1]]},
+        {"question": texts[0], "answers": ["no", answers[0].upper()]},
+        {"question": texts[1], "answers": ["no", answers[1]]},
         {"question": texts[2], "answers": "no"},
     ]
     data = rows(tmp_path / "qa.jsonl", values)
-    asked = {"data": [data], "max_new_tokens": 6}
-    found = measured("closed_book_qa", folders[kind], accelerator, **asked)
-    assert found["exact_match"] == pytest.approx(2 / 3)
-    assert found["stderr/exact_match"] == pytest.approx(math.sqrt(2 / 9 / 2))
-    assert measured("closed_book_qa", folders[kind], accelerator, **asked, size=1) == found
-    few = {**asked, "shots": {"count": 1, "train": [data]}, "beams": 2}
+    config = {"data": [data], "max_new_tokens": 6}
+    results = measured("closed_book_qa", folders[kind], accelerator, **config)
+    assert results["exact_match"] == pytest.approx(2 / 3)
+    assert results["stderr/exact_match"] == pytest.approx(math.sqrt(2 / 9 / 2))
+    assert measured("closed_book_qa", folders[kind], accelerator, **config, size=1) == results
+    few = {**config, "shots": {"count": 1, "train": [data]}, "beams": 2}
     assert measured("closed_book_qa", folders[kind], accelerator, **few)["shots"] == 1
 
 
@@ -166,7 +166,7 @@ def test_t5_answers_in_place_of_a_sentinel(
         measured("closed_book_qa", folders["gpt2"], accelerator, **fields)
 
 
-def test_an_answer_that_is_not_there_is_told(
+def test_an_answer_that_is_not_there_is_reported(
     folders: dict, accelerator: Accelerator, tmp_path: Path
 ) -> None:
     data = rows(tmp_path / "qa.jsonl", [{"question": "who?", "answers": []}])

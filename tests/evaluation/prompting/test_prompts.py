@@ -67,15 +67,17 @@ def test_an_answer_that_is_none_of_them_is_refused(answer: object) -> None:
 
 def test_options_may_be_columns_labels_or_arcs() -> None:
     columns = QuestionColumns("{q}", ("a", "b"), {}, "right", 1, "")
-    found = question_of(columns, Row({"q": "1+1=", "a": 2, "b": 3, "right": "1"}, "f:1"))
-    assert (found.options, found.answer) == (("2", "3"), 0)
+    question = question_of(columns, Row({"q": "1+1=", "a": 2, "b": 3, "right": "1"}, "f:1"))
+    assert (question.options, question.answer) == (("2", "3"), 0)
     columns = QuestionColumns("{q} It was", "x", {"true": "good", "false": "bad"}, "label", 0, " ")
-    found = question_of(columns, Row({"q": "A film.", "label": False}, "f:1"))
-    assert (found.options, found.answer) == ((" good", " bad"), 1)
+    question = question_of(columns, Row({"q": "A film.", "label": False}, "f:1"))
+    assert (question.options, question.answer) == ((" good", " bad"), 1)
     for labels, key in ((["A", "B"], "B"), (["1", "2"], "2")):
         arc = {"q": "x", "choices": {"text": ["y", "z"], "label": labels}, "key": key}
-        found = question_of(QuestionColumns("{q}", "choices", {}, "key", 0, " "), Row(arc, "f:1"))
-        assert (found.options, found.answer) == ((" y", " z"), 1)
+        question = question_of(
+            QuestionColumns("{q}", "choices", {}, "key", 0, " "), Row(arc, "f:1")
+        )
+        assert (question.options, question.answer) == ((" y", " z"), 1)
 
 
 @pytest.mark.parametrize("options", [["one"], ["a", " "], "text", 4, {"a": 1}])
@@ -107,10 +109,10 @@ def test_each_score_prefers_what_its_definition_says() -> None:
 def test_a_draw_is_distinct_and_a_function_of_seed_and_item(
     seed: int, item: str, population: int, count: int
 ) -> None:
-    found = draw_shots(seed, item, population, count)
-    assert found == draw_shots(seed, item, population, count)
-    assert len(found) == len(set(found)) == min(count, population)
-    assert set(found) <= set(range(population))
+    shots = draw_shots(seed, item, population, count)
+    assert shots == draw_shots(seed, item, population, count)
+    assert len(shots) == len(set(shots)) == min(count, population)
+    assert set(shots) <= set(range(population))
 
 
 @pytest.mark.parametrize("population", [5, 40])
@@ -129,11 +131,11 @@ POOL = [Shot(f"Question: who is {n}?\nAnswer:", f" Anna {n}") for n in range(12)
 
 def test_a_few_shot_prompt_is_spelt_out(subjects: dict) -> None:
     config = ShotsConfig(count=2, separator="\n", task="Answer.")
-    found = FewShot(config, POOL, subjects["gpt2"], 5)("who?", 2)
+    prompt = FewShot(config, POOL, subjects["gpt2"], 5)("who?", 2)
     first, second = draw_shots(5, "who?", 12, 3)[:2]
-    assert found.text == f"Answer.\n{POOL[first]}\n{POOL[second]}\nwho?"
+    assert prompt.text == f"Answer.\n{POOL[first]}\n{POOL[second]}\nwho?"
     assert str(POOL[3]) == "Question: who is 3?\nAnswer: Anna 3"
-    assert found.shots == 2
+    assert prompt.shots == 2
 
 
 def test_other_items_and_their_order_change_no_prompt(subjects: dict) -> None:
@@ -148,19 +150,19 @@ def test_other_items_and_their_order_change_no_prompt(subjects: dict) -> None:
 
 def test_as_many_examples_as_fit(subjects: dict) -> None:
     model: LoadedModel = subjects["gpt2"]
-    found = FewShot(ShotsConfig(count=10), POOL, model, 5)("who?", 4)
-    assert 0 < found.shots < 10
-    assert model.count(found.text) + 4 + 2 <= model.window
-    more = FewShot(ShotsConfig(count=found.shots + 1), POOL, model, 5)("who?", 4)
-    assert more.text == found.text
+    prompt = FewShot(ShotsConfig(count=10), POOL, model, 5)("who?", 4)
+    assert 0 < prompt.shots < 10
+    assert model.count(prompt.text) + 4 + 2 <= model.window
+    more = FewShot(ShotsConfig(count=prompt.shots + 1), POOL, model, 5)("who?", 4)
+    assert more.text == prompt.text
     assert FewShot(ShotsConfig(count=10), POOL, model, 5)("who? " * 60, 4).shots == 0
 
 
 def test_an_item_is_no_example_of_itself(subjects: dict) -> None:
     for example in POOL:
-        found = FewShot(ShotsConfig(count=1), POOL[:4], subjects["gpt2"], 5)(example.prompt, 2)
-        assert found.text.count(example.prompt) == 1
-        assert found.shots == 1
+        prompt = FewShot(ShotsConfig(count=1), POOL[:4], subjects["gpt2"], 5)(example.prompt, 2)
+        assert prompt.text.count(example.prompt) == 1
+        assert prompt.shots == 1
 
 
 def test_examples_need_rows(subjects: dict) -> None:
