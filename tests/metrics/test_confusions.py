@@ -23,16 +23,18 @@ DRAWS = np.random.default_rng(5)
 @pytest.mark.parametrize("classes", [2, 4])
 def test_figures_are_those_of_the_rows(classes: int) -> None:
     rows = [DRAWS.integers(classes, size=(2, 50)) for _ in range(6)]
-    matrices = np.stack([confusion(said, true, classes) for said, true in rows])
+    matrices = np.stack([confusion(predicted, true, classes) for predicted, true in rows])
     for function, whole in (
         (accuracy_of_counts, accuracy),
         (matthews_of_counts, matthews),
         (
-            lambda found: f1_of_counts(found, 1),
-            lambda said, true: f1(said, true, "binary", 1),
+            lambda counts: f1_of_counts(counts, 1),
+            lambda predicted, true: f1(predicted, true, "binary", 1),
         ),
     ):
-        assert function(matrices) == pytest.approx([whole(said, true) for said, true in rows])
+        assert function(matrices) == pytest.approx(
+            [whole(predicted, true) for predicted, true in rows]
+        )
 
 
 def test_what_is_undefined_is_0() -> None:
@@ -44,17 +46,17 @@ def test_what_is_undefined_is_0() -> None:
 
 def test_the_error_is_that_of_drawing_rows() -> None:
     true = np.arange(400) % 2
-    said = np.where(np.arange(400) % 5 == 0, 1 - true, true)  # 80 % right
-    counts = confusion(said, true, 2)
-    found = statistics.uncertainty_of_counts(
+    predicted = np.where(np.arange(400) % 5 == 0, 1 - true, true)  # 80 % right
+    counts = confusion(predicted, true, 2)
+    results = statistics.uncertainty_of_counts(
         {"accuracy": accuracy_of_counts, "matthews": matthews_of_counts}, counts
     )
-    assert found["accuracy"]["se"] == pytest.approx(math.sqrt(0.8 * 0.2 / 400), rel=0.1)
-    assert found["accuracy"]["low"] < 0.8 < found["accuracy"]["high"]
-    by_rows = statistics.uncertainty(matthews, said, true)
-    assert found["matthews"]["se"] == pytest.approx(by_rows["se"], rel=0.1)
+    assert results["accuracy"]["se"] == pytest.approx(math.sqrt(0.8 * 0.2 / 400), rel=0.1)
+    assert results["accuracy"]["low"] < 0.8 < results["accuracy"]["high"]
+    by_rows = statistics.uncertainty(matthews, predicted, true)
+    assert results["matthews"]["se"] == pytest.approx(by_rows["se"], rel=0.1)
     again = statistics.uncertainty_of_counts({"accuracy": accuracy_of_counts}, counts)
-    assert again["accuracy"] == found["accuracy"]
+    assert again["accuracy"] == results["accuracy"]
 
 
 def test_nothing_is_refused() -> None:

@@ -54,9 +54,9 @@ def test_an_unknown_name_gets_the_nearest_one():
 
 
 def test_answers_are_texts_with_lists_of_right_ones():
-    given = {"predictions": ["the Elbe", "x"], "references": [["Elbe", "Havel"], []]}
-    assert modules.load("squad").compute(**given) == {"exact_match": 50, "f1": 50, "total": 2}
-    assert modules.load("squad_v2").compute(**given)["NoAns_exact_match"] == 0
+    answers = {"predictions": ["the Elbe", "x"], "references": [["Elbe", "Havel"], []]}
+    assert modules.load("squad").compute(**answers) == {"exact_match": 50, "f1": 50, "total": 2}
+    assert modules.load("squad_v2").compute(**answers)["NoAns_exact_match"] == 0
     module = modules.load("cmrc2018")
     module.add_batch(predictions=["韩国"], references=[["韩国。"]])
     assert module.compute() == {"exact_match": 100, "f1": 100, "total": 1}
@@ -64,8 +64,8 @@ def test_answers_are_texts_with_lists_of_right_ones():
 
 def test_entities_are_scored_from_the_tags_of_sentences():
     true = [["B-PER", "I-PER", "O"], ["O", "B-LOC"]]
-    said = [["B-PER", "I-PER", "O"], ["O", "I-LOC"]]
+    predicted = [["B-PER", "I-PER", "O"], ["O", "I-LOC"]]
     module = modules.load("entity_f1")
-    assert module.compute(predictions=said, references=true) == {"entity_f1": 1.0}
-    strict = module.compute(predictions=said, references=true, strict=True)
+    assert module.compute(predictions=predicted, references=true) == {"entity_f1": 1.0}
+    strict = module.compute(predictions=predicted, references=true, strict=True)
     assert strict == {"entity_f1": pytest.approx(2 / 3)}

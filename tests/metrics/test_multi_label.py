@@ -28,21 +28,21 @@ ROWS = st.integers(1, 12).flatmap(
 def test_the_figures_are_scikit_learns(both: tuple[list, list]) -> None:
     from sklearn.metrics import accuracy_score, f1_score
 
-    said, true = np.array(both[0]), np.array(both[1])
+    predicted, true = np.array(both[0]), np.array(both[1])
     for average, function in (("micro", multi_label_f1_micro), ("macro", multi_label_f1_macro)):
-        expected = f1_score(true, said, average=average, zero_division=0)
-        assert function(said, true) == pytest.approx(expected)
-    assert subset_accuracy(said, true) == pytest.approx(accuracy_score(true, said))
+        expected = f1_score(true, predicted, average=average, zero_division=0)
+        assert function(predicted, true) == pytest.approx(expected)
+    assert subset_accuracy(predicted, true) == pytest.approx(accuracy_score(true, predicted))
 
 
 def test_by_hand() -> None:
-    said = [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
+    predicted = [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
     true = [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
-    figures = multi_label_metrics(said, true, ("a", "b", "c"))
-    assert figures["f1_micro"] == pytest.approx(2 * 2 / (3 + 2))
-    assert figures["f1_macro"] == pytest.approx((1 + 2 / 3 + 0) / 3)
-    assert figures["subset_accuracy"] == pytest.approx(2 / 3)
-    assert figures["per_class"][1] == {
+    results = multi_label_metrics(predicted, true, ("a", "b", "c"))
+    assert results["f1_micro"] == pytest.approx(2 * 2 / (3 + 2))
+    assert results["f1_macro"] == pytest.approx((1 + 2 / 3 + 0) / 3)
+    assert results["subset_accuracy"] == pytest.approx(2 / 3)
+    assert results["per_class"][1] == {
         "label": "b", "precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1,
     }  # fmt: skip
     with pytest.raises(DataError, match="nothing to score"):
@@ -52,15 +52,15 @@ def test_by_hand() -> None:
 
 
 def test_binary_f1_is_that_of_the_positive_class() -> None:
-    said, true = [1, 1, 0, 1, 0], [1, 0, 0, 1, 1]
-    assert f1(said, true, "binary") == pytest.approx(2 / 3)
-    assert f1(said, true, "binary", positive=0) == pytest.approx(0.5)
+    predicted, true = [1, 1, 0, 1, 0], [1, 0, 0, 1, 1]
+    assert f1(predicted, true, "binary") == pytest.approx(2 / 3)
+    assert f1(predicted, true, "binary", positive=0) == pytest.approx(0.5)
     names = f1(["y", "y", "n"], ["y", "n", "n"], "binary", positive="y")
     assert names == pytest.approx(2 / 3)
-    figures = classification_metrics(said, true, ("no", "yes"))
-    assert figures["f1"] == pytest.approx(2 / 3)
-    figures = classification_metrics(said, true, ("no", "yes"), positive=0)
-    assert figures["f1"] == pytest.approx(0.5)
+    results = classification_metrics(predicted, true, ("no", "yes"))
+    assert results["f1"] == pytest.approx(2 / 3)
+    results = classification_metrics(predicted, true, ("no", "yes"), positive=0)
+    assert results["f1"] == pytest.approx(0.5)
     assert "f1" not in classification_metrics([0, 1, 2], [0, 1, 2], ("a", "b", "c"))
 
 

@@ -39,18 +39,18 @@ def test_strict_takes_only_what_the_scheme_allows() -> None:
 
 def test_figures_by_hand() -> None:
     true = [["B-PER", "I-PER", "O", "B-LOC"], ["B-ORG", "O", "B-PER"], ["O", "O"]]
-    said = [["B-PER", "I-PER", "O", "B-ORG"], ["B-ORG", "I-ORG", "B-PER"], ["O", "O"]]
+    predicted = [["B-PER", "I-PER", "O", "B-ORG"], ["B-ORG", "I-ORG", "B-PER"], ["O", "O"]]
     # Found: PER 0-2 (right), ORG 3-4 (wrong), ORG 0-2 (wrong: too long), PER 2-3 (right).
-    found = metrics.entities(said, true)
-    assert (found["precision"], found["recall"], found["f1"]) == (2 / 4, 2 / 4, 0.5)
-    assert found["accuracy"] == 7 / 9
-    assert found["entities"] == 4
-    assert found["per_class"] == [
+    results = metrics.entities(predicted, true)
+    assert (results["precision"], results["recall"], results["f1"]) == (2 / 4, 2 / 4, 0.5)
+    assert results["accuracy"] == 7 / 9
+    assert results["entities"] == 4
+    assert results["per_class"] == [
         {"label": "LOC", "precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 1},
         {"label": "ORG", "precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 1},
         {"label": "PER", "precision": 1.0, "recall": 1.0, "f1": 1.0, "support": 2},
     ]
-    assert metrics.f1(said, true) == 0.5
+    assert metrics.f1(predicted, true) == 0.5
 
 
 def test_entities_of_two_sentences_are_not_one() -> None:
@@ -71,12 +71,12 @@ def test_no_entity_anywhere_is_zero_and_no_words_are_an_error() -> None:
 
 @given(SENTENCES)
 def test_spans_cover_every_tag_but_o_once(sentences: list[list[tuple[str, str]]]) -> None:
-    said, true = ([[pair[k] for pair in s] for s in sentences] for k in (0, 1))
-    for tags in said:
+    predicted, true = ([[pair[k] for pair in s] for s in sentences] for k in (0, 1))
+    for tags in predicted:
         covered = [n for span in spans(tags) for n in range(span.start, span.stop)]
         assert covered == [n for n, tag in enumerate(tags) if tag != "O"]
         assert set(spans(tags, "bioes", strict=True)) <= set(spans(tags))
-    there, back = metrics.entities(said, true), metrics.entities(true, said)
+    there, back = metrics.entities(predicted, true), metrics.entities(true, predicted)
     assert there["f1"] == back["f1"]
     assert there["precision"] == back["recall"]
     assert metrics.entities(true, true)["f1"] == float(any(t != "O" for s in true for t in s))

@@ -9,8 +9,8 @@ from plmctl.metrics import squad
 
 
 def one(prediction: str, *references: str, metric: squad.Metric = "squad") -> tuple[float, float]:
-    found = squad.scores([prediction], [references], metric)
-    return found.exact[0], found.f1[0]
+    scores = squad.scores([prediction], [references], metric)
+    return scores.exact[0], scores.f1[0]
 
 
 def test_case_marks_articles_and_spaces_do_not_count():
@@ -44,14 +44,14 @@ def test_squad2_leaves_out_references_of_which_nothing_is_left():
 
 
 def test_unanswered_questions_count_in_squad_1():
-    found = squad.scores(["cat", ""], [["cat"], ["dog"]], "squad")
-    assert squad.summary(found) == {"exact_match": 50, "f1": 50, "total": 2}
+    scores = squad.scores(["cat", ""], [["cat"], ["dog"]], "squad")
+    assert squad.summary(scores) == {"exact_match": 50, "f1": 50, "total": 2}
 
 
 def test_answered_and_unanswered_questions_apart():
-    found = squad.scores(["red cat", "dog", "", "x"], [["cat"], ["dog"], [], []], "squad2")
+    scores = squad.scores(["red cat", "dog", "", "x"], [["cat"], ["dog"], [], []], "squad2")
     third = pytest.approx(100 * (2 / 3 + 1) / 2)
-    assert squad.by_answerability(found) == {
+    assert squad.by_answerability(scores) == {
         "exact_match": 50,
         "f1": pytest.approx(100 * (2 / 3 + 1 + 1) / 4),
         "total": 4,
@@ -92,15 +92,16 @@ def test_the_sweep_by_hand():
 )
 def test_the_best_threshold_is_the_best_of_all(rows):
     predictions, references, no_answer = zip(*rows, strict=True)
-    found = squad.scores(predictions, references, "squad2")
-    best, threshold = squad.best_threshold(predictions, found.f1, found.answerable, no_answer)
+    scores = squad.scores(predictions, references, "squad2")
+    best, threshold = squad.best_threshold(predictions, scores.f1, scores.answerable, no_answer)
     reached = [
-        squad.summary(squad.forced(found, no_answer, candidate))["f1"]
+        squad.summary(squad.forced(scores, no_answer, candidate))["f1"]
         for candidate in (-9, *no_answer)
     ]
     assert best == pytest.approx(max(reached))
     if threshold:
-        assert squad.summary(squad.forced(found, no_answer, threshold))["f1"] == pytest.approx(best)
+        forced = squad.forced(scores, no_answer, threshold)
+        assert squad.summary(forced)["f1"] == pytest.approx(best)
 
 
 def test_chinese_by_characters():

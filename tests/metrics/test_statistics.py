@@ -35,8 +35,8 @@ def test_lists_of_anything_are_drawn_together() -> None:
             references
         )
 
-    said, true = ["a", "b"] * 20, [{"gold": "a"}, {"gold": "b"}] * 20
-    assert interval(exact, said, true, 1) == (1.0, 1.0)
+    predicted, true = ["a", "b"] * 20, [{"gold": "a"}, {"gold": "b"}] * 20
+    assert interval(exact, predicted, true, 1) == (1.0, 1.0)
     assert interval(exact, [["x"]] * 4, [{"gold": ["x"]}] * 4, 1) == (1.0, 1.0)
 
 
@@ -77,8 +77,8 @@ def test_the_standard_error_is_that_of_a_mean() -> None:
 def test_error_of_ratio_with_equal_denominators_is_that_of_a_mean() -> None:
     """The ratio is then the mean of the items, whose standard error is known."""
     items = np.sin(np.arange(400.0)) + 2
-    found = error_of_ratio(3 * items, np.full(400, 3.0), seed=1)
-    assert found == pytest.approx(items.std() / math.sqrt(400), rel=0.08)
+    error = error_of_ratio(3 * items, np.full(400, 3.0), seed=1)
+    assert error == pytest.approx(items.std() / math.sqrt(400), rel=0.08)
 
 
 def test_error_of_ratio_is_seeded_and_takes_a_function() -> None:

@@ -37,10 +37,10 @@ def test_rows_may_have_more_references_than_others():
 
 def test_rouge_by_hand():
     # Words: 3 of 4 against 3 of 6; pairs: 2 of 3 against 2 of 5; the longest row in common is 3.
-    found = text.rouge(["the cat sat down"], [["on it the cat sat today"]])
-    assert found["rouge1"] == pytest.approx(100 * 2 * 3 / (4 + 6))
-    assert found["rouge2"] == pytest.approx(100 * 2 * 2 / (3 + 5))
-    assert found["rougeL"] == pytest.approx(100 * 2 * 3 / (4 + 6))
+    results = text.rouge(["the cat sat down"], [["on it the cat sat today"]])
+    assert results["rouge1"] == pytest.approx(100 * 2 * 3 / (4 + 6))
+    assert results["rouge2"] == pytest.approx(100 * 2 * 2 / (3 + 5))
+    assert results["rougeL"] == pytest.approx(100 * 2 * 3 / (4 + 6))
 
 
 def test_rouge_lsum_takes_lines_for_sentences():
@@ -98,11 +98,11 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch):
 def test_modules_of_texts():
     guess, truth = ["a b c d", "e"], [["a b c d"], ["f", "e"]]
     for name, function in {"bleu": text.bleu, "chrf": text.chrf}.items():
-        found = modules.load(name).compute(predictions=guess, references=truth)
-        assert found == {name: pytest.approx(function(guess, truth))}
-    found = modules.load("rouge").compute(predictions=guess, references=truth, tokens="intl")
-    assert found == {name: pytest.approx(100 if name != "rouge2" else 50) for name in found}
-    assert set(found) == {"rouge1", "rouge2", "rougeL", "rougeLsum"}
+        results = modules.load(name).compute(predictions=guess, references=truth)
+        assert results == {name: pytest.approx(function(guess, truth))}
+    results = modules.load("rouge").compute(predictions=guess, references=truth, tokens="intl")
+    assert results == {name: pytest.approx(100 if name != "rouge2" else 50) for name in results}
+    assert set(results) == {"rouge1", "rouge2", "rougeL", "rougeLsum"}
 
 
 @pytest.mark.parametrize(
