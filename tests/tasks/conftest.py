@@ -58,11 +58,11 @@ def tokenizer_of(family: str):  # noqa: ANN201  # transformers' own types
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     """``folder(family)``: a model folder as pretraining leaves it; dropout 0 unless told."""
-    root, made = tmp_path_factory.mktemp("models"), set()
+    root, saved = tmp_path_factory.mktemp("models"), set()
 
     def make(family: str, *, dropout: float = 0.0, tokenizer: str | None = None) -> str:
         place: Path = root / f"{family}-{dropout}-{tokenizer}"
-        if place in made:
+        if place in saved:
             return str(place)
         member = get_family(family)
         config = registry.load("families", family).Config(
@@ -82,7 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
                 parameter.add_(0.1 * torch.randn_like(parameter))
         model.save_pretrained(place)
         tokens.save_pretrained(place)
-        made.add(place)
+        saved.add(place)
         return str(place)
 
     return make

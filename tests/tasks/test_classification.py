@@ -74,9 +74,9 @@ def test_bad_rows_are_named(value: dict, fields: dict, words: list[str], folder:
 
 def test_empty_text_is_dropped_from_training_alone(folder: Folder) -> None:
     rows = [*ROWS, *rows_of({"text": " ", "label": "x"})]
-    made = examples(folder("gpt2"), rows)
-    assert len(made) == 2
-    assert made.dropped == ("rows.jsonl:1: column 'text' is empty; expected a text",)
+    train_rows = examples(folder("gpt2"), rows)
+    assert len(train_rows) == 2
+    assert train_rows.dropped == ("rows.jsonl:1: column 'text' is empty; expected a text",)
     assert len(examples(folder("gpt2"), rows, "score")) == 3
     with pytest.raises(DataError, match="no training row has a text"):
         examples(folder("bert"), rows[2:])
@@ -102,9 +102,9 @@ def test_fields_that_do_not_fit(fields: dict) -> None:
 
 
 def test_class_weights_by_label(folder: Folder) -> None:
-    made = examples(folder("bert"), ROWS, class_weights={"y": 3.0})
-    assert made.class_weights is not None
-    assert made.class_weights.tolist() == [1.0, 3.0]
+    weighted = examples(folder("bert"), ROWS, class_weights={"y": 3.0})
+    assert weighted.class_weights is not None
+    assert weighted.class_weights.tolist() == [1.0, 3.0]
     assert examples(folder("bert"), ROWS, "score", class_weights={"y": 3.0}).class_weights is None
     with pytest.raises(ConfigError, match="no label 'z'"):
         examples(folder("bert"), ROWS, class_weights={"z": 3.0})
@@ -133,19 +133,19 @@ def test_a_pipeline_gives_the_same_answers(family: str, folder: Folder, tmp_path
 
     labels = ("no", "perhaps", "yes")
     finetuned(folder(family), labels, tmp_path)
-    made = read_finetuned(str(tmp_path))
-    assert made.labels == labels
+    loaded = read_finetuned(str(tmp_path))
+    assert loaded.labels == labels
     rows = rows_of({"text": "a b c"}, {"text": "d"}, {"text": "x y z a b"})
-    ours = TASK(made.config).make(
-        rows, TASK(made.config).tokenizer(str(tmp_path)), labels, 32, "predict"
+    dataset = TASK(loaded.config).make(
+        rows, TASK(loaded.config).tokenizer(str(tmp_path)), labels, 32, "predict"
     )
-    model = TASK(made.config).load(str(tmp_path), labels, pretrained=True, changes={})
-    found = answers(Network(model, TASK.forward), ours, torch.device("cpu"))
+    model = TASK(loaded.config).load(str(tmp_path), labels, pretrained=True, changes={})
+    predictions = answers(Network(model, TASK.forward), dataset, torch.device("cpu"))
     classify = pipeline("text-classification", model=str(tmp_path), device="cpu")
-    for row, said in zip(rows, found, strict=True):
+    for row, answer in zip(rows, predictions, strict=True):
         [best] = classify(row.values["text"])
-        assert best["label"] == said["prediction"]
-        assert best["score"] == pytest.approx(said["probabilities"][best["label"]], abs=1e-5)
+        assert best["label"] == answer["prediction"]
+        assert best["score"] == pytest.approx(answer["probabilities"][best["label"]], abs=1e-5)
 
 
 def test_folders_of_others_are_known_by_their_config(folder: Folder, tmp_path: Path) -> None:
@@ -157,8 +157,8 @@ def test_folders_of_others_are_known_by_their_config(folder: Folder, tmp_path: P
         place = tmp_path / problem
         finetuned(folder("bert"), labels, place, **fields)
         (place / "task.json").unlink()
-        made = read_finetuned(str(place))
-        assert (made.config.problem, made.labels) == (problem, labels)
+        loaded = read_finetuned(str(place))
+        assert (loaded.config.problem, loaded.labels) == (problem, labels)
     config = json.loads((tmp_path / "regression" / "config.json").read_text())
     assert config["id2label"] == {"0": "score"}
     CHOICE(CHOICE.Config()).load(
@@ -170,24 +170,24 @@ def test_folders_of_others_are_known_by_their_config(folder: Folder, tmp_path: P
 def test_answers_and_figures_of_each_kind(folder: Folder) -> None:
     probabilities = {"label": [np.array([0.7, 0.3]), np.array([0.2, 0.8])]}
     one = examples(folder("bert"), ROWS, "score")
-    said = one.answers(probabilities)
-    assert [answer["prediction"] for answer in said] == ["x", "y"]
-    figures = one.compute_metrics(said)
-    assert (figures["accuracy"], figures["f1"], figures["matthews"]) == (1.0, 1.0, 1.0)
-    assert (figures["accuracy_low"], figures["accuracy_high"]) == (1.0, 1.0)
+    answers = one.answers(probabilities)
+    assert [answer["prediction"] for answer in answers] == ["x", "y"]
+    metrics = one.compute_metrics(answers)
+    assert (metrics["accuracy"], metrics["f1"], metrics["matthews"]) == (1.0, 1.0, 1.0)
+    assert (metrics["accuracy_low"], metrics["accuracy_high"]) == (1.0, 1.0)
     several = examples(folder("bert"), ROWS, "score", problem="multi_label", threshold=0.25)
-    said = several.answers(probabilities)
-    assert [answer["prediction"] for answer in said] == [["x", "y"], ["y"]]
-    figures = several.compute_metrics(said)
-    assert figures["subset_accuracy"] == 0.5
-    assert figures["f1_micro"] == pytest.approx(4 / 5)
+    answers = several.answers(probabilities)
+    assert [answer["prediction"] for answer in answers] == [["x", "y"], ["y"]]
+    metrics = several.compute_metrics(answers)
+    assert metrics["subset_accuracy"] == 0.5
+    assert metrics["f1_micro"] == pytest.approx(4 / 5)
     rows = rows_of(*({"text": "a", "label": n} for n in (1.0, 2.0, 4.0)))
     number = examples(folder("bert"), rows, "score", problem="regression")
-    said = number.answers({"label": [np.array([n]) for n in (0.5, 1.5, 1.0)]})
-    assert [answer["prediction"] for answer in said] == [0.5, 1.5, 1.0]
-    figures = number.compute_metrics(said)
-    assert figures["spearman"] == pytest.approx(0.5)
-    assert figures["mean_squared_error"] == pytest.approx((0.25 + 0.25 + 9) / 3)
+    answers = number.answers({"label": [np.array([n]) for n in (0.5, 1.5, 1.0)]})
+    assert [answer["prediction"] for answer in answers] == [0.5, 1.5, 1.0]
+    metrics = number.compute_metrics(answers)
+    assert metrics["spearman"] == pytest.approx(0.5)
+    assert metrics["mean_squared_error"] == pytest.approx((0.25 + 0.25 + 9) / 3)
 
 
 def test_fresh_weights_are_drawn_in_the_same_order_in_every_process(

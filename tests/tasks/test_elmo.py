@@ -48,7 +48,7 @@ def loaded(bilm: str, *, pretrained: bool = True, **changes: Any) -> Any:
     )
 
 
-def made(bilm: str, length: int = 12) -> tagging.TaggingExamples:
+def make_examples(bilm: str, length: int = 12) -> tagging.TaggingExamples:
     config = tagging.Config()
     return tagging.Tagging(config).make(
         ROWS, tagging.Tagging(config).tokenizer(bilm), LABELS, length, "train"
@@ -64,9 +64,9 @@ def test_the_bilm_is_the_pretrained_one_and_stays_so(bilm: str) -> None:
     assert not network.elmo.training
     assert network.dropout.training
     assert network.dropout.p == 0.3
-    step = made(bilm)
-    batch = step.collate(np.zeros(2, int), np.array([0, 1]))
-    step.loss(Network(network, tagging.Tagging.forward), batch)["tag"].backward()
+    examples = make_examples(bilm)
+    batch = examples.collate(np.zeros(2, int), np.array([0, 1]))
+    examples.loss(Network(network, tagging.Tagging.forward), batch)["tag"].backward()
     learnt = {name.split(".")[0] for name, p in network.named_parameters() if p.grad is not None}
     assert learnt == {"mix", "lstm", "classifier"}
 
@@ -90,9 +90,9 @@ def test_the_head_begins_as_it_should(bilm: str) -> None:
 
 
 def test_characters_are_read_not_ids(bilm: str) -> None:
-    step = made(bilm)
-    assert step.lengths().tolist() == [3, 2, 12, 12, 8]  # words; the long sentence in windows
-    batch = step.collate(np.zeros(2, int), np.array([0, 1]))
+    examples = make_examples(bilm)
+    assert examples.lengths().tolist() == [3, 2, 12, 12, 8]  # words; the long sentence in windows
+    batch = examples.collate(np.zeros(2, int), np.array([0, 1]))
     expected = encode_sentences([["Anna", "sees", "Zyx"], ["No", "one"]])
     assert batch.inputs["character_ids"].tolist() == expected.tolist()
     assert batch.counts() == {"tag": 5}
@@ -146,25 +146,25 @@ def test_classification(bilm: str, tmp_path: Path, text: Any) -> None:
     ]
     labels = classification.Classification(config).labels(rows)
     tokenizer = classification.Classification(config).tokenizer(bilm)
-    step = classification.Classification(config).make(rows, tokenizer, labels, 16, "train")
-    made = classification.Classification(config).load(
+    examples = classification.Classification(config).make(rows, tokenizer, labels, 16, "train")
+    model = classification.Classification(config).load(
         bilm, labels, pretrained=True, changes={"dropout": 0.2}, new_heads=print
     )
-    assert type(made) is ElmoForSequenceClassification
-    assert made.dropout.p == 0.2
-    network = Network(made.eval(), classification.Classification.forward)
-    batch = step.collate(np.zeros(4, int), np.arange(4))
-    whole = step.loss(network, batch)["label"].item()
-    alone = [step.collate(np.zeros(1, int), np.array([n])) for n in range(4)]
-    assert sum(step.loss(network, b)["label"].item() for b in alone) == pytest.approx(whole)
+    assert type(model) is ElmoForSequenceClassification
+    assert model.dropout.p == 0.2
+    network = Network(model.eval(), classification.Classification.forward)
+    batch = examples.collate(np.zeros(4, int), np.arange(4))
+    whole = examples.loss(network, batch)["label"].item()
+    alone = [examples.collate(np.zeros(1, int), np.array([n])) for n in range(4)]
+    assert sum(examples.loss(network, b)["label"].item() for b in alone) == pytest.approx(whole)
     expected = torch.nn.functional.cross_entropy(
         network(**batch.inputs)["label"], batch.targets["label"], reduction="sum"
     )
     assert whole == pytest.approx(expected.item(), rel=1e-6)
-    found = answers(network, step, torch.device("cpu"))
-    assert {answer["prediction"] for answer in found} <= {"a", "b"}
-    made.save_pretrained(tmp_path)
+    predictions = answers(network, examples, torch.device("cpu"))
+    assert {answer["prediction"] for answer in predictions} <= {"a", "b"}
+    model.save_pretrained(tmp_path)
     again = classification.Classification(config).load(
         str(tmp_path), labels, pretrained=True, changes={}
     )
-    assert all(map(torch.equal, again.state_dict().values(), made.state_dict().values()))
+    assert all(map(torch.equal, again.state_dict().values(), model.state_dict().values()))

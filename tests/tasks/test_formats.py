@@ -16,8 +16,9 @@ PAIR = TASK.Config(text=("a", "b"))
 def pieces(folder: str, *texts: str, length: int = 64) -> tuple[list[str], tuple[int, ...] | None]:
     config = PAIR if len(texts) == 2 else TASK.Config()
     tokenizer = TASK(config).tokenizer(folder)
-    made = text_sequences(tokenizer, [[text] for text in texts], length)
-    return tokenizer.convert_ids_to_tokens(made.ids[0]), made.segments and made.segments[0]
+    sequences = text_sequences(tokenizer, [[text] for text in texts], length)
+    tokens = tokenizer.convert_ids_to_tokens(sequences.ids[0])
+    return tokens, sequences.segments and sequences.segments[0]
 
 
 def bert_cuts(first: int, second: int, room: int) -> tuple[int, int]:
@@ -89,5 +90,5 @@ def test_a_saved_tokenizer_formats_texts_itself(family: str, folder: Folder, tmp
     tokenizer.save_pretrained(tmp_path)
     saved = AutoTokenizer.from_pretrained(tmp_path)
     for texts in (["a b c"], ["a b c", "d e"]):
-        made = text_sequences(tokenizer, [[text] for text in texts], 64)
-        assert tuple(saved(*texts)["input_ids"]) == made.ids[0]
+        sequences = text_sequences(tokenizer, [[text] for text in texts], 64)
+        assert tuple(saved(*texts)["input_ids"]) == sequences.ids[0]

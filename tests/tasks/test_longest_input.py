@@ -28,12 +28,14 @@ def runs(model: str, length: int) -> bool:
     config = task.Config(name="classification")
     rows = rows_of({"text": TEXT, "label": "x"})
     examples = task(config).make(rows, task(config).tokenizer(model), ("x", "y"), length, "score")
-    made = task(config).load(model, ("x", "y"), pretrained=True, changes={}, new_heads=print).eval()
+    network = (
+        task(config).load(model, ("x", "y"), pretrained=True, changes={}, new_heads=print).eval()
+    )
     batch = examples.collate(*torch.zeros(2, 1, dtype=torch.int64).numpy())
     assert batch.inputs["input_ids"].shape[-1] == length
     try:
         with torch.no_grad():
-            task.forward(made, **batch.inputs)
+            task.forward(network, **batch.inputs)
     except (IndexError, RuntimeError):
         return False
     return True
@@ -43,10 +45,10 @@ def runs(model: str, length: int) -> bool:
 def test_networks_around_an_encoder_are_as_long(family: str, folder: Folder) -> None:
     task = get_task("classification")
     config = task.Config(name="classification", pooling="mean")
-    made = task(config).load(
+    network = task(config).load(
         folder(family), ("x", "y"), pretrained=True, changes={}, new_heads=print
     )
-    assert longest_input(made.config) == 64
+    assert longest_input(network.config) == 64
     task = get_task("tagging")
     mixed = task(task.Config(layers="mix")).load(
         folder(family),

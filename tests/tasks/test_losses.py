@@ -50,7 +50,7 @@ CASES = {
 }  # fmt: skip
 
 
-def made(name: str, fields: dict, folder: str, use: str = "train"):  # noqa: ANN201
+def make_case(name: str, fields: dict, folder: str, use: str = "train"):  # noqa: ANN201
     task = get_task(name)
     config = task.Config(name=name, **fields)
     labels = task(config).labels(ROWS)
@@ -69,7 +69,7 @@ def whole(examples):  # noqa: ANN001, ANN201
 @pytest.mark.parametrize("case", ["text", "pair", "several", "number"])
 def test_the_loss_is_that_of_transformers(case: str, family: str, folder: Folder, tmp_path) -> None:
     name, fields = CASES[case]
-    examples, network = made(name, fields, folder(family))
+    examples, network = make_case(name, fields, folder(family))
     network.model.save_pretrained(tmp_path)
     theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     batch = whole(examples)
@@ -86,7 +86,7 @@ def test_the_loss_is_that_of_transformers(case: str, family: str, folder: Folder
 @pytest.mark.parametrize("family", ENCODERS)
 def test_the_loss_of_a_choice_is_that_of_transformers(family: str, folder: Folder) -> None:
     name, fields = CASES["choice"]
-    examples, network = made(name, fields, folder(family))
+    examples, network = make_case(name, fields, folder(family))
     theirs = AutoModelForMultipleChoice.from_pretrained(folder(family))
     theirs.load_state_dict(network.model.state_dict())
     three = np.array([n for n in range(16) if n % 3])  # theirs takes as many options everywhere
@@ -101,7 +101,7 @@ def test_the_loss_of_a_choice_is_that_of_transformers(family: str, folder: Folde
 @pytest.mark.parametrize("family", ["bert", "gpt1", "gpt2"])
 def test_fewer_options_are_as_if_there_were_no_others(family: str, folder: Folder) -> None:
     name, fields = CASES["choice"]
-    examples, network = made(name, fields, folder(family))
+    examples, network = make_case(name, fields, folder(family))
     network.eval()
     with torch.no_grad():
         together = examples.loss(network, whole(examples))
@@ -125,9 +125,9 @@ STEPS = [
 
 @pytest.mark.parametrize(("case", "family"), STEPS)
 def test_a_step_cut_up_is_the_same_step(case: str, family: str, folder: Folder) -> None:
-    found = {}
+    results = {}
     for micro in (16, 4, 3):
-        examples, network = made(*CASES[case], folder(family))
+        examples, network = make_case(*CASES[case], folder(family))
         engine = tiny_engine(network)
         gradients: dict[str, torch.Tensor] = {}
         for name, parameter in network.named_parameters():
@@ -135,19 +135,19 @@ def test_a_step_cut_up_is_the_same_step(case: str, family: str, folder: Folder) 
                 lambda p, name=name, into=gradients: into.__setitem__(name, p.grad.double())
             )
         batches = StepBatches(examples, Slicing(16, micro), 7)[0]
-        found[micro] = (take_step(engine, examples, batches, None, 1).loss, gradients)
-    loss, gradients = found[16]
+        results[micro] = (take_step(engine, examples, batches, None, 1).loss, gradients)
+    loss, gradients = results[16]
     size = math.hypot(*(g.norm().item() for g in gradients.values()))
     assert size > 0.01
     for micro in (4, 3):
-        got = found[micro]
+        got = results[micro]
         assert got[0] == pytest.approx(loss, rel=1e-5)
         off = math.hypot(*((got[1][n] - g).norm().item() for n, g in gradients.items()))
         assert off / size < 1e-5, f"{micro}: {off / size}"
 
 
 def test_weights_and_smoothing_by_hand(folder: Folder) -> None:
-    examples, network = made(*CASES["weighted"], folder("bert"))
+    examples, network = make_case(*CASES["weighted"], folder("bert"))
     batch = whole(examples)
     with torch.no_grad():
         logs = network.eval()(**batch.inputs)["label"].log_softmax(-1).numpy()
@@ -165,7 +165,7 @@ def test_weights_and_smoothing_by_hand(folder: Folder) -> None:
 
 
 def test_weights_of_several_labels_by_hand(folder: Folder) -> None:
-    examples, network = made(*CASES["weighted, several"], folder("bert"))
+    examples, network = make_case(*CASES["weighted, several"], folder("bert"))
     batch = whole(examples)
     with torch.no_grad():
         p = network.eval()(**batch.inputs)["label"].sigmoid().double().numpy()
@@ -187,12 +187,12 @@ def test_weights_of_several_labels_by_hand(folder: Folder) -> None:
 
 def test_gpt1_by_hand(folder: Folder) -> None:
     """Cross-entropy of the label, and half the mean over rows of a row's mean next-token loss."""
-    examples, network = made(*CASES["pair"], folder("gpt1"))
+    examples, network = make_case(*CASES["pair"], folder("gpt1"))
     model = network.model.eval()
     batch = whole(examples)
     expected_label = expected_lm = 0.0
     with torch.no_grad():
-        found = examples.loss(network, batch)
+        losses = examples.loss(network, batch)
         for ids, target in zip(examples.rows.ids, batch.targets["label"], strict=True):
             assert (ids[0], ids[-1]) == (model.config.vocab_size - 3, model.config.vocab_size - 1)
             states = model.transformer(torch.tensor([ids])).last_hidden_state[0]
@@ -201,8 +201,8 @@ def test_gpt1_by_hand(folder: Folder) -> None:
             logs = (states @ model.transformer.tokens_embed.weight.T).log_softmax(-1)
             steps = [logs[t, ids[t + 1]].item() for t in range(len(ids) - 1)]
             expected_lm -= sum(steps) / len(steps)
-    assert found["label"].item() == pytest.approx(expected_label, rel=1e-5)
-    assert found["lm"].item() == pytest.approx(expected_lm, rel=1e-5)
+    assert losses["label"].item() == pytest.approx(expected_label, rel=1e-5)
+    assert losses["lm"].item() == pytest.approx(expected_lm, rel=1e-5)
     assert batch.counts() == {"label": 16, "lm": 16}
     assert examples.weights == {"label": 1.0, "lm": 0.5}
     engine = tiny_engine(network)
@@ -211,7 +211,7 @@ def test_gpt1_by_hand(folder: Folder) -> None:
 
 
 def test_gpt1_adds_the_vectors_of_both_orders(folder: Folder) -> None:
-    examples, network = made(*CASES["both orders"], folder("gpt1"))
+    examples, network = make_case(*CASES["both orders"], folder("gpt1"))
     model = network.model.eval()
     row = examples.collate(np.zeros(1, int), np.array([3]))
     assert row.inputs["input_ids"].shape[:2] == (1, 2)
@@ -228,7 +228,7 @@ def test_new_embeddings_are_small_and_the_old_ones_stay(folder: Folder) -> None:
     from transformers import AutoModel
 
     before = AutoModel.from_pretrained(folder("gpt1")).get_input_embeddings().weight
-    _, network = made(*CASES["text"], folder("gpt1"))
+    _, network = make_case(*CASES["text"], folder("gpt1"))
     after = network.model.get_input_embeddings().weight
     assert len(after) == len(before) + 3
     assert torch.equal(after[:-3], before)
@@ -236,7 +236,7 @@ def test_new_embeddings_are_small_and_the_old_ones_stay(folder: Folder) -> None:
 
 
 def test_options_of_an_item_have_one_dropout_mask(folder: Folder) -> None:
-    examples, network = made(*CASES["choice"], folder("gpt1"))
+    examples, network = make_case(*CASES["choice"], folder("gpt1"))
     network.train()
     network.model.config.summary_first_dropout = 0.5
     head = network.model.multiple_choice_head.summary

@@ -17,8 +17,8 @@ ROW = {"passage": "p q r", "question": "a", "options": ["x", "y z"], "label": "B
 def pieces(folder: str, row: dict, length: int = 40, **fields) -> list[str]:
     config = TASK.Config(**{"passage": "passage", **fields})
     tokenizer = TASK(config).tokenizer(folder)
-    made = TASK(config).make(rows_of(row), tokenizer, (), length, "train")
-    return [" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids in made.rows.ids]
+    examples = TASK(config).make(rows_of(row), tokenizer, (), length, "train")
+    return [" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids in examples.rows.ids]
 
 
 def test_encoders_read_passage_then_question_and_option(folder: Folder) -> None:
@@ -95,16 +95,16 @@ def test_configs_that_ask_nothing() -> None:
 def test_answers_count_as_the_rows_do(folder: Folder) -> None:
     config = TASK.Config(count_from=1)
     rows = rows_of(ROW | {"label": 2}, ROW | {"label": 1, "options": ["x", "y", "z"]})
-    made = TASK(config).make(rows, TASK(config).tokenizer(folder("bert")), (), 40, "score")
-    said = made.answers({"choice": [np.array([0.1, 0.9, 0.0]), np.array([0.1, 0.2, 0.7])]})
-    assert [(a["prediction"], a["text"]) for a in said] == [(2, "y z"), (3, "z")]
-    assert said[0]["probabilities"] == [0.1, 0.9]
-    figures = made.compute_metrics(said)
-    assert list(figures) == ["accuracy", "accuracy_low", "accuracy_high", "majority"]
-    assert list(figures.values()) == [0.5, 0.0, 1.0, 0.5]
+    examples = TASK(config).make(rows, TASK(config).tokenizer(folder("bert")), (), 40, "score")
+    answers = examples.answers({"choice": [np.array([0.1, 0.9, 0.0]), np.array([0.1, 0.2, 0.7])]})
+    assert [(a["prediction"], a["text"]) for a in answers] == [(2, "y z"), (3, "z")]
+    assert answers[0]["probabilities"] == [0.1, 0.9]
+    metrics = examples.compute_metrics(answers)
+    assert list(metrics) == ["accuracy", "accuracy_low", "accuracy_high", "majority"]
+    assert list(metrics.values()) == [0.5, 0.0, 1.0, 0.5]
 
 
-def test_a_choice_is_learnt(folder: Folder) -> None:
+def test_a_choice_is_learned(folder: Folder) -> None:
     """The option that repeats the passage's letter: a few updates are enough."""
     from plmctl.models.network import Network
     from plmctl.training.data import Slicing, StepBatches
@@ -120,10 +120,10 @@ def test_a_choice_is_learnt(folder: Folder) -> None:
     )  # fmt: skip
     config = TASK.Config(passage="passage")
     for family in ("bert", "gpt1", "gpt2"):
-        made = TASK(config).make(rows, TASK(config).tokenizer(folder(family)), (), 40, "train")
+        examples = TASK(config).make(rows, TASK(config).tokenizer(folder(family)), (), 40, "train")
         torch.manual_seed(0)
         model = TASK(config).load(folder(family), (), pretrained=True, changes={}, new_heads=print)
         engine = tiny_engine(Network(model, TASK.forward), lr=3e-3)
-        batches = StepBatches(made, Slicing(8, 8), 7)[0]
-        losses = [take_step(engine, made, batches, None, 1).losses for _ in range(30)]
+        batches = StepBatches(examples, Slicing(8, 8), 7)[0]
+        losses = [take_step(engine, examples, batches, None, 1).losses for _ in range(30)]
         assert losses[-1]["choice"] < 0.3 * losses[0]["choice"], family

@@ -24,7 +24,7 @@ def words(count: int) -> list[str]:
     return [LETTERS[n] for n in DRAW.integers(len(LETTERS), size=count)]
 
 
-def asked() -> dict:
+def question() -> dict:
     """A row of every task; nothing in it follows from anything else."""
     context = words(24)
     first = int(DRAW.integers(20))
@@ -48,7 +48,7 @@ def asked() -> dict:
     }
 
 
-ROWS = [asked() for _ in range(20)]
+ROWS = [question() for _ in range(20)]
 GPT = ("gpt1", "gpt2", "gpt3")
 
 CLASSIFY = {"name": "classification"}
@@ -118,10 +118,10 @@ def model_of(family: str, folder: Folder, place: Path) -> str:
     from transformers import PreTrainedTokenizerFast
 
     vocab = ["<pad>", "</s>", "<unk>", *LETTERS]
-    made = Tokenizer(models.WordLevel({w: n for n, w in enumerate(vocab)}, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = Tokenizer(models.WordLevel({w: n for n, w in enumerate(vocab)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     ).save_pretrained(place / "t5")
     fields = {"d_model": 32, "d_ff": 64, "d_kv": 16, "dropout_rate": 0.0, "vocab_multiple": 1}
     config = registry.load("families", "t5").Config(size="tiny", version="v1.1", **fields)

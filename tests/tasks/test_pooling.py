@@ -21,10 +21,10 @@ def logits(config, folder: str, **options) -> tuple[torch.Tensor, Network]:  # n
     model = TASK(config).load(
         folder, LABELS, **{"pretrained": True, "changes": {}, "new_heads": print, **options}
     )
-    made = TASK(config).make(ROWS, TASK(config).tokenizer(folder), LABELS, 20, "score")
+    examples = TASK(config).make(ROWS, TASK(config).tokenizer(folder), LABELS, 20, "score")
     network = Network(model, TASK.forward).eval()
     with torch.no_grad():
-        batch = made.collate(np.zeros(2, int), np.arange(2))
+        batch = examples.collate(np.zeros(2, int), np.arange(2))
         return network(**batch.inputs)["label"], network
 
 
@@ -39,13 +39,13 @@ def test_by_hand_and_loaded_again(
     got, network = logits(config, folder(family))
     tokenizer = TASK(config).tokenizer(folder(family))
     encoder = AutoModel.from_pretrained(folder(family)).eval()
-    for row, found in zip(ROWS, got, strict=True):  # one by one: there is no padding
+    for row, row_logits in zip(ROWS, got, strict=True):  # one by one: there is no padding
         with torch.no_grad():
             inputs = tokenizer(row.values["text"], return_tensors="pt")
             states = encoder(**inputs).last_hidden_state[0]
         vector = {"cls": states[0], "mean": states.mean(0), "max": states.max(0).values}[pooling]
         head = network.model.classifier
-        assert torch.allclose(found, head.weight @ vector + head.bias, atol=1e-5)
+        assert torch.allclose(row_logits, head.weight @ vector + head.bias, atol=1e-5)
     network.model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     Finetuned(TASK(config), LABELS, 20).write(tmp_path)

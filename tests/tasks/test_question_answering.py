@@ -67,7 +67,7 @@ def row(answer: str | None, question: str = "who?", at: int | None = None) -> Ro
     return Row(values, "a.jsonl:1")
 
 
-def made(
+def make_examples(
     rows: list[Row], use: str = "train", family: str = "bert", **options: Any
 ) -> QuestionAnsweringExamples:
     options = {"doc_stride": 20, "max_answer_length": 60, **options}
@@ -89,17 +89,17 @@ def perfect(examples: QuestionAnsweringExamples) -> dict[str, list[Any]]:
     "answer", ["Elbe", "1895", "a river runs", "Emil  Fritz", "Ünder", "Nexon", "韩国", "3 boats"]
 )
 def test_perfect_logits_give_the_answer_as_it_is_written(family: str, answer: str) -> None:
-    examples = made([row(answer)], family=family)
+    examples = make_examples([row(answer)], family=family)
     assert len(examples) > 1
     assert (examples.windows.labels == 0).all(1).any()  # windows without it point at cell 0
-    (found,) = examples.answers(perfect(examples))
-    assert found["prediction"] == answer
-    assert found["start"] == CONTEXT.index(answer)
-    assert examples.compute_metrics([found])["exact_match"] == 100
-    chances = [one["probability"] for one in found["n_best"]]
+    (answered,) = examples.answers(perfect(examples))
+    assert answered["prediction"] == answer
+    assert answered["start"] == CONTEXT.index(answer)
+    assert examples.compute_metrics([answered])["exact_match"] == 100
+    chances = [one["probability"] for one in answered["n_best"]]
     assert chances == sorted(chances, reverse=True)
     assert sum(chances) == pytest.approx(1)
-    assert len({one["text"] for one in found["n_best"]}) == len(chances)
+    assert len({one["text"] for one in answered["n_best"]}) == len(chances)
 
 
 def test_inputs_have_the_special_tokens_of_the_family() -> None:
@@ -109,7 +109,7 @@ def test_inputs_have_the_special_tokens_of_the_family() -> None:
         ("roberta", [0], [2, 2], [2]),
         ("gpt2", [0], [0], [0]),
     ):
-        windows = made([row("Elbe")], family=family).windows
+        windows = make_examples([row("Elbe")], family=family).windows
         ids, question = list(windows.join(0)[0]), windows.questions[0].tolist()
         size = int(windows.size[0])
         start = windows.offset(0)
@@ -120,26 +120,26 @@ def test_inputs_have_the_special_tokens_of_the_family() -> None:
 
 
 def test_a_long_question_loses_its_end_and_is_counted() -> None:
-    examples = made([row("Elbe", question="who " * 40)], max_query_length=8)
+    examples = make_examples([row("Elbe", question="who " * 40)], max_query_length=8)
     assert list(examples.windows.join(0)[0][1:9]) == examples.windows.questions[0].tolist()
     assert len(examples.windows.questions[0]) == 8
     assert examples.cut == 1
 
 
-def test_rows_that_cannot_be_learnt_from_are_told_of_and_kept_in_scoring() -> None:
+def test_rows_that_cannot_be_learned_from_are_reported_and_kept_in_scoring() -> None:
     rows = [row("Elbe"), row("Elbe", at=3), row("Donau", at=3), row(None)]
-    examples = made(rows)
+    examples = make_examples(rows)
     assert len(examples.windows.ids) == 1
     off, nowhere, none = examples.dropped
     at = CONTEXT.index("Elbe")
     assert off == f"a.jsonl:1: q: answer 'Elbe' is not at 3, where 'er t' is; it is at {at}"
     assert nowhere.endswith("it is nowhere in the context")
     assert "no answer, and not `task.version2: true`" in none
-    scored = made(rows, "score")
+    scored = make_examples(rows, "score")
     assert not scored.dropped
     assert len(scored.windows.ids) == 4
     assert (scored.windows.labels == -100).any()
-    assert len(made(rows, version2=True).windows.ids) == 2
+    assert len(make_examples(rows, version2=True).windows.ids) == 2
 
 
 def test_wrong_rows_are_refused_with_their_place() -> None:
@@ -150,11 +150,11 @@ def test_wrong_rows_are_refused_with_their_place() -> None:
         ({"context": None}, "column 'context' is null"),
     ):
         with pytest.raises(DataError, match=f"a.jsonl:1.*{words}"):
-            made([Row(values | change, "a.jsonl:1")])
+            make_examples([Row(values | change, "a.jsonl:1")])
     with pytest.raises(DataError, match="none of 1 rows can be learned from"):
-        made([row("Elbe", at=1)])
+        make_examples([row("Elbe", at=1)])
     with pytest.raises(ConfigError, match="no room for a context"):
-        made([row("Elbe", question="who " * 40)], max_length=32)
+        make_examples([row("Elbe", question="who " * 40)], max_length=32)
 
 
 def test_both_forms_of_answers_are_read() -> None:
@@ -162,23 +162,23 @@ def test_both_forms_of_answers_are_read() -> None:
     listed = dict(plain.values) | {
         "answers": [{"text": "Elbe", "answer_start": CONTEXT.index("Elbe")}]
     }
-    first, second = (made([one]) for one in (plain, Row(listed, "x")))
+    first, second = (make_examples([one]) for one in (plain, Row(listed, "x")))
     assert (first.windows.labels == second.windows.labels).all()
 
 
 def test_an_empty_context_has_no_answer() -> None:
     empty = Row({"context": "", "question": "who?"}, "x")
-    examples = made([empty], "predict", version2=True)
+    examples = make_examples([empty], "predict", version2=True)
     length = int(examples.lengths()[0])
     logits = {part: [np.ones(length)] for part in ("start", "end")}
-    (found,) = examples.answers(logits)
-    assert found["prediction"] == ""
-    assert found["id"] == "1"
+    (answered,) = examples.answers(logits)
+    assert answered["prediction"] == ""
+    assert answered["id"] == "1"
 
 
 def test_the_null_score_is_the_least_of_the_windows_and_the_threshold_is_tuned() -> None:
     rows = [row("Elbe"), row(None), row(None)]
-    examples = made(rows, "score", version2=True)
+    examples = make_examples(rows, "score", version2=True)
     logits = perfect(examples)
     for number in np.flatnonzero(examples.windows.row == 1):
         for part in ("start", "end"):  # sure of something, but less than of no answer
@@ -194,24 +194,24 @@ def test_the_null_score_is_the_least_of_the_windows_and_the_threshold_is_tuned()
     assert figures["null_threshold"] == figures["best_f1_threshold"] == -20
     settled = task.QuestionAnswering(examples.config).settled(figures)
     assert settled.null_threshold == -20
-    loose = made(rows, "predict", version2=True, null_threshold=30)
+    loose = make_examples(rows, "predict", version2=True, null_threshold=30)
     assert [one["prediction"] != "" for one in loose.answers(logits)] == [True] * 3
 
 
 def test_only_where_a_piece_has_most_context_may_an_answer_start() -> None:
-    examples = made([row("Elbe")])
+    examples = make_examples([row("Elbe")])
     logits = {part: [np.zeros(80) for _ in range(len(examples))] for part in ("start", "end")}
     last = examples.windows.offset(0) + int(examples.windows.size[0]) - 1
     for part in ("start", "end"):
         logits[part][0][last] = 50  # the end of the first window: the second has more around it
-    (found,) = examples.answers(logits)
-    assert found["n_best"][0]["probability"] < 0.5
+    (answered,) = examples.answers(logits)
+    assert answered["n_best"][0]["probability"] < 0.5
 
 
-def test_answers_are_no_longer_than_asked() -> None:
-    examples = made([row("a river runs")], max_answer_length=4)
-    (found,) = examples.answers(perfect(examples))
-    assert found["prediction"] != "a river runs"
+def test_answers_are_no_longer_than_configured() -> None:
+    examples = make_examples([row("a river runs")], max_answer_length=4)
+    (answered,) = examples.answers(perfect(examples))
+    assert answered["prediction"] != "a river runs"
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def network() -> Network:
 
 
 def test_the_loss_is_transformers_own_and_no_batch_changes_it(network: Network) -> None:
-    examples = made([row("Elbe"), row("3 boats", question="how many?")])
+    examples = make_examples([row("Elbe"), row("3 boats", question="how many?")])
     whole = np.arange(len(examples))
     batch = examples.collate(whole * 0, whole)
     sums = examples.loss(network, batch)
@@ -253,16 +253,16 @@ def test_the_loss_is_transformers_own_and_no_batch_changes_it(network: Network) 
 
 
 def test_chinese_rows_are_scored_as_cmrc_does() -> None:
-    examples = made([row("韩国")])
+    examples = make_examples([row("韩国")])
     assert examples.rules == "cmrc"  # every context has Chinese in it
-    assert made([row("韩国")], metric="squad", version2=True).rules == "squad2"
+    assert make_examples([row("韩国")], metric="squad", version2=True).rules == "squad2"
 
 
 def test_a_network_learns_the_answers_of_two_questions(network: Network) -> None:
     other = {"context": "emil saw 3 boats.", "question": "how many?"}
     other["answers"] = {"text": ["3 boats"], "answer_start": [9]}
     rows = [row("Elbe"), Row(other, "a.jsonl:2")]
-    examples = made(rows, max_length=120, doc_stride=90)
+    examples = make_examples(rows, max_length=120, doc_stride=90)
     whole = np.arange(len(examples))
     batch = examples.collate(whole * 0, whole)
     optimizer = torch.optim.Adam(network.parameters(), lr=2e-2)
@@ -271,18 +271,18 @@ def test_a_network_learns_the_answers_of_two_questions(network: Network) -> None
         sums = examples.loss(network, batch)
         (0.5 * (sums["start"] + sums["end"]) / len(examples)).backward()
         optimizer.step()
-    scored = made(rows, "score", max_length=120, doc_stride=90)
-    found = answers(network, scored, CPU)
-    assert [one["prediction"] for one in found] == ["Elbe", "3 boats"]
-    assert scored.compute_metrics(found) == {"exact_match": 100, "f1": 100, "total": 2}
+    scored = make_examples(rows, "score", max_length=120, doc_stride=90)
+    predictions = answers(network, scored, CPU)
+    assert [one["prediction"] for one in predictions] == ["Elbe", "3 boats"]
+    assert scored.compute_metrics(predictions) == {"exact_match": 100, "f1": 100, "total": 2}
 
 
 def test_a_published_folder_says_what_it_is_for(network: Network, tmp_path: Path) -> None:
     network.model.save_pretrained(tmp_path)
-    found = read_finetuned(str(tmp_path))
-    assert (found.config.name, found.max_length) == ("question_answering", 128)
-    model = task.QuestionAnswering(found.config).load(
-        str(tmp_path), found.labels, pretrained=True, changes={}
+    finetuned = read_finetuned(str(tmp_path))
+    assert (finetuned.config.name, finetuned.max_length) == ("question_answering", 128)
+    model = task.QuestionAnswering(finetuned.config).load(
+        str(tmp_path), finetuned.labels, pretrained=True, changes={}
     )
     assert torch.equal(model.qa_outputs.weight, network.model.qa_outputs.weight)
 

@@ -103,23 +103,23 @@ def test_what_is_no_label_is_refused(cast: str, value: object) -> None:
 
 def test_outputs_that_are_no_label_are_wrong() -> None:
     truth = [["duplicate"], ["duplicate"], ["not_duplicate"], ["not_duplicate"], ["duplicate"]]
-    said = ["duplicate", "dup", "not_duplicate", "", "not_duplicate"]
-    found = cast_metrics("qqp", said, truth)
-    assert found["accuracy"] == 2 / 5
+    outputs = ["duplicate", "dup", "not_duplicate", "", "not_duplicate"]
+    metrics = cast_metrics("qqp", outputs, truth)
+    assert metrics["accuracy"] == 2 / 5
     # "dup" counts as not_duplicate, "" as duplicate: 1 right of 2 that were said, of 3 that are
-    assert found["f1"] == pytest.approx(2 * 1 / (2 + 3))
-    assert found["no_label"] == 2 / 5
-    assert found["majority"] == 3 / 5
+    assert metrics["f1"] == pytest.approx(2 * 1 / (2 + 3))
+    assert metrics["no_label"] == 2 / 5
+    assert metrics["majority"] == 3 / 5
     assert f1_with_invalid(np.array([0, -1]), np.array([0, 0])) == 0
 
 
 def test_similarities_are_read_as_numbers() -> None:
     truth = [["0.0"], ["2.0"], ["4.0"]]
-    found = cast_metrics("stsb", ["1", "2.2", "4.6"], truth)
-    assert found["spearman"] == pytest.approx(1)
-    assert found["no_label"] == 0
+    metrics = cast_metrics("stsb", ["1", "2.2", "4.6"], truth)
+    assert metrics["spearman"] == pytest.approx(1)
+    assert metrics["no_label"] == 0
     # "good" is read as -1: the order is turned round
-    found = cast_metrics("stsb", ["2", "1.0", "good"], truth)
-    assert found["spearman"] == pytest.approx(-1)
-    assert found["no_label"] == 1 / 3
+    metrics = cast_metrics("stsb", ["2", "1.0", "good"], truth)
+    assert metrics["spearman"] == pytest.approx(-1)
+    assert metrics["no_label"] == 1 / 3
     assert cast_metrics("stsb", ["nan"] * 3, truth)["pearson"] == 0

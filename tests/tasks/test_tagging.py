@@ -45,7 +45,7 @@ def small(kind: Any, **fields: Any) -> Any:
     return kind(vocab_size=len(VOCAB), intermediate_size=16, **sizes, **fields)
 
 
-def made(
+def make_examples(
     model: str, rows: list[Row], use: Any = "train", length: int = 16, **fields: Any
 ) -> tagging.TaggingExamples:
     config = tagging.Config(**fields)
@@ -64,14 +64,14 @@ def loaded(model: str, **fields: Any) -> Network:
 
 
 def test_the_label_is_on_one_piece_of_each_word(bert: str) -> None:
-    step = made(bert, ROWS[:1])
-    batch = step.collate(np.zeros(1, int), np.array([0]))
+    examples = make_examples(bert, ROWS[:1])
+    batch = examples.collate(np.zeros(1, int), np.array([0]))
     pieces = ["[CLS]", "an", "##na", "an", "##na", "##x", "sees", "[SEP]"]
     assert batch.inputs["input_ids"][0].tolist() == [VOCAB.index(piece) for piece in pieces]
     no = -100
     assert batch.targets["tag"][0].tolist() == [no, 2, no, 3, no, no, 0, no]
     assert batch.counts() == {"tag": 3}
-    batch = made(bert, ROWS[:1], piece="last").collate(np.zeros(1, int), np.array([0]))
+    batch = make_examples(bert, ROWS[:1], piece="last").collate(np.zeros(1, int), np.array([0]))
     assert batch.targets["tag"][0].tolist() == [no, no, 2, no, no, 3, 0, no]
 
 
@@ -97,8 +97,8 @@ def test_words_without_a_piece_are_unknown_and_specials_are_text(bert: str) -> N
     assert [pieces(word) for word in odd[:5]] == [unknown] * 5
     assert pieces("[MASK]") == tuple(map(VOCAB.index, ["[", "mask", "]"]))
     assert len(pieces("我爱")) == 2
-    step = made(bert, [Row({"tokens": odd, "tags": ["O"] * len(odd)}, "a:1")])
-    assert step.collate(np.zeros(1, int), np.array([0])).counts() == {"tag": len(odd)}
+    examples = make_examples(bert, [Row({"tokens": odd, "tags": ["O"] * len(odd)}, "a:1")])
+    assert examples.collate(np.zeros(1, int), np.array([0])).counts() == {"tag": len(odd)}
 
 
 def test_byte_level_words_have_the_space_before_them() -> None:
@@ -126,13 +126,13 @@ def test_byte_level_words_have_the_space_before_them() -> None:
 
 @given(st.lists(st.integers(1, 7), max_size=60), st.integers(7, 20))
 def test_windows_label_every_word_once(sizes: list[int], room: int) -> None:
-    found = list(sentence_windows(sizes, room))
-    labelled = [word for window in found for word in range(window.first, window.last)]
+    windows = list(sentence_windows(sizes, room))
+    labelled = [word for window in windows for word in range(window.first, window.last)]
     assert labelled == list(range(len(sizes)))
-    for window in found:
+    for window in windows:
         assert window.start <= window.first < window.last <= window.stop
         assert sum(sizes[window.start : window.stop]) <= room
-    assert (len(found) <= 1) == (sum(sizes) <= room)
+    assert (len(windows) <= 1) == (sum(sizes) <= room)
 
 
 def test_words_in_two_windows_are_labelled_where_they_have_more_around_them() -> None:
@@ -146,45 +146,45 @@ def test_words_in_two_windows_are_labelled_where_they_have_more_around_them() ->
 
 
 def test_a_long_word_is_cut_and_still_answered(bert: str) -> None:
-    step = made(bert, ROWS, "score", length=10)
-    assert step.cut == 1
-    assert step.lengths().max() <= 10
-    found = answers(loaded(bert), step, torch.device("cpu"))
-    assert [len(answer["prediction"]) for answer in found] == [3, 2, 4, 5]
-    assert all(0 <= p <= 1 for answer in found for p in answer["probabilities"])
-    figures = step.compute_metrics(found)
-    assert figures["entities"] == 4
-    assert {"f1", "precision", "recall", "accuracy", "per_class"} <= figures.keys()
+    examples = make_examples(bert, ROWS, "score", length=10)
+    assert examples.cut == 1
+    assert examples.lengths().max() <= 10
+    predictions = answers(loaded(bert), examples, torch.device("cpu"))
+    assert [len(answer["prediction"]) for answer in predictions] == [3, 2, 4, 5]
+    assert all(0 <= p <= 1 for answer in predictions for p in answer["probabilities"])
+    metrics = examples.compute_metrics(predictions)
+    assert metrics["entities"] == 4
+    assert {"f1", "precision", "recall", "accuracy", "per_class"} <= metrics.keys()
 
 
 def test_the_loss_is_that_of_transformers(bert: str) -> None:
     network = loaded(bert)
     for fields in ({}, {"piece": "last"}):
-        step = made(bert, ROWS, **fields)
-        batch = step.collate(np.zeros(len(step), int), np.arange(len(step)))
-        ours = step.loss(network, batch)["tag"] / batch.counts()["tag"]
+        examples = make_examples(bert, ROWS, **fields)
+        batch = examples.collate(np.zeros(len(examples), int), np.arange(len(examples)))
+        ours = examples.loss(network, batch)["tag"] / batch.counts()["tag"]
         theirs = network.model(**batch.inputs, labels=batch.targets["tag"]).loss
         assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("layers", ["last", "mix"])
 def test_micro_batches_give_the_same_loss_and_gradient(bert: str, layers: str) -> None:
-    network, step = loaded(bert, layers=layers), made(bert, ROWS, length=10)
-    total = sum(len(row) for row in step.tags or ())
+    network, examples = loaded(bert, layers=layers), make_examples(bert, ROWS, length=10)
+    total = sum(len(row) for row in examples.tags or ())
 
     def gradient(parts: list[list[int]]) -> tuple[float, torch.Tensor]:
         network.zero_grad()
         whole, counted = 0.0, 0
         for part in parts:
-            batch = step.collate(np.zeros(len(part), int), np.array(part))
-            loss = step.loss(network, batch)["tag"] / total
+            batch = examples.collate(np.zeros(len(part), int), np.array(part))
+            loss = examples.loss(network, batch)["tag"] / total
             loss.backward()
             whole, counted = whole + loss.item(), counted + batch.counts()["tag"]
         assert counted == total
         grads = [p.grad.flatten() for p in network.parameters() if p.grad is not None]
         return whole, torch.cat(grads)
 
-    everything = list(range(len(step)))
+    everything = list(range(len(examples)))
     at_once, ours = gradient([everything])
     one_by_one, theirs = gradient([[n] for n in everything])
     assert at_once == pytest.approx(one_by_one, rel=1e-5)
@@ -196,8 +196,8 @@ def test_the_mix_begins_as_the_mean_of_all_layers_and_loads_again(
 ) -> None:
     from transformers import AutoModel, AutoModelForTokenClassification
 
-    network, step = loaded(bert, layers="mix"), made(bert, ROWS)
-    batch = step.collate(np.zeros(2, int), np.array([0, 1]))
+    network, examples = loaded(bert, layers="mix"), make_examples(bert, ROWS)
+    batch = examples.collate(np.zeros(2, int), np.array([0, 1]))
     with torch.no_grad():
         logits = network(**batch.inputs)["tag"]
         layers = AutoModel.from_pretrained(bert)(**batch.inputs, output_hidden_states=True)
@@ -237,15 +237,15 @@ def test_every_family_has_the_head(bert: str, tmp_path: Path, kind: str, layers:
             changes={},
             new_heads=print,
         )
-        step = made(model, ROWS[:2])
-        batch = step.collate(np.zeros(2, int), np.array([0, 1]))
+        examples = make_examples(model, ROWS[:2])
+        batch = examples.collate(np.zeros(2, int), np.array([0, 1]))
         together = Network(network, tagging.Tagging.forward).eval()
-        loss = step.loss(together, batch)["tag"]
+        loss = examples.loss(together, batch)["tag"]
         loss.backward()
         # Several processes wait for the gradient of every weight.
         without = [n for n, p in network.named_parameters() if p.requires_grad and p.grad is None]
         assert not without
-        alone = step.collate(np.zeros(1, int), np.array([1]))  # padding changes no logits
+        alone = examples.collate(np.zeros(1, int), np.array([1]))  # padding changes no logits
         both, one = together(**batch.inputs)["tag"], together(**alone.inputs)["tag"]
         assert torch.allclose(both[1, : one.shape[1]], one[0], atol=1e-5)
 
@@ -258,7 +258,7 @@ def test_labels_are_those_of_the_training_rows() -> None:
     assert tagging.Tagging(tagging.Config(scheme="pos")).labels(parts) == ("nn", "vb")
 
 
-def test_wrong_rows_are_told_of(bert: str) -> None:
+def test_wrong_rows_are_reported(bert: str) -> None:
     def row(tokens: object, tags: object) -> list[Row]:
         return [Row({"tokens": tokens, "tags": tags}, "a.jsonl:7")]
 
@@ -269,43 +269,45 @@ def test_wrong_rows_are_told_of(bert: str) -> None:
     with pytest.raises(DataError, match=r"one tag only, 'O'"):
         tagging.Tagging(tagging.Config()).labels(row(["a"], ["O"]))
     with pytest.raises(DataError, match=r"a.jsonl:7: column 'tokens' holds a int"):
-        made(bert, row(3, "O"))
+        make_examples(bert, row(3, "O"))
     with pytest.raises(DataError, match=r"a.jsonl:7: item 2 of column 'tags' is a NoneType"):
-        made(bert, row(["a", "b"], ["O", None]))
+        make_examples(bert, row(["a", "b"], ["O", None]))
     with pytest.raises(DataError, match=r"a.jsonl:7: tag 'B-X' of word 2, 'b', is not among"):
-        made(bert, row(["a", "b"], ["O", "B-X"]), "score")
+        make_examples(bert, row(["a", "b"], ["O", "B-X"]), "score")
     with pytest.raises(DataError, match="no column 'tokens'"):
-        made(bert, [Row({"words": ["a"]}, "a.jsonl:7")], "predict")
+        make_examples(bert, [Row({"words": ["a"]}, "a.jsonl:7")], "predict")
 
 
-def test_tags_that_were_never_learnt_are_wrong_answers(bert: str) -> None:
+def test_tags_that_were_never_learned_are_wrong_answers(bert: str) -> None:
     tags = ["B-NEW", *ROWS[1].values["tags"][1:]]
     rows = [Row({**ROWS[1].values, "tags": tags}, "a.jsonl:7")]
-    step = made(bert, rows, "score", unseen="wrong")
-    assert step.tags == (tuple(tags),)
-    batch = step.collate(np.zeros(1, int), np.array([0]))
+    examples = make_examples(bert, rows, "score", unseen="wrong")
+    assert examples.tags == (tuple(tags),)
+    batch = examples.collate(np.zeros(1, int), np.array([0]))
     assert int((batch.targets["tag"] != IGNORE).sum()) == len(tags) - 1  # no loss of the first word
     right = [{"prediction": ROWS[1].values["tags"]}]
-    figures = step.compute_metrics(right)
+    figures = examples.compute_metrics(right)
     assert figures["unseen_tags"] == 1
     assert figures["accuracy"] == pytest.approx((len(tags) - 1) / len(tags))
 
 
 def test_sentences_without_words(bert: str) -> None:
     rows = [Row({"tokens": [], "tags": []}, "a:1"), ROWS[1]]
-    step = made(bert, rows)
-    assert step.dropped == ("a:1: no words",)
-    assert len(step) == 1
-    step = made(bert, rows, "score")
-    found = answers(loaded(bert), step, torch.device("cpu"))
-    assert [len(answer["prediction"]) for answer in found] == [0, 2]
-    nothing = made(bert, rows[:1], "predict")
+    examples = make_examples(bert, rows)
+    assert examples.dropped == ("a:1: no words",)
+    assert len(examples) == 1
+    examples = make_examples(bert, rows, "score")
+    predictions = answers(loaded(bert), examples, torch.device("cpu"))
+    assert [len(answer["prediction"]) for answer in predictions] == [0, 2]
+    nothing = make_examples(bert, rows[:1], "predict")
     assert answers(loaded(bert), nothing, torch.device("cpu"))[0]["prediction"] == []
 
 
 def test_texts_may_be_cut_into_characters(bert: str) -> None:
-    step = made(bert, [Row({"tokens": "我爱 rome"}, "a:1")], "predict", split="characters")
-    assert step.sentences == (("我", "爱", "r", "o", "m", "e"),)
+    examples = make_examples(
+        bert, [Row({"tokens": "我爱 rome"}, "a:1")], "predict", split="characters"
+    )
+    assert examples.sentences == (("我", "爱", "r", "o", "m", "e"),)
 
 
 def test_a_family_without_the_head_is_refused(tmp_path: Path) -> None:

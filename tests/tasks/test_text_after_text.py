@@ -18,7 +18,9 @@ ROWS = rows_of(
 )
 
 
-def made(model: str, use: str = "score", rows: list = ROWS, longest: int = 16, **fields: object):  # noqa: ANN201
+def make_case(
+    model: str, use: str = "score", rows: list = ROWS, longest: int = 16, **fields: object
+):
     config = TASK.Config(max_target_length=8, **fields)
     tokens = TASK(config).tokenizer(model)
     examples = TASK(config).make(rows, tokens, TASK(config).labels(ROWS), longest, use)
@@ -32,12 +34,12 @@ def batch_of(examples, *which: int):  # noqa: ANN001, ANN201
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_source_target_and_end_stand_in_one_sequence(family: str, folder: Folder) -> None:
-    examples, _, tokens = made(folder(family))
+    examples, _, tokens = make_case(folder(family))
     row = batch_of(examples, 1).inputs["input_ids"][0].tolist()
     text = "".join(tokens.convert_ids_to_tokens(row)).replace("</w>", "")
     expected = "_start_d_delimiter_z_classify_" if family == "gpt1" else "dĊz<|endoftext|>"
     assert text == expected
-    examples, _, tokens = made(folder(family), longest=4)
+    examples, _, tokens = make_case(folder(family), longest=4)
     assert examples.cut == 2
     assert max(map(len, examples.sources)) == 4
 
@@ -46,7 +48,7 @@ def test_source_target_and_end_stand_in_one_sequence(family: str, folder: Folder
 def test_the_loss_is_of_the_target_alone_and_that_of_transformers(
     family: str, folder: Folder
 ) -> None:
-    examples, network, _ = made(folder(family))
+    examples, network, _ = make_case(folder(family))
     batch = batch_of(examples, 0, 1, 2)
     ours = examples.loss(network, batch)["lm"].detach()
     theirs, count = 0.0, 0
@@ -65,20 +67,20 @@ def test_the_loss_is_of_the_target_alone_and_that_of_transformers(
 def test_a_batch_writes_what_each_row_writes_alone(
     family: str, fields: dict, folder: Folder
 ) -> None:
-    examples, network, _ = made(folder(family), "predict", **fields)
+    examples, network, _ = make_case(folder(family), "predict", **fields)
     together = [one["prediction"] for one in answers(network, examples, torch.device("cpu"))]
     alone = []
     for row in ROWS:
-        examples, _, _ = made(folder(family), "predict", [row], **fields)
+        examples, _, _ = make_case(folder(family), "predict", [row], **fields)
         alone += [one["prediction"] for one in answers(network, examples, torch.device("cpu"))]
     assert together == alone
-    scored, _, _ = made(folder(family), **fields)  # the targets are not read
+    scored, _, _ = make_case(folder(family), **fields)  # the targets are not read
     assert [a["prediction"] for a in answers(network, scored, torch.device("cpu"))] == alone
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_is_the_likeliest_token_again_and_again(family: str, folder: Folder) -> None:
-    examples, network, _ = made(folder(family), "predict", ROWS[:1])
+    examples, network, _ = make_case(folder(family), "predict", ROWS[:1])
     ids = list(examples.sources[0])
     with torch.no_grad():
         for _ in range(8):
@@ -86,19 +88,19 @@ def test_greedy_is_the_likeliest_token_again_and_again(family: str, folder: Fold
             if ids[-1] == examples.format.end:
                 break
     written = examples.outputs(network, batch_of(examples, 0))["ids"][0].tolist()
-    said = ids[len(examples.sources[0]) :]
-    assert written[: len(said)] == said
+    generated = ids[len(examples.sources[0]) :]
+    assert written[: len(generated)] == generated
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ranking_is_the_loss_of_each_label(family: str, folder: Folder) -> None:
-    examples, network, _ = made(folder(family), decoding="rank")
+    examples, network, _ = make_case(folder(family), decoding="rank")
     scores = examples.outputs(network, batch_of(examples, 0, 1, 2))["label"]
     for number, label in enumerate(examples.labels):
         rows = [row.values | {"target": label} for row in ROWS]
-        asked, _, _ = made(folder(family), rows=rows_of(*rows))
+        labelled, _, _ = make_case(folder(family), rows=rows_of(*rows))
         for place in range(3):
-            loss = examples.loss(network, batch_of(asked, place))["lm"]
+            loss = examples.loss(network, batch_of(labelled, place))["lm"]
             torch.testing.assert_close(scores[place, number], -loss, rtol=1e-4, atol=1e-4)
 
 

@@ -22,10 +22,10 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A tiny T5 with opinions, and a tokenizer of words."""
     path = tmp_path_factory.mktemp("t5")
     vocab = ["<pad>", "</s>", "<unk>", *WORDS]
-    made = Tokenizer(models.WordLevel({w: n for n, w in enumerate(vocab)}, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = Tokenizer(models.WordLevel({w: n for n, w in enumerate(vocab)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     ).save_pretrained(path)
     fields = {"d_model": 32, "d_ff": 48, "d_kv": 8, "dropout_rate": 0.0, "vocab_multiple": 1}
     config = registry.load("families", "t5").Config(size="tiny", version=request.param, **fields)
@@ -53,13 +53,13 @@ def rows(number: int = 12) -> list[Row]:
 
 
 def examples(
-    folder: str, use: str = "score", found: list[Row] | None = None, **fields
+    folder: str, use: str = "score", data: list[Row] | None = None, **fields
 ) -> TextToTextExamples:
     config = Config(**{"max_target_length": 8, **fields})
     tokenizer = TextToText(config).tokenizer(folder)
-    found = rows() if found is None else found
-    labels = TextToText(config).labels(found)
-    return TextToText(config).make(found, tokenizer, labels, 16, use)
+    data = rows() if data is None else data
+    labels = TextToText(config).labels(data)
+    return TextToText(config).make(data, tokenizer, labels, 16, use)
 
 
 def network(folder: str) -> Network:
@@ -67,88 +67,90 @@ def network(folder: str) -> Network:
     return Network(model, TextToText.forward).eval()
 
 
-def collated(made: TextToTextExamples, which: list[int]):
-    return made.collate(np.zeros(len(which), dtype=np.int64), np.array(which))
+def collated(dataset: TextToTextExamples, which: list[int]):
+    return dataset.collate(np.zeros(len(which), dtype=np.int64), np.array(which))
 
 
 def test_the_loss_is_that_of_transformers(folder: str) -> None:
-    made, net = examples(folder), network(folder)
-    batch = collated(made, list(range(12)))
+    dataset, net = examples(folder), network(folder)
+    batch = collated(dataset, list(range(12)))
     own = T5ForConditionalGeneration.from_pretrained(folder).eval()
-    labels = torch.full((12, max(map(len, made.targets))), -100)
-    for row, target in zip(labels, made.targets, strict=True):
+    labels = torch.full((12, max(map(len, dataset.targets))), -100)
+    for row, target in zip(labels, dataset.targets, strict=True):
         row[: len(target)] = torch.tensor(target)
     inputs = {k: batch.inputs[k] for k in ("input_ids", "attention_mask")}
     with torch.no_grad():
-        loss = made.loss(net, batch)["lm"] / batch.counts()["lm"]
+        loss = dataset.loss(net, batch)["lm"] / batch.counts()["lm"]
         assert loss == pytest.approx(own(**inputs, labels=labels).loss.item(), rel=1e-5)
-    assert batch.counts()["lm"] == sum(map(len, made.targets))
-    assert batch.inputs["input_ids"].shape[1] == max(map(len, made.sources))
+    assert batch.counts()["lm"] == sum(map(len, dataset.targets))
+    assert batch.inputs["input_ids"].shape[1] == max(map(len, dataset.sources))
     assert batch.inputs["decoder_input_ids"][:, 0].eq(0).all()
-    assert made.score(net, batch)["lm/correct"] >= 0
+    assert dataset.score(net, batch)["lm/correct"] >= 0
 
 
 def test_micro_batches_add_up(folder: str) -> None:
     # In double precision: the logits of an untied head are large, and float32 rounds them.
-    made, net = examples(folder), network(folder).double()
-    found = {}
+    dataset, net = examples(folder), network(folder).double()
+    results = {}
     for size in (12, 5, 1):
         net.zero_grad()
         total, count = 0.0, 0
         for start in range(0, 12, size):
-            batch = collated(made, list(range(start, min(start + size, 12))))
-            loss = made.loss(net, batch)["lm"]
+            batch = collated(dataset, list(range(start, min(start + size, 12))))
+            loss = dataset.loss(net, batch)["lm"]
             loss.backward()
             total, count = total + loss.item(), count + batch.counts()["lm"]
         gradient = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
-        found[size] = total, count, gradient.clone()
+        results[size] = total, count, gradient.clone()
     for size in (5, 1):
-        assert found[size][0] == pytest.approx(found[12][0], rel=1e-6)
-        assert found[size][1] == found[12][1]
-        assert (found[size][2] - found[12][2]).norm() < 1e-6 * found[12][2].norm()
+        assert results[size][0] == pytest.approx(results[12][0], rel=1e-6)
+        assert results[size][1] == results[12][1]
+        assert (results[size][2] - results[12][2]).norm() < 1e-6 * results[12][2].norm()
 
 
 @pytest.mark.parametrize("fields", [{}, {"decoding": "beam", "beams": 3}])
 def test_a_batch_writes_what_each_row_writes_alone(folder: str, fields: dict) -> None:
-    made, net = examples(folder, "predict", **fields), network(folder)
-    assert made.targets is None
-    together = answers(net, made, torch.device("cpu"))
+    dataset, net = examples(folder, "predict", **fields), network(folder)
+    assert dataset.targets is None
+    together = answers(net, dataset, torch.device("cpu"))
     own = T5ForConditionalGeneration.from_pretrained(folder).eval()
     beams = {"num_beams": 3, "length_penalty": 0.6, "early_stopping": True} if fields else {}
-    for source, answer in zip(made.sources, together, strict=True):
+    for source, answer in zip(dataset.sources, together, strict=True):
         with torch.no_grad():
             ids = own.generate(torch.tensor([source]), max_new_tokens=8, do_sample=False, **beams)
-        alone = made.format.tokenizer.decode(ids[0], skip_special_tokens=True)
+        alone = dataset.format.tokenizer.decode(ids[0], skip_special_tokens=True)
         assert answer == {"prediction": alone.strip()}
     assert len({answer["prediction"] for answer in together}) > 3
     with pytest.raises(DataError, match="no targets to score"):
-        made.compute_metrics(together)
+        dataset.compute_metrics(together)
 
 
 def test_ranking_is_the_loss_of_each_label(folder: str) -> None:
     labels = ["w1", "w1 w2", "w3 w4 w5", "w6"]  # one is the beginning of another
-    found = [
+    data = [
         Row({**row.values, "target": labels[n % 4]}, row.origin) for n, row in enumerate(rows())
     ]
-    made, net = examples(folder, found=found, decoding="rank"), network(folder)
-    assert made.labels == tuple(labels)
-    said = answers(net, made, torch.device("cpu"))
+    dataset, net = examples(folder, data=data, decoding="rank"), network(folder)
+    assert dataset.labels == tuple(labels)
+    predictions = answers(net, dataset, torch.device("cpu"))
     own = T5ForConditionalGeneration.from_pretrained(folder).eval()
-    for source, answer in zip(made.sources, said, strict=True):
+    for source, answer in zip(dataset.sources, predictions, strict=True):
         scores = []
         for label in labels:
-            ids = torch.tensor([[*made.format.tokenizer(label).input_ids, 1]])
+            ids = torch.tensor([[*dataset.format.tokenizer(label).input_ids, 1]])
             with torch.no_grad():
                 scores.append(-own(torch.tensor([source]), labels=ids).loss * ids.shape[1])
         expected = torch.stack(scores).softmax(0).tolist()
         assert list(answer["probabilities"].values()) == pytest.approx(expected, rel=1e-4)
         assert answer["prediction"] == labels[int(np.argmax(expected))]
-    figures = made.compute_metrics(said)
-    right = [a["prediction"] == r.values["target"] for a, r in zip(said, found, strict=True)]
-    assert figures == {"sequence_accuracy": pytest.approx(np.mean(right))}
+    metrics = dataset.compute_metrics(predictions)
+    right = [a["prediction"] == r.values["target"] for a, r in zip(predictions, data, strict=True)]
+    assert metrics == {"sequence_accuracy": pytest.approx(np.mean(right))}
     unknown = [Row({"source": "w1", "target": "w9"}, "rows:0")]
     with pytest.raises(DataError, match="rows:0: target 'w9' is not among the training targets"):
-        TextToText(made.config).make(unknown, made.format.tokenizer, made.labels, 16, "score")
+        TextToText(dataset.config).make(
+            unknown, dataset.format.tokenizer, dataset.labels, 16, "score"
+        )
 
 
 def test_random_weights_are_of_the_same_network(folder: str) -> None:
@@ -164,21 +166,21 @@ def test_random_weights_are_of_the_same_network(folder: str) -> None:
 
 
 def test_long_and_empty_texts(folder: str) -> None:
-    found = [
+    data = [
         Row({"source": "w1 " * 20, "target": "w2"}, "a:1"),
         Row({"source": "w1", "target": "w2 " * 7}, "a:2"),  # 7 and the end token: just fits
         Row({"source": "w1", "target": "w2 " * 20}, "a:3"),
         Row({"source": " ", "target": "w2"}, "a:4"),
         Row({"source": "w1", "target": ["", "w2"]}, "a:5"),
     ]
-    made = examples(folder, "train", found)
-    assert (len(made), made.cut) == (3, 2)
-    assert made.dropped == ("a:4: an empty text", "a:5: an empty text")
-    assert [len(row) for row in made.sources] == [16, 2, 2]
-    assert [len(row) for row in made.targets] == [2, 8, 8]
-    assert all(row[-1] == 1 for row in (*made.sources, *made.targets))
-    assert made.lengths().tolist() == [18, 10, 10]
-    assert len(examples(folder, "score", found)) == 5
+    dataset = examples(folder, "train", data)
+    assert (len(dataset), dataset.cut) == (3, 2)
+    assert dataset.dropped == ("a:4: an empty text", "a:5: an empty text")
+    assert [len(row) for row in dataset.sources] == [16, 2, 2]
+    assert [len(row) for row in dataset.targets] == [2, 8, 8]
+    assert all(row[-1] == 1 for row in (*dataset.sources, *dataset.targets))
+    assert dataset.lengths().tolist() == [18, 10, 10]
+    assert len(examples(folder, "score", data)) == 5
 
 
 def test_templates_fields_and_aliases(folder: str) -> None:

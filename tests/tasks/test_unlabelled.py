@@ -35,8 +35,8 @@ def test_marks_of_no_label_are_refused_unless_they_are_said_to_be_one(labels: tu
     with pytest.raises(DataError, match=rf"rows.jsonl:{len(labels)}: .*means no label") as e:
         CLASSIFICATION(CLASSIFICATION.Config()).labels(rows)
     assert "task.unlabelled=drop" in str(e.value.hint)
-    found = CLASSIFICATION(CLASSIFICATION.Config(unlabelled="keep")).labels(rows)
-    assert set(found) == set(map(str, labels))
+    names = CLASSIFICATION(CLASSIFICATION.Config(unlabelled="keep")).labels(rows)
+    assert set(names) == set(map(str, labels))
 
 
 @pytest.mark.parametrize("labels", [(-1, 1), (-2, -1, 0, 1, 2)])

@@ -24,7 +24,7 @@ def expected(shared_data: Path) -> list[dict]:
     return json.loads((shared_data / "parity" / "qa_windows" / "squad_windows.json").read_text())
 
 
-def made(
+def make_examples(
     shared_data: Path, vocabulary: BertTokenizer, **options: object
 ) -> QuestionAnsweringExamples:
     rows = read_rows([str(shared_data / "parity" / "qa_windows" / "squad_synth.json")])
@@ -32,7 +32,7 @@ def made(
 
 
 def test_windows_are_those_of_the_published_code(shared_data, vocabulary, expected) -> None:
-    examples = made(shared_data, vocabulary)
+    examples = make_examples(shared_data, vocabulary)
     windows = examples.windows
     assert not examples.dropped
     assert len(examples) == len(expected) == 422
@@ -48,7 +48,7 @@ def test_windows_are_those_of_the_published_code(shared_data, vocabulary, expect
 
 @pytest.mark.parametrize("version2", [False, True])
 def test_perfect_logits_give_every_answer(shared_data, vocabulary, version2: bool) -> None:
-    examples = made(shared_data, vocabulary, version2=version2)
+    examples = make_examples(shared_data, vocabulary, version2=version2)
     logits = {"start": [], "end": []}
     for number, label in enumerate(examples.windows.labels):
         for part, cell in zip(("start", "end"), label, strict=True):
