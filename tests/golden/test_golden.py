@@ -56,13 +56,13 @@ def check(name: str, document: dict) -> None:
         path.write_text(laid_out(document) + "\n", encoding="utf-8")
         return
     was = json.loads(path.read_text(encoding="utf-8"))
-    found: list[str] = []
+    lines: list[str] = []
     for entry in sorted({*was, *document}):
         different = differences(was.get(entry, GONE), document.get(entry, GONE))
         if different:
             more = [f"  ... and {len(different) - SHOWN} more"] * (len(different) > SHOWN)
-            found += [f"{entry}: {len(different)} different", *different[:SHOWN], *more]
-    report(path, found)
+            lines += [f"{entry}: {len(different)} different", *different[:SHOWN], *more]
+    report(path, lines)
 
 
 def check_text(name: str, text: str) -> None:
@@ -75,9 +75,9 @@ def check_text(name: str, text: str) -> None:
     report(path, [*difflib.unified_diff(was, text.splitlines(), lineterm="", n=2)][:200])
 
 
-def report(path: Path, found: list[str]) -> None:
-    if found:
-        pytest.fail("\n".join([f"not as recorded in {path.name}:", *found]), pytrace=False)
+def report(path: Path, lines: list[str]) -> None:
+    if lines:
+        pytest.fail("\n".join([f"not as recorded in {path.name}:", *lines]), pytrace=False)
 
 
 def differences(was: Any, now: Any) -> list[str]:
@@ -100,14 +100,14 @@ def leaves(document: Any, place: str = "") -> dict[str, Any]:
     """Values by place, as in ``runs.bert[3].loss``."""
     if not document or not isinstance(document, dict | list):
         return {place: document}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if isinstance(document, dict):
         for key, value in document.items():
-            found |= leaves(value, f"{place}.{key}" if place else key)
-        return found
+            values |= leaves(value, f"{place}.{key}" if place else key)
+        return values
     for number, value in enumerate(document):
-        found |= leaves(value, f"{place}[{number}]")
-    return found
+        values |= leaves(value, f"{place}[{number}]")
+    return values
 
 
 def laid_out(document: Any, indent: str = "") -> str:
@@ -195,11 +195,11 @@ def question(number: int) -> dict:
     context = " ".join(english(number * 3 + k) for k in range(3))
     words = english(number * 3 + 1).split()
     known = number % 4 != 3
-    asked = f"Where does {words[0]} see somebody?" if known else "Who wrote it?"
+    text = f"Where does {words[0]} see somebody?" if known else "Who wrote it?"
     place = " ".join(words[5:7])
     start = context.index(english(number * 3 + 1)) + english(number * 3 + 1).index(place)
     answers = {"text": [place] * known, "answer_start": [start] * known}
-    return {"id": f"q{number}", "question": asked, "context": context, "answers": answers}
+    return {"id": f"q{number}", "question": text, "context": context, "answers": answers}
 
 
 def tagged(number: int) -> dict:
@@ -340,10 +340,10 @@ def tokenizers(world: Path) -> Path:
 
 def test_tokenizers(tokenizers: Path) -> None:
     """Hashes of their files, and how well they fit a text, which says how far apart two are."""
-    world, found = tokenizers, dict[str, Any]()
+    world, results = tokenizers, dict[str, Any]()
     for name in TOKENIZERS:
         fit = result(world, "eval", f"tok-{name}", "--text", "other.txt", "--text", "chinese.txt")
-        found[name] = {
+        results[name] = {
             "files": hashes(world / f"tok-{name}"),
             "quality": fit["tokenizers"],
             "samples": fit["samples"][:2],
@@ -351,8 +351,8 @@ def test_tokenizers(tokenizers: Path) -> None:
     more = {**TOKENIZERS["gpt2"], "run": "tok-more", "vocab_size": 540}
     config = written(world, "tok-more", {**more, "data": {"train": ["lines.txt"]}})
     command(world, "train-tokenizer", config, "--from", "tok-gpt2")
-    found["gpt2 extended"] = {"files": hashes(world / "tok-more")}
-    check("tokenizers", found)
+    results["gpt2 extended"] = {"files": hashes(world / "tok-more")}
+    check("tokenizers", results)
 
 
 def hashes(tokenizer: Path) -> dict[str, str]:
@@ -428,17 +428,17 @@ def test_token_stores(tokenizers: Path) -> None:
         "albert, albert words": ("albert", {**text, "valid": 0.2, "words": "albert"}),
         "bert, documents are lines": ("bert", {**text, "valid": 0.2, "documents": "line"}),
     }
-    found = {}
+    results = {}
     for name, (tokenizer, data) in wanted.items():
         family = FAMILY_OF.get(tokenizer, tokenizer)
         config = pretraining(tokenizer, family, data)
         if family == "gpt1":  # its tokenizer has no end-of-text token
             config["objective"] = {"name": "clm", "separator": "none"}
-        made = result(tokenizers, "prepare", written(tokenizers, "store", config))
-        folders = [tokenizers / folder for folder in made.pop("folder").split(", ")]
+        built = result(tokenizers, "prepare", written(tokenizers, "store", config))
+        folders = [tokenizers / folder for folder in built.pop("folder").split(", ")]
         sides = [side for folder in folders for side in (folder, folder.with_name("valid"))]
-        found[name] = {**made, "manifests": [manifest(side) for side in sides]}
-    check("token-stores", found)
+        results[name] = {**built, "manifests": [manifest(side) for side in sides]}
+    check("token-stores", results)
 
 
 def manifest(side: Path) -> dict | None:
@@ -525,16 +525,16 @@ def example_config(name: str, run: str) -> dict:
 
 def test_examples_of_pretraining(tokenizers: Path, models: Path) -> None:
     """Hashes of every step's examples, and their statistics."""
-    found = {}
+    results = {}
     for name in [*OBJECTIVES, *TRAIN]:
         config = example_config(name, "never")
         family = config["model"]["family"]
         path = written(tokenizers, "examples", config)
-        found[name] = result(tokenizers, "preview", path, "--digest", str(STEPS))
+        results[name] = result(tokenizers, "preview", path, "--digest", str(STEPS))
         if family != "elmo":
-            found[name]["statistics"] = result(tokenizers, "preview", path, "--count", "200")
-            found[name]["step 7"] = result(tokenizers, "preview", path, "--batch", "7")
-    check("examples", found)
+            results[name]["statistics"] = result(tokenizers, "preview", path, "--count", "200")
+            results[name]["step 7"] = result(tokenizers, "preview", path, "--batch", "7")
+    check("examples", results)
 
 
 # ---- Pretraining: the shipped proofs, made small -------------------------------------------------
@@ -585,8 +585,8 @@ def models(tokenizers: Path) -> Path:
 
 def test_pretraining(models: Path) -> None:
     """Every logged metric of every family's run."""
-    found = {name: metrics(models / name) for name in PROOFS}
-    check("pretraining", found)
+    results = {name: metrics(models / name) for name in PROOFS}
+    check("pretraining", results)
 
 
 RUNS: dict[str, dict] = {
@@ -608,7 +608,7 @@ RUNS: dict[str, dict] = {
 
 def test_pretraining_in_other_ways(models: Path) -> None:
     """Other objectives, optimizers and schedules; stopped in the middle, and continued."""
-    found = {}
+    results = {}
     for name, changes in RUNS.items():
         config = example_config(name, f"other/{name}")
         config |= {"log": {"every": 1, "validate_samples": 40}}
@@ -624,8 +624,8 @@ def test_pretraining_in_other_ways(models: Path) -> None:
         path = written(models, f"other {name}", config)
         command(models, "pretrain", path, "--until", "5", code=75)
         command(models, "pretrain", path)
-        found[name] = metrics(models / "other" / name)
-    check("pretraining-otherwise", found)
+        results[name] = metrics(models / "other" / name)
+    check("pretraining-otherwise", results)
 
 
 # ---- Finetuning: every task, the families that do it in their own way ----------------------------
@@ -708,26 +708,26 @@ def finetuned(models: Path) -> Path:
 
 def test_finetuning(finetuned: Path) -> None:
     """Examples of every step, every logged metric, and the results on the validation rows."""
-    found = {}
+    results = {}
     for name in TASKS:
         run = finetuned / "finetuned" / name
         path = str(finetuned / f"finetune {name}.yaml")
-        found[name] = {
+        results[name] = {
             "examples": result(finetuned, "preview", path, "--digest", "12")["digests"],
             "metrics": metrics(run),
             "results": timeless(json.loads((run / "eval" / "valid.json").read_text("utf-8"))),
         }
-    check("finetuning", found)
+    check("finetuning", results)
 
 
 def test_folders(finetuned: Path) -> None:
     """Files of a run's folder; of its model the config, and the tensors by name."""
-    found = {}
+    results = {}
     for name in [*PROOFS, *(f"finetuned/{name}" for name in TASKS)]:
         run = finetuned / name
         config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
         config.pop("transformers_version")
-        found[name] = {
+        results[name] = {
             "files": {
                 str(path.relative_to(run)): "there" for path in run.rglob("*") if path.is_file()
             },
@@ -737,7 +737,7 @@ def test_folders(finetuned: Path) -> None:
                 for name, kept in tensors(run / "model" / "model.safetensors").items()
             },
         }
-    check("folders", found)
+    check("folders", results)
 
 
 def tensors(path: Path) -> dict[str, dict]:
@@ -799,15 +799,15 @@ MEASURES: dict[str, list[dict]] = {
 
 def test_measures(finetuned: Path) -> None:
     """Every measure's results, and what each item is worth, by which models are compared."""
-    found = {}
+    results = {}
     for model, measures in MEASURES.items():
         name = f"eval-{model.replace('/', ' ')}"
         config = {"run": name, "model": f"{model}/model", "measures": measures, "compute": COMPUTE}
-        made = result(finetuned, "eval", written(finetuned, name, config))["results"]
+        scores = result(finetuned, "eval", written(finetuned, name, config))["results"]
         rows = sorted((finetuned / name / "eval" / "rows").glob("*.json"))
         items = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in rows}
-        found[model] = {"results": made, "items": items}
-    check("measures", found)
+        results[model] = {"results": scores, "items": items}
+    check("measures", results)
 
 
 PROMPTS = {
@@ -827,12 +827,12 @@ WRITING = {
 
 def test_answers(finetuned: Path) -> None:
     """What ``predict`` and ``generate`` say."""
-    found: dict[str, Any] = {"predict": {}, "generate": {}, "rows": {}}
+    results: dict[str, Any] = {"predict": {}, "generate": {}, "rows": {}}
     for model, texts in PROMPTS.items():
-        found["predict"][model] = result(finetuned, "predict", f"{model}/model", *texts)
+        results["predict"][model] = result(finetuned, "predict", f"{model}/model", *texts)
     for model, options in WRITING.items():
         device = ("--device", "cpu")
-        found["generate"][model] = result(
+        results["generate"][model] = result(
             finetuned, "generate", f"{model}/model", *options, *device
         )
     for name, (_, rows, _, _) in TASKS.items():
@@ -840,8 +840,8 @@ def test_answers(finetuned: Path) -> None:
         folder = f"finetuned/{name}/model"
         command(finetuned, "predict", folder, "--input", source, "--output", output)
         lines = (finetuned / output).read_text(encoding="utf-8").splitlines()[:4]
-        found["rows"][name] = [json.loads(line) for line in lines]
-    check("answers", found)
+        results["rows"][name] = [json.loads(line) for line in lines]
+    check("answers", results)
 
 
 # ---- Configs, and that nothing is left out ------------------------------------------------------
@@ -860,12 +860,12 @@ def test_configs(world: Path) -> None:
 
 def test_schemas(world: Path) -> None:
     """Keys, values, defaults and help of the four kinds."""
-    found = {}
+    schemas = {}
     for kind in ("tokenizer", "pretrain", "finetune", "eval"):
         schema = json.loads(command(world, "config", "schema", kind))
         definitions = schema.pop("$defs", {})
-        found[kind] = inlined(schema, definitions)
-    check("schemas", found)
+        schemas[kind] = inlined(schema, definitions)
+    check("schemas", schemas)
 
 
 def inlined(schema: Any, definitions: dict) -> Any:
@@ -886,7 +886,7 @@ def inlined(schema: Any, definitions: dict) -> Any:
 
 def test_plans(models: Path) -> None:
     """Parameters, tokens and arithmetic of every shipped pretraining."""
-    found = {}
+    plans = {}
     for path in SHIPPED:
         text = yaml.safe_load(path.read_text(encoding="utf-8"))
         if "tokenizer" not in text or "init_from" in text["model"]:
@@ -894,22 +894,22 @@ def test_plans(models: Path) -> None:
         options = ["compute.device=cpu", "launch.processes=1"]
         if "teacher" in text.get("objective", {}):
             options.append("objective.teacher=bert/model")
-        made = result(models, "plan", str(path), *options, "--vocab-size", str(VOCAB_SIZE))
-        made.pop("use")
-        found[str(path.relative_to(CONFIGS))] = made
-    check("plans", found)
+        planned = result(models, "plan", str(path), *options, "--vocab-size", str(VOCAB_SIZE))
+        planned.pop("use")
+        plans[str(path.relative_to(CONFIGS))] = planned
+    check("plans", plans)
 
 
 def test_nothing_is_left_out(world: Path) -> None:
     """Every family, objective, task, measure and optimizer is recorded."""
     members = result(world, "config", "list")["members"]
-    asked = [measure["name"] for measures in MEASURES.values() for measure in measures]
+    covered = [measure["name"] for measures in MEASURES.values() for measure in measures]
     optimizers = [run.get("optim", {}).get("name", "adamw") for run in RUNS.values()]
     recorded = {
         "families": set(PROOFS),
         "objectives": {name.split(",")[0] for name in OBJECTIVES},
         "tasks": {task["name"] for _, _, task, _ in TASKS.values()},
-        "measures": set(asked),
+        "measures": set(covered),
         "optimizers": set(optimizers),
     }
     assert {kind: set(names) for kind, names in members.items()} == recorded
