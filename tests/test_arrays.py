@@ -11,9 +11,9 @@ LENGTHS = st.lists(st.integers(0, 30), max_size=60)
 def test_batches_hold_every_row_once(
     lengths: list[int], cells: int | None, most: int | None, same_length: bool
 ) -> None:
-    found = list(batches(np.array(lengths), max_tokens=cells, most=most, same_length=same_length))
-    assert sorted(n for batch in found for n in batch) == list(range(len(lengths)))
-    here = [[lengths[n] for n in batch] for batch in found]
+    batched = list(batches(np.array(lengths), max_tokens=cells, most=most, same_length=same_length))
+    assert sorted(n for batch in batched for n in batch) == list(range(len(lengths)))
+    here = [[lengths[n] for n in batch] for batch in batched]
     assert [length for batch in here for length in batch] == sorted(lengths, reverse=True)
     for batch in here:
         assert cells is None or len(batch) == 1 or len(batch) * max(batch) <= cells
@@ -22,8 +22,8 @@ def test_batches_hold_every_row_once(
 
 
 def test_a_row_longer_than_a_window_costs_no_more_than_the_window() -> None:
-    found = batches(np.array([50, 50, 50, 50]), max_tokens=20, window=10)
-    assert [len(batch) for batch in found] == [2, 2]
+    batched = batches(np.array([50, 50, 50, 50]), max_tokens=20, window=10)
+    assert [len(batch) for batch in batched] == [2, 2]
 
 
 def test_padded() -> None:

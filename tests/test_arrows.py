@@ -63,27 +63,27 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 def imports(path: Path) -> set[str]:
     """Full names of all modules that a file imports, at its top or anywhere else."""
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
+            names.add(node.module)
             if node.module == "plmctl":
-                found |= {f"plmctl.{alias.name}" for alias in node.names}
-    return found
+                names |= {f"plmctl.{alias.name}" for alias in node.names}
+    return names
 
 
 def loads(path: Path) -> set[str]:
     """Names of the folders of members that a file lists or loads through the registry."""
-    found = set()
+    folders = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             of = node.func.value
             if isinstance(of, ast.Name) and of.id == "registry" and node.args:
                 folder = node.args[0]
-                found.add(str(folder.value) if isinstance(folder, ast.Constant) else "any")
-    return found
+                folders.add(str(folder.value) if isinstance(folder, ast.Constant) else "any")
+    return folders
 
 
 def layer(path: Path) -> str:
@@ -118,11 +118,11 @@ def test_members_are_loaded_by_what_lies_above_them(path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(FLOOR))
 def test_the_floor_imports_nothing_above_it(name: str) -> None:
     path = ROOT / f"{name.replace('.', '/')}.py"
-    for found in imports(path):
-        below = ".".join(found.split(".")[1:3]) in FLOOR or found == "plmctl.run"
-        shared = found.split(".")[1:2] and found.split(".")[1] in SHARED | {"config"}
-        assert not found.startswith("plmctl") or found == "plmctl" or below or shared
-        assert found.split(".")[0] != "torch" or name == "run.launch"  # inside its functions
+    for module in imports(path):
+        below = ".".join(module.split(".")[1:3]) in FLOOR or module == "plmctl.run"
+        shared = module.split(".")[1:2] and module.split(".")[1] in SHARED | {"config"}
+        assert not module.startswith("plmctl") or module == "plmctl" or below or shared
+        assert module.split(".")[0] != "torch" or name == "run.launch"  # inside its functions
 
 
 def test_commands_import_each_other_without_a_circle() -> None:

@@ -21,14 +21,14 @@ train: {phases: [{seq_len: 32, steps: 2}]}
     ("arguments", "name"),
     [(["pretrain", "p.yaml"], "tokeniser"), (["generate", "a/model", "--prompt=x"], "a/model")],
 )
-def test_a_slip_is_told_at_once(arguments: list[str], name: str, tmp_path: Path) -> None:
+def test_a_slip_is_reported_immediately(arguments: list[str], name: str, tmp_path: Path) -> None:
     """Not after half a minute of somebody's tries."""
     (tmp_path / "p.yaml").write_text(CONFIG)
     (tmp_path / "text.txt").write_text("a b c")
-    ours = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
+    environment = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
     done = subprocess.run(
         [sys.executable, "-m", "plmctl", *arguments],
-        cwd=tmp_path, env=ours | NOWHERE | {"HF_HOME": str(tmp_path)},
+        cwd=tmp_path, env=environment | NOWHERE | {"HF_HOME": str(tmp_path)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2

@@ -147,6 +147,6 @@ def test_every_recipe_and_every_claim_is_in_the_table() -> None:
         claim = CLAIM.search(header_of(file))
         assert claim is None or file in NO_CLAIM, f"{file} claims {claim}: put it into recipes.yaml"
         shared = file.startswith(tuple(f"{folder}/" for folder in RECIPES))
-        ours = Path(file).parent.name in ("proof", "transfer")
-        assert not shared or ours or file in OWN, f"{file} is neither in recipes.yaml nor in OWN"
+        own = Path(file).parent.name in ("proof", "transfer")
+        assert not shared or own or file in OWN, f"{file} is neither in recipes.yaml nor in OWN"
     assert set(OWN) | set(NO_CLAIM) <= set(FILES) - set(BY_FILE)
