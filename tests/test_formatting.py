@@ -37,5 +37,5 @@ def test_durations_read_as_a_clock(seconds, shown):
         (True, "True"),
     ],
 )
-def test_figures_read_as_people_write_them(value, text):
+def test_numbers_read_as_people_write_them(value, text):
     assert format_value(value) == text

@@ -192,7 +192,7 @@ def test_both_directions_of_one_sentence(folder_of: Folders) -> None:
     assert scores.scored[0] == len(ids)
 
 
-def test_the_state_goes_on_through_a_text(folder_of: Folders) -> None:
+def test_the_state_is_kept_through_a_text(folder_of: Folders) -> None:
     """More words than a window, sentence by sentence with the state given on by hand."""
     likelihood, texts = scorer(folder_of("elmo"))
     assert isinstance(likelihood, BidirectionalLikelihood)

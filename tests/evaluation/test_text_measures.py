@@ -117,7 +117,7 @@ def test_all_measures_of_a_model_share_one_network(
     assert prompted.tokenizer is model.tokenizer
 
 
-def test_figures_of_perplexity_agree(folder_of: Folders, text: str) -> None:
+def test_results_of_perplexity_agree(folder_of: Folders, text: str) -> None:
     results = take("perplexity", folder_of("gpt2"), data=[text], seq_len=32, stride=8)
     nll = math.log(results["perplexity"]) * results["scored"]
     assert results["scored"] == results["tokens"]

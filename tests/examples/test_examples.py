@@ -21,8 +21,8 @@ TARGETS = np.array([11, 12, 14, 16, 21, 23])
 
 
 def test_a_masked_batch() -> None:
-    figures = means(masked_tallies(IDS, np.array([8, 6]), POSITIONS, TARGETS, MASK))
-    assert figures == {
+    statistics = means(masked_tallies(IDS, np.array([8, 6]), POSITIONS, TARGETS, MASK))
+    assert statistics == {
         "mean_length": 7.0,
         "masked_share": pytest.approx(6 / 14),
         "mask_share": pytest.approx(3 / 6),
@@ -40,15 +40,15 @@ def test_a_run_ends_with_its_row() -> None:
 
 def test_a_batch_without_a_masked_token() -> None:
     none = np.zeros(0, dtype=np.int64)
-    figures = means(masked_tallies(IDS, np.array([8, 6]), none, none, MASK))
-    assert figures == {"mean_length": 7.0, "masked_share": 0.0}
+    statistics = means(masked_tallies(IDS, np.array([8, 6]), none, none, MASK))
+    assert statistics == {"mean_length": 7.0, "masked_share": 0.0}
 
 
 def test_a_batch_of_pairs() -> None:
     segments = np.array([[0, 0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1, 0, 0]])
     label, single = np.array([1, 0]), np.array([True, False])
-    figures = means(pair_tallies(np.array([8, 6]), segments, label, single, "random_next"))
-    assert figures == {
+    statistics = means(pair_tallies(np.array([8, 6]), segments, label, single, "random_next"))
+    assert statistics == {
         "random_next_share": 0.5,
         "random_next_share_multi": 0.0,
         "single_share": 0.5,

@@ -1,4 +1,4 @@
-"""T5's noise beside the figures of its own code, and text that input and target give back."""
+"""T5's noise beside the statistics of its own code, and text that input and target give back."""
 
 import json
 from pathlib import Path
@@ -89,19 +89,19 @@ def test_spans_are_the_originals(length: int) -> None:
     assert seen == pytest.approx(shares, abs=0.015)
 
 
-def test_figures_are_those_of_the_file(shared_data: Path) -> None:
+def test_statistics_are_those_of_the_file(shared_data: Path) -> None:
     """What stands above is what the original code gave."""
     original = json.loads((shared_data / "parity/objectives/t5.json").read_text())
     for (inputs, density, mean_span), lengths in LENGTHS.items():
         assert original[f"helper_{inputs}_{density}_{float(mean_span)}"] == list(lengths)
     for length, (rate, spans, mean, shares, first, last) in MASKS.items():
-        figures = original[f"mask_{length}"]
-        assert figures["noise_rate"] == pytest.approx(rate, abs=1e-5)
-        assert figures["spans_per_seq"] == {str(spans): 4000}
-        assert figures["mean_span"] == pytest.approx(mean, abs=1e-3)
-        assert [figures["p_span"].get(str(n), 0) for n in range(1, 9)] == pytest.approx(shares)
-        assert figures["noise_rate_first10"] == pytest.approx(first, abs=1e-4)
-        assert figures["noise_rate_last10"] == pytest.approx(last, abs=1e-4)
+        statistics = original[f"mask_{length}"]
+        assert statistics["noise_rate"] == pytest.approx(rate, abs=1e-5)
+        assert statistics["spans_per_seq"] == {str(spans): 4000}
+        assert statistics["mean_span"] == pytest.approx(mean, abs=1e-3)
+        assert [statistics["p_span"].get(str(n), 0) for n in range(1, 9)] == pytest.approx(shares)
+        assert statistics["noise_rate_first10"] == pytest.approx(first, abs=1e-4)
+        assert statistics["noise_rate_last10"] == pytest.approx(last, abs=1e-4)
 
 
 def test_all_compositions_are_equally_likely() -> None:

@@ -132,7 +132,7 @@ def test_statistics_of_the_original_code(seq_len: int, shared_data: Path) -> Non
         documents.append([size for size in sizes if size])
     expected = REFERENCE[seq_len]
     corpus = corpus_of([document for document in documents if document])
-    # The original's figures are one run of it. One draw of a target length decides a whole
+    # The original's statistics are one run of it. One draw of a target length decides a whole
     # document, so that a mean length moves by 2-6 % from seed to seed: several runs say whether the
     # original's could be one of ours, and one of them comes within 2 % of it in every mean.
     runs = [
@@ -167,7 +167,7 @@ def test_statistics_of_the_original_code(seq_len: int, shared_data: Path) -> Non
         assert abs(expected[name] - values.mean()) < 3 * values.std(ddof=1), name
 
 
-def test_reference_figures_are_the_fixtures(shared_data: Path) -> None:
+def test_reference_statistics_are_the_fixtures(shared_data: Path) -> None:
     for seq_len, expected in REFERENCE.items():
         path = shared_data / "parity" / "objectives" / f"bert{seq_len}.json"
         original = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""SpanBERT's spans: held to the original's figures, and to its plain loop over one row."""
+"""SpanBERT's spans: held to the original's statistics, and to its plain loop over one row."""
 
 import math
 import random
@@ -89,7 +89,7 @@ def test_budget_is_rounded_up() -> None:
     ]
 
 
-def test_figures_of_the_original_code(batch: tuple[np.ndarray, ...]) -> None:
+def test_statistics_of_the_original_code(batch: tuple[np.ndarray, ...]) -> None:
     candidates, starts, chosen = batch
     assert (chosen.sum(1) == 77).all()
     assert chosen.sum() / candidates.sum() == pytest.approx(REFERENCE["masked"], abs=1e-5)

@@ -21,7 +21,7 @@ DRAWS = np.random.default_rng(5)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_figures_are_those_of_the_rows(classes: int) -> None:
+def test_results_are_those_of_the_rows(classes: int) -> None:
     rows = [DRAWS.integers(classes, size=(2, 50)) for _ in range(6)]
     matrices = np.stack([confusion(predicted, true, classes) for predicted, true in rows])
     for function, whole in (

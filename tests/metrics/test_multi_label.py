@@ -25,7 +25,7 @@ ROWS = st.integers(1, 12).flatmap(
 
 
 @given(ROWS)
-def test_the_figures_are_scikit_learns(both: tuple[list, list]) -> None:
+def test_the_results_are_scikit_learns(both: tuple[list, list]) -> None:
     from sklearn.metrics import accuracy_score, f1_score
 
     predicted, true = np.array(both[0]), np.array(both[1])
@@ -65,11 +65,11 @@ def test_binary_f1_is_that_of_the_positive_class() -> None:
 
 
 def test_regression_by_hand() -> None:
-    figures = regression_metrics([1.0, 2.0, 4.0], [1.0, 3.0, 2.0])
-    assert figures["mean_squared_error"] == pytest.approx(5 / 3)
-    assert figures["spearman"] == pytest.approx(0.5)
-    assert figures["pearson"] == pytest.approx(1 / np.sqrt(14 / 3 * 2))
-    assert figures["pearson_spearman"] == pytest.approx(
-        (figures["pearson"] + figures["spearman"]) / 2
+    results = regression_metrics([1.0, 2.0, 4.0], [1.0, 3.0, 2.0])
+    assert results["mean_squared_error"] == pytest.approx(5 / 3)
+    assert results["spearman"] == pytest.approx(0.5)
+    assert results["pearson"] == pytest.approx(1 / np.sqrt(14 / 3 * 2))
+    assert results["pearson_spearman"] == pytest.approx(
+        (results["pearson"] + results["spearman"]) / 2
     )
     assert regression_metrics([3.0, 3.0], [1.0, 2.0])["pearson"] == 0.0

@@ -37,7 +37,7 @@ def test_strict_takes_only_what_the_scheme_allows() -> None:
         assert spans(unfinished.split(), "bioes", strict=True) == []
 
 
-def test_figures_by_hand() -> None:
+def test_results_by_hand() -> None:
     true = [["B-PER", "I-PER", "O", "B-LOC"], ["B-ORG", "O", "B-PER"], ["O", "O"]]
     predicted = [["B-PER", "I-PER", "O", "B-ORG"], ["B-ORG", "I-ORG", "B-PER"], ["O", "O"]]
     # Found: PER 0-2 (right), ORG 3-4 (wrong), ORG 0-2 (wrong: too long), PER 2-3 (right).

@@ -45,7 +45,7 @@ def test_old_ids_answer_as_before_and_new_ones_by_the_mean(family: str) -> None:
     assert torch.allclose(after[..., rows + 1], before[..., :rows].mean(-1), atol=1e-4)
 
 
-def test_an_output_matrix_of_its_own_grows_too() -> None:
+def test_a_separate_output_matrix_grows_too() -> None:
     model = make_model("t5", version="v1.1")
     head = model.lm_head.weight.detach().clone()
     rows = len(head)

@@ -77,7 +77,7 @@ def sentences_of(inputs: list[int], targets: list[int], mark: int) -> list[tuple
     return sentences
 
 
-def test_every_epoch_and_direction_has_an_order_of_its_own(store: TokenStore) -> None:
+def test_every_epoch_and_direction_has_its_own_order(store: TokenStore) -> None:
     objective = make_objective(store)
     orders = []
     for epoch in (0, 1):
@@ -194,7 +194,7 @@ def test_sampled_softmax_learns_what_the_full_one_learns() -> None:
     torch.nn.init.zeros_(head.bias)
     optimizer = torch.optim.Adam(head.parameters(), lr=0.05)
     targets, hidden = torch.arange(size), torch.zeros(size, 1)
-    learnt = torch.zeros(size)
+    learned = torch.zeros(size)
     for step in range(600):
         ids, tries = log_uniform(step, size, count)
         logits = sampled_logits(hidden, head, targets, torch.from_numpy(ids), torch.tensor(tries))
@@ -202,8 +202,8 @@ def test_sampled_softmax_learns_what_the_full_one_learns() -> None:
         (cross_entropy(logits, first, reduction="none") * shares).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        learnt += head.bias.detach() * (step >= 200) / 400
-    distance = (learnt.softmax(0) - shares).abs().sum().item() / 2
+        learned += head.bias.detach() * (step >= 200) / 400
+    distance = (learned.softmax(0) - shares).abs().sum().item() / 2
     assert distance < 0.05
 
 

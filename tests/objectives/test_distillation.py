@@ -197,9 +197,9 @@ def test_scores_have_no_accuracy_where_nothing_is_right(
 
     objective = make_objective(store, teacher)
     batches = scoring_batches(objective, Slicing(8, 8), 16)
-    figures = score(Accelerator(cpu=True), network, objective, batches)
-    assert set(figures) == {"loss", "loss/mlm", "loss/kl", "loss/cosine", "accuracy/mlm"}
-    assert all(np.isfinite(value) for value in figures.values())
+    scores = score(Accelerator(cpu=True), network, objective, batches)
+    assert set(scores) == {"loss", "loss/mlm", "loss/kl", "loss/cosine", "accuracy/mlm"}
+    assert all(np.isfinite(value) for value in scores.values())
 
 
 def test_a_teacher_that_scoring_loads_can_be_trained_with(

@@ -183,12 +183,12 @@ def test_whole_spans_on_real_text(shared_data: Path) -> None:
     objective = member.make(member.Config(name="mlm+sbo"), store, vocab, 512, 3)
     samples = np.arange(len(objective))
     tallies = objective.tally(np.zeros_like(samples), samples)
-    figures = {name: total / cases for name, (total, cases) in tallies.items()}
+    statistics = {name: total / cases for name, (total, cases) in tallies.items()}
     full = 77 / 510
-    assert figures["masked_share"] == pytest.approx(full * 510 / 512, abs=0.001)
-    assert figures["mask_share"] == pytest.approx(0.8, abs=0.02)
-    assert figures["mean_span_words"] == pytest.approx(3.889, rel=0.03)
-    assert 14 < figures["mean_spans"] < 18
+    assert statistics["masked_share"] == pytest.approx(full * 510 / 512, abs=0.001)
+    assert statistics["mask_share"] == pytest.approx(0.8, abs=0.02)
+    assert statistics["mean_span_words"] == pytest.approx(3.889, rel=0.03)
+    assert 14 < statistics["mean_spans"] < 18
 
 
 def test_preview_shows_the_example(mixed: TokenStore) -> None:

@@ -138,7 +138,7 @@ def test_deshuffling_asks_for_the_text(store: TokenStore) -> None:
     assert moved > 0.95 * len(objective)
 
 
-def test_iid_noise_has_the_published_figures() -> None:
+def test_iid_noise_has_the_published_statistics() -> None:
     """Segments of 511: mean noise 76.3 +- 7.9, input 500.6, target 143.5 (4,000 of the original).
 
     Expected: 511 * 0.15 = 76.65; runs 0.15 + 510 * 0.1275 = 65.2; text runs 65.9; one end each.
@@ -148,13 +148,13 @@ def test_iid_noise_has_the_published_figures() -> None:
     objective = make_objective("iid_denoising", store, 512)
     assert len(objective) == 128
     tallies = [objective.tally(np.full(128, epoch), np.arange(128)) for epoch in range(30)]
-    figures = {
+    statistics = {
         name: sum(t[name][0] for t in tallies) / sum(t[name][1] for t in tallies)
         for name in tallies[0]
     }
-    assert figures["noise_share"] * 511 == pytest.approx(76.65, abs=0.5)
-    assert figures["mean_length"] == pytest.approx(500.6, abs=0.5)
-    assert figures["mean_target_length"] == pytest.approx(143.5, abs=1.0)
+    assert statistics["noise_share"] * 511 == pytest.approx(76.65, abs=0.5)
+    assert statistics["mean_length"] == pytest.approx(500.6, abs=0.5)
+    assert statistics["mean_target_length"] == pytest.approx(143.5, abs=1.0)
 
 
 @pytest.mark.parametrize("style", ["bert", "mass", "drop_tokens"])
@@ -266,9 +266,11 @@ def test_scores_name_no_accuracy_of_the_penalty(store: TokenStore) -> None:
 def test_statistics_are_what_is_expected(store: TokenStore) -> None:
     for name in NAMES:
         objective = make_objective(name, store, 128)
-        figures = means(objective.tally(np.zeros(len(objective), int), np.arange(len(objective))))
-        for figure, value in objective.expected().items():
-            assert figures[figure] == pytest.approx(value, rel=0.05), (name, figure)
+        statistics = means(
+            objective.tally(np.zeros(len(objective), int), np.arange(len(objective)))
+        )
+        for statistic, value in objective.expected().items():
+            assert statistics[statistic] == pytest.approx(value, rel=0.05), (name, statistic)
 
 
 def test_examples_for_reading(store: TokenStore) -> None:

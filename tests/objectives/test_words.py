@@ -1,6 +1,6 @@
-"""Whole words, runs of words and sentence order, held to figures of the original codes.
+"""Whole words, runs of words and sentence order, held to statistics of the original codes.
 
-The figures are from one run each of google-research/bert and google-research/albert on 181
+The statistics are from one run each of google-research/bert and google-research/albert on 181
 documents with an 8k WordPiece vocabulary. One draw of a target length decides a whole document, so
 that means over pairs move by some per cent from run to run, in the original as here: they are
 judged over several runs. What masks and coins decide moves little and is held tightly.

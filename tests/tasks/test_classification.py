@@ -1,4 +1,4 @@
-"""Labels and their mistakes, answers, figures, and folders that work elsewhere."""
+"""Labels and their mistakes, answers, results, and folders that work elsewhere."""
 
 import json
 from pathlib import Path
@@ -167,7 +167,7 @@ def test_folders_of_others_are_known_by_their_config(folder: Folder, tmp_path: P
     assert read_finetuned(str(tmp_path / "choice")).config.name == "multiple_choice"
 
 
-def test_answers_and_figures_of_each_kind(folder: Folder) -> None:
+def test_answers_and_results_of_each_kind(folder: Folder) -> None:
     probabilities = {"label": [np.array([0.7, 0.3]), np.array([0.2, 0.8])]}
     one = examples(folder("bert"), ROWS, "score")
     answers = one.answers(probabilities)

@@ -67,8 +67,8 @@ def test_the_bilm_is_the_pretrained_one_and_stays_so(bilm: str) -> None:
     examples = make_examples(bilm)
     batch = examples.collate(np.zeros(2, int), np.array([0, 1]))
     examples.loss(Network(network, tagging.Tagging.forward), batch)["tag"].backward()
-    learnt = {name.split(".")[0] for name, p in network.named_parameters() if p.grad is not None}
-    assert learnt == {"mix", "lstm", "classifier"}
+    learned = {name.split(".")[0] for name, p in network.named_parameters() if p.grad is not None}
+    assert learned == {"mix", "lstm", "classifier"}
 
 
 def test_random_weights_are_not_frozen(bilm: str) -> None:

@@ -1,4 +1,4 @@
-"""Twenty rows without any rule are learnt by heart through the command, so gradients get through.
+"""Twenty rows without any rule are learned by heart through the command, so gradients get through.
 
 Each task with one network, and more families where slow tests run.
 """
@@ -79,11 +79,11 @@ SLOW = [
 CASES = [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 
 
-@pytest.mark.parametrize(("task", "family", "figure", "expected"), CASES)
-def test_twenty_rows_are_learnt_by_heart(  # noqa: PLR0913
+@pytest.mark.parametrize(("task", "family", "metric", "expected"), CASES)
+def test_twenty_rows_are_learned_by_heart(  # noqa: PLR0913
     task: dict,
     family: str,
-    figure: str,
+    metric: str,
     expected: float,
     folder: Folder,
     tmp_path: Path,
@@ -107,7 +107,7 @@ def test_twenty_rows_are_learnt_by_heart(  # noqa: PLR0913
     code = run_main("finetune", "config.yaml", "--json")
     out, err = capfd.readouterr()
     assert code == 0, err
-    assert json.loads(out)[figure] >= expected, err
+    assert json.loads(out)[metric] >= expected, err
 
 
 def model_of(family: str, folder: Folder, place: Path) -> str:

@@ -37,7 +37,7 @@ def saved(model: Any, source: str, place: Path) -> str:
 
 @pytest.mark.parametrize(("family", "fields"), [("bert", {}), ("roberta", {}), ("distilbert", {}),
     ("gpt2", {}), ("gpt1", {}), ("albert", {}), ("bert", {"pooling": "mean"})])  # fmt: skip
-def test_a_head_of_other_labels_begins_anew(
+def test_a_head_of_other_labels_starts_from_scratch(
     family: str, fields: dict, folder: Folder, tmp_path: Path
 ) -> None:
     source = folder(family)

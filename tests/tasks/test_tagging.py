@@ -286,9 +286,9 @@ def test_tags_that_were_never_learned_are_wrong_answers(bert: str) -> None:
     batch = examples.collate(np.zeros(1, int), np.array([0]))
     assert int((batch.targets["tag"] != IGNORE).sum()) == len(tags) - 1  # no loss of the first word
     right = [{"prediction": ROWS[1].values["tags"]}]
-    figures = examples.compute_metrics(right)
-    assert figures["unseen_tags"] == 1
-    assert figures["accuracy"] == pytest.approx((len(tags) - 1) / len(tags))
+    results = examples.compute_metrics(right)
+    assert results["unseen_tags"] == 1
+    assert results["accuracy"] == pytest.approx((len(tags) - 1) / len(tags))
 
 
 def test_sentences_without_words(bert: str) -> None:

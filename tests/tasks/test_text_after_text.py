@@ -1,4 +1,4 @@
-"""Text to text by networks that read from left to right: what is learnt, and what is written."""
+"""Text to text by networks that read from left to right: what is learned, and what is written."""
 
 import numpy as np
 import pytest

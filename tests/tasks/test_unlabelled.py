@@ -1,4 +1,4 @@
-"""Rows without a gold label: told of, left out on request, and never learnt as a class unasked."""
+"""Rows without a gold label: reported, left out on request, and never learned as a class unasked."""
 
 import pytest
 

@@ -55,8 +55,8 @@ def test_perfect_logits_give_every_answer(shared_data, vocabulary, version2: boo
             row = np.zeros(int(examples.lengths()[number]))
             row[cell] = 10
             logits[part].append(row)
-    figures = examples.compute_metrics(examples.answers(logits))
-    assert figures["exact_match"] == 100
+    results = examples.compute_metrics(examples.answers(logits))
+    assert results["exact_match"] == 100
     # Nothing is left of one answer when it is normalized, which F1 punishes in 1.1.
-    assert figures["f1"] == (100 if version2 else 99.5)
-    assert figures["total"] == 200
+    assert results["f1"] == (100 if version2 else 99.5)
+    assert results["total"] == 200

@@ -1,4 +1,4 @@
-"""The lm-evaluation-harness: its own models' figures, and pseudo-likelihoods by hand."""
+"""The lm-evaluation-harness: its own models' results, and pseudo-likelihoods by hand."""
 
 import json
 from pathlib import Path

@@ -15,7 +15,7 @@ VOCAB = Vocab(size=60, pad=0, unk=1, cls=2, sep=3, mask=4)
 
 
 def step_of(documents: int, seed: int) -> Examples:
-    """Sentence s of every document has words of its own: which comes first can be learnt."""
+    """Sentence s of every document has words of its own: which comes first can be learned."""
     rng = np.random.default_rng(seed)
     text = [
         [(6 + 5 * s + rng.integers(0, 5, rng.integers(3, 7))).tolist() for s in range(10)]
@@ -26,7 +26,7 @@ def step_of(documents: int, seed: int) -> Examples:
     return member.make(config, TokenStore.from_lists(text, 60), VOCAB, 32, seed)
 
 
-def test_order_is_learnt() -> None:
+def test_order_is_learned() -> None:
     train, held_out = step_of(200, 1), step_of(60, 2)
     torch.manual_seed(0)
     family = get_family("albert")
