@@ -1,4 +1,4 @@
-"""Rows without a gold label: reported, left out on request, and never learned as a class unasked."""
+"""Rows without a gold label: reported, left out on request, never learned as a class by default."""
 
 import pytest
 
