@@ -24,7 +24,7 @@ import json
 import time
 from pathlib import Path
 
-from benchmarks.duel import ON_TEXT, fight, told, too_slow
+from benchmarks.duel import ON_TEXT, fight, summary_text, too_slow
 from benchmarks.text import ALGORITHMS
 
 from plmctl.cpus import set_up_threads
@@ -34,26 +34,26 @@ _FILES = {"mlm": "pretraining", "clm": "pretraining", "t5": "pretraining"}
 
 
 def main() -> None:
-    given = arguments()
-    given.began = given.began or time.time()
-    given.precision = given.precision or ("bf16" if given.device == "cuda" else "fp32")
-    if given.side == "plmctl":
+    args = arguments()
+    args.began = args.began or time.time()
+    args.precision = args.precision or ("bf16" if args.device == "cuda" else "fp32")
+    if args.side == "plmctl":
         set_up_threads()  # as the command does
-    work = importlib.import_module(f"benchmarks.{_FILES.get(given.work, given.work)}")
-    if given.side:
-        part = work.check if given.check else work.run
-        print(json.dumps(part(given, given.side)))
+    work = importlib.import_module(f"benchmarks.{_FILES.get(args.work, args.work)}")
+    if args.side:
+        part = work.check if args.check else work.run
+        print(json.dumps(part(args, args.side)))
         return
-    if given.profile:
-        importlib.import_module("benchmarks.profile").show(given)
+    if args.profile:
+        importlib.import_module("benchmarks.profile").show(args)
         return
-    result = work.alone(given) if given.work == "resume" else fight(given, work)
-    if given.plot is not None:
+    result = work.alone(args) if args.work == "resume" else fight(args, work)
+    if args.plot is not None:
         from benchmarks.plot import write
 
-        write(result, given.plot)
-    print(json.dumps(result) if given.json else told(result))
-    if given.at_least is not None and (short := too_slow(result, given.at_least)):
+        write(result, args.plot)
+    print(json.dumps(result) if args.json else summary_text(result))
+    if args.at_least is not None and (short := too_slow(result, args.at_least)):
         raise SystemExit(short)
 
 
@@ -91,16 +91,16 @@ def arguments() -> argparse.Namespace:
     add("--check", action="store_true", help=argparse.SUPPRESS)
     add("--began", type=float, help=argparse.SUPPRESS)
     add("--folder", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.work == "resume" and (given.at_least is not None or given.plot):
+    args = parser.parse_args()
+    if args.work == "resume" and (args.at_least is not None or args.plot):
         parser.error("resume has no other side: --at-least and --plot are of the others")
-    if given.fill != 1 and (given.work != "mlm" or not 0.5 <= given.fill < 1):
+    if args.fill != 1 and (args.work != "mlm" or not 0.5 <= args.fill < 1):
         parser.error("--fill is of mlm, and from 0.5 to 1")
-    if given.attention != "auto" and given.work not in _PROFILED:
+    if args.attention != "auto" and args.work not in _PROFILED:
         parser.error(f"--attention is of {', '.join(_PROFILED)}")
-    if given.profile and given.work not in _PROFILED:
+    if args.profile and args.work not in _PROFILED:
         parser.error(f"--profile is of {', '.join(_PROFILED)}")
-    return given
+    return args
 
 
 if __name__ == "__main__":
