@@ -164,9 +164,9 @@ def test_a_difference_is_named(pretrained: dict[str, Path], tmp_path: Path) -> N
             changed = next(iter(sorted(tensors)))
             tensors[changed].view(-1)[0] *= -1
         save_file(tensors, tmp_path / path.name)
-    found = {check.name: check for check in compare_states(state, tmp_path)}
-    assert (found["model"].different, found["model"].first) == (1, changed)
-    assert not found["optimizer"].different
+    checks = {check.name: check for check in compare_states(state, tmp_path)}
+    assert (checks["model"].different, checks["model"].first) == (1, changed)
+    assert not checks["optimizer"].different
 
     whole = records(run)
     assert not any(check.different for check in compare_logs(whole, whole))
