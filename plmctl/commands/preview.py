@@ -113,7 +113,9 @@ def run_digest(path: Path, overrides: Sequence[str], *, steps: int, as_json: boo
 
     kind = kind_of(path, overrides)
     if kind not in ("pretrain", "finetune"):
-        raise ConfigError(f"{path}: a config of {kind}", "--digest takes a training's config")
+        raise ConfigError(
+            f"{path}: a config of the kind {kind}", "give a pretrain or finetune config"
+        )
     config: Any = load(kind, path, overrides)
     plan = plan_of(config, make_accelerator(config.compute))
     if steps > plan.steps:

@@ -16,7 +16,7 @@ QUIET = (
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("variables", "expected"),
     [
         ({}, ("PASSIVE", "3000")),
         ({"OMP_WAIT_POLICY": "ACTIVE"}, ("ACTIVE", None)),

@@ -73,7 +73,7 @@ def test_what_the_machine_has_not_is_refused(
 def test_a_tokenizer_config_is_no_run(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
     assert run_main("doctor", "tok-bert.yaml") == 2
-    assert "expected a config of pretrain or finetune" in capfd.readouterr().err
+    assert "give a pretrain or finetune config" in capfd.readouterr().err
 
 
 def test_extras_that_are_missing_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:

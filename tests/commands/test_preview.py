@@ -113,7 +113,7 @@ def test_hashes_of_the_examples_of_steps(cli: Cli, pretrained: dict[str, Path]) 
     assert digests("rows.yaml", "train.micro_batch_size=3") == rows
     assert digests("rows.yaml", "seed=43") != rows
     refused(cli("preview", "bert.yaml", "--digest", "7"), 2, "--digest 7: the run has 6 steps")
-    refused(cli("preview", "tok-bert.yaml", "--digest", "7"), 2, "a config of tokenizer")
+    refused(cli("preview", "tok-bert.yaml", "--digest", "7"), 2, "a config of the kind tokenizer")
     refused(cli("preview", "bert.yaml", "--digest", "1", "--batch", "1"), 2, "--batch")
 
 

@@ -93,7 +93,7 @@ def test_waiting_for_data_is_told_of_once(
 
 
 @pytest.mark.parametrize(
-    ("waits", "told"),
+    ("waits", "expected"),
     [((0.9, 0.04, 0.02), []), ((0.9, 0.04, 0.2, 0.3), ["20 %"]), ((0.0, 0.06), ["6 %"])],
 )
 def test_a_twentieth_of_the_time_is_much(
