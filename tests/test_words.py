@@ -102,7 +102,7 @@ def test_a_name_says_what_its_value_is(folder: str) -> None:
 
 
 def bound_names(tree: ast.AST) -> list[tuple[str, int]]:
-    """Every name that a file gives to a variable, argument, function or attribute, with its line."""
+    """The names of variables, attributes, arguments, functions and classes, with their lines."""
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
