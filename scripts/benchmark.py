@@ -11,7 +11,7 @@
     python scripts/benchmark.py tokenizer                  a text file to a vocabulary
 
 Same network, same rows or text, same batch, same number of steps. Each round runs both in processes
-separately, in turns, and the order changes from round to round. The other side is transformers'
+separately, in turns, and the order changes from round to round. The baseline is transformers'
 Trainer (mlm, clm), a plain loop around a transformers model (t5, finetune, evaluation), `datasets`
 (prepare) or the tokenizers library (encode, tokenizer). Before the rounds of a training both take
 three steps without dropout on identical batches, and the losses are compared; the ids of encode
@@ -67,16 +67,16 @@ def arguments() -> argparse.Namespace:
     add("--size", default="mini", help="of the network")
     add("--batch", type=int, default=32, help="sequences per step")
     add("--length", type=int, default=128, help="tokens per sequence, at most")
-    add("--fill", type=float, default=1.0, help="mlm: share of a batch that is no padding; BERT's "
-        "own rows: 0.81")  # fmt: skip
+    add("--fill", type=float, default=1.0, help="mlm: share of a batch that is not padding "
+        "(0.81 in BERT's own rows)")  # fmt: skip
     add("--rounds", type=int, default=5)
-    add("--steps", type=int, default=8, help="measured in a round, after two")
+    add("--steps", type=int, default=8, help="measured steps per round, after two others")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: compiled")
     add("--precision", choices=("fp32", "bf16"), help="without: bf16 on cuda, else fp32")
     add("--attention", default="auto", help="mlm, clm, t5: plmctl's compute.attention")
     add("--peak-tflops", type=float, help="of the device, for its utilisation (MFU)")
     add("--data", type=Path, help="rows of finetune, as jsonl; the text of prepare, encode and "
-        "tokenizer; without: made up, and the sample sotu")  # fmt: skip
+        "tokenizer; default: random rows, and the sample sotu")  # fmt: skip
     add("--text", default="premise,hypothesis", help="finetune: the columns of the text")
     add("--label", default="label", help="finetune: the column of the label")
     add("--far", type=int, default=1_000_000, help="resume: a far step")
@@ -93,7 +93,7 @@ def arguments() -> argparse.Namespace:
     add("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work == "resume" and (args.at_least is not None or args.plot):
-        parser.error("resume has no other side: --at-least and --plot are of the others")
+        parser.error("resume has no baseline, so --at-least and --plot cannot be used with it")
     if args.fill != 1 and (args.work != "mlm" or not 0.5 <= args.fill < 1):
         parser.error("--fill is of mlm, and from 0.5 to 1")
     if args.attention != "auto" and args.work not in _PROFILED:

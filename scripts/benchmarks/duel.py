@@ -102,7 +102,7 @@ def too_slow(result: Results, at_least: float) -> str | None:
     low, high = result["cpu_range"]
     return (
         f"{result['title']}: {result['cpu_ratio']:.2f} times the stock way in CPU time "
-        f"[{low:.2f} to {high:.2f}], and {at_least:g} was asked for"
+        f"[{low:.2f} to {high:.2f}], and at least {at_least:g} is required"
     )
 
 

@@ -86,7 +86,7 @@ def _task(args: argparse.Namespace, dropout: float | None) -> tuple[Any, Any, An
 def _padded(
     args: argparse.Namespace, step: Any, count: int, *, grouped: bool
 ) -> list[tuple[dict[str, Any], int]]:
-    """Batches padded to the length that was asked for, and their tokens without padding."""
+    """Batches padded to ``--length``, and their tokens without padding."""
     from torch.nn.functional import pad
 
     from plmctl.training.data import Slicing, StepBatches

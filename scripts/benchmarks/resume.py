@@ -19,7 +19,7 @@ _NEAR = 10
 
 
 def alone(args: argparse.Namespace) -> dict[str, Any]:
-    """Median seconds of each kind of start; there is no other side."""
+    """Median seconds of each kind of start; there is no baseline."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _plmctl("train-tokenizer", _written(folder / "tokenizer.yaml", _tokenizer(args, folder)))

