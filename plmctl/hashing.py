@@ -59,7 +59,7 @@ def digest_of_json(document: object, *, size: int = 8) -> str:
 
 
 def digest_of_items(items: object) -> str:
-    """A hash of the items of an evaluation: models that were asked the same have the same."""
+    """A hash of the items of an evaluation; equal for models that were scored on the same items."""
     return hashlib.blake2b(_readable(items), digest_size=16).hexdigest()
 
 

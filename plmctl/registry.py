@@ -49,15 +49,15 @@ def member(folder: str, name: str, base: type[T]) -> type[T]:
     """
     module = load(folder, name)
     classes = {value for value in vars(module).values() if isinstance(value, type)}
-    found = [
+    members = [
         one
         for one in classes
         if issubclass(one, base) and one.__module__ == module.__name__ and not isabstract(one)
     ]
-    if len(found) != 1:
-        defined = ", ".join(sorted(one.__name__ for one in found)) or "none"
+    if len(members) != 1:
+        defined = ", ".join(sorted(one.__name__ for one in members)) or "none"
         raise TypeError(
             f"{module.__name__} must define exactly one class that extends {base.__name__} and "
             f"has no abstract method left; it defines {defined}"
         )
-    return found[0]
+    return members[0]

@@ -11,7 +11,7 @@
     python scripts/benchmark.py tokenizer                  a text file to a vocabulary
 
 Same network, same rows or text, same batch, same number of steps. Each round runs both in processes
-separately, in turns, and the order changes from round to round. The other side is transformers'
+separately, in turns, and the order changes from round to round. The baseline is transformers'
 Trainer (mlm, clm), a plain loop around a transformers model (t5, finetune, evaluation), `datasets`
 (prepare) or the tokenizers library (encode, tokenizer). Before the rounds of a training both take
 three steps without dropout on identical batches, and the losses are compared; the ids of encode
@@ -24,7 +24,7 @@ import json
 import time
 from pathlib import Path
 
-from benchmarks.duel import ON_TEXT, fight, told, too_slow
+from benchmarks.duel import ON_TEXT, fight, summary_text, too_slow
 from benchmarks.text import ALGORITHMS
 
 from plmctl.cpus import set_up_threads
@@ -34,26 +34,26 @@ _FILES = {"mlm": "pretraining", "clm": "pretraining", "t5": "pretraining"}
 
 
 def main() -> None:
-    given = arguments()
-    given.began = given.began or time.time()
-    given.precision = given.precision or ("bf16" if given.device == "cuda" else "fp32")
-    if given.side == "plmctl":
+    args = arguments()
+    args.began = args.began or time.time()
+    args.precision = args.precision or ("bf16" if args.device == "cuda" else "fp32")
+    if args.side == "plmctl":
         set_up_threads()  # as the command does
-    work = importlib.import_module(f"benchmarks.{_FILES.get(given.work, given.work)}")
-    if given.side:
-        part = work.check if given.check else work.run
-        print(json.dumps(part(given, given.side)))
+    work = importlib.import_module(f"benchmarks.{_FILES.get(args.work, args.work)}")
+    if args.side:
+        part = work.check if args.check else work.run
+        print(json.dumps(part(args, args.side)))
         return
-    if given.profile:
-        importlib.import_module("benchmarks.profile").show(given)
+    if args.profile:
+        importlib.import_module("benchmarks.profile").show(args)
         return
-    result = work.alone(given) if given.work == "resume" else fight(given, work)
-    if given.plot is not None:
+    result = work.alone(args) if args.work == "resume" else fight(args, work)
+    if args.plot is not None:
         from benchmarks.plot import write
 
-        write(result, given.plot)
-    print(json.dumps(result) if given.json else told(result))
-    if given.at_least is not None and (short := too_slow(result, given.at_least)):
+        write(result, args.plot)
+    print(json.dumps(result) if args.json else summary_text(result))
+    if args.at_least is not None and (short := too_slow(result, args.at_least)):
         raise SystemExit(short)
 
 
@@ -67,16 +67,16 @@ def arguments() -> argparse.Namespace:
     add("--size", default="mini", help="of the network")
     add("--batch", type=int, default=32, help="sequences per step")
     add("--length", type=int, default=128, help="tokens per sequence, at most")
-    add("--fill", type=float, default=1.0, help="mlm: share of a batch that is no padding; BERT's "
-        "own rows: 0.81")  # fmt: skip
+    add("--fill", type=float, default=1.0, help="mlm: share of a batch that is not padding "
+        "(0.81 in BERT's own rows)")  # fmt: skip
     add("--rounds", type=int, default=5)
-    add("--steps", type=int, default=8, help="measured in a round, after two")
+    add("--steps", type=int, default=8, help="measured steps per round, after two others")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: compiled")
     add("--precision", choices=("fp32", "bf16"), help="without: bf16 on cuda, else fp32")
     add("--attention", default="auto", help="mlm, clm, t5: plmctl's compute.attention")
     add("--peak-tflops", type=float, help="of the device, for its utilisation (MFU)")
     add("--data", type=Path, help="rows of finetune, as jsonl; the text of prepare, encode and "
-        "tokenizer; without: made up, and the sample sotu")  # fmt: skip
+        "tokenizer; default: random rows, and the sample sotu")  # fmt: skip
     add("--text", default="premise,hypothesis", help="finetune: the columns of the text")
     add("--label", default="label", help="finetune: the column of the label")
     add("--far", type=int, default=1_000_000, help="resume: a far step")
@@ -91,16 +91,16 @@ def arguments() -> argparse.Namespace:
     add("--check", action="store_true", help=argparse.SUPPRESS)
     add("--began", type=float, help=argparse.SUPPRESS)
     add("--folder", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.work == "resume" and (given.at_least is not None or given.plot):
-        parser.error("resume has no other side: --at-least and --plot are of the others")
-    if given.fill != 1 and (given.work != "mlm" or not 0.5 <= given.fill < 1):
+    args = parser.parse_args()
+    if args.work == "resume" and (args.at_least is not None or args.plot):
+        parser.error("resume has no baseline, so --at-least and --plot cannot be used with it")
+    if args.fill != 1 and (args.work != "mlm" or not 0.5 <= args.fill < 1):
         parser.error("--fill is of mlm, and from 0.5 to 1")
-    if given.attention != "auto" and given.work not in _PROFILED:
+    if args.attention != "auto" and args.work not in _PROFILED:
         parser.error(f"--attention is of {', '.join(_PROFILED)}")
-    if given.profile and given.work not in _PROFILED:
+    if args.profile and args.work not in _PROFILED:
         parser.error(f"--profile is of {', '.join(_PROFILED)}")
-    return given
+    return args
 
 
 if __name__ == "__main__":

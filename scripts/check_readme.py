@@ -19,11 +19,11 @@ _READERS = ("git clone", "cd ", "make test")
 
 def commands(text: str) -> list[str]:
     """The command lines of all console blocks, continued lines joined."""
-    found = []
+    lines = []
     for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
         joined = block.replace("\\\n", " ")
-        found += [line[2:].strip() for line in joined.splitlines() if line.startswith("$ ")]
-    return found
+        lines += [line[2:].strip() for line in joined.splitlines() if line.startswith("$ ")]
+    return lines
 
 
 def main() -> None:

@@ -23,19 +23,19 @@ def main() -> None:
     parser.add_argument(
         "--words", type=int, help="words that further pretraining predicts, if other than published"
     )
-    asked = parser.parse_args()
-    if asked.folder.exists():
-        sys.exit(f"{asked.folder}: this is there already; name a new folder")
+    args = parser.parse_args()
+    if args.folder.exists():
+        sys.exit(f"{args.folder}: this is there already; name a new folder")
     from plmctl.models.elmo import convert_published
 
     try:
-        model = convert_published(asked.options, asked.weights)
+        model = convert_published(args.options, args.weights)
     except PlmError as error:
         sys.exit(str(error))
-    if asked.words:
-        model.config.vocab_size = asked.words
-    model.save_pretrained(asked.folder)
-    print(f"{sum(p.numel() for p in model.parameters()):,} parameters in {asked.folder}")
+    if args.words:
+        model.config.vocab_size = args.words
+    model.save_pretrained(args.folder)
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters in {args.folder}")
 
 
 if __name__ == "__main__":

@@ -28,13 +28,13 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("folder", type=Path, help="a folder of configs, such as configs/demo")
     arguments.add_argument("--seed", type=int, default=1)
-    given = arguments.parse_args()
+    args = arguments.parse_args()
     began = time.perf_counter()
-    folders = [given.folder]
+    folders = [args.folder]
     folders += sorted(
-        p.parent for p in given.folder.glob("*/pretrain.yaml") if p.parent.name != "zh"
+        p.parent for p in args.folder.glob("*/pretrain.yaml") if p.parent.name != "zh"
     )
-    models = [Demo(folder, given.seed) for folder in folders]
+    models = [Demo(folder, args.seed) for folder in folders]
     for demo in models:
         demo.run()
     console.print(table([demo.row() for demo in models]))
@@ -121,10 +121,10 @@ def results(path: Path) -> dict[str, Any]:
 
 def table(rows: list[list[str]]) -> Table:
     columns = ["model", "tokens", "minutes", "rows", "majority", "scratch", "pretrained", "gain"]
-    made = rows_table("What pretraining bought: accuracy on held-out documents", columns, rows)
-    made.caption = "tokens and minutes of pretraining; labelled rows of finetuning\n"
-    made.caption_justify = "left"
-    return made
+    result = rows_table("What pretraining bought: accuracy on held-out documents", columns, rows)
+    result.caption = "tokens and minutes of pretraining; labelled rows of finetuning\n"
+    result.caption_justify = "left"
+    return result
 
 
 if __name__ == "__main__":

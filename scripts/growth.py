@@ -29,18 +29,18 @@ Row = dict[str, float]
 
 
 def main() -> None:
-    given = arguments()
+    args = arguments()
     steps = {
-        "parameters": [("size", size) for size in given.sizes],
-        "sequence length": [("length", length) for length in given.lengths],
-        "vocabulary": [("vocab-size", size) for size in given.vocabularies],
+        "parameters": [("size", size) for size in args.sizes],
+        "sequence length": [("length", length) for length in args.lengths],
+        "vocabulary": [("vocab-size", size) for size in args.vocabularies],
     }
-    curves = {name: [step(given, *at) for at in points] for name, points in steps.items()}
-    curves |= prepared(given)
+    curves = {name: [step(args, *at) for at in points] for name, points in steps.items()}
+    curves |= prepared(args)
     exponents = {name: exponents_of(rows) for name, rows in curves.items()}
-    document = {"tokens_a_step": given.tokens, "curves": curves, "exponents": exponents}
-    given.out.with_suffix(".json").write_text(json.dumps(document, indent=1), encoding="utf-8")
-    given.out.with_suffix(".svg").write_text(drawn(curves, exponents), encoding="utf-8")
+    document = {"tokens_a_step": args.tokens, "curves": curves, "exponents": exponents}
+    args.out.with_suffix(".json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+    args.out.with_suffix(".svg").write_text(drawn(curves, exponents), encoding="utf-8")
     print(table(curves, exponents))
 
 
@@ -60,43 +60,43 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def step(given: argparse.Namespace, name: str, value: Any) -> Row:
+def step(args: argparse.Namespace, name: str, value: Any) -> Row:
     """A step of a masked language model, BERT-tiny with rows of 128 tokens but for ``name``."""
     options = {"size": "tiny", "length": 128, "vocab-size": 8192, name: value}
-    batch = max(1, given.tokens // options["length"])
-    found = measured("mlm", **options, batch=batch, steps=given.steps)
+    batch = max(1, args.tokens // options["length"])
+    result = measured("mlm", **options, batch=batch, steps=args.steps)
     return {
-        "at": found["parameters"] if name == "size" else value,
-        "cpu_seconds": found["cpu_seconds"],
-        "seconds": found["tokens"] / found["tokens_per_second"],
-        "peak_mb": found["peak_mb"],
+        "at": result["parameters"] if name == "size" else value,
+        "cpu_seconds": result["cpu_seconds"],
+        "seconds": result["tokens"] / result["tokens_per_second"],
+        "peak_mb": result["peak_mb"],
     }
 
 
-def prepared(given: argparse.Namespace) -> dict[str, list[Row]]:
+def prepared(args: argparse.Namespace) -> dict[str, list[Row]]:
     """Preparing so many megabytes of text, by one process and by two."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        asked = {"data": given.data, "megabytes": max(given.megabytes)}
+        options = {"data": args.data, "megabytes": max(args.megabytes)}
         learned = {"algorithm": "wordpiece", "vocab_size": 8192}
-        write_text(argparse.Namespace(**asked | {"megabytes": _LEARNT_MB}), folder)
+        write_text(argparse.Namespace(**options | {"megabytes": _LEARNT_MB}), folder)
         train_tokenizer(argparse.Namespace(**learned), folder)
-        write_text(argparse.Namespace(**asked), folder)
+        write_text(argparse.Namespace(**options), folder)
         whole = (folder / "text.txt").read_bytes() + b"\n"
         curves: dict[str, list[Row]] = {"text, 1 process": [], "text, 2 processes": []}
-        for megabytes in given.megabytes:
+        for megabytes in args.megabytes:
             size = int(megabytes * 1e6)
             with (folder / "text.txt").open("wb") as file:
                 for _ in range(size // len(whole)):
                     file.write(whole)
                 file.write(whole[: size % len(whole)].rpartition(b"\n")[0] + b"\n")
             for processes, rows in enumerate(curves.values(), start=1):
-                found = measured("prepare", folder=folder, processes=processes)
+                result = measured("prepare", folder=folder, processes=processes)
                 rows.append({
                     "at": megabytes,
-                    "cpu_seconds": found["cpu_seconds"],
-                    "seconds": megabytes / found["mb_per_second"],
-                    "peak_mb": found["peak_mb"],
+                    "cpu_seconds": result["cpu_seconds"],
+                    "seconds": megabytes / result["mb_per_second"],
+                    "peak_mb": result["peak_mb"],
                 })  # fmt: skip
     return curves
 
@@ -108,8 +108,8 @@ def measured(work: str, **options: Any) -> dict[str, float]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    results: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return results
 
 
 def exponents_of(rows: list[Row]) -> list[float]:

@@ -41,11 +41,11 @@ def main() -> None:
     arguments.add_argument("names", nargs="*", help="files of that folder, without .yaml")
     arguments.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                            help="an override for every run")  # fmt: skip
-    given = arguments.parse_args()
-    paths = [FOLDER / f"{name}.yaml" for name in given.names] or sorted(FOLDER.glob("*.yaml"))
+    args = arguments.parse_args()
+    paths = [FOLDER / f"{name}.yaml" for name in args.names] or sorted(FOLDER.glob("*.yaml"))
     rows: list[list[object]] = []
     for path in paths:
-        rows += proof(path, given.set)
+        rows += proof(path, args.set)
         Console().print(rows_table("Learnt from held-out text", COLUMNS, rows))
 
 
@@ -84,32 +84,32 @@ def frequencies(prepared: Prepared) -> dict[str, tuple[float, float]]:
     text = prepare(prepared.config, prepared.encoder)
     assert text.valid is not None
     learned, held_out = (targets(prepared, store) for store in (text.train, text.valid))
-    found = {}
+    by_part = {}
     for part, seen in learned.items():
         if not np.issubdtype(seen.dtype, np.integer) or seen.min(initial=0) < 0:
             continue
         counts = np.bincount(seen, minlength=max(prepared.vocab.size, 2)) + 1.0
         shares = counts / counts.sum()
         there = held_out[part]
-        found[part] = (
+        by_part[part] = (
             float(-np.log(shares[there]).mean()),
             float((there == counts.argmax()).mean()),
         )
-    return found
+    return by_part
 
 
 def targets(prepared: Prepared, store: Any) -> dict[str, NDArray[np.int64]]:
     """All targets of the first examples of a store."""
     step = examples_of(prepared, store, prepared.config.train.phases[-1].seq_len)
-    found: dict[str, list[NDArray[np.int64]]] = {}
+    values_of: dict[str, list[NDArray[np.int64]]] = {}
     for samples in np.array_split(np.arange(min(len(step), _SAMPLES)), 32):
         if not len(samples):
             continue
         batch = step.collate(np.zeros_like(samples), samples)
         for part, target in batch.targets.items():
             values = target.numpy().reshape(-1)
-            found.setdefault(part, []).append(values[values != IGNORE])
-    return {part: np.concatenate(values) for part, values in found.items()}
+            values_of.setdefault(part, []).append(values[values != IGNORE])
+    return {part: np.concatenate(values) for part, values in values_of.items()}
 
 
 def parameters(run: Path) -> int:

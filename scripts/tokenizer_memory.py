@@ -91,17 +91,17 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=[*ALGORITHMS])
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=[*TEXTS])
     parser.add_argument("overrides", nargs="*", help="of the config, after --")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        for made in (TEXTS[name] for name in asked.texts):
-            for megabytes in asked.megabytes:
+        for source in (TEXTS[name] for name in args.texts):
+            for megabytes in args.megabytes:
                 text = folder / "text.txt"
-                write(text, made(megabytes), megabytes * 1_000_000)
-                for algorithm in asked.algorithms:
-                    seconds, peak = measure(folder, text, algorithm, asked.overrides)
+                write(text, source(megabytes), megabytes * 1_000_000)
+                for algorithm in args.algorithms:
+                    seconds, peak = measure(folder, text, algorithm, args.overrides)
                     print(
-                        f"{made.__name__:8} {megabytes:5} MB  {algorithm:10}"
+                        f"{source.__name__:8} {megabytes:5} MB  {algorithm:10}"
                         f"{seconds:7.1f} s  peak {peak / 1e9:.2f} GB",
                         flush=True,
                     )

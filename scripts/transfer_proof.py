@@ -36,12 +36,12 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("names", nargs="*", help="files of configs/finetune/transfer")
     arguments.add_argument("--seeds", type=int, default=1, help="runs of each setting")
-    given = arguments.parse_args()
-    paths = [CONFIGS / "finetune/transfer" / f"{name}.yaml" for name in given.names]
+    args = arguments.parse_args()
+    paths = [CONFIGS / "finetune/transfer" / f"{name}.yaml" for name in args.names]
     write_texts()
     rows: list[list[object]] = []
     for path in paths or sorted((CONFIGS / "finetune/transfer").glob("*.yaml")):
-        rows.append(compared(path, given.seeds))
+        rows.append(compared(path, args.seeds))
         Console().print(rows_table("What pretraining buys", COLUMNS, rows))
 
 
@@ -51,11 +51,11 @@ def compared(path: Path, seeds: int) -> list[object]:
     pretrained(Path(config["model"]).parent.name)
     best = {}
     for init in INITS:
-        said = plmctl(
+        output = plmctl(
             "finetune", str(path), f"run={config['run']}/{init}", f"init={init}",
             "--seeds", str(seeds), "--json",
         )  # fmt: skip
-        best[init] = json.loads(said)
+        best[init] = json.loads(output)
     results = [best[init]["chosen"]["median"] for init in INITS]
     rows = config["data"].get("max_rows", "all")
     return [path.stem, rows, best["random"]["metric"], *(f"{metric:.3f}" for metric in results)]

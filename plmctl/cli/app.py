@@ -94,12 +94,12 @@ def example(line: str) -> str:
     return f"\b\nExample: {line}"
 
 
-def config_file(given: Path, *kinds: "Kind") -> Path:
+def config_file(requested: Path, *kinds: "Kind") -> Path:
     """The file that CONFIG means; a shipped config is announced.
 
     Args:
-        given: A file, or the name of a shipped config.
-        *kinds: What the command takes; none: any.
+        requested: A file, or the name of a shipped config.
+        *kinds: The kinds that the command takes; none: any kind.
 
     Raises:
         ConfigError: No such file and no such name, or a name of several configs.
@@ -107,7 +107,7 @@ def config_file(given: Path, *kinds: "Kind") -> Path:
     from plmctl.config.load import KINDS, find_config
     from plmctl.run.display import say
 
-    path = find_config(given, kinds or KINDS)
-    if path != given:
+    path = find_config(requested, kinds or KINDS)
+    if path != requested:
         say(f"using the shipped config {path}")
     return path

@@ -131,30 +131,30 @@ def evaluate(
     command.run(resolved, at_checkpoints=at_checkpoints, fresh=fresh, as_json=as_json)
 
 
-def _names(given: str | None) -> tuple[str, ...] | None:
+def _names(option: str | None) -> tuple[str, ...] | None:
     """The names between commas."""
-    if given is None:
+    if option is None:
         return None
-    found = tuple(name for part in given.split(",") if (name := part.strip()))
-    if not found:
+    names = tuple(name for part in option.split(",") if (name := part.strip()))
+    if not names:
         raise ConfigError("--tasks: the list is empty", "write --tasks sst2,rte")
-    return found
+    return names
 
 
 def _suite(
     model: str,
     name: str,
-    asked: dict[str, Any],
+    options: dict[str, Any],
     *,
     refused: dict[str, bool],
     as_json: bool,
 ) -> None:
-    wrong = [option for option, given in refused.items() if given]
+    wrong = [option for option, is_set in refused.items() if is_set]
     if wrong:
         raise ConfigError(f"{wrong[0]} cannot be used with --suite", "leave it out")
     from plmctl.commands.evaluate_suite import SuiteRequest, run
 
-    run(SuiteRequest(model, name, **asked), as_json=as_json)
+    run(SuiteRequest(model, name, **options), as_json=as_json)
 
 
 @app.command(epilog=example("plmctl export runs/demo/bert runs/demo/bert-early --step 1000"))

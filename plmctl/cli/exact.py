@@ -1,4 +1,4 @@
-"""Proofs that a run is exact, for a user to run."""
+"""Commands that verify that a run is exact: ``verify-resume`` and ``reproduce``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,29 +15,29 @@ from plmctl.cli.app import ConfigFile, Json, Overrides, app, config_file, exampl
 def verify_resume(
     config: ConfigFile,
     overrides: Overrides = None,
-    kills: Annotated[int, typer.Option(min=0, help="Number of times that the run is killed.")] = 10,
-    steps: Annotated[int, typer.Option(min=2, help="Maximum steps of both runs.")] = 60,
-    seed: Annotated[int, typer.Option(help="Seed of the moments of the kills.")] = 1,
+    kills: Annotated[int, typer.Option(min=0, help="Number of kills.")] = 10,
+    steps: Annotated[int, typer.Option(min=2, help="Maximum number of steps of each run.")] = 60,
+    seed: Annotated[int, typer.Option(help="Seed of the random moments.")] = 1,
     processes: Annotated[
         int,
-        typer.Option(min=2, help="Another number of processes, for the hashes of the examples."),
+        typer.Option(min=2, help="Number of processes with which the examples are compared."),
     ] = 2,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folders of both runs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Kill a run at random and compare the result.
+    """Kill a run at random moments, resume it, and compare.
 
-    Runs a pretraining or finetuning config for some steps, then again with SIGKILL at random
-    moments: while text is prepared, in steps, in the middle of a save. Every logged metric and the
-    final state must be equal bit for bit, and every step must have the same examples with another
-    number of processes. A kill that misses its moment is repeated. Exits with 1 if anything
+    Runs a pretrain or finetune config without interruption, then again with SIGKILL at random
+    moments: while it prepares text, in steps, and in the middle of saves. Every logged metric and
+    the final state must be equal bit for bit. Every step must also have the same examples with
+    another number of processes. A kill that misses its moment is repeated. Exits with 1 if anything
     differs, or if the run is too short for all kills.
     """
-    from plmctl.commands.verify_resume import Wanted, run
+    from plmctl.commands.verify_resume import Options, run
 
     path = config_file(config, "pretrain", "finetune")
-    wanted = Wanted(kills, steps, seed, processes, keep)
-    run(path, overrides or (), wanted, as_json=as_json)
+    options = Options(kills, steps, seed, processes, keep)
+    run(path, overrides or (), options, as_json=as_json)
 
 
 @app.command(epilog=example("plmctl reproduce runs/demo/bert"))
@@ -49,10 +49,11 @@ def reproduce(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Repeat the beginning of a run and compare.
+    """Repeat the first steps of a run and compare.
 
-    Reads the config from the run folder, lists the versions and inputs that have changed since, and
-    compares every digit of the first logged losses. Exits with 1 if they differ.
+    Reads the config from the run folder and runs it again in a new folder. Lists the versions and
+    inputs that have changed since, and compares every digit of the first logged losses. Exits with
+    1 if they differ.
     """
     from plmctl.commands import reproduce as command
 

@@ -43,7 +43,9 @@ def doctor(
     elif kind == "finetune":
         command.run(load("finetune", config, overrides or ()), as_json=as_json)
     else:
-        raise ConfigError(f"{config}: expected a config of pretrain or finetune, not of {kind}")
+        raise ConfigError(
+            f"{config}: a config of the kind {kind}", "give a pretrain or finetune config"
+        )
 
 
 @app.command(epilog=example("plmctl plan demo/pretrain train.batch_size=64"))

@@ -51,10 +51,10 @@ def run(config: RunConfig | None, *, as_json: bool) -> None:
     Raises:
         ConfigError: The config requires what this machine does not have.
     """
-    found = machine(Path(config.run) if config else Path())
+    facts = machine(Path(config.run) if config else Path())
     packages, extras = _packages(), _extras()
-    tables = [metrics_table("machine", _flat(found))]
-    document: dict[str, Any] = {"machine": found, "packages": packages, "extras": extras}
+    tables = [metrics_table("machine", _flat(facts))]
+    document: dict[str, Any] = {"machine": facts, "packages": packages, "extras": extras}
     if config is not None:
         document["run"] = use = resolve_compute(config, _network_of(config))
         tables.append(metrics_table(f"{config.run} would use", _flat(use)))
@@ -117,7 +117,7 @@ def _packages() -> list[dict[str, Any]]:
 
     tested = _tested()
     needed = [Requirement(line) for line in requires("plmctl") or ()]
-    found = []
+    packages = []
     for one in (one for one in needed if one.marker is None):
         installed, wanted = _version(one.name), tested.get(one.name.lower())
         note = ""
@@ -125,21 +125,21 @@ def _packages() -> list[dict[str, Any]]:
             note = f"needs {one.specifier}"
         elif wanted and installed.partition("+")[0] != wanted:  # "+cpu" is the same version
             note = "not the tested version"
-        found.append({"name": one.name, "installed": installed, "tested": wanted, "note": note})
-    return found
+        packages.append({"name": one.name, "installed": installed, "tested": wanted, "note": note})
+    return packages
 
 
 def _extras() -> list[dict[str, Any]]:
     from packaging.requirements import Requirement
 
     needed = [Requirement(line) for line in requires("plmctl") or ()]
-    found = []
+    extras = []
     for extra, purpose in _EXTRAS.items():
         of_it = [one.name for one in needed if one.marker and one.marker.evaluate({"extra": extra})]
         missing = [name for name in of_it if _version(name) is None]
         install = f"pip install 'plmctl[{extra}]'" if missing else ""
         present = bool(of_it) and not missing
-        found.append(
+        extras.append(
             {
                 "name": extra,
                 "present": present,
@@ -148,7 +148,7 @@ def _extras() -> list[dict[str, Any]]:
                 "install": install,
             }
         )
-    return found
+    return extras
 
 
 def _tested() -> dict[str, str]:
@@ -195,8 +195,8 @@ def _gigabytes(name: str) -> float | None:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    found = (line.split()[1] for line in lines if line.startswith(f"{name}:"))
-    kilobytes = next(found, None)
+    values = (line.split()[1] for line in lines if line.startswith(f"{name}:"))
+    kilobytes = next(values, None)
     return None if kilobytes is None else round(int(kilobytes) * 1024 / 1e9, 1)
 
 

@@ -53,14 +53,14 @@ def run(folders: Sequence[str], *, text: Sequence[str], out: str | None, as_json
 
 def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
     names = _names(paths)
-    tokenizers, found, measured = {}, {}, []
+    tokenizers, results, measured = {}, {}, []
     for name, path in zip(names, paths, strict=True):
         check_tokenizer(path)
         tokenizer = plain_tokenizer(Tokenizer.from_file(str(Path(path) / "tokenizer.json")))
         tokenizers[name] = tokenizer
         result = quality.measure(tokenizer, lines)
         sizes = quality.sizes_of(tokenizer)
-        found[name] = {
+        results[name] = {
             "folder": path,
             "figures": result.metrics(),
             "scripts": {script: asdict(words) for script, words in result.scripts.items()},
@@ -72,7 +72,7 @@ def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
     picked = [line for line in lines if len(line) in _SAMPLE_LENGTH] or lines
     samples = picked[:: max(1, len(picked) // _SAMPLES)][:_SAMPLES]
     return {
-        "tokenizers": found,
+        "tokenizers": results,
         "overlap": [[quality.overlap(one, other) for other in measured] for one in measured],
         "samples": [{n: quality.segments(tokenizers[n], text) for n in names} for text in samples],
     }
@@ -94,13 +94,13 @@ def _lines(folder: str, text: Sequence[str]) -> tuple[list[str], str]:
     lines: list[str] = []
     for path in files:
         try:
-            found = path.read_text(encoding="utf-8").split("\n")
+            file_lines = path.read_text(encoding="utf-8").split("\n")
         except OSError as error:
             hint = "name a text that the tokenizers did not learn from: --text FILE"
             raise DataError(f"{path}: {error.strerror}", hint) from error
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: not UTF-8", "convert it to UTF-8") from error
-        lines += [line for line in found if line.strip()]
+        lines += [line for line in file_lines if line.strip()]
     if not lines:
         raise DataError(
             f"no text in {', '.join(map(str, files))}", "name another text: --text FILE"

@@ -25,12 +25,12 @@ def run(folder: str, out: str, *, step: int | None, as_json: bool) -> None:
     target = Path(out)
     if target.exists():
         raise ConfigError(f"{target} exists already", "name another folder")
-    found = checkpoints(Path(folder))
-    chosen = max(found) if step is None else step
-    if chosen not in found:
-        kept = ", ".join(str(number) for number in sorted(found))
-        raise ConfigError(f"{folder}: no checkpoint of step {chosen}; there are: {kept}")
-    write(Path(folder), found[chosen], target)
+    by_step = checkpoints(Path(folder))
+    chosen = max(by_step) if step is None else step
+    if chosen not in by_step:
+        available = ", ".join(str(number) for number in sorted(by_step))
+        raise ConfigError(f"{folder}: no checkpoint of step {chosen}; there are: {available}")
+    write(Path(folder), by_step[chosen], target)
     show_result({"model": str(target), "step": chosen}, [], as_json=as_json)
     if not as_json:
         print(f"{target}: the model after step {chosen:,}")
@@ -46,13 +46,13 @@ def checkpoints(folder: Path) -> dict[int, Path]:
         raise ConfigError(
             f"{folder} is not a run folder of `plmctl pretrain`", "name its run folder"
         )
-    found = {int(path.name.removeprefix("step-")): path for path in valid(folder / "checkpoints")}
-    if not found:
+    by_step = {int(path.name.removeprefix("step-")): path for path in valid(folder / "checkpoints")}
+    if not by_step:
         raise ConfigError(
             f"{folder}: no undamaged checkpoint",
             "checkpoint.every decides how often one is saved",
         )
-    return found
+    return by_step
 
 
 def write(folder: Path, checkpoint: Path, target: Path) -> None:

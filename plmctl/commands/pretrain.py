@@ -144,13 +144,13 @@ def training_examples(prepared: Prepared, text: PreparedText) -> tuple[StoreExam
             and its rows are stateful streams.
         DataError: The text gives too few sequences.
     """
-    config, made = prepared.config, []
+    config, examples = prepared.config, []
     for phase in config.train.phases:
         for store in stores_of(text.train):
             check_text(config.objective, store, phase.seq_len)
-        made.append(examples_of(prepared, text.train, phase.seq_len))
-        _check_streams(config, made[-1])
-    return tuple(made)
+        examples.append(examples_of(prepared, text.train, phase.seq_len))
+        _check_streams(config, examples[-1])
+    return tuple(examples)
 
 
 def _check_streams(config: PretrainConfig, examples: StoreExamples) -> None:
@@ -516,12 +516,12 @@ def _sample_spans(store: TokenStore, tokenizer: Any, key: int) -> list[Ints]:
         which = np.unique(fitting[below(fold(key, 0, np.arange(_SAMPLE_COUNT)), len(fitting))])
         return [np.arange(starts[s], ends[s]) for s in which]
     # The text is not split into sentences: find one in each of some stretches.
-    found = []
+    spans = []
     for place in below(fold(key, 0, np.arange(_SAMPLE_COUNT)), max(1, store.num_tokens - _STRETCH)):
         window = np.arange(place, min(place + _STRETCH, store.num_tokens))
         if len(span := _sentence_in(store, tokenizer, window)) >= _SAMPLE_TOKENS[0]:
-            found.append(span)
-    return found
+            spans.append(span)
+    return spans
 
 
 def _sentence_in(store: TokenStore, tokenizer: Any, window: Ints) -> Ints:

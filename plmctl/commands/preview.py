@@ -113,14 +113,16 @@ def run_digest(path: Path, overrides: Sequence[str], *, steps: int, as_json: boo
 
     kind = kind_of(path, overrides)
     if kind not in ("pretrain", "finetune"):
-        raise ConfigError(f"{path}: a config of {kind}", "--digest takes a training's config")
+        raise ConfigError(
+            f"{path}: a config of the kind {kind}", "give a pretrain or finetune config"
+        )
     config: Any = load(kind, path, overrides)
     plan = plan_of(config, make_accelerator(config.compute))
     if steps > plan.steps:
         raise ConfigError(f"--digest {steps}: the run has {plan.steps:,} steps")
     digests = list(step_digests(plan, steps, world=1, micro=config.train.batch_size))
     whole = hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
-    rows = [(f"{number:,}", found) for number, found in enumerate(digests, start=1)]
+    rows = [(f"{number:,}", digest) for number, digest in enumerate(digests, start=1)]
     table = rows_table(f"the examples of {steps:,} steps: {whole}", ("step", "hash"), rows)
     show_result({"steps": steps, "digest": whole, "digests": digests}, [table], as_json=as_json)
 
@@ -136,12 +138,12 @@ def _statistics(source: "StoreExamples", count: int, seed: int) -> dict[str, flo
 
 def _print(tokenizer: "PreTrainedTokenizerBase", source: "StoreExamples", ids: Ints) -> None:
     """Print the examples with ids [2, N]: epochs and sample numbers."""
-    made = [source.example(int(epoch), int(sample)) for epoch, sample in ids.T]
+    examples = [source.example(int(epoch), int(sample)) for epoch, sample in ids.T]
     shown, gap = token_texts(tokenizer)
     console = Console()
     colour = sys.stdout.isatty() and console.color_system is not None
-    for example in made:
+    for example in examples:
         console.print(example_text(example, shown, gap, colour=colour))
-    key = example_legend(made, colour=colour)
+    key = example_legend(examples, colour=colour)
     if key.plain:
         console.print(key, "")

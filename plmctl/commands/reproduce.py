@@ -1,4 +1,4 @@
-"""``plmctl reproduce``: does a run come out again as it was?"""
+"""``plmctl reproduce``: does a repetition of a run give the same losses?"""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ from typing import Any
 
 from plmctl.commands.verify_resume import (
     Check,
-    body_of,
+    command_of,
     compare_logs,
     import_all,
     records,
@@ -20,31 +20,38 @@ from plmctl.run.configs import model_of
 from plmctl.run.display import say, show_result
 from plmctl.run.folder import free_name
 
-_LINES = 20  # logged losses that are compared
+_LINES = 20  # logged losses to compare
+# What environment.json has of the machine and the code.
 _MACHINE = ("python", "platform", "device", "devices", "threads", "git_commit")
 
 
 def run(folder: Path, *, lines: int = _LINES, keep: bool, as_json: bool) -> None:
-    """Repeat the beginning of a run beside it, and compare; exit with 1 if it differs.
+    """Repeat the first steps of a run in a new folder, and compare; exit with 1 if they differ.
 
     Args:
         folder: The run folder.
-        lines: How many logged losses are compared.
-        keep: Leave the repetition's folder.
+        lines: Number of logged losses to compare.
+        keep: Keep the folder of the repetition.
         as_json: Print the result as JSON.
+
+    Raises:
+        ConfigError: The folder is not that of a training run, or its log has no loss.
+        PlmError: The repetition failed.
     """
-    config, before, environment = _original(folder)
-    losses = [line for line in before if "loss" in line][:lines]
+    config, log, environment = _original(folder)
+    losses = [line for line in log if "loss" in line][:lines]
     until = losses[-1]["step"]
     again = free_name(f"{folder}.again")
-    log = again.with_name(f"{again.name}.log")
+    output = again.with_name(f"{again.name}.log")
     repeated = config.model_copy(update={"run": str(again)})
     import_all(repeated)
     say(f"repeating the first {until:,} steps of {folder} in {again}")
-    run_whole(body_of(repeated, until), again, log)
+    run_whole(command_of(repeated, until), again, output)
     changed = _changes(environment, json.loads((again / "environment.json").read_text("utf-8")))
-    ours, theirs = ([r for r in found if r["step"] <= until] for found in (before, records(again)))
-    checks = compare_logs(ours, theirs)
+    first, second = (
+        [line for line in whole if line["step"] <= until] for whole in (log, records(again))
+    )
+    checks = compare_logs(first, second)
     equal = not any(check.different for check in checks)
     document = {
         "equal": equal,
@@ -56,7 +63,7 @@ def run(folder: Path, *, lines: int = _LINES, keep: bool, as_json: bool) -> None
     show_result(document, _tables(folder, changed, checks, equal=equal), as_json=as_json)
     if not keep:
         shutil.rmtree(again)
-        log.unlink()
+        output.unlink()
     if not equal:
         raise SystemExit(1)
 
@@ -65,39 +72,44 @@ def _original(folder: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
     """The config, the log and the environment of a run.
 
     Raises:
-        ConfigError: It is not a training's run, or it has logged nothing.
+        ConfigError: The folder is not that of a training run, or its log has no loss.
     """
     path = folder / "config.yaml"
     if not path.is_file():
         raise ConfigError(f"{folder}: no run here (no config.yaml)", "name a run folder")
     kind = kind_of(path)
     if kind not in ("pretrain", "finetune"):
-        raise ConfigError(f"{folder}: a run of {kind}", "reproduce takes a training's run")
+        raise ConfigError(
+            f"{folder}: a run of the kind {kind}", "give a pretraining or finetuning run"
+        )
     try:
         environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
         log = records(folder)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder}: {error}", "the run must have started training") from error
+        raise ConfigError(f"{folder}: {error}", "start the training of this run first") from error
     if not any("loss" in line for line in log):
-        raise ConfigError(f"{folder}: no loss is logged yet", "wait for log.every steps")
+        raise ConfigError(
+            f"{folder}: metrics.jsonl has no loss yet",
+            "wait until log.every steps are done",
+        )
     return parse(model_of(kind), path), log, environment
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, list[Any]]:
-    """Versions, inputs and machine that are others now, each before and now."""
-    ours, theirs = ({**e, **e["versions"], **e["hashes"]} for e in (before, now))
+    """The versions, inputs and machine facts that have changed: name to [before, now]."""
+    old, new = ({**facts, **facts["versions"], **facts["hashes"]} for facts in (before, now))
     names = [*before["versions"], *before["hashes"], *_MACHINE]
-    pairs = {name: [ours.get(name), theirs.get(name)] for name in names}
+    pairs = {name: [old.get(name), new.get(name)] for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _tables(
     folder: Path, changed: dict[str, list[Any]], checks: list[Check], *, equal: bool
 ) -> list[Any]:
-    verdict = f"{folder} comes out as it was" if equal else f"{folder} COMES OUT OTHERWISE"
+    verdict = f"{folder} is reproduced" if equal else f"{folder} IS NOT REPRODUCED"
     rows = [(check.name, check.compared, check.different, check.first) for check in checks]
     tables = [rows_table(verdict, ("compared", "lines", "different", "first difference"), rows)]
     if changed:
-        others = [(name, str(was), str(is_)) for name, (was, is_) in changed.items()]
-        tables.insert(0, rows_table("what is another now", ("", "then", "now"), others))
+        values = [(name, str(was), str(now)) for name, (was, now) in changed.items()]
+        tables.insert(0, rows_table("changed since the run", ("", "then", "now"), values))
     return tables

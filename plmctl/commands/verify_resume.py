@@ -1,9 +1,10 @@
-"""``plmctl verify-resume``: is a run that is killed at any moment the same run?
+"""``plmctl verify-resume``: does a killed and resumed run give the result of an uninterrupted run?
 
-A config is run whole, then killed again and again at moments that a seed draws. Both are compared:
-logs line by line, states bit for bit, examples by their hashes. ``plmctl reproduce`` uses the same
-comparisons. The commands run in forked processes: importing torch and transformers takes seconds,
-a fork milliseconds. Such a process is a real one, and SIGKILL ends it as any other.
+A config is run once without interruption, and then again with kills at random moments (from a
+seed). The two runs are compared: logs line by line, checkpoints bit for bit, examples by hashes.
+``plmctl reproduce`` uses the same comparisons. Each start is a forked process, because importing
+torch and transformers takes seconds and a fork takes milliseconds. A forked process is a normal
+process: SIGKILL ends it at once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from plmctl.training.loop import Plan
 
 
-_ROUNDS = 12  # restarts of the run, because it ended or a kill missed its moment
+_ROUNDS = 12  # runs with kills, at most: a run may end, or a kill may miss its moment
 
 _MOMENT_WORDS: dict[Moment, str] = {
     "preparing": "at the start",
@@ -45,19 +46,19 @@ _MOMENT_WORDS: dict[Moment, str] = {
     "saving": "in saves",
 }
 
-_MICRO = 3  # examples of the other micro-batches
+_MICRO = 3  # examples per micro-batch, when the examples are hashed a second time
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is to be proved.
+class Options:
+    """What to verify.
 
     Attributes:
-        kills: How many.
-        steps: The steps of both runs, at most.
-        seed: Decides the moments.
-        processes: Another number of them, under which the examples are hashed.
-        keep: Leave the folders even where all is equal.
+        kills: Number of kills.
+        steps: Maximum number of steps of both runs.
+        seed: Seed of the moments of the kills.
+        processes: Number of processes for which the examples are hashed again.
+        keep: Keep the run folders, also if everything is equal.
     """
 
     kills: int
@@ -67,118 +68,122 @@ class Wanted:
     keep: bool
 
 
-def run(path: Path, overrides: Sequence[str], wanted: Wanted, *, as_json: bool) -> None:
-    """Run a config whole, then killed again and again, and compare; exit with 1 if they differ."""
+def run(path: Path, overrides: Sequence[str], options: Options, *, as_json: bool) -> None:
+    """Run a config without and with kills, and compare; exit with 1 if the runs differ."""
     kind = kind_of(path, overrides)
     if kind not in ("pretrain", "finetune"):
-        raise ConfigError(f"{path}: a config of {kind}", "verify-resume takes a training's config")
+        raise ConfigError(
+            f"{path}: a config of the kind {kind}", "give a pretrain or finetune config"
+        )
     config: Any = load(kind, path, overrides)
     import_all(config)
     base = free_name(f"{config.run}.verify")
     base.mkdir(parents=True)
-    checks, kills = _prove(config, wanted, base)
+    checks, kills = _run_and_compare(config, options, base)
     equal = not any(check.different for check in checks)
-    left = missing(moments(wanted.kills, wanted.seed), kills)
+    missed = missing(moments(options.kills, options.seed), kills)
     document = {
         "equal": equal,
-        "proved": equal and not left,
-        "missed": left,
+        "proved": equal and not missed,
+        "missed": missed,
         "kills": [asdict(kill) for kill in kills],
         "checks": [asdict(check) for check in checks],
     }
-    tables = [_kills_table(kills), _checks_table(checks, _verdict(wanted, left, equal=equal))]
+    tables = [_kills_table(kills), _checks_table(checks, _verdict(options, missed, equal=equal))]
     show_result(document, tables, as_json=as_json)
-    if equal and not left and not wanted.keep:
+    if equal and not missed and not options.keep:
         shutil.rmtree(base)
         return
     say(f"the runs are in {base}")
-    if left:
-        say("ask for fewer --kills, or for more --steps: the run is over too soon for all of them")
-    if left or not equal:
+    if missed:
+        say("the run was too short for all kills: use fewer --kills or more --steps")
+    if missed or not equal:
         raise SystemExit(1)
 
 
-def _verdict(wanted: Wanted, left: list[Moment], *, equal: bool) -> str:
+def _verdict(options: Options, missed: list[Moment], *, equal: bool) -> str:
     if not equal:
         return "THE RUNS DIFFER"
-    if left:
-        return f"NOT PROVED: {len(left)} of {wanted.kills} kills missed their moments"
-    return "the killed run is the uninterrupted one"
+    if missed:
+        return f"NOT PROVED: {len(missed)} of {options.kills} kills missed their moment"
+    return "the killed run equals the uninterrupted run"
 
 
-def _prove(config: RunConfig, wanted: Wanted, base: Path) -> tuple[list[Check], list[Kill]]:
-    whole = _changed(config, base / "whole", wanted)
-    say(f"the uninterrupted run: {wanted.steps} steps at most")
-    pace = run_whole(body_of(whole, wanted.steps), base / "whole", base / "whole.log")
-    asked = moments(wanted.kills, wanted.seed)
-    todo, kills, checks = asked, list[Kill](), list[Check]()
+def _run_and_compare(
+    config: RunConfig, options: Options, base: Path
+) -> tuple[list[Check], list[Kill]]:
+    whole = _adapted(config, base / "whole", options)
+    say(f"running without interruption: at most {options.steps} steps")
+    pace = run_whole(command_of(whole, options.steps), base / "whole", base / "whole.log")
+    requested = moments(options.kills, options.seed)
+    remaining, kills, checks = requested, list[Kill](), list[Check]()
     for number in range(_ROUNDS):
         folder = base / f"killed-{number + 1}"
-        killed = _changed(config, folder, wanted)
-        say(f"the same, to be killed {len(todo)} times")
-        log, seed = folder.with_suffix(".log"), wanted.seed + number
-        made = run_killed(body_of(killed, wanted.steps), folder, log, todo, seed, pace)
-        kills += made
-        checks += _compared(base / "whole", folder)
-        todo = missing(asked, kills)
-        if not todo:
+        killed = _adapted(config, folder, options)
+        say(f"running with kills: {len(remaining)}")
+        log, seed = folder.with_suffix(".log"), options.seed + number
+        command = command_of(killed, options.steps)
+        kills += run_killed(command, folder, log, remaining, seed, pace)
+        checks += _compare_runs(base / "whole", folder)
+        remaining = missing(requested, kills)
+        if not remaining:
             break
-    return [*_merged(checks), *_examples(whole, wanted, base)], kills
+    return [*_summed(checks), *_compare_examples(whole, options, base)], kills
 
 
-def _compared(whole: Path, killed: Path) -> list[Check]:
+def _compare_runs(whole: Path, killed: Path) -> list[Check]:
     last = max((whole / "checkpoints").glob("step-*")).name
     states = compare_states(whole / "checkpoints" / last, killed / "checkpoints" / last)
     return [*compare_logs(records(whole), records(killed)), *states]
 
 
-def _merged(checks: list[Check]) -> list[Check]:
-    """One line a kind of thing, over all rounds."""
-    found: dict[str, Check] = {}
+def _summed(checks: list[Check]) -> list[Check]:
+    """The checks of all rounds, summed by name."""
+    by_name: dict[str, Check] = {}
     for check in checks:
-        before = found.get(check.name, Check(check.name, 0))
-        found[check.name] = Check(
+        before = by_name.get(check.name, Check(check.name, 0))
+        by_name[check.name] = Check(
             check.name,
             before.compared + check.compared,
             before.different + check.different,
             before.first or check.first,
         )
-    return list(found.values())
+    return list(by_name.values())
 
 
-def _examples(config: RunConfig, wanted: Wanted, base: Path) -> list[Check]:
-    """The examples of every step, under other processes and other micro-batches."""
-    path = base / "examples.json"
-    done = start_child(partial(_write_digests, config, wanted, path), base / "examples.log")
-    if done.wait():
-        raise ConfigError((base / "examples.log").read_text(encoding="utf-8").strip())
-    found = json.loads(path.read_text(encoding="utf-8"))
+def _compare_examples(config: RunConfig, options: Options, base: Path) -> list[Check]:
+    """The examples of every step, with other numbers of processes and other micro-batches."""
+    path, log = base / "examples.json", base / "examples.log"
+    if start_child(partial(_write_digests, config, options, path), log).wait():
+        raise ConfigError(log.read_text(encoding="utf-8").strip())
+    digests = json.loads(path.read_text(encoding="utf-8"))
     names = {
-        f"examples, {wanted.processes} processes": "processes",
+        f"examples, {options.processes} processes": "processes",
         f"examples, micro-batches of {_MICRO}": "micro",
     }
     return [
-        compare_sequences(name, found["whole"], found[key], "step") for name, key in names.items()
+        compare_sequences(name, digests["whole"], digests[key], "step")
+        for name, key in names.items()
     ]
 
 
-def _write_digests(config: RunConfig, wanted: Wanted, path: Path) -> None:
+def _write_digests(config: RunConfig, options: Options, path: Path) -> None:
     from plmctl.training.data import step_digests
     from plmctl.training.engine import make_accelerator
 
     plan = plan_of(config, make_accelerator(config.compute))
-    digests = partial(step_digests, plan, wanted.steps)
+    digests_of = partial(step_digests, plan, options.steps)
     batch = config.train.batch_size
-    found = {
-        "whole": list(digests(world=1, micro=batch)),
-        "processes": list(digests(world=wanted.processes, micro=batch)),
-        "micro": list(digests(world=1, micro=_MICRO)),
+    digests = {
+        "whole": list(digests_of(world=1, micro=batch)),
+        "processes": list(digests_of(world=options.processes, micro=batch)),
+        "micro": list(digests_of(world=1, micro=_MICRO)),
     }
-    path.write_text(json.dumps(found), encoding="utf-8")
+    path.write_text(json.dumps(digests), encoding="utf-8")
 
 
 def plan_of(config: RunConfig, accelerator: Any) -> Plan:
-    """The steps of a pretraining or finetuning, with its text prepared or its rows read."""
+    """The training plan of a pretrain or finetune config; prepares the text or reads the rows."""
     from plmctl.commands import finetune, pretrain
     from plmctl.commands.prepare import prepare
     from plmctl.run.preflight import preflight
@@ -191,12 +196,12 @@ def plan_of(config: RunConfig, accelerator: Any) -> Plan:
     return finetune.make_plan(config, finetune.read_examples(config).train, accelerator)
 
 
-def _changed(config: RunConfig, folder: Path, wanted: Wanted) -> RunConfig:
-    """The config with a folder and a store of its own, every loss logged, and enough checkpoints.
+def _adapted(config: RunConfig, folder: Path, options: Options) -> RunConfig:
+    """The config with a separate folder and store, every loss logged, and more checkpoints.
 
-    What a run computes depends on none of these.
+    None of this changes what the run computes.
     """
-    every = max(1, wanted.steps // (2 * max(wanted.kills, 1)))
+    every = max(1, options.steps // (2 * max(options.kills, 1)))
     changes: dict[str, Any] = {
         "run": str(folder),
         "log": config.log.model_copy(update={"every": 1, "trackers": ()}),
@@ -208,8 +213,8 @@ def _changed(config: RunConfig, folder: Path, wanted: Wanted) -> RunConfig:
     return config.model_copy(update=changes)
 
 
-def body_of(config: RunConfig, steps: int) -> Callable[[], None]:
-    """What a config's command does, up to a step."""
+def command_of(config: RunConfig, steps: int) -> Callable[[], None]:
+    """A function that does what the config's command does, up to a step."""
     from plmctl.commands.finetune import run as run_finetune
     from plmctl.commands.pretrain import run as run_pretrain
 
@@ -219,9 +224,9 @@ def body_of(config: RunConfig, steps: int) -> Callable[[], None]:
 
 
 def import_all(config: RunConfig) -> None:
-    """Import all that a run needs, and start nothing: no threads, no device.
+    """Import everything that a run needs, but start no threads and no device.
 
-    Asking CUDA how many devices there are would make it useless in forked processes; NVML is asked.
+    After CUDA is initialised, a forked process cannot use it. So the devices are counted with NVML.
     """
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     from importlib import import_module
@@ -251,24 +256,24 @@ def _kills_table(kills: list[Kill]) -> Any:
         for number, kill in enumerate(kills, start=1)
     ]
     hit = [kill.moment for kill in kills]
-    landed = ", ".join(f"{hit.count(moment)} {name}" for moment, name in _MOMENT_WORDS.items())
+    counts = ", ".join(f"{hit.count(moment)} {name}" for moment, name in _MOMENT_WORDS.items())
     return rows_table(
-        f"{len(kills)} kills (SIGKILL): {landed}",
-        ("while", "kill", "seconds after its start", "last logged step", "resumed after step"),
+        f"{len(kills)} kills (SIGKILL): {counts}",
+        ("while", "kill", "seconds after start", "last logged step", "resumed after step"),
         rows,
     )
 
 
 def _checks_table(checks: list[Check], verdict: str) -> Any:
     rows = [(check.name, check.compared, check.different, check.first) for check in checks]
-    return rows_table(verdict, ("compared", "how many", "different", "first difference"), rows)
+    return rows_table(verdict, ("compared", "count", "different", "first difference"), rows)
 
 
 # --- Comparing two runs: logs line by line, states bit for bit ---
 
 
-# What a log tells of the machine, not of the run.
-_OF_TIME = (
+# Keys of a log line that depend on the machine.
+_MACHINE_KEYS = (
     "tokens_per_second",
     "samples_per_second",
     "data_wait",
@@ -280,13 +285,13 @@ _OF_TIME = (
 
 @dataclass(frozen=True)
 class Check:
-    """What was compared.
+    """The result of one comparison.
 
     Attributes:
-        name: What.
-        compared: How many of them.
-        different: How many of these differ.
-        first: The first difference, in words.
+        name: What was compared.
+        compared: Number of compared items.
+        different: Number of items that differ.
+        first: The first difference, in words; empty if there is none.
     """
 
     name: str
@@ -298,7 +303,14 @@ class Check:
 def compare_sequences(
     name: str, ours: Iterable[object], theirs: Iterable[object], what: str
 ) -> Check:
-    """Two sequences, item by item; one that is missing differs."""
+    """Compare two sequences item by item; a missing item counts as different.
+
+    Args:
+        name: Name of the check.
+        ours: One sequence.
+        theirs: The other.
+        what: What an item is, for the message: step, line.
+    """
     pairs = list(zip_longest(ours, theirs))
     wrong = [number for number, (a, b) in enumerate(pairs, start=1) if a != b]
     first = f"{what} {wrong[0]}" if wrong else ""
@@ -306,13 +318,13 @@ def compare_sequences(
 
 
 def records(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log without what tells of the machine."""
+    """The lines of a run's log, without the keys that depend on the machine."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in _OF_TIME} for line in lines]
+    return [{k: v for k, v in json.loads(line).items() if k not in _MACHINE_KEYS} for line in lines]
 
 
 def compare_logs(whole: list[dict[str, Any]], other: list[dict[str, Any]]) -> list[Check]:
-    """Every number of every line; and whether a step is missing or there twice."""
+    """Compare every number of every line; a missing or repeated step counts as different."""
     checks = []
     for name, key in (("logged losses", "loss"), ("validations", "valid/loss")):
         ours, theirs = ([line for line in log if key in line] for log in (whole, other))
@@ -325,7 +337,7 @@ def compare_logs(whole: list[dict[str, Any]], other: list[dict[str, Any]]) -> li
 
 
 def compare_states(whole: Path, other: Path) -> list[Check]:
-    """Every tensor of two checkpoints, bit for bit."""
+    """Compare every tensor of two checkpoints bit for bit."""
     from safetensors.torch import load_file
 
     checks = []
@@ -344,7 +356,7 @@ def compare_states(whole: Path, other: Path) -> list[Check]:
 
 
 def _bitwise_equal(ours: Any, theirs: Any) -> bool:
-    """Bit for bit: nan equals itself, and 0 is not -0."""
+    """Whether all bits are equal: nan equals nan, and 0 differs from -0."""
     if ours is None or theirs is None:
         return False
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
@@ -353,7 +365,7 @@ def _bitwise_equal(ours: Any, theirs: Any) -> bool:
 
 
 def _first_difference(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> str:
-    """The first difference of two logs."""
+    """The first difference of two logs, in words."""
     for a, b in zip_longest(ours, theirs):
         if a == b:
             continue
@@ -364,25 +376,25 @@ def _first_difference(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str,
     return ""
 
 
-# --- Runs that are killed while they prepare, step and save ---
+# --- Runs that are killed while they prepare text, train and save ---
 
 
 Moment = Literal["preparing", "step", "saving"]
 
-_LOOK = 0.0005  # seconds between two looks at the folder: a small checkpoint takes milliseconds
+_POLL = 0.0005  # seconds between two looks at the folder: a small checkpoint takes milliseconds
 
-_DONE = (0, 75)  # finished, or stopped where `--until` said
+_DONE = (0, 75)  # exit codes: finished, or stopped at the step of `--until`
 
 
 @dataclass(frozen=True)
 class Kill:
-    """A kill that was made.
+    """One kill.
 
     Attributes:
-        moment: What the process was doing, by what it has left in its folder.
-        seconds: After its start.
-        logged: The last step in its log, 0 before there is one.
-        saved: The step that the next start resumes from; 0 if there is none.
+        moment: What the process was doing, judged by the files in its folder.
+        seconds: Time from its start to the kill.
+        logged: The last step in its log; 0 if there is none.
+        saved: The step from which the next start resumes; 0 if there is no checkpoint.
     """
 
     moment: Moment
@@ -396,9 +408,9 @@ class RunPace:
     """How long an uninterrupted run takes, in seconds.
 
     Attributes:
-        preparing: Until its first step.
-        training: From there to its end.
-        saving: A checkpoint.
+        preparing: From the start to the first step.
+        training: From the first step to the end.
+        saving: The longest save of a checkpoint.
     """
 
     preparing: float
@@ -406,14 +418,19 @@ class RunPace:
     saving: float
 
 
-def run_whole(body: Callable[[], None], folder: Path, log: Path) -> RunPace:
-    """Run a command to its end, and see how long its parts take.
+def run_whole(command: Callable[[], None], folder: Path, log: Path) -> RunPace:
+    """Run a command to its end, and measure how long its stages take.
+
+    Args:
+        command: The command, as a function.
+        folder: Its run folder.
+        log: File for its output.
 
     Raises:
-        PlmError: It failed.
+        PlmError: The command failed.
     """
     began = time.perf_counter()
-    child, started, saves, saving = start_child(body, log), 0.0, [0.0], 0.0
+    child, started, saves, saving = start_child(command, log), 0.0, [0.0], 0.0
     while not child.ended():
         now = time.perf_counter()
         if not started and (folder / "events").exists():
@@ -423,60 +440,69 @@ def run_whole(body: Callable[[], None], folder: Path, log: Path) -> RunPace:
         elif saving:
             saves.append(now - saving)
             saving = 0.0
-        time.sleep(_LOOK)
+        time.sleep(_POLL)
     _check_ended_well(child, log)
     ended = time.perf_counter()
     return RunPace((started or ended) - began, ended - (started or ended), max(saves))
 
 
 def run_killed(
-    body: Callable[[], None],
+    command: Callable[[], None],
     folder: Path,
     log: Path,
-    wanted: list[Moment],
+    requested: list[Moment],
     seed: int,
     pace: RunPace,
 ) -> list[Kill]:
-    """Run a command again and again, killed at each of the moments, and then to its end.
+    """Start a command again and again, kill it at each of the moments, then run it to its end.
 
-    A moment can be missed, as a save that was over before the kill: see ``missing``.
+    A kill can miss its moment, for example if the save ended just before it: see ``missing``.
+
+    Args:
+        command: The command, as a function.
+        folder: Its run folder.
+        log: File for its output.
+        requested: The moments of the kills, in order.
+        seed: Seed of the waiting times.
+        pace: How long the stages of an uninterrupted run take.
 
     Returns:
-        The kills that were made: fewer than wanted if it came to its end before the last.
+        The kills: fewer than requested if the run ended before the last one.
 
     Raises:
-        PlmError: It failed otherwise than by a kill.
+        PlmError: The command failed without a kill.
     """
     draw, kills = random.Random(seed), list[Kill]()
-    share = 1.6 * pace.training / (len(wanted) + 1)  # half of it is the mean: spread over the run
-    for moment in wanted:
-        began, said = time.perf_counter(), _lines(folder / "events")
+    # The mean wait is half of this, so that the kills are spread over the run.
+    longest = 1.6 * pace.training / (len(requested) + 1)
+    for moment in requested:
+        began, num_events = time.perf_counter(), _num_lines(folder / "events")
         before = _saves(folder)
-        child = start_child(body, log)
+        child = start_child(command, log)
         if moment == "preparing":
             _wait(child, draw.random() * pace.preparing)
         else:
-            _wait_for_more(child, folder / "events", said)
-            _wait(child, draw.random() * share)
+            _wait_for_lines(child, folder / "events", num_events)
+            _wait(child, draw.random() * longest)
         if moment == "saving":
-            _wait_into_save(child, folder, before, lambda: draw.random() * pace.saving)
+            _wait_for_save(child, folder, before, lambda: draw.random() * pace.saving)
         if child.ended():
             break
         child.kill()
         seconds = time.perf_counter() - began
-        doing: Moment = "step" if _lines(folder / "events") > said else "preparing"
+        hit: Moment = "step" if _num_lines(folder / "events") > num_events else "preparing"
         if _saves(folder) - before:
-            doing = "saving"
-        kills.append(Kill(doing, seconds, _logged(folder), _saved(folder)))
+            hit = "saving"
+        kills.append(Kill(hit, seconds, _logged(folder), _saved(folder)))
     else:
-        child = start_child(body, log)
+        child = start_child(command, log)
         child.wait()
     _check_ended_well(child, log)
     return kills
 
 
 def moments(kills: int, seed: int) -> list[Moment]:
-    """What the kills hit: a fifth of them preparation, first of all, then steps and saves."""
+    """The moments of the kills: first a fifth while preparing, then steps and saves, shuffled."""
     first = max(1, kills // 5) if kills else 0
     draw = random.Random(seed)
     rest: list[Moment] = ["saving" if n % 2 else "step" for n in range(kills - first)]
@@ -485,42 +511,46 @@ def moments(kills: int, seed: int) -> list[Moment]:
     return early + rest
 
 
-def missing(wanted: list[Moment], kills: list[Kill]) -> list[Moment]:
-    """The moments that no kill has hit yet, in the order in which they were wanted."""
-    left = [kill.moment for kill in kills]
-    found = []
-    for moment in wanted:
-        if moment in left:
-            left.remove(moment)
+def missing(requested: list[Moment], kills: list[Kill]) -> list[Moment]:
+    """The requested moments that no kill has hit yet, in their order."""
+    hit = [kill.moment for kill in kills]
+    missed = []
+    for moment in requested:
+        if moment in hit:
+            hit.remove(moment)
         else:
-            found.append(moment)
-    return found
+            missed.append(moment)
+    return missed
 
 
 def _check_ended_well(child: Child, log: Path) -> None:
     if child.wait() not in _DONE:
         last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-8:]
-        said = "\n  ".join(["the run failed by itself:", *last])
-        raise PlmError(f"exit code {child.code}: {said}", f"all that it said is in {log}")
+        output = "\n  ".join(last)
+        raise PlmError(
+            f"the run failed without a kill (exit code {child.code}); its last output:\n  {output}",
+            f"read its whole output in {log}",
+        )
 
 
 def _wait(child: Child, seconds: float) -> None:
     end = time.perf_counter() + seconds
     while time.perf_counter() < end and not child.ended():
-        time.sleep(_LOOK)
+        time.sleep(_POLL)
 
 
-def _wait_for_more(child: Child, path: Path, lines: int) -> None:
-    while _lines(path) <= lines and not child.ended():
-        time.sleep(_LOOK)
+def _wait_for_lines(child: Child, path: Path, lines: int) -> None:
+    """Wait until a file has more than this number of lines."""
+    while _num_lines(path) <= lines and not child.ended():
+        time.sleep(_POLL)
 
 
-def _wait_into_save(
+def _wait_for_save(
     child: Child, folder: Path, before: set[tuple[str, int]], seconds: Callable[[], float]
 ) -> None:
-    """Until some time into a save; one that is over by then is let go, for one after it.
+    """Wait until a save has run for some time. If the save ends before, wait for the next one.
 
-    The wait is halved then: the longest save, which it is drawn by, may have been an exception.
+    Then the time is halved: it is drawn from the longest save, which may have been unusually long.
     """
     share = 1.0
     while not child.ended():
@@ -529,10 +559,10 @@ def _wait_into_save(
             if saves & _saves(folder):
                 return
             share /= 2
-        time.sleep(_LOOK)
+        time.sleep(_POLL)
 
 
-def _lines(path: Path) -> int:
+def _num_lines(path: Path) -> int:
     try:
         return path.read_bytes().count(b"\n")
     except OSError:
@@ -540,16 +570,16 @@ def _lines(path: Path) -> int:
 
 
 def _saves(folder: Path) -> set[tuple[str, int]]:
-    """The saves that are under way or were cut short: one that another kill has left stays."""
-    found = set()
+    """The unfinished saves: those that are being written, and those that a kill interrupted."""
+    names = set()
     for path in (folder / "checkpoints").glob(".step-*.writing"):
         with suppress(OSError):  # it was just renamed
-            found.add((path.name, path.stat().st_ctime_ns))
-    return found
+            names.add((path.name, path.stat().st_ctime_ns))
+    return names
 
 
 def _logged(folder: Path) -> int:
-    """The last step of a log whose last line may be torn."""
+    """The last step of a log; its last line may be incomplete."""
     try:
         lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     except OSError:
@@ -559,6 +589,7 @@ def _logged(folder: Path) -> int:
 
 
 def _saved(folder: Path) -> int:
+    """The step of the last checkpoint; 0 if there is none."""
     saved = (folder / "checkpoints").glob("step-*")
     return max((int(path.name.removeprefix("step-")) for path in saved), default=0)
 
@@ -568,10 +599,10 @@ def _saved(folder: Path) -> int:
 
 @dataclass
 class Child:
-    """A process that was started.
+    """A process that this process started.
 
     Attributes:
-        pid: Its number.
+        pid: Its process id.
         code: Its exit code, negative for a signal; None while it runs.
     """
 
@@ -579,30 +610,30 @@ class Child:
     code: int | None = None
 
     def ended(self) -> bool:
-        """Whether it is over; does not wait."""
+        """Whether it has ended; does not wait."""
         if self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.code = os.waitstatus_to_exitcode(status) if pid else None
         return self.code is not None
 
     def wait(self) -> int:
-        """Its exit code."""
+        """Wait until it ends, and return its exit code."""
         if self.code is None:
             self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.code
 
     def kill(self) -> None:
-        """SIGKILL, for it and for all that it has started."""
+        """Send SIGKILL to it and to all processes that it has started."""
         for pid in (self.pid, *descendants(self.pid)):
             try:
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:  # it was just over
+            except ProcessLookupError:  # it has just ended
                 continue
         self.wait()
 
 
-def start_child(body: Callable[[], None], log: Path) -> Child:
-    """Run ``body`` as a command; what it says goes to ``log``."""
+def start_child(function: Callable[[], None], log: Path) -> Child:
+    """Run a function in a forked process, with its output appended to ``log``."""
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -613,16 +644,16 @@ def start_child(body: Callable[[], None], log: Path) -> Child:
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(handle, 1)
         os.dup2(handle, 2)
-        code = _exit_code(body)
+        code = _exit_code(function)
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
-        os._exit(code)  # never back into the parent's program
+        os._exit(code)  # never return into the parent's program
 
 
-def _exit_code(body: Callable[[], None]) -> int:
+def _exit_code(function: Callable[[], None]) -> int:
     try:
-        body()
+        function()
     except PlmError as error:
         print(f"plmctl: {error}", file=sys.stderr)
         return error.exit_code

@@ -189,8 +189,8 @@ def build_stores(
     """
 
     def make(config: DataConfig, purpose: str) -> Stores:
-        found = _find_one(config, encoder, root, every_byte)
-        return found or _build_one(config, encoder, root, processes, progress, notice, purpose)
+        stores = _find_one(config, encoder, root, every_byte)
+        return stores or _build_one(config, encoder, root, processes, progress, notice, purpose)
 
     if not (root / _key(_own_text(config, config.train), encoder, _FORMAT)).exists():
         for sentences in {config.sentences, "auto"}:  # the objective may have replaced "auto"
@@ -253,21 +253,21 @@ def _find_damaged(folder: Path, every_byte: bool) -> list[Path]:
         now[name] = [[fact.st_size, fact.st_mtime_ns, fact.st_ino] for fact in stats]
         return bool(now[name] == before.get(name))
 
-    found, digests = [], []
+    damaged, digests = [], []
     manifest = read_checked(folder / "manifest.json") or {}
     for side in SIDES:
         known = read_checked(folder / side / "manifest.json")
         digests.append("" if known is None else known["digest"])
         if known is not None:
-            found += find_damage(folder / side, known, unchanged=unchanged)
+            damaged += find_damage(folder / side, known, unchanged=unchanged)
         elif manifest.get(side, {}).get("documents", 1):
-            found.append(folder / side / "manifest.json")
-    if not found and manifest.get("digest") != digest_of(digests):
-        found.append(folder / "manifest.json")
-    if not found and any(now[name] != before.get(name) for name in now):
+            damaged.append(folder / side / "manifest.json")
+    if not damaged and manifest.get("digest") != digest_of(digests):
+        damaged.append(folder / "manifest.json")
+    if not damaged and any(now[name] != before.get(name) for name in now):
         with suppress(OSError):  # without write access, every start compares every byte
             write_checked(record, now)
-    return found
+    return damaged
 
 
 def _key(config: DataConfig, encoder: TextEncoder, version: int) -> str:
@@ -425,19 +425,19 @@ def _write_side(
 ) -> str:
     """Write the store of one side over its shards that are not empty; returns its digest."""
     pairs = zip(tasks, facts, strict=True)
-    kept = [(task, fact[side]) for task, fact in pairs if fact[side]["documents"]]
-    if not kept:
+    nonempty = [(task, fact[side]) for task, fact in pairs if fact[side]["documents"]]
+    if not nonempty:
         return ""
-    digest = digest_of([fact["digest"] for _, fact in kept])
+    digest = digest_of([fact["digest"] for _, fact in nonempty])
     (folder / side).mkdir(exist_ok=True)
     paths = [folder / side / name for name in OFFSET_FILES]
     for path in paths:
-        starts = _all_offsets([task.folder / side / path.name for task, _ in kept])
+        starts = _all_offsets([task.folder / side / path.name for task, _ in nonempty])
         write_atomically(path, starts, several_writers=True)
     shards = [
         {"path": f"../shards/{task.folder.name}/{side}"}
         | {name: fact[name] for name in ("tokens", "digest", "sample")}
-        for task, fact in kept
+        for task, fact in nonempty
     ]
     manifest = {"format": _FORMAT, "digest": digest, "vocab_size": vocab_size}
     offsets = {"digest": digest_of_files(paths), "sample": sample_of(paths)}
@@ -524,8 +524,8 @@ def _make_missing(
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
     with _starting_processes():
-        made = ProcessPoolExecutor(workers, context, _start_worker, (encoder,))
-    with made as pool:
+        executor = ProcessPoolExecutor(workers, context, _start_worker, (encoder,))
+    with executor as pool:
         try:
             with _starting_processes():
                 futures = {pool.submit(_make_in_worker, task, beside): task for task in missing}
@@ -754,12 +754,12 @@ class _ShardWriter:
             sizes = np.diff(bounds)  # sentences without a token are left out
             sentences.append(sizes[sizes > 0])
             documents.append(len(sentences[-1]))
-        kept = np.array(documents, dtype="<u4")
+        lengths = np.array(documents, dtype="<u4")
         self._put("sentences", np.concatenate([_NOTHING, *sentences]).astype("<u4"))
-        self._put("documents", kept[kept > 0])
-        self._counts["documents"] += int(np.count_nonzero(kept))
-        self._counts["dropped"] += int(np.count_nonzero(kept == 0))
-        self._counts["sentences"] += int(kept.sum())
+        self._put("documents", lengths[lengths > 0])
+        self._counts["documents"] += int(np.count_nonzero(lengths))
+        self._counts["dropped"] += int(np.count_nonzero(lengths == 0))
+        self._counts["sentences"] += int(lengths.sum())
         self._counts["tokens"] += ends[-1]
         self._texts, self._places, self._documents, self._characters = [], [], [], 0
 

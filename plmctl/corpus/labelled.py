@@ -56,12 +56,12 @@ def read_rows(names: Sequence[str]) -> list[Row]:
     Raises:
         DataError: A source does not exist or has no rows, or a row is malformed.
     """
-    found = [
+    all_rows = [
         Row(values, origin) for source in resolve(tuple(names)) for values, origin in rows(source)
     ]
-    if not found:
+    if not all_rows:
         raise DataError(f"no rows in {', '.join(names)}", "check the paths")
-    return found
+    return all_rows
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,11 @@ def split_rows(
     else:
         named = config.valid if isinstance(config.valid, dict) else {"valid": config.valid}
         sides |= {name: read_rows(sources) for name, sources in named.items()}
-    kept = {name: [row for row in rows if is_labelled(row)] for name, rows in sides.items()}
-    unlabelled = {name: len(rows) - len(kept[name]) for name, rows in sides.items()}
-    train = kept.pop("train")
-    if not train or not all(kept.values()):
-        counts = ", ".join(f"{len(rows)} of {name}" for name, rows in kept.items())
+    labelled = {name: [row for row in rows if is_labelled(row)] for name, rows in sides.items()}
+    unlabelled = {name: len(rows) - len(labelled[name]) for name, rows in sides.items()}
+    train = labelled.pop("train")
+    if not train or not all(labelled.values()):
+        counts = ", ".join(f"{len(rows)} of {name}" for name, rows in labelled.items())
         raise DataError(
             f"{', '.join(config.train)}: {len(train)} training rows, and validation rows: {counts}",
             "change data.valid: set a larger or smaller share, or separate files",
@@ -119,15 +119,15 @@ def split_rows(
     if config.max_rows is not None and config.max_rows < len(train):
         generator = np.random.Generator(np.random.Philox(seed))
         train = [train[index] for index in generator.permutation(len(train))[: config.max_rows]]
-    return Split(train, kept, unlabelled)
+    return Split(train, labelled, unlabelled)
 
 
 def rows_digest(rows: Sequence[Row]) -> str:
     """Hash of the values of rows and of their order."""
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for row in rows:
-        found.update(repr(sorted(row.values.items(), key=lambda item: item[0])).encode())
-    return found.hexdigest()
+        digest.update(repr(sorted(row.values.items(), key=lambda item: item[0])).encode())
+    return digest.hexdigest()
 
 
 # --- Checks: balance, duplicates, leakage ---
@@ -178,7 +178,7 @@ def check_rows(
     """
     sides = {"train": train, **valid}
     texts = {name: [row_texts(row, columns) for row in rows] for name, rows in sides.items()}
-    found: dict[str, Any] = {
+    checks: dict[str, Any] = {
         name: {
             "rows": len(rows),
             "duplicates": len(rows) - len(set(texts[name])),
@@ -198,9 +198,9 @@ def check_rows(
         for row, text in zip(rows, texts[name], strict=True)
         if text in first
     ]
-    found["conflicts"] = sum(len(of) > 1 for of in labels.values())
-    found["leaks"] = {"rows": len(leaks), "first": leaks[:_MAX_EXAMPLES]}
-    return found
+    checks["conflicts"] = sum(len(of) > 1 for of in labels.values())
+    checks["leaks"] = {"rows": len(leaks), "first": leaks[:_MAX_EXAMPLES]}
+    return checks
 
 
 def row_texts(row: Row, columns: Sequence[str]) -> Texts:
@@ -222,7 +222,7 @@ def label_counts(rows: Sequence[Row], column: str) -> dict[str, int]:
 
 
 def add_example_checks(
-    found: dict[str, Any],
+    checks: dict[str, Any],
     cut: Mapping[str, int],
     dropped: Sequence[str],
     unlabelled: Mapping[str, int],
@@ -230,33 +230,33 @@ def add_example_checks(
     """The result of ``check_rows``, with what happened when examples were made of the rows.
 
     Args:
-        found: The result of ``check_rows``.
+        checks: The result of ``check_rows``.
         cut: Number of rows truncated to ``max_length``, by side.
         dropped: Training rows that cannot be used, with the reasons.
         unlabelled: Number of rows without a gold label, which were left out, by side.
     """
     sides = {
-        name: {**found[name], "cut": count, "unlabelled": unlabelled[name]}
+        name: {**checks[name], "cut": count, "unlabelled": unlabelled[name]}
         for name, count in cut.items()
     }
     return {
-        **found,
+        **checks,
         **sides,
         "dropped": {"rows": len(dropped), "first": list(dropped[:_MAX_EXAMPLES])},
     }
 
 
-def summarize_checks(found: dict[str, Any]) -> list[str]:
+def summarize_checks(checks: dict[str, Any]) -> list[str]:
     """The checks in a few readable lines; only problems are listed."""
-    sides = {n: s for n, s in found.items() if isinstance(s, dict) and "duplicates" in s}
+    sides = {n: s for n, s in checks.items() if isinstance(s, dict) and "duplicates" in s}
     lines = [line for name, side in sides.items() for line in _summarize_side(name, side)]
-    if found["conflicts"]:
-        lines.append(f"{found['conflicts']:,} training texts occur with several labels")
+    if checks["conflicts"]:
+        lines.append(f"{checks['conflicts']:,} training texts occur with several labels")
     for key, words in (
         ("leaks", "validation rows have a text that is also in the training rows"),
         ("dropped", "training rows cannot be used and are left out"),
     ):
-        several = found.get(key, {"rows": 0})
+        several = checks.get(key, {"rows": 0})
         if several["rows"]:
             lines.append(f"{several['rows']:,} {words}:")
             lines += [f"  {line}" for line in several["first"]]

@@ -77,8 +77,8 @@ def split_sentences(text: str, rule: Rule) -> list[str]:
         Sentences that are not empty; together they have all characters of the text except white
         space.
     """
-    found = [text[start:end] for start, end in sentence_spans(text, rule)]
-    return [" ".join(sentence.split()) for sentence in found] if rule == "en" else found
+    sentences = [text[start:end] for start, end in sentence_spans(text, rule)]
+    return [" ".join(sentence.split()) for sentence in sentences] if rule == "en" else sentences
 
 
 def sentence_spans(text: str, rule: Rule) -> list[tuple[int, int]]:
@@ -92,14 +92,14 @@ def sentence_spans(text: str, rule: Rule) -> list[tuple[int, int]]:
             text is one).
     """
     if rule == "line":
-        found = _lines(text, "\n")
+        spans = _lines(text, "\n")
     elif rule == "zh":
-        found = (span for line in _lines(text) for span in _chinese(text, *line))
+        spans = (span for line in _lines(text) for span in _chinese(text, *line))
     elif rule == "en":
-        found = (span for block in _paragraphs(text) for span in _spaced(text, *block))
+        spans = (span for block in _paragraphs(text) for span in _spaced(text, *block))
     else:
-        found = iter([(0, len(text))])
-    return [span for start, end in found if (span := _stripped(text, start, end))]
+        spans = iter([(0, len(text))])
+    return [span for start, end in spans if (span := _stripped(text, start, end))]
 
 
 def sentence_starts(text: str, rule: Rule) -> list[int]:

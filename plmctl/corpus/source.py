@@ -105,11 +105,11 @@ def _resolve(name: str) -> list[Source]:
     # An existing path is a path, even if it contains a bracket.
     if Path(name).exists() or not glob.has_magic(name):
         return [Source(name, _kind(Path(name)))]
-    found = [Path(path) for path in sorted(glob.glob(name, recursive=True))]
-    kept = [path for path in found if path.is_file() or _is_saved(path)]
-    if not kept:
+    matches = [Path(path) for path in sorted(glob.glob(name, recursive=True))]
+    readable = [path for path in matches if path.is_file() or _is_saved(path)]
+    if not readable:
         raise DataError(f"{name}: no file matches{_near(_fixed_part(name))}", "check the path")
-    return [Source(str(path), _kind(path)) for path in kept]
+    return [Source(str(path), _kind(path)) for path in readable]
 
 
 def _kind(path: Path) -> Kind:

@@ -122,17 +122,17 @@ class TokenStore:
         Raises:
             DataError: An id outside the vocabulary.
         """
-        kept = [[s for s in document if len(s)] for document in documents]
-        kept = [document for document in kept if document]
-        sizes = [len(sentence) for document in kept for sentence in document]
-        flat = [token for document in kept for sentence in document for token in sentence]
+        nonempty = [[s for s in document if len(s)] for document in documents]
+        nonempty = [document for document in nonempty if document]
+        sizes = [len(sentence) for document in nonempty for sentence in document]
+        flat = [token for document in nonempty for sentence in document for token in sentence]
         ids = np.array(flat, dtype=np.int64)
         check_ids(ids, vocab_size)
         starts = np.ones(len(ids), bool) if word_starts is None else np.array(word_starts, bool)
         words = np.packbits(starts, bitorder="little")
         return cls(
             offsets(np.array(sizes, dtype=np.int64)),
-            offsets(np.array([len(document) for document in kept], dtype=np.int64)),
+            offsets(np.array([len(document) for document in nonempty], dtype=np.int64)),
             vocab_size,
             None,
             "",
@@ -359,16 +359,16 @@ def cached_array(
     inputs = [_FORMAT, store.digest, dtype.descr, *rule]
     origin = bytes.fromhex(digest_of_json(inputs, size=16))
     path = store.path / "rows" / origin[:8].hex()
-    found = _open_cached(path, dtype, origin)
-    if found is None:
+    array = _open_cached(path, dtype, origin)
+    if array is None:
         try:
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, _file_bytes(make(), dtype, origin), several_writers=True)
         except OSError:  # a full disk, or no write access
             return _join_parts(make(), dtype)
-        found = _open_cached(path, dtype, origin)
+        array = _open_cached(path, dtype, origin)
         _remove_old_arrays(path.parent)
-    return _join_parts(make(), dtype) if found is None else found
+    return _join_parts(make(), dtype) if array is None else array
 
 
 def _join_parts(parts: ArrayParts, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -394,15 +394,15 @@ def _open_cached(path: Path, dtype: np.dtype[Any], origin: bytes) -> NDArray[Any
             if size < 0 or size % dtype.itemsize:
                 return None
             file.seek(size)
-            mark, wanted, made_from, check = _END.unpack(file.read())
-            if (mark, wanted, made_from) != (_MARK, size, origin):
+            mark, wanted, saved_origin, check = _END.unpack(file.read())
+            if (mark, wanted, saved_origin) != (_MARK, size, origin):
                 return None
             if not size:
                 return np.empty(0, dtype)
-            found = np.memmap(file, dtype, "r", shape=(size // dtype.itemsize,))
+            array = np.memmap(file, dtype, "r", shape=(size // dtype.itemsize,))
     except OSError:
         return None
-    data, crc = found.view(np.uint8), 0
+    data, crc = array.view(np.uint8), 0
     for at in range(0, len(data), _CRC_CHUNK):  # a second per gigabytes, once per process
         crc = zlib.crc32(data[at : at + _CRC_CHUNK].data, crc)
     if crc != check:
@@ -410,7 +410,7 @@ def _open_cached(path: Path, dtype: np.dtype[Any], origin: bytes) -> NDArray[Any
     with suppress(OSError):
         os.utime(path)  # the most recently used files are kept
     # A plain array over the map: indexing the memmap class itself is several times slower.
-    return found.view(np.ndarray)
+    return array.view(np.ndarray)
 
 
 def _remove_old_arrays(folder: Path) -> None:

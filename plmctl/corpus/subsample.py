@@ -48,7 +48,7 @@ def subsample_documents(config: TextConfig, limits: SubsampleLimits) -> list[Doc
     Raises:
         DataError: Bad input, with file and line.
     """
-    found = (
+    candidates = (
         document if limits.each is None else truncate_document(document, limits.each)
         for source in resolve(config.train)
         for document in documents(source, config)
@@ -56,10 +56,10 @@ def subsample_documents(config: TextConfig, limits: SubsampleLimits) -> list[Doc
         and (limits.held_out is None or share_of(document.text) < limits.held_out)
     )
     if limits.documents is None and limits.size is None:
-        return list(found)
+        return list(candidates)
     heap: list[tuple[int, int, Document]] = []  # the highest lot, and the latest, on top
     size = 0
-    for number, document in enumerate(found):
+    for number, document in enumerate(candidates):
         content = document.text.encode()
         heapq.heappush(heap, (-draw_number(content, limits.seed), -number, document))
         size += len(content)
@@ -81,14 +81,14 @@ def subsample_documents(config: TextConfig, limits: SubsampleLimits) -> list[Doc
 def truncate_document(document: Document, size: int) -> Document:
     """The first ``size`` UTF-8 bytes of a document, without the word that would be cut."""
     text = document.text
-    kept = text.encode()[:size].decode(errors="ignore")
-    if len(kept) == len(text):
+    truncated = text.encode()[:size].decode(errors="ignore")
+    if len(truncated) == len(text):
         return document
-    if not text[len(kept)].isspace():
-        cut = max((at for at, character in enumerate(kept) if character.isspace()), default=0)
-        if cut and len(kept) - cut < _WORD:  # else: text without spaces
-            kept = kept[:cut]
-    return Document(kept.rstrip(), document.origin)
+    if not text[len(truncated)].isspace():
+        cut = max((at for at, character in enumerate(truncated) if character.isspace()), default=0)
+        if cut and len(truncated) - cut < _WORD:  # else: text without spaces
+            truncated = truncated[:cut]
+    return Document(truncated.rstrip(), document.origin)
 
 
 def draw_number(content: bytes, seed: int) -> int:
@@ -175,14 +175,14 @@ def subsample_bytes(config: TextConfig, max_bytes: int, seed: int) -> ByteSubsam
     share = max_bytes / total
     small = [number for number, (_, piece) in enumerate(parts) if piece.size <= 4 * size]
     chosen = _draw_pieces(small, [parts[number][1].size for number in small], share, seed)
-    kept = [
+    pieces_used = [
         (part, 1.0 if number in chosen else share)
         for number, part in enumerate(parts)
         if number in chosen or part[1].size > 4 * size
     ]
-    kept_bytes = sum(piece.size * of_piece for (_, piece), of_piece in kept)
-    pieces, shares = zip(*kept, strict=True)
-    return ByteSubsample(config, pieces, shares, round(kept_bytes), total, seed)
+    bytes_used = sum(piece.size * of_piece for (_, piece), of_piece in pieces_used)
+    pieces, shares = zip(*pieces_used, strict=True)
+    return ByteSubsample(config, pieces, shares, round(bytes_used), total, seed)
 
 
 def _draw_pieces(numbers: list[int], sizes: list[int], share: float, seed: int) -> set[int]:

@@ -378,22 +378,22 @@ def _squad_answers(question: dict[str, Any], origin: str) -> dict[str, list[Any]
     """The answers; None if the file has none, as for a test set."""
     if question.get("answers") is None:
         return None
-    found: dict[str, list[Any]] = {"text": [], "answer_start": []}
+    columns: dict[str, list[Any]] = {"text": [], "answer_start": []}
     for answer in _squad_list(question, "answers", origin):
-        found["text"].append(_squad_text(answer, "text", f"{origin}: an answer"))
-        found["answer_start"].append(answer.get("answer_start"))
-    return found
+        columns["text"].append(_squad_text(answer, "text", f"{origin}: an answer"))
+        columns["answer_start"].append(answer.get("answer_start"))
+    return columns
 
 
 def _squad_list(values: Any, key: str, where: str) -> list[Any]:
-    found = values.get(key) if isinstance(values, dict) else None
-    if not isinstance(found, list):
+    value = values.get(key) if isinstance(values, dict) else None
+    if not isinstance(value, list):
         raise DataError(f"{where}: no list {key!r}", _SQUAD_FORMAT)
-    return found
+    return value
 
 
 def _squad_text(values: Any, key: str, where: str) -> str:
-    found = values.get(key) if isinstance(values, dict) else None
-    if not isinstance(found, str):
+    value = values.get(key) if isinstance(values, dict) else None
+    if not isinstance(value, str):
         raise DataError(f"{where}: no text {key!r}", _SQUAD_FORMAT)
-    return found
+    return value

@@ -38,18 +38,18 @@ def model_card(run: Path, architecture: str = "") -> str:
     Raises:
         ConfigError: ``run`` is no run folder.
     """
-    found = read_run(run, run.resolve().name)
+    loaded = read_run(run, run.resolve().name)
     loader, purpose = _loaded_as(architecture)
-    front = yaml.safe_dump(_front_matter(found, purpose), sort_keys=False, allow_unicode=True)
+    front = yaml.safe_dump(_front_matter(loaded, purpose), sort_keys=False, allow_unicode=True)
     parts = [
         f"---\n{front}---",
-        f"# {found.name}",
-        _summary(found),
-        _table("Results", [(metric.name, metric.value) for metric in metrics_of(found)]),
-        _data(found),
-        _table("Hyperparameters", list(_hyperparameters(found))),
+        f"# {loaded.name}",
+        _summary(loaded),
+        _table("Results", [(metric.name, metric.value) for metric in metrics_of(loaded)]),
+        _data(loaded),
+        _table("Hyperparameters", list(_hyperparameters(loaded))),
         _usage(loader, purpose, ours=architecture.startswith("Elmo")),
-        _provenance(found),
+        _provenance(loaded),
         "## Limits\n\nThe model reproduces errors and biases of its training text. The results "
         "above hold for similar text.",
     ]
@@ -92,7 +92,7 @@ def _data(run: Run) -> str:
     if isinstance(valid, list):
         lines += [f"- validation: `{source}`" for source in valid]
     elif isinstance(valid, dict):
-        lines += [f"- validation ({name}): `{s}`" for name, found in valid.items() for s in found]
+        lines += [f"- validation ({name}): `{s}`" for name, paths in valid.items() for s in paths]
     elif valid:
         lines.append(f"- validation: {float(valid):.1%} of the training documents, held out")
     return "\n".join(["## Data", "", *lines]) if lines else ""
@@ -132,8 +132,8 @@ def _provenance(run: Run) -> str:
         (name, facts[name]) for name in ("python", "device", "git_commit") if facts.get(name)
     ]
     for group in ("versions", "hashes"):
-        found = facts.get(group)
-        rows += found.items() if isinstance(found, Mapping) else []
+        section = facts.get(group)
+        rows += section.items() if isinstance(section, Mapping) else []
     if isinstance(facts.get("command"), list):
         rows.insert(0, ("command", f"`{' '.join(map(str, facts['command']))}`"))
     return _table("Environment", rows)

@@ -334,14 +334,14 @@ def write_plots(
         ConfigError: A folder is no run folder.
         PlmError: ``folder`` cannot be written.
     """
-    found = [run for each in read_runs(runs) for run in each_run(each)]
-    kinds = list(dict.fromkeys(run.kind for run in found))
+    all_runs = [run for each in read_runs(runs) for run in each_run(each)]
+    kinds = list(dict.fromkeys(run.kind for run in all_runs))
     written, missing = [], ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for kind in kinds:
             prefix = f"{kind}-" if len(kinds) > 1 else ""
-            for plot in plots_of([run for run in found if run.kind == kind]):
+            for plot in plots_of([run for run in all_runs if run.kind == kind]):
                 figure = draw_curves(plot)
                 for suffix in formats:
                     written.append(folder / f"{prefix}{plot.key}.{suffix}")

@@ -38,13 +38,13 @@ def element(name: str, /, *children: object, **attributes: object) -> Html:
         attributes: ``class_`` is ``class`` and ``data_name`` is ``data-name``; True: the bare
             name; False and None: no attribute.
     """
-    given = "".join(
+    markup = "".join(
         _attribute(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()
     )
     inside = "".join(map(escape, children))
     if name in _VOID:
-        return Html(f"<{name}{given}>")
-    return Html(f"<{name}{given}>{inside}</{name}>")
+        return Html(f"<{name}{markup}>")
+    return Html(f"<{name}{markup}>{inside}</{name}>")
 
 
 def join(*parts: object) -> Html:

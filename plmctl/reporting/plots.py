@@ -148,12 +148,12 @@ def thin(x: Floats, y: Floats, buckets: int = _POINTS) -> tuple[Floats, Floats]:
     """At most two points per bucket, its smallest and its largest value: no spike is lost."""
     if len(x) <= 2 * buckets:
         return x, y
-    kept: set[int] = {0, len(x) - 1}
+    indices: set[int] = {0, len(x) - 1}
     for piece in np.array_split(np.arange(len(x)), buckets):
         finite = piece[np.isfinite(y[piece])]
         chosen = (finite[y[finite].argmin()], finite[y[finite].argmax()]) if finite.size else piece
-        kept.update(int(place) for place in chosen[:2])
-    order = np.array(sorted(kept))
+        indices.update(int(place) for place in chosen[:2])
+    order = np.array(sorted(indices))
     return x[order], y[order]
 
 

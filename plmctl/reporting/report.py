@@ -216,23 +216,23 @@ def status_mark(run: Run) -> Html:
 
 def notes_list(run: Run) -> Html:
     """Warnings about the results, if there are any."""
-    found = []
+    notes = []
     if run.status is not None and run.status.name == "failed":
-        found.append(f"The run failed: {run.status.message}")
+        notes.append(f"The run failed: {run.status.message}")
     bad = [
         r["step"] for r in run.records if "loss" in r and not math.isfinite(as_number(r["loss"]))
     ]
     if bad:
         many = f"{len(bad)} logged steps, first at " if len(bad) > 1 else ""
-        found.append(f"The loss is not a finite number at {many}step {bad[0]:,}.")
+        notes.append(f"The loss is not a finite number at {many}step {bad[0]:,}.")
     if run.kind == "pretrain" and run.records and not run.keys("valid/"):
-        found.append("There is no validation so far: the metrics are those of the training data.")
+        notes.append("There is no validation so far: the metrics are those of the training data.")
     if run.kind in ("pretrain", "finetune") and not run.records and not run.is_protocol:
-        found.append("Nothing has been logged so far.")
+        notes.append("Nothing has been logged so far.")
     if run.unreadable:
         listed = ", ".join(run.unreadable[:5]) + (" …" if len(run.unreadable) > 5 else "")
-        found.append(f"Left out because it cannot be read: {listed}")
-    return element("ul", *(element("li", n) for n in found), class_="notes") if found else Html()
+        notes.append(f"Left out because it cannot be read: {listed}")
+    return element("ul", *(element("li", n) for n in notes), class_="notes") if notes else Html()
 
 
 def metric_tiles(run: Run) -> Html:
@@ -444,8 +444,8 @@ def _generated_sample(item: Mapping[str, Any]) -> Html:
 
 
 def _event_fields(event: Mapping[str, Any]) -> str:
-    kept = {key: value for key, value in event.items() if key not in ("time", "event")}
-    return ", ".join(f"{key} {format_value(value)}" for key, value in kept.items())
+    fields = {key: value for key, value in event.items() if key not in ("time", "event")}
+    return ", ".join(f"{key} {format_value(value)}" for key, value in fields.items())
 
 
 def _details(title: str, body: Html) -> Html:

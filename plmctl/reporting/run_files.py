@@ -54,11 +54,11 @@ def read_status(folder: Path) -> Status | None:
     path = folder / "status.json"
     if not path.is_file():
         return None
-    found = _read_json(path, [])
-    text = {key: str(found.get(key, "")) for key in ("time", "message")}
-    files = found.get("files")
+    status = _read_json(path, [])
+    text = {key: str(status.get(key, "")) for key in ("time", "message")}
+    files = status.get("files")
     listed = tuple(map(str, files)) if isinstance(files, list) else ()
-    return Status(str(found.get("status", "")), **text, files=listed)
+    return Status(str(status.get("status", "")), **text, files=listed)
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ class Run:
     @property
     def results(self) -> Mapping[str, Any]:
         """The metrics of the last validation: eval/valid.json, else the last validation record."""
-        found = self.evaluations.get("valid", {}).get("results")
-        if isinstance(found, Mapping):
-            return found
+        results = self.evaluations.get("valid", {}).get("results")
+        if isinstance(results, Mapping):
+            return results
         return next((r for r in reversed(self.records) if "valid/loss" in r), {})
 
     @property
@@ -134,14 +134,14 @@ class Run:
 
     def keys(self, prefix: str) -> list[str]:
         """The keys of all records that start with a prefix, in order of first appearance."""
-        found = (key for record in self.records for key in record if key.startswith(prefix))
-        return list(dict.fromkeys(found))
+        keys = (key for record in self.records for key in record if key.startswith(prefix))
+        return list(dict.fromkeys(keys))
 
     def series(self, key: str) -> tuple[Floats, Floats]:
         """Steps and values of the records that have a key; nan if it is not a finite number."""
-        found = [r for r in self.records if key in r]
-        steps = np.array([as_number(r.get("step")) for r in found])
-        values = np.array([as_number(r[key]) for r in found])
+        records = [r for r in self.records if key in r]
+        steps = np.array([as_number(r.get("step")) for r in records])
+        values = np.array([as_number(r[key]) for r in records])
         return steps, np.where(np.isfinite(values), values, math.nan)
 
     def setting(self, *path: str | int) -> Any:
@@ -239,11 +239,11 @@ def _read_json(path: Path, unreadable: list[str]) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except ValueError:
         unreadable.append(path.name)
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _read_json_lines(
@@ -252,17 +252,17 @@ def _read_json_lines(
     """The JSON objects of a file, one per line, that have a key."""
     if not path.is_file():
         return ()
-    found = []
+    records = []
     for line_number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             record = json.loads(line)
         except ValueError:
             record = None
         if isinstance(record, dict) and record.get(needed) is not None:
-            found.append(record)
+            records.append(record)
         elif line.strip():
             unreadable.append(f"{path.name}:{line_number}")
-    return tuple(found)
+    return tuple(records)
 
 
 # --- The metrics of a run, for tiles, comparisons, cards and the terminal ---

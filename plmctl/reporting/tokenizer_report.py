@@ -24,18 +24,18 @@ Document = Mapping[str, Any]
 def tokenizer_tables(document: Document) -> list[Table]:
     """Metrics, words by script, overlap and samples."""
     names = list(document["tokenizers"])
-    found = [rows_table("tokenizers", ["", *names], _metrics(document))]
+    tables = [rows_table("tokenizers", ["", *names], _metrics(document))]
     if rows := _scripts(document):
-        found.append(rows_table("tokens per word (words that are one token)", ["", *names], rows))
+        tables.append(rows_table("tokens per word (words that are one token)", ["", *names], rows))
     if len(names) > 1:
         rows = _overlap(document)
-        found.append(rows_table("% of the smaller vocabulary in both", ["", *names], rows))
+        tables.append(rows_table("% of the smaller vocabulary in both", ["", *names], rows))
     for key, title in _LISTS.items():
         listed = [(n, Text(", ".join(f[key]))) for n, f in document["tokenizers"].items()]
-        found.append(_wrapped(title, listed))
+        tables.append(_wrapped(title, listed))
     for sample in document["samples"]:
-        found.append(_wrapped("sample", [(n, _coloured(sample[n])) for n in names]))
-    return found
+        tables.append(_wrapped("sample", [(n, _coloured(sample[n])) for n in names]))
+    return tables
 
 
 def tokenizer_page(document: Document) -> str:
@@ -65,19 +65,19 @@ def tokenizer_page(document: Document) -> str:
 
 
 def _metrics(document: Document) -> list[list[object]]:
-    every = [found["figures"] for found in document["tokenizers"].values()]
+    every = [entry["figures"] for entry in document["tokenizers"].values()]
     return [[name, *(metrics[name] for metrics in every)] for name in every[0]]
 
 
 def _scripts(document: Document) -> list[list[object]]:
-    every = [found["scripts"] for found in document["tokenizers"].values()]
-    names = [name for name, found in every[0].items() if found["words"] >= _FEW_WORDS]
+    every = [entry["scripts"] for entry in document["tokenizers"].values()]
+    names = [name for name, entry in every[0].items() if entry["words"] >= _FEW_WORDS]
     return [[name, *(_fertility(scripts[name]) for scripts in every)] for name in names]
 
 
-def _fertility(found: Mapping[str, int]) -> str:
-    words = max(1, found["words"])
-    return f"{format_value(found['tokens'] / words)} ({100 * found['whole'] / words:.0f} %)"
+def _fertility(counts: Mapping[str, int]) -> str:
+    words = max(1, counts["words"])
+    return f"{format_value(counts['tokens'] / words)} ({100 * counts['whole'] / words:.0f} %)"
 
 
 def _overlap(document: Document) -> list[list[object]]:
@@ -90,8 +90,8 @@ def _overlap(document: Document) -> list[list[object]]:
 
 def _plot(document: Document) -> Plot:
     lines = []
-    for color, (name, found) in enumerate(document["tokenizers"].items()):
-        sizes, values = (np.array(column, dtype=np.float64) for column in found["by_size"])
+    for color, (name, entry) in enumerate(document["tokenizers"].items()):
+        sizes, values = (np.array(column, dtype=np.float64) for column in entry["by_size"])
         lines.append(Line(name, sizes, values, color, "dashed"))
     title = "Compression against vocabulary size"
     return Plot("size", title, "bytes per token", tuple(lines), wide=True, along="vocabulary size")
@@ -104,8 +104,8 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
 
 def _list(document: Document, key: str, title: str) -> Html:
     rows = [
-        element("tr", element("th", name, scope="row"), element("td", ", ".join(found[key])))
-        for name, found in document["tokenizers"].items()
+        element("tr", element("th", name, scope="row"), element("td", ", ".join(entry[key])))
+        for name, entry in document["tokenizers"].items()
     ]
     return join(element("h2", title.capitalize()), panel(element("table", *rows)))
 

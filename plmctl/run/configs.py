@@ -203,8 +203,8 @@ class FinetuneConfig(KindConfig):
     @classmethod
     def _smaller_rate(cls, optim: OptimizerConfig) -> OptimizerConfig:
         """The default learning rate of finetuning; the optimizers' default is for pretraining."""
-        given = "lr" in optim.model_fields_set
-        return optim if given else optim.model_copy(update={"lr": _LR})
+        has_lr = "lr" in optim.model_fields_set
+        return optim if has_lr else optim.model_copy(update={"lr": _LR})
 
     @field_validator("launch")
     @classmethod

@@ -83,9 +83,9 @@ def check_run(config: Model, run: str, *, fresh: bool) -> None:
             )  # refused while a process writes here; released with the file
     if fresh or not folder.exists():
         return
-    kept = folder / "config.yaml"
-    if kept.is_file():
-        _refuse_other_config(config, kept)
+    saved = folder / "config.yaml"
+    if saved.is_file():
+        _refuse_other_config(config, saved)
     elif not folder.is_dir() or {path.name for path in folder.iterdir()} - _STARTED:
         raise ConfigError(
             f"{folder} exists already and is not a run folder",
@@ -117,14 +117,14 @@ def open_run(config: Model, run: str, *, fresh: bool) -> Path:
     return folder
 
 
-def _refuse_other_config(config: Model, kept: Path) -> None:
+def _refuse_other_config(config: Model, saved: Path) -> None:
     try:
-        before = parse(type(config), kept)
+        before = parse(type(config), saved)
     except ConfigError as error:
         hint = "name another folder with `run=...`, or add --fresh to move this one aside"
         if "\n" in error.message:  # many mistakes: it is not a config of this command
-            made_by = f"{kept.parent}: made by another command, or another version of plmctl"
-            raise ConfigError(made_by, hint) from error
+            message = f"{saved.parent}: made by another command, or another version of plmctl"
+            raise ConfigError(message, hint) from error
         raise ConfigError(
             error.message, f"change it there to resume this run; or {hint}"
         ) from error
@@ -136,7 +136,7 @@ def _refuse_other_config(config: Model, kept: Path) -> None:
     if changed:
         shown = "\n  ".join(changed)
         raise ConfigError(
-            f"{kept.parent}: made from another config:\n  {shown}",
+            f"{saved.parent}: made from another config:\n  {shown}",
             "name another folder with `run=...`, or add --fresh to move this one aside",
         )
 
@@ -372,12 +372,12 @@ def versions() -> dict[str, str]:
 def _git_commit() -> str | None:
     """The commit of the working directory, with the user's configs; None outside of git."""
     try:
-        found = subprocess.run(
+        result = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=5
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip()
+    return result.stdout.strip()
 
 
 def write_results(folder: Path, name: str, document: Mapping[str, object]) -> Path:
@@ -396,7 +396,7 @@ def save_model(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     card: str,
-    made: Finetuned | None = None,
+    finetuned: Finetuned | None = None,
 ) -> Path:
     """Write weights (safetensors), config, tokenizer and model card to ``<folder>/model``.
 
@@ -405,7 +405,7 @@ def save_model(
         model: The unwrapped model.
         tokenizer: Its tokenizer.
         card: The text of README.md.
-        made: The task of a finetuned model.
+        finetuned: The task of a finetuned model.
 
     Raises:
         PlmError: The folder cannot be written.
@@ -414,8 +414,8 @@ def save_model(
     with writing(target), new_folder(target) as beside:
         write_model(beside, model, tokenizer)
         (beside / "README.md").write_text(card, encoding="utf-8")
-        if made is not None:
-            made.write(beside)
+        if finetuned is not None:
+            finetuned.write(beside)
         if target.is_dir() and not any(target.iterdir()):
             target.rmdir()
         elif target.exists():  # an incomplete model, kept for inspection

@@ -121,18 +121,18 @@ def _passing_signals_on() -> Iterator[None]:
 
 def descendants(parent: int) -> list[int]:
     """The child processes of a process, and their children."""
-    found = _children(parent)
-    return found + [pid for child in found for pid in descendants(child)]
+    children = _children(parent)
+    return children + [pid for child in children for pid in descendants(child)]
 
 
 def _children(parent: int) -> list[int]:
     """The child processes of a process that are still running."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:  # it has ended since
             continue
         if int(fields[1]) == parent and fields[0] != "Z":
-            found.append(int(path.parent.name))
-    return found
+            pids.append(int(path.parent.name))
+    return pids

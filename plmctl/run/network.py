@@ -112,16 +112,16 @@ def pieces_of_new_ids(config: PretrainConfig, rows: int) -> dict[int, list[int]]
 
     tokenizer, before = load_tokenizer(config.tokenizer), folder_tokenizer(config)
     known = max(before.get_vocab().values()) + 1 if before is not None else rows
-    found: dict[int, list[int]] = {}
+    pieces_by_id: dict[int, list[int]] = {}
     for token, id_ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
         if id_ < known:
             continue
-        found[id_] = []
+        pieces_by_id[id_] = []
         if config.model.extend_vocab == "subtokens" and before is not None:
             text = tokenizer.convert_tokens_to_string([token]).removeprefix("##").strip()
             pieces = before(text, add_special_tokens=False)["input_ids"]
-            found[id_] = [piece for piece in pieces if piece != before.unk_token_id]
-    return found
+            pieces_by_id[id_] = [piece for piece in pieces if piece != before.unk_token_id]
+    return pieces_by_id
 
 
 def folder_tokenizer(config: PretrainConfig) -> PreTrainedTokenizerBase | None:

@@ -276,11 +276,11 @@ def _check_shape(config: PretrainConfig, loaded: PreTrainedConfig) -> None:
     if not fields_set(config) - dropout:
         return
     with torch.device("meta"):
-        made = family.build(config.model, vocab_size=100, pad_id=0, loss_terms=family.HEADS).config
+        network = family.build(config.model, vocab_size=100, pad_id=0, loss_terms=family.HEADS)
     for name in sorted(set(type(config.model).model_fields) - NOT_OF_NETWORK - dropout):
         if name not in fields_set(config) and "size" not in fields_set(config):
             continue
-        requested, there = getattr(made, name, None), getattr(loaded, name, None)
+        requested, there = getattr(network.config, name, None), getattr(loaded, name, None)
         if requested is not None and there is not None and requested != there:
             raise ConfigError(
                 f"model: {config.model.init_from} has {name} {there}, and this config has "

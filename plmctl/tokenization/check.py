@@ -193,17 +193,17 @@ def _check_ids(path: Path, state: object) -> None:
     whole, plain = _open_both_ways(path.parent)
     now = {"transformers": transformers.__version__, "tokenizers": tokenizers.__version__}
     for text, ids, plain_ids in texts:
-        for was, found in ((ids, _input_ids(whole, text)), (plain_ids, _store_ids(plain, text))):
-            if was == found:
+        for was, current in ((ids, _input_ids(whole, text)), (plain_ids, _store_ids(plain, text))):
+            if was == current:
                 continue
             at = next(
-                (n for n, (a, b) in enumerate(zip(was, found, strict=False)) if a != b),
-                min(len(was), len(found)),
+                (n for n, (a, b) in enumerate(zip(was, current, strict=False)) if a != b),
+                min(len(was), len(current)),
             )
             raise DataError(
                 f"{path.parent}: the tokenizer gives other ids than when it was saved: "
                 f"{text[:40]!r} was {_show_ids(was, at)} with {_show_versions(before)}, and is "
-                f"{_show_ids(found, at)} with {_show_versions(now)} (from token {at} on)",
+                f"{_show_ids(current, at)} with {_show_versions(now)} (from token {at} on)",
                 "install the versions that it was saved with; or, if you changed its files on "
                 f"purpose, delete {path}",
             )
@@ -218,8 +218,8 @@ def _open_both_ways(folder: Path) -> tuple[PreTrainedTokenizerBase, Tokenizer]:
 
 
 def _input_ids(tokenizer: Any, text: str) -> list[int]:
-    found: list[int] = tokenizer(text, verbose=False)["input_ids"]
-    return found
+    ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
+    return ids
 
 
 def _store_ids(tokenizer: Tokenizer, text: str) -> list[int]:

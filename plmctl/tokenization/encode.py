@@ -178,9 +178,9 @@ class Encoder:
         if self._kind != "bytes" or len(text) <= size:
             return [text]
         cuts, at = [0], size
-        while found := _BEFORE_SPACE.search(text, at):
-            cuts.append(found.end())
-            at = found.end() + size
+        while match := _BEFORE_SPACE.search(text, at):
+            cuts.append(match.end())
+            at = match.end() + size
         return [text[begin:end] for begin, end in itertools.pairwise([*cuts, len(text)])]
 
     def with_places(self, texts: list[str], places: Sequence[Sequence[int]]) -> Placed:
@@ -220,7 +220,7 @@ class Encoder:
             # The characters of a unit, without a mark of ``seams``.
             lengths = [len(unit) - (unit[:1] == INNER) for unit in units[number]]
             begins = list(itertools.accumulate(lengths, initial=0))
-            found = []
+            at = []
             for place in places[number]:
                 unit = bisect_left(begins, place)
                 token = tokens[unit] if unit < len(tokens) else tokens[-1]
@@ -230,8 +230,8 @@ class Encoder:
                         units[number][unit].removeprefix(INNER), add_special_tokens=False
                     )
                     token = tokens[unit] + _first_tokens(within.offsets, [place - begins[unit]])[0]
-                found.append(token)
-            placed.append((ids, starts, found))
+                at.append(token)
+            placed.append((ids, starts, at))
         return placed
 
     def __call__(self, texts: list[str]) -> Encoded:
@@ -318,19 +318,19 @@ class _Table:
             self._ids = concatenate_ids([self._ids, new])
             self._counts = np.append(self._counts, np.zeros(len(units), dtype=np.int64))
         self._counts += np.bincount(number, minlength=len(self.numbers))
-        found = select_ids(self._ids, number)
+        selected = select_ids(self._ids, number)
         if len(self.numbers) > _TABLE:
             self._forget()
-        ends = np.append(0, np.cumsum(found.sizes))[np.cumsum(counts)]
-        return found.sizes, _split(found.ids, found.starts, ends)
+        ends = np.append(0, np.cumsum(selected.sizes))[np.cumsum(counts)]
+        return selected.sizes, _split(selected.ids, selected.starts, ends)
 
     def _forget(self) -> None:
         """Keep only the most frequent units."""
-        kept = np.sort(np.argsort(-self._counts, kind="stable")[: _TABLE // 2])
+        frequent = np.sort(np.argsort(-self._counts, kind="stable")[: _TABLE // 2])
         units = list(self.numbers)
-        numbers = {units[old]: new for new, old in enumerate(kept.tolist())}
-        self.numbers = defaultdict(itertools.count(len(kept)).__next__, numbers)
-        self._ids, self._counts = select_ids(self._ids, kept), self._counts[kept]
+        numbers = {units[old]: new for new, old in enumerate(frequent.tolist())}
+        self.numbers = defaultdict(itertools.count(len(frequent)).__next__, numbers)
+        self._ids, self._counts = select_ids(self._ids, frequent), self._counts[frequent]
 
 
 def _first_tokens(offsets: Sequence[tuple[int, int]], places: Sequence[int]) -> list[int]:
@@ -394,8 +394,8 @@ def encode_texts(tokenizer: Tokenizer, texts: list[str], *, marks: bool, segment
         marks: Whether punctuation marks are separate words, as Chinese characters are.
         segmented: Whether jieba finds Chinese words.
     """
-    made, _ = _encode_batch(tokenizer, texts, marks, segmented)
-    return made
+    encoded, _ = _encode_batch(tokenizer, texts, marks, segmented)
+    return encoded
 
 
 def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
@@ -411,9 +411,9 @@ def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
     """
     inner = np.fromiter((unit[0] == INNER for unit in units), np.bool_, len(units))
     if inner.any():
-        made = encode_units(tokenizer, [unit.removeprefix(INNER) for unit in units], kind)
-        made.starts[(np.cumsum(made.sizes) - made.sizes)[inner]] = False
-        return made
+        encoded = encode_units(tokenizer, [unit.removeprefix(INNER) for unit in units], kind)
+        encoded.starts[(np.cumsum(encoded.sizes) - encoded.sizes)[inner]] = False
+        return encoded
     marks = kind == "spaces"
     matches = map(_single_word(kind).fullmatch, units)
     sort = [(match.lastindex or 0) if match else 0 for match in matches]
@@ -445,14 +445,14 @@ def _encode_words(tokenizer: Tokenizer, words: list[str], gap: str, marks: bool)
     texts = [
         gap.join(words[at : at + _WORDS_PER_TEXT]) for at in range(0, len(words), _WORDS_PER_TEXT)
     ]
-    made, word = _encode_batch(tokenizer, texts, marks, False)
-    text = np.repeat(np.arange(len(texts)), made.sizes)
+    encoded, word = _encode_batch(tokenizer, texts, marks, False)
+    text = np.repeat(np.arange(len(texts)), encoded.sizes)
     if gap == "\n":  # GPT-2 treats the gap as a word
-        kept = word % 2 == 0
-        word, text = word[kept] // 2, text[kept]
-        made = Ids(made.ids[kept], made.starts[kept], made.sizes)
+        is_word = word % 2 == 0
+        word, text = word[is_word] // 2, text[is_word]
+        encoded = Ids(encoded.ids[is_word], encoded.starts[is_word], encoded.sizes)
     sizes = np.bincount(word + _WORDS_PER_TEXT * text, minlength=len(words))
-    return Ids(made.ids, made.starts, sizes)
+    return Ids(encoded.ids, encoded.starts, sizes)
 
 
 def _encode_batch(

@@ -53,16 +53,16 @@ def load_to_extend(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
     check_tokenizer(source)
     try:
         tokenizer = cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(source))
-        found = _algorithm(json.loads(tokenizer.backend_tokenizer.to_str()))
+        algorithm = _algorithm(json.loads(tokenizer.backend_tokenizer.to_str()))
     except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"extend: {source}: no tokenizer here", "name a folder that has tokenizer.json"
         ) from error
-    if found != config.algorithm:
+    if algorithm != config.algorithm:
         raise ConfigError(
-            f"extend: {source} is {found or 'of a kind that cannot be extended'}, "
+            f"extend: {source} is {algorithm or 'of a kind that cannot be extended'}, "
             f"not {config.algorithm}",
-            f"set algorithm to {found}" if found else None,
+            f"set algorithm to {algorithm}" if algorithm else None,
         )
     if config.vocab_size <= len(tokenizer):
         raise ConfigError(

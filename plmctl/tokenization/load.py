@@ -171,7 +171,7 @@ def _byte_level_texts(tokens: Sequence[str], special: Sequence[bool]) -> list[st
 def _show_white_space(texts: list[str]) -> list[str]:
     """The texts with marks for line ends, tabs, and spaces beside other white space."""
     whole = "".join(texts)
-    marked = re.sub(r"[\n\r\t]| (?=\s)|(?<=\s) ", lambda found: _VISIBLE[found[0]], whole)
+    marked = re.sub(r"[\n\r\t]| (?=\s)|(?<=\s) ", lambda match: _VISIBLE[match[0]], whole)
     ends, at = [], 0
     for text in texts:
         ends.append((at, at + len(text)))

@@ -66,9 +66,9 @@ class Quality:
 
     def metrics(self) -> dict[str, float]:
         """The key metrics by name."""
-        words = sum(found.words for found in self.scripts.values())
-        inside = sum(found.tokens for found in self.scripts.values())
-        whole = sum(found.whole for found in self.scripts.values())
+        words = sum(script.words for script in self.scripts.values())
+        inside = sum(script.tokens for script in self.scripts.values())
+        whole = sum(script.whole for script in self.scripts.values())
         return {
             "vocabulary": self.vocabulary,
             "bytes per token": self.bytes / max(1, self.tokens),
@@ -88,10 +88,10 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str]) -> Quality:
         texts: Lines; no word continues in the next line.
     """
     encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
-    ids = np.array([n for found in encodings for n in found.ids], dtype=np.int64)
+    ids = np.array([n for encoding in encodings for n in encoding.ids], dtype=np.int64)
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     special = {n for n, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    spans = np.array([span for found in encodings for span in found.offsets], dtype=np.int64)
+    spans = np.array([span for encoding in encodings for span in encoding.offsets], dtype=np.int64)
     spans = spans.reshape(-1, 2)
     unknown = ids == (-1 if (number := _unknown(tokenizer)) is None else number)
     needless = special | set(ids.tolist())
@@ -102,7 +102,7 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str]) -> Quality:
         characters=sum(map(len, texts)),
         tokens=len(ids),
         unknown=int((spans[:, 1] - spans[:, 0])[unknown].sum()),
-        scripts=_scripts(texts, [len(found) for found in encodings], spans, unknown),
+        scripts=_scripts(texts, [len(encoding) for encoding in encodings], spans, unknown),
         unused=[token for token, n in sorted(vocab.items(), key=_id) if n not in needless],
         longest=sorted(surfaces, key=lambda text: (-len(text), text))[:_LONGEST],
         surfaces=frozenset(surfaces - {""}),
@@ -123,13 +123,13 @@ def by_size(tokenizer: Tokenizer, texts: Sequence[str], sizes: Sequence[int]) ->
     All keep single characters.
     """
     settings = json.loads(tokenizer.to_str())
-    found = []
+    bytes_per_token = []
     for size in sizes:
         model = _cut(settings["model"], size)
         smaller = Tokenizer.from_str(json.dumps({**settings, "model": model, "added_tokens": []}))
         tokens = sum(map(len, smaller.encode_batch(list(texts), add_special_tokens=False)))
-        found.append(sum(len(text.encode()) for text in texts) / max(1, tokens))
-    return found
+        bytes_per_token.append(sum(len(text.encode()) for text in texts) / max(1, tokens))
+    return bytes_per_token
 
 
 def sizes_of(tokenizer: Tokenizer) -> list[int]:
@@ -189,8 +189,8 @@ def _cut(model: dict[str, Any], size: int) -> dict[str, Any]:
         ]
         return {**model, "vocab": rows}
     if "merges" in model:
-        made = max(0, size - (len(vocab) - len(model["merges"])))
-        return {**model, "merges": model["merges"][:made]}
+        num_merges = max(0, size - (len(vocab) - len(model["merges"])))
+        return {**model, "merges": model["merges"][:num_merges]}
     left = {
         token: n
         for token, n in vocab.items()

@@ -46,8 +46,8 @@ class _Parts(NamedTuple):
         """The characters that end or begin with each part of this length, [parts, characters]."""
         bits, unsaid = self.bits[self.length == length, None], 64 ** (3 - length)
         rest = np.arange(0, _CODES, 64**length) if last else np.arange(unsaid)
-        found: Ints = rest + bits * (1 if last else unsaid)
-        return found
+        codes: Ints = rest + bits * (1 if last else unsaid)
+        return codes
 
 
 class Seams:
@@ -164,8 +164,8 @@ def _sorts(parts: _Parts, *, last: bool) -> tuple[Ints, int]:
 @cache
 def _sort_of_all() -> NDArray[np.uint8]:
     """1 where a character is a letter of ``unspaced``, 2 where a number, or 0."""
-    found = np.zeros(_CODES, dtype=np.uint8)
+    sorts = np.zeros(_CODES, dtype=np.uint8)
     for number, inside in enumerate((unspaced("L"), unspaced("N")), start=1):
         for run in re.finditer(f"[{inside}]+", "".join(map(chr, range(_CODES)))):
-            found[run.start() : run.end()] = number
-    return found
+            sorts[run.start() : run.end()] = number
+    return sorts

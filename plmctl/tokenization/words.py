@@ -35,10 +35,10 @@ def has_chinese(text: str) -> bool:
 
 def chinese(code: NDArray[np.uint32]) -> Bools:
     """Whether each code point is a Chinese character."""
-    found: Bools = np.zeros(len(code), dtype=bool)
+    mask: Bools = np.zeros(len(code), dtype=bool)
     for first, last in HAN_RANGES:
-        found |= (code >= first) & (code <= last)
-    return found
+        mask |= (code >= first) & (code <= last)
+    return mask
 
 
 def jieba_version() -> str:

@@ -346,7 +346,7 @@ class Mixture(StoreExamples):
     def example(self, epoch: int, sample: int) -> Example:
         """One example for reading, with the name of its corpus."""
         source, within, number = (
-            int(found[0]) for found in self.locate(np.array([epoch]), np.array([sample]))
+            int(values[0]) for values in self.locate(np.array([epoch]), np.array([sample]))
         )
         example = self.parts[source].example(within, number)
         return Example(example.rows, f"{example.note} [{self.names[source]}]".strip())
@@ -478,18 +478,18 @@ def training_batches(
         yield from loader
         return
     try:
-        made = iter(loader)
+        iterator = iter(loader)
     except OSError as error:  # no processes, files or memory left
         raise _no_worker(error) from error
     try:
         while True:
             try:
                 # If a worker died within a message, PyTorch would wait for the rest of it.
-                if not all(worker.is_alive() for worker in _processes(made)):
-                    raise _dead_worker(_exit_codes(made))
-                step = next(made, None)
+                if not all(worker.is_alive() for worker in _processes(iterator)):
+                    raise _dead_worker(_exit_codes(iterator))
+                step = next(iterator, None)
             except (OSError, EOFError, RuntimeError, MemoryError) as error:
-                reported = _reported(error, made)
+                reported = _reported(error, iterator)
                 if reported is None:
                     raise
                 raise reported from error
@@ -497,7 +497,7 @@ def training_batches(
                 return
             yield step
     finally:
-        _end(made)
+        _end(iterator)
 
 
 @contextmanager
@@ -510,7 +510,7 @@ def reporting_dead_workers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        texts = [str(found) for found in _chain(error)]
+        texts = [str(cause) for cause in _chain(error)]
         if not any(map(_DIED.search, texts)):
             raise
         bus = [-signal.SIGBUS] if any("Bus error" in text for text in texts) else []
@@ -519,12 +519,12 @@ def reporting_dead_workers() -> Iterator[None]:
 
 def _chain(error: BaseException) -> list[BaseException]:
     """An error and its causes."""
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
     step: BaseException | None = error
-    while step is not None and step not in found:
-        found.append(step)
+    while step is not None and step not in errors:
+        errors.append(step)
         step = step.__cause__ or step.__context__
-    return found
+    return errors
 
 
 # The start of PyTorch's message for a dead worker. An error in a worker's code has another message:
@@ -536,7 +536,7 @@ _CAUGHT = "in DataLoader worker process"
 _GRACE = 5.0  # seconds until a worker whose connection broke is known to be dead
 
 
-def _reported(error: Exception, made: Any) -> PlmError | None:
+def _reported(error: Exception, iterator: Any) -> PlmError | None:
     """The error to report for one raised while waiting for a step; None: workers did not cause it.
 
     A worker's death shows in several ways: its socket is gone, or closed within a message, and then
@@ -549,9 +549,9 @@ def _reported(error: Exception, made: Any) -> PlmError | None:
         return _no_worker(error)
     if _CAUGHT in text:
         return None
-    if not _DIED.search(text) and not wait([one.sentinel for one in _processes(made)], _GRACE):
+    if not _DIED.search(text) and not wait([one.sentinel for one in _processes(iterator)], _GRACE):
         return None
-    return _dead_worker(_exit_codes(made))
+    return _dead_worker(_exit_codes(iterator))
 
 
 def _dead_worker(exit_codes: list[int]) -> PlmError:
@@ -575,22 +575,22 @@ def _no_worker(error: Exception) -> PlmError:
     )
 
 
-def _processes(made: Any) -> list[BaseProcess]:
+def _processes(iterator: Any) -> list[BaseProcess]:
     """The workers of DataLoader's iterator."""
-    workers: list[BaseProcess] = made._workers
+    workers: list[BaseProcess] = iterator._workers
     return workers
 
 
-def _exit_codes(made: Any) -> list[int]:
-    return [code for one in _processes(made) if (code := one.exitcode) is not None]
+def _exit_codes(iterator: Any) -> list[int]:
+    return [code for one in _processes(iterator) if (code := one.exitcode) is not None]
 
 
-def _end(made: Any) -> None:
+def _end(iterator: Any) -> None:
     """End the workers: they ignore the SIGTERM that the program's end would send."""
     try:
-        made._shutdown_workers()
+        iterator._shutdown_workers()
     finally:
-        for worker in _processes(made):
+        for worker in _processes(iterator):
             if worker.is_alive():  # it waits for a lock of a dead worker
                 worker.kill()
 
@@ -678,9 +678,9 @@ class StepLoader:
         for number, phase, first in self._plan.remaining(progress.step):
             source = self._source(number, phase, progress)
             workers = self._plan.workers
-            made = training_batches(source, first, phase.steps, workers=workers, pin=self._pin)
-            with closing(made):
-                for batches in made:
+            iterator = training_batches(source, first, phase.steps, workers=workers, pin=self._pin)
+            with closing(iterator):
+                for batches in iterator:
                     yield number, phase, batches
 
     def _source(self, number: int, phase: Phase, progress: Progress) -> StepBatches:
@@ -718,12 +718,12 @@ def step_digests(plan: Plan, steps: int, *, world: int, micro: int) -> Iterator[
             if not steps:
                 return
             steps -= 1
-            found = hashlib.blake2b(digest_size=16)
+            digest = hashlib.blake2b(digest_size=16)
             for share in shares:
                 for epochs, samples in share.pieces(index):
                     for at in range(len(samples)):
                         batch = phase.examples.collate(epochs[at : at + 1], samples[at : at + 1])
                         for name, tensor in sorted({**batch.inputs, **batch.targets}.items()):
-                            found.update(name.encode())
-                            found.update(np.ascontiguousarray(tensor.numpy()).tobytes())
-            yield found.hexdigest()
+                            digest.update(name.encode())
+                            digest.update(np.ascontiguousarray(tensor.numpy()).tobytes())
+            yield digest.hexdigest()

@@ -165,8 +165,10 @@ class Progress:
     def restored(cls, saved: Mapping[str, Any]) -> Progress:
         """From what a checkpoint saved."""
         saved = {_RENAMED.get(name, name): value for name, value in saved.items()}
-        kept = {field.name: saved[field.name] for field in fields(cls) if field.name in saved}
-        plain: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in kept.items()}
+        known = {field.name: saved[field.name] for field in fields(cls) if field.name in saved}
+        plain: dict[str, Any] = {
+            n: tuple(v) if isinstance(v, list) else v for n, v in known.items()
+        }
         return cls(**plain)
 
 
@@ -328,15 +330,15 @@ class Journal:
                 "or start from scratch with --fresh, which moves this run aside",
             )
         if not self._quiet:
-            kept = before[: mark.size] if mark is not None and not gap else _up_to(before, step)
+            content = before[: mark.size] if mark is not None and not gap else _up_to(before, step)
             with writing(path):
-                if kept != before:
-                    write_atomically(path, kept)
-            self._lines, self._size = kept.count(NEWLINE), len(kept)
-            self._hash = hashlib.sha256(kept)
+                if content != before:
+                    write_atomically(path, content)
+            self._lines, self._size = content.count(NEWLINE), len(content)
+            self._hash = hashlib.sha256(content)
             with writing(self._run / "events") as events:
                 _end_last_line(events)
-            self._trackers.begin(step, kept)
+            self._trackers.begin(step, content)
         self._display.begin(step)
         if mark is not None and gap:
             self.event("gap", step=step, lines_expected=mark.lines, lines_found=self._lines)

@@ -135,7 +135,7 @@ def search(engine: Engine, plan: Plan) -> tuple[int, ...]:
     Raises:
         PlmError: Not even one example fits.
     """
-    found = []
+    largest_sizes = []
     for number, phase in enumerate(plan.phases):
         slicing, seed = phase.slicing, int(fold(plan.seed, number))
 
@@ -143,8 +143,8 @@ def search(engine: Engine, plan: Plan) -> tuple[int, ...]:
             return trial(engine, heaviest(phase, seed, size), phase)
 
         most = -(-slicing.batch_size // slicing.world)
-        found.append(largest(fits, most, slicing.micro_batch_size))
-    sizes = -_most(engine, [-size for size in found])
+        largest_sizes.append(largest(fits, most, slicing.micro_batch_size))
+    sizes = -_most(engine, [-size for size in largest_sizes])
     if not sizes.all():
         raise PlmError(
             "train.micro_batch_size: not even one example fits in memory",
@@ -231,8 +231,8 @@ def _known(
     """The sizes that an earlier start saved, if the device and the batches are the same."""
     sizes = [0] * phases
     if engine.accelerator.is_main_process and path.is_file():
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if {key: found.get(key) for key in where} == where:
-            sizes = found["micro_batch_sizes"]
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        if {key: saved.get(key) for key in where} == where:
+            sizes = saved["micro_batch_sizes"]
     shared: list[int] = reduce(engine.accelerator, torch.tensor(sizes)).tolist()
     return tuple(shared) if all(shared) else None

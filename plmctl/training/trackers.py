@@ -57,19 +57,19 @@ class Trackers:
         self._run, self._names = run, names
         self._open: list[Any] = []
 
-    def begin(self, step: int, kept: bytes) -> None:
+    def begin(self, step: int, content: bytes) -> None:
         """Start, or continue after ``step``: what was logged of later steps does not count.
 
         Args:
             step: Updates made so far.
-            kept: ``metrics.jsonl`` up to this step.
+            content: ``metrics.jsonl`` up to this step.
         """
         self.close()
         for name in self._names:
             tracker = self._start(name, step)
             self._open.append(tracker)
             if name != "tensorboard":
-                for line in kept.splitlines():
+                for line in content.splitlines():
                     _log(tracker, json.loads(line))
 
     def log(self, record: Mapping[str, float | int | str]) -> None:

@@ -24,8 +24,8 @@ def peak_mb() -> float:
 class Clock:
     """The ends of steps, in seconds and in CPU seconds of all threads; the first two warm up."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        self._given = given
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
         self._ends: list[tuple[float, float, float]] = []
         self._first = 0.0
 
@@ -35,11 +35,11 @@ class Clock:
         Args:
             tokens: That it had, without padding.
         """
-        if self._given.device == "cuda":
+        if self._args.device == "cuda":
             import torch
 
             torch.cuda.synchronize()
-        self._first = self._first or time.time() - self._given.began
+        self._first = self._first or time.time() - self._args.began
         self._ends.append((time.perf_counter(), time.process_time(), tokens))
 
     def results(self, flops_per_token: float = 0) -> dict[str, float]:
@@ -51,25 +51,25 @@ class Clock:
             speed = tokens[0] / statistics.median(seconds)
         else:
             speed = sum(tokens) / sum(seconds)
-        found = {
+        results = {
             "tokens_per_second": speed,
             "tokens": statistics.mean(tokens),
             "cpu_seconds": statistics.mean(after[1] - before[1] for before, after in steps),
             "peak_mb": self._peak(),
             "first_step": self._first,
         }
-        peak = self._given.peak_tflops or self._known_peak()
-        return found | ({"mfu": speed * flops_per_token / peak / 1e12} if peak else {})
+        peak = self._args.peak_tflops or self._known_peak()
+        return results | ({"mfu": speed * flops_per_token / peak / 1e12} if peak else {})
 
     def _peak(self) -> float:
-        if self._given.device == "cuda":
+        if self._args.device == "cuda":
             import torch
 
             return torch.cuda.max_memory_allocated() / 2**20
         return peak_mb()
 
     def _known_peak(self) -> float | None:
-        if self._given.device != "cuda":
+        if self._args.device != "cuda":
             return None
         import torch
 

@@ -28,18 +28,18 @@ _NAMES = {
 }
 
 
-def fight(given: argparse.Namespace, work: ModuleType) -> Results:
+def fight(args: argparse.Namespace, work: ModuleType) -> Results:
     """All rounds of a work, and the losses of both sides on identical batches if it has some."""
     with tempfile.TemporaryDirectory() as folder:
         if hasattr(work, "prepare"):
-            work.prepare(given, Path(folder))
+            work.prepare(args, Path(folder))
         checked = SIDES if hasattr(work, "check") else ()
         losses = {side: _in_process(side, folder, "--check")["losses"] for side in checked}
         rounds = []
-        for number in range(given.rounds):
+        for number in range(args.rounds):
             order = SIDES if number % 2 == 0 else SIDES[::-1]
             rounds.append({side: _in_process(side, folder) for side in order})
-    return _summary(given, rounds, losses)
+    return _summary(args, rounds, losses)
 
 
 def _in_process(side: str, folder: str, *more: str) -> Results:
@@ -48,12 +48,12 @@ def _in_process(side: str, folder: str, *more: str) -> Results:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{side} failed:\n{done.stderr}")
-    found: Results = json.loads(done.stdout.splitlines()[-1])
-    return found
+    results: Results = json.loads(done.stdout.splitlines()[-1])
+    return results
 
 
 def _summary(
-    given: argparse.Namespace, rounds: list[dict[str, Results]], losses: dict[str, list[float]]
+    args: argparse.Namespace, rounds: list[dict[str, Results]], losses: dict[str, list[float]]
 ) -> Results:
     speed = next(name for name in SPEEDS if name in rounds[0]["stock"])
     ratios = [r["plmctl"][speed] / r["stock"][speed] for r in rounds]
@@ -63,11 +63,11 @@ def _summary(
         key: {side: statistics.median(r[side][key] for r in rounds) for side in SIDES}
         for key in rounds[0]["stock"]
     }
-    found = {
-        "work": given.work,
-        "title": _title(given),
-        "device": given.device,
-        "rounds": given.rounds,
+    summary = {
+        "work": args.work,
+        "title": _title(args),
+        "device": args.device,
+        "rounds": args.rounds,
         "ratio": statistics.median(ratios),
         "range": [min(ratios), max(ratios)],
         "cpu_ratio": statistics.median(cpu),
@@ -77,15 +77,15 @@ def _summary(
     }
     if losses:
         pairs = zip(*(losses[side] for side in SIDES), strict=True)
-        found["loss_difference"] = max(abs(a - b) / abs(b) for a, b in pairs)
+        summary["loss_difference"] = max(abs(a - b) / abs(b) for a, b in pairs)
     if digests != {None}:
-        found["same_ids"] = len(digests) == 1
-    return found
+        summary["same_ids"] = len(digests) == 1
+    return summary
 
 
-def _title(given: argparse.Namespace) -> str:
-    of = given.algorithm if given.work in ON_TEXT else given.size
-    return f"{given.work}, {of}, V = {given.vocab_size:,}"
+def _title(args: argparse.Namespace) -> str:
+    of = args.algorithm if args.work in ON_TEXT else args.size
+    return f"{args.work}, {of}, V = {args.vocab_size:,}"
 
 
 def _cpu(results: Results) -> float:
@@ -102,11 +102,11 @@ def too_slow(result: Results, at_least: float) -> str | None:
     low, high = result["cpu_range"]
     return (
         f"{result['title']}: {result['cpu_ratio']:.2f} times the stock way in CPU time "
-        f"[{low:.2f} to {high:.2f}], and {at_least:g} was asked for"
+        f"[{low:.2f} to {high:.2f}], and at least {at_least:g} is required"
     )
 
 
-def told(result: Results) -> str:
+def summary_text(result: Results) -> str:
     """The result in a few lines."""
     if "seconds" in result:
         lines = (f"{name}: {seconds:.1f} s" for name, seconds in result["seconds"].items())

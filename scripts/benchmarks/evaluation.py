@@ -10,28 +10,28 @@ from typing import Any
 from benchmarks.clock import Clock
 
 
-def run(given: argparse.Namespace, side: str) -> dict[str, float]:
+def run(args: argparse.Namespace, side: str) -> dict[str, float]:
     """The speed of a side, in scored tokens."""
-    model, family = _network(given)
-    clock, score = Clock(given), _SCORES[side]
-    for texts in _texts(given.steps + 2):
-        score(given, model, family, texts)
+    model, family = _network(args)
+    clock, score = Clock(args), _SCORES[side]
+    for texts in _texts(args.steps + 2):
+        score(args, model, family, texts)
         clock.tick(sum(map(len, texts)))
     return clock.results()
 
 
-def check(given: argparse.Namespace, side: str) -> dict[str, list[float]]:
+def check(args: argparse.Namespace, side: str) -> dict[str, list[float]]:
     """The likelihoods of a few sentences."""
-    model, family = _network(given)
-    return {"losses": _SCORES[side](given, model, family, _texts(1)[0][:20])}
+    model, family = _network(args)
+    return {"losses": _SCORES[side](args, model, family, _texts(1)[0][:20])}
 
 
-def _network(given: argparse.Namespace) -> tuple[Any, Any]:
+def _network(args: argparse.Namespace) -> tuple[Any, Any]:
     from benchmarks.pretraining import network
 
-    given.work = "mlm"
-    model, family = network(given)
-    return model.eval().to(given.device), family
+    args.work = "mlm"
+    model, family = network(args)
+    return model.eval().to(args.device), family
 
 
 def _texts(steps: int) -> list[list[Any]]:
@@ -43,7 +43,7 @@ def _texts(steps: int) -> list[list[Any]]:
     ]
 
 
-def _plmctl(given: argparse.Namespace, model: Any, family: Any, texts: list[Any]) -> list[float]:
+def _plmctl(args: argparse.Namespace, model: Any, family: Any, texts: list[Any]) -> list[float]:
     import numpy as np
 
     from plmctl.config.sections import ComputeConfig
@@ -53,7 +53,7 @@ def _plmctl(given: argparse.Namespace, model: Any, family: Any, texts: list[Any]
     from plmctl.tokenization.load import Vocab
     from plmctl.training.engine import make_accelerator
 
-    opened = LoadedModel("", make_accelerator(ComputeConfig(device=given.device)), 32)
+    opened = LoadedModel("", make_accelerator(ComputeConfig(device=args.device)), 32)
     opened.outputs, opened.context = model.config.vocab_size, 512
     opened.vocab = Vocab(opened.outputs, pad=0, unk=1, cls=2, sep=3, mask=4)
     likelihood = MaskedLikelihood(opened)
@@ -62,20 +62,20 @@ def _plmctl(given: argparse.Namespace, model: Any, family: Any, texts: list[Any]
     return [-nll for nll in likelihood.score(tokens, ScoringOptions(512)).nll.tolist()]
 
 
-def _stock(given: argparse.Namespace, model: Any, family: Any, texts: list[Any]) -> list[float]:
+def _stock(args: argparse.Namespace, model: Any, family: Any, texts: list[Any]) -> list[float]:
     import torch
 
-    found = []
+    scores = []
     with torch.no_grad():
         for ids in texts:
-            row = torch.tensor([2, *ids.tolist(), 3], device=given.device)
+            row = torch.tensor([2, *ids.tolist(), 3], device=args.device)
             rows = torch.arange(len(ids))
             places = torch.arange(1, len(ids) + 1)
             copies = row.repeat(len(ids), 1)
             copies[rows, places] = 4
             logits = model(copies).logits[rows, places]
-            found.append(logits.log_softmax(-1)[rows, row[1:-1]].sum().item())
-    return found
+            scores.append(logits.log_softmax(-1)[rows, row[1:-1]].sum().item())
+    return scores
 
 
 _SCORES = {"plmctl": _plmctl, "stock": _stock}

@@ -13,51 +13,51 @@ from benchmarks.clock import Clock, flops_per_token
 from benchmarks.stepping import CHECKED, plain_steps, plmctl_steps
 
 
-def prepare(given: argparse.Namespace, folder: Path) -> None:
+def prepare(args: argparse.Namespace, folder: Path) -> None:
     """The rows, and a fresh network with a tokenizer, in ``folder``."""
     from tokenizers import BertWordPieceTokenizer
     from transformers import BertTokenizerFast
 
     from benchmarks.pretraining import network
 
-    columns, rows = given.text.split(","), _made_up() if given.data is None else _read(given.data)
+    columns, rows = args.text.split(","), _random_rows() if args.data is None else _read(args.data)
     trained = BertWordPieceTokenizer(lowercase=False)
     texts = (str(row[column]) for row in rows for column in columns)
-    trained.train_from_iterator(texts, vocab_size=given.vocab_size, show_progress=False)
+    trained.train_from_iterator(texts, vocab_size=args.vocab_size, show_progress=False)
     tokenizer = BertTokenizerFast(vocab=trained.get_vocab(), do_lower_case=False)
     tokenizer.save_pretrained(folder / "model")
-    given.work = "mlm"
-    network(given)[0].save_pretrained(folder / "model")
-    given.work = "finetune"
+    args.work = "mlm"
+    network(args)[0].save_pretrained(folder / "model")
+    args.work = "finetune"
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (folder / "rows.jsonl").write_text(lines, encoding="utf-8")
 
 
-def run(given: argparse.Namespace, side: str) -> dict[str, float]:
+def run(args: argparse.Namespace, side: str) -> dict[str, float]:
     """The speed of a side."""
-    task, model, step = _task(given, dropout=None)
-    clock, count = Clock(given), given.steps + 2
+    task, model, step = _task(args, dropout=None)
+    clock, count = Clock(args), args.steps + 2
     if side == "plmctl":
         lengths = step.lengths()
-        for done in plmctl_steps(given, model, task.forward, step, count, lengths):
+        for done in plmctl_steps(args, model, task.forward, step, count, lengths):
             clock.tick(done.tokens)
     else:
-        for tokens, _ in plain_steps(given, model, _padded(given, step, count, grouped=False)):
+        for tokens, _ in plain_steps(args, model, _padded(args, step, count, grouped=False)):
             clock.tick(tokens)
-    return clock.results(flops_per_token(model, given.length))
+    return clock.results(flops_per_token(model, args.length))
 
 
-def check(given: argparse.Namespace, side: str) -> dict[str, list[float]]:
+def check(args: argparse.Namespace, side: str) -> dict[str, list[float]]:
     """Losses of a few steps on the same rows, without dropout; the stock side's are padded."""
-    task, model, step = _task(given, dropout=0.0)
+    task, model, step = _task(args, dropout=0.0)
     if side == "plmctl":
-        done = plmctl_steps(given, model, task.forward, step, CHECKED, step.lengths())
+        done = plmctl_steps(args, model, task.forward, step, CHECKED, step.lengths())
         return {"losses": [update.read().loss for update in done]}
-    batches = _padded(given, step, CHECKED, grouped=True)
-    return {"losses": [loss for _, loss in plain_steps(given, model, batches)]}
+    batches = _padded(args, step, CHECKED, grouped=True)
+    return {"losses": [loss for _, loss in plain_steps(args, model, batches)]}
 
 
-def _task(given: argparse.Namespace, dropout: float | None) -> tuple[Any, Any, Any]:
+def _task(args: argparse.Namespace, dropout: float | None) -> tuple[Any, Any, Any]:
     """The task, its network and its rows as examples."""
     import torch
 
@@ -65,13 +65,13 @@ def _task(given: argparse.Namespace, dropout: float | None) -> tuple[Any, Any, A
     from plmctl.families.base import get_family
     from plmctl.tasks.classification import Classification, Config
 
-    folder = str(given.folder / "model")
-    columns = given.text.split(",")
+    folder = str(args.folder / "model")
+    columns = args.text.split(",")
     text = columns[0] if len(columns) == 1 else tuple(columns)
-    task = Classification(Config(text=text, label=given.label))
-    rows = read_rows([str(given.folder / "rows.jsonl")])
+    task = Classification(Config(text=text, label=args.label))
+    rows = read_rows([str(args.folder / "rows.jsonl")])
     labels = task.labels(rows)
-    step = task.make(rows, task.tokenizer(folder), labels, given.length, "train")
+    step = task.make(rows, task.tokenizer(folder), labels, args.length, "train")
     changes: dict[str, Any] = {"classifier_dropout": dropout}
     if dropout is not None:
         changes |= dict.fromkeys(get_family("bert").DROPOUT, dropout)
@@ -84,31 +84,31 @@ def _task(given: argparse.Namespace, dropout: float | None) -> tuple[Any, Any, A
 
 
 def _padded(
-    given: argparse.Namespace, step: Any, count: int, *, grouped: bool
+    args: argparse.Namespace, step: Any, count: int, *, grouped: bool
 ) -> list[tuple[dict[str, Any], int]]:
-    """Batches padded to the length that was asked for, and their tokens without padding."""
+    """Batches padded to ``--length``, and their tokens without padding."""
     from torch.nn.functional import pad
 
     from plmctl.training.data import Slicing, StepBatches
 
     lengths = step.lengths() if grouped else None
-    batches = StepBatches(step, Slicing(given.batch, given.batch, lengths=lengths), 1)
-    made = []
+    batches = StepBatches(step, Slicing(args.batch, args.batch, lengths=lengths), 1)
+    padded = []
     for number in range(count):
         (batch,) = batches[number]
         inputs = {
-            name: pad(value, (0, given.length - value.shape[1]))
+            name: pad(value, (0, args.length - value.shape[1]))
             for name, value in batch.inputs.items()
         }
-        made.append((inputs | {"labels": batch.targets["label"]}, batch.tokens))
-    return made
+        padded.append((inputs | {"labels": batch.targets["label"]}, batch.tokens))
+    return padded
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def _made_up() -> list[dict[str, Any]]:
+def _random_rows() -> list[dict[str, Any]]:
     import numpy as np
 
     rng = np.random.default_rng(0)

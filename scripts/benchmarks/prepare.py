@@ -13,52 +13,52 @@ from benchmarks.encode import prepare as prepare
 from benchmarks.text import Results, measured, set_threads, size_of
 
 
-def run(given: argparse.Namespace, side: str) -> Results:
+def run(args: argparse.Namespace, side: str) -> Results:
     """The speed of a side, and what it leaves on disk."""
-    set_threads(given)
-    with tempfile.TemporaryDirectory(dir=given.folder) as root:
-        return _SIDES[side](given, Path(root)) | {"disk_mb": size_of(Path(root))}
+    set_threads(args)
+    with tempfile.TemporaryDirectory(dir=args.folder) as root:
+        return _SIDES[side](args, Path(root)) | {"disk_mb": size_of(Path(root))}
 
 
-def _plmctl(given: argparse.Namespace, root: Path) -> Results:
+def _plmctl(args: argparse.Namespace, root: Path) -> Results:
     from plmctl.config.sections import DataConfig
     from plmctl.corpus.build import build_stores
     from plmctl.tokenization.encode import Encoder
 
-    config = DataConfig.model_validate({"train": [str(given.folder / "text.txt")], "valid": None})
-    encoder = Encoder(str(given.folder / "tokenizer"))
+    config = DataConfig.model_validate({"train": [str(args.folder / "text.txt")], "valid": None})
+    encoder = Encoder(str(args.folder / "tokenizer"))
 
     def work() -> Any:
         return build_stores(
             config,
             encoder,
             root=root,
-            processes=given.processes,
+            processes=args.processes,
             progress=lambda done, total: None,
             notice=print,
         )
 
-    return measured(given, work)[1]
+    return measured(args, work)[1]
 
 
-def _stock(given: argparse.Namespace, root: Path) -> Results:
+def _stock(args: argparse.Namespace, root: Path) -> Results:
     import datasets
     from transformers import AutoTokenizer
 
     datasets.disable_progress_bars()
-    tokenizer = AutoTokenizer.from_pretrained(given.folder / "tokenizer")
-    text, cache = str(given.folder / "text.txt"), str(root)
+    tokenizer = AutoTokenizer.from_pretrained(args.folder / "tokenizer")
+    text, cache = str(args.folder / "text.txt"), str(root)
 
     def work() -> Any:
         rows = datasets.load_dataset("text", data_files=text, cache_dir=cache, split="train")
-        processes = given.processes if given.processes > 1 else None
+        processes = args.processes if args.processes > 1 else None
         rows = rows.map(
             lambda batch: tokenizer(batch["text"], return_special_tokens_mask=True),
             batched=True, num_proc=processes, remove_columns=["text"],
         )  # fmt: skip
         return rows.map(_rows_of_128, batched=True, num_proc=processes)
 
-    return measured(given, work)[1]
+    return measured(args, work)[1]
 
 
 _SIDES = {"plmctl": _plmctl, "stock": _stock}

@@ -11,26 +11,26 @@ from typing import Any
 _WARM, _COUNTED, _TOP = 1, 2, 10
 
 
-def show(given: argparse.Namespace) -> None:
+def show(args: argparse.Namespace) -> None:
     """Print a table of each side."""
     from benchmarks.pretraining import as_published, batches_of, network, objective, stock_batch
     from benchmarks.stepping import plain_steps, plmctl_steps
 
-    count, step = _WARM + _COUNTED, objective(given)
-    model, family = network(given)
-    theirs = as_published(model) if given.work == "clm" else network(given)[0]
-    batches = [stock_batch(given, batch) for batch in batches_of(given, step, count)]
-    _profiled("stock", plain_steps(given, theirs, batches))
-    _profiled("plmctl", plmctl_steps(given, model, family.forward, step, count))
+    count, step = _WARM + _COUNTED, objective(args)
+    model, family = network(args)
+    theirs = as_published(model) if args.work == "clm" else network(args)[0]
+    batches = [stock_batch(args, batch) for batch in batches_of(args, step, count)]
+    _profiled("stock", plain_steps(args, theirs, batches))
+    _profiled("plmctl", plmctl_steps(args, model, family.forward, step, count))
 
 
 def _profiled(side: str, steps: Any) -> None:
     from torch.profiler import ProfilerActivity, profile
 
     list(islice(steps, _WARM))
-    with profile(activities=[ProfilerActivity.CPU]) as found:
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
         list(islice(steps, _COUNTED))
-    rows = sorted(found.key_averages(), key=lambda row: -row.self_cpu_time_total)
+    rows = sorted(profiler.key_averages(), key=lambda row: -row.self_cpu_time_total)
     whole = sum(row.self_cpu_time_total for row in rows)
     print(f"{side}: {whole / _COUNTED / 1e3:,.0f} ms a step")
     for row in rows[:_TOP]:

@@ -18,25 +18,25 @@ from typing import Any
 _NEAR = 10
 
 
-def alone(given: argparse.Namespace) -> dict[str, Any]:
-    """Median seconds of each kind of start; there is no other side."""
+def alone(args: argparse.Namespace) -> dict[str, Any]:
+    """Median seconds of each kind of start; there is no baseline."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _plmctl("train-tokenizer", _written(folder / "tokenizer.yaml", _tokenizer(given, folder)))
-        config = _written(folder / "pretrain.yaml", _pretrain(given, folder))
+        _plmctl("train-tokenizer", _written(folder / "tokenizer.yaml", _tokenizer(args, folder)))
+        config = _written(folder / "pretrain.yaml", _pretrain(args, folder))
         _plmctl("prepare", config)
         kinds: dict[str, list[float]] = {}
-        for _ in range(given.rounds):
+        for _ in range(args.rounds):
             fresh = _seconds(folder, config, 1, "--fresh")
             _plmctl("pretrain", config, f"--until={_NEAR}")
             near = _seconds(folder, config, _NEAR + 1)
-            _number_anew(folder / "run", given.far)
-            far = _seconds(folder, config, given.far + 1)
-            names = ("from the beginning", f"after step {_NEAR}", f"after step {given.far:,}")
+            _number_anew(folder / "run", args.far)
+            far = _seconds(folder, config, args.far + 1)
+            names = ("from the beginning", f"after step {_NEAR}", f"after step {args.far:,}")
             for kind, seconds in zip(names, (fresh, near, far), strict=True):
                 kinds.setdefault(kind, []).append(seconds)
     middle = {kind: statistics.median(seconds) for kind, seconds in kinds.items()}
-    return {"work": given.work, "size": given.size, "rounds": given.rounds, "seconds": middle,
+    return {"work": args.work, "size": args.size, "rounds": args.rounds, "seconds": middle,
             "range": {kind: [min(s), max(s)] for kind, s in kinds.items()}}  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def _written(path: Path, config: dict[str, Any]) -> str:
     return str(path)
 
 
-def _tokenizer(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def _tokenizer(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """A tokenizer of made-up text, which is written here."""
     import numpy as np
 
@@ -88,20 +88,20 @@ def _tokenizer(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "run": str(folder / "tokenizer"),
         "algorithm": "wordpiece",
         "family": "bert",
-        "vocab_size": given.vocab_size,
+        "vocab_size": args.vocab_size,
         "data": {"train": [str(folder / "text.txt")]},
     }
 
 
-def _pretrain(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    phase = {"seq_len": given.length, "steps": 2 * given.far}
+def _pretrain(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    phase = {"seq_len": args.length, "steps": 2 * args.far}
     return {
         "run": str(folder / "run"),
         "tokenizer": str(folder / "tokenizer"),
-        "model": {"family": "bert", "size": given.size},
+        "model": {"family": "bert", "size": args.size},
         "data": {"train": [str(folder / "text.txt")], "valid": "1%"},
         "objective": {"name": "mlm"},
-        "train": {"batch_size": given.batch, "phases": [phase]},
-        "compute": {"device": given.device},
+        "train": {"batch_size": args.batch, "phases": [phase]},
+        "compute": {"device": args.device},
         "log": {"every": 1},
     }

@@ -9,12 +9,12 @@ CHECKED = 3
 
 
 def plmctl_steps(
-    given: argparse.Namespace, model: Any, forward: Any, step: Any, count: int, lengths: Any = None
+    args: argparse.Namespace, model: Any, forward: Any, step: Any, count: int, lengths: Any = None
 ) -> Iterator[Any]:
     """What each of ``count`` updates did (``telemetry.Computed``), read where the loop reads it.
 
     Args:
-        given: Batch, device, precision, attention.
+        args: Batch, device, precision, attention.
         model: The network.
         forward: Of its family or task.
         step: Objective or task.
@@ -27,20 +27,20 @@ def plmctl_steps(
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loop import apply, apply_if_finite, compute_gradient
 
-    cuda = given.device == "cuda"
+    cuda = args.device == "cuda"
     compute = ComputeConfig(
-        device=given.device, precision=given.precision, compile=cuda, attention=given.attention
+        device=args.device, precision=args.precision, compile=cuda, attention=args.attention
     )
     accelerator = make_accelerator(compute)
     optim = OptimConfig(eps=1e-8, weight_decay=0.0)
     varying = lengths is not None
     engine = make_engine(accelerator, Network(model, forward), optim, compute, varying=varying)
-    width = given.length if cuda and not varying else None
-    slicing = Slicing(given.batch, given.batch, lengths=lengths, width=width)
+    width = args.length if cuda and not varying else None
+    slicing = Slicing(args.batch, args.batch, lengths=lengths, width=width)
     source = StepBatches(step, slicing, 1)
     engine.network.train()
-    made = training_batches(source, 0, count, workers=2 if cuda else 0, pin=cuda)
-    for number, batches in enumerate(made):
+    step_batches = training_batches(source, 0, count, workers=2 if cuda else 0, pin=cuda)
+    for number, batches in enumerate(step_batches):
         done = compute_gradient(engine, step, batches, 1.0, number, stopping=False)
         if engine.found_nonfinite is None:
             done.read()
@@ -51,18 +51,18 @@ def plmctl_steps(
 
 
 def plain_steps(
-    given: argparse.Namespace, model: Any, batches: list[tuple[dict[str, Any], int]]
+    args: argparse.Namespace, model: Any, batches: list[tuple[dict[str, Any], int]]
 ) -> Iterator[tuple[int, float]]:
     """Tokens and loss of each update: forward, backward, clip, AdamW, as the examples do it.
 
     Args:
-        given: Device and precision.
+        args: Device and precision.
         model: Of transformers.
         batches: Its arguments, labels among them, and tokens without padding.
     """
     import torch
 
-    device, cuda = torch.device(given.device), given.device == "cuda"
+    device, cuda = torch.device(args.device), args.device == "cuda"
     model.to(device).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-4, eps=1e-8, weight_decay=0.0, fused=cuda
@@ -70,7 +70,7 @@ def plain_steps(
     run = torch.compile(model) if cuda else model
     for inputs, tokens in batches:
         there = {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
-        with torch.autocast(given.device, torch.bfloat16, enabled=given.precision == "bf16"):
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.precision == "bf16"):
             loss = run(**there).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -15,11 +15,11 @@ ALGORITHMS = tuple(_FAMILIES)
 Results = dict[str, Any]
 
 
-def write_text(given: argparse.Namespace, folder: Path) -> None:
-    """Whole lines of the text that was asked for, as many as wanted, and a sample without one."""
-    size = int(given.megabytes * 1e6)
-    if given.data is not None:
-        with given.data.open("rb") as file:
+def write_text(args: argparse.Namespace, folder: Path) -> None:
+    """Whole lines of ``--data``, up to ``--megabytes``; without it, the sample sotu."""
+    size = int(args.megabytes * 1e6)
+    if args.data is not None:
+        with args.data.open("rb") as file:
             content = file.read(size)
     else:
         from plmctl.corpus.sample import documents
@@ -28,47 +28,47 @@ def write_text(given: argparse.Namespace, folder: Path) -> None:
     (folder / "text.txt").write_bytes(content[: content.rindex(b"\n") + 1])
 
 
-def tokenizer_config(given: argparse.Namespace, folder: Path) -> Any:
+def tokenizer_config(args: argparse.Namespace, folder: Path) -> Any:
     from plmctl.config.tokenizer import TokenizerConfig
 
     values = {
         "run": str(folder / "tokenizer"),
-        "algorithm": given.algorithm,
-        "family": _FAMILIES[given.algorithm],
-        "vocab_size": given.vocab_size,
+        "algorithm": args.algorithm,
+        "family": _FAMILIES[args.algorithm],
+        "vocab_size": args.vocab_size,
         "data": {"train": [str(folder / "text.txt")]},
     }
     return TokenizerConfig.model_validate(values)
 
 
-def train_tokenizer(given: argparse.Namespace, folder: Path) -> Any:
+def train_tokenizer(args: argparse.Namespace, folder: Path) -> Any:
     """What plmctl learns from the text, saved in ``folder``."""
     from contextlib import nullcontext
 
     from plmctl.tokenization.train import train
 
-    config = tokenizer_config(given, folder)
+    config = tokenizer_config(args, folder)
     with (folder / "text.txt").open(encoding="utf-8") as lines:
         trained = train(config, lines, lambda title: nullcontext(lambda done, total: None))
     trained.tokenizer.save_pretrained(config.run)
     return trained
 
 
-def set_threads(given: argparse.Namespace) -> None:
-    """Let the tokenizers library use as many threads as processes were asked for: one, or all."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "true" if given.processes > 1 else "false"
+def set_threads(args: argparse.Namespace) -> None:
+    """Let the tokenizers library use as many threads as ``--processes``: one, or all."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "true" if args.processes > 1 else "false"
 
 
-def measured(given: argparse.Namespace, work: Callable[[], Any]) -> tuple[Any, Results]:
+def measured(args: argparse.Namespace, work: Callable[[], Any]) -> tuple[Any, Results]:
     """What the work gives, and its results.
 
     CPU time has that of its processes; peak memory is that of the largest of them.
     """
     began, used = time.perf_counter(), cpu_seconds()
-    made = work()
+    result = work()
     seconds, cpu = time.perf_counter() - began, cpu_seconds() - used
-    megabytes = (given.folder / "text.txt").stat().st_size / 1e6
-    return made, {
+    megabytes = (args.folder / "text.txt").stat().st_size / 1e6
+    return result, {
         "mb_per_second": megabytes / seconds,
         "cpu_seconds": cpu,
         "peak_mb": max(peak_mb(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024),

@@ -16,31 +16,31 @@ from benchmarks.text import (
 )
 
 
-def prepare(given: argparse.Namespace, folder: Path) -> None:
+def prepare(args: argparse.Namespace, folder: Path) -> None:
     """The text."""
-    write_text(given, folder)
+    write_text(args, folder)
 
 
-def run(given: argparse.Namespace, side: str) -> Results:
+def run(args: argparse.Namespace, side: str) -> Results:
     """The speed of a side."""
-    set_threads(given)
-    return _SIDES[side](given)
+    set_threads(args)
+    return _SIDES[side](args)
 
 
-def _plmctl(given: argparse.Namespace) -> Results:
+def _plmctl(args: argparse.Namespace) -> Results:
     from plmctl.tokenization.templates import make_tokenizer
 
-    make_tokenizer(tokenizer_config(given, given.folder), {})  # imports, and tables that are kept
-    trained, results = measured(given, lambda: train_tokenizer(given, given.folder))
+    make_tokenizer(tokenizer_config(args, args.folder), {})  # imports, and tables that are kept
+    trained, results = measured(args, lambda: train_tokenizer(args, args.folder))
     return results | {"vocabulary": trained.size}
 
 
-def _stock(given: argparse.Namespace) -> Results:
+def _stock(args: argparse.Namespace) -> Results:
     from tokenizers import Tokenizer, models, trainers
 
     from plmctl.tokenization.templates import make_tokenizer, special_tokens
 
-    config = tokenizer_config(given, given.folder)
+    config = tokenizer_config(args, args.folder)
     rules = make_tokenizer(config, {}).backend_tokenizer
     first, last = special_tokens(config)
     model, trainer = {
@@ -48,17 +48,17 @@ def _stock(given: argparse.Namespace) -> Results:
         "byte_bpe": (models.BPE, trainers.BpeTrainer),
         "bpe": (models.BPE, trainers.BpeTrainer),
         "unigram": (models.Unigram, trainers.UnigramTrainer),
-    }[given.algorithm]
+    }[args.algorithm]
     tokenizer = Tokenizer(model())
     tokenizer.normalizer, tokenizer.pre_tokenizer = rules.normalizer, rules.pre_tokenizer
-    settings = {"vocab_size": given.vocab_size, "show_progress": False}
+    settings = {"vocab_size": args.vocab_size, "show_progress": False}
     settings["special_tokens"] = [*first, *last]
-    if given.algorithm == "unigram":
+    if args.algorithm == "unigram":
         settings["unk_token"] = "<unk>"
     else:
         settings["min_frequency"] = config.min_frequency
     learner = trainer(**settings)
-    _, results = measured(given, lambda: tokenizer.train([config.data.train[0]], learner))
+    _, results = measured(args, lambda: tokenizer.train([config.data.train[0]], learner))
     return results | {"vocabulary": tokenizer.get_vocab_size()}
 
 

@@ -108,11 +108,11 @@ def test_a_name_shows_and_copies_the_shipped_config(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = f"using the shipped config {ROOT / 'configs/pretrain/bert-base.yaml'}\n"
+    notice = f"using the shipped config {ROOT / 'configs/pretrain/bert-base.yaml'}\n"
     code, shown, err = cli("config", "show", "bert-base")
-    assert (code, err) == (0, said)
+    assert (code, err) == (0, notice)
     code, out, err = cli("config", "copy", "bert-base", "a/mine.yaml")
-    assert (code, out, err) == (0, "", f"{said}wrote a/mine.yaml\n")
+    assert (code, out, err) == (0, "", f"{notice}wrote a/mine.yaml\n")
     assert cli("config", "show", "a/mine.yaml") == (0, shown, "")
     Path("a/mine.yaml").write_text("changed")
     code, _, err = cli("config", "copy", "gpt1", "a/mine.yaml")

@@ -73,9 +73,9 @@ def test_help_imports_nothing_heavy(command: tuple[str, ...]) -> None:
 
 def test_the_probe_sees_what_is_imported() -> None:
     # Reading a config needs YAML, and never a framework.
-    found = imported("config", "show", "configs/demo/pretrain.yaml")
-    assert "yaml" in found
-    assert not found & {"torch", "transformers", "datasets", "accelerate", "evaluate"}
+    modules = imported("config", "show", "configs/demo/pretrain.yaml")
+    assert "yaml" in modules
+    assert not modules & {"torch", "transformers", "datasets", "accelerate", "evaluate"}
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -99,10 +99,10 @@ def test_the_example_is_a_command_line_that_is_right(cli: Cli, command: tuple[st
     for example in examples:
         arguments = shlex.split(example.partition(">")[0])
         assert tuple(arguments[: len(command)]) == command
-        given = arguments[len(command) :]
-        if given and given[0] in SHIPPED:
-            settings = (argument for argument in given[1:] if "=" in argument)
-            code, _, err = cli("config", "show", given[0], *settings)
+        rest = arguments[len(command) :]
+        if rest and rest[0] in SHIPPED:
+            settings = (argument for argument in rest[1:] if "=" in argument)
+            code, _, err = cli("config", "show", rest[0], *settings)
             assert code == 0, err
 
 

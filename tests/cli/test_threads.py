@@ -16,7 +16,7 @@ QUIET = (
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("variables", "expected"),
     [
         ({}, ("PASSIVE", "3000")),
         ({"OMP_WAIT_POLICY": "ACTIVE"}, ("ACTIVE", None)),
@@ -24,12 +24,12 @@ QUIET = (
     ],
 )
 def test_the_policy_of_waiting(
-    given: dict[str, str], expected: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str], expected: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (*THREADS, *QUIET):
         monkeypatch.setenv(name, "")  # so that it is put back afterwards
         monkeypatch.delenv(name)
-    for name, value in given.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", ["plmctl", "--version"])
     with pytest.raises(SystemExit):

@@ -249,12 +249,12 @@ def test_a_run_of_an_older_version_with_an_option_that_was_removed(
     cli: Cli, pretrained: dict[str, Path]
 ) -> None:
     """The message names the line; after the change the run is recognised as finished."""
-    kept = pretrained["bert"] / "config.yaml"
-    before = kept.read_text()
+    saved = pretrained["bert"] / "config.yaml"
+    before = saved.read_text()
     run = f"run={pretrained['bert'].name}"
-    kept.write_text(before.replace("attention: auto", "attention: varlen"))
+    saved.write_text(before.replace("attention: auto", "attention: varlen"))
     refused(cli("pretrain", "bert.yaml", run), 2, "config.yaml:", '"varlen" was removed', "auto")
-    kept.write_text(before)
+    saved.write_text(before)
 
 
 def test_nothing_is_left_of_a_run_that_was_refused(cli: Cli) -> None:

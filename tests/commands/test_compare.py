@@ -30,9 +30,9 @@ def test_pairs_of_runs(cli: Cli, pretrained: dict[str, Path]) -> None:
     assert cli("finetune", "one.yaml", "run=three", "data.valid=0.5")[0] == 0
     code, out, err = cli("compare", "one", "two", "three", "--json", "--out", "page.html")
     assert code == 0, err
-    found = json.loads(out)
-    assert set(found["figures"]) == {"one", "two", "three"}
-    (pair,) = found["differences"]  # the third was scored on other rows
+    comparison = json.loads(out)
+    assert set(comparison["figures"]) == {"one", "two", "three"}
+    (pair,) = comparison["differences"]  # the third was scored on other rows
     assert (pair["first"], pair["second"], pair["credit"]) == ("one", "two", "accuracy")
     results = {
         name: json.loads(Path(name, "eval/valid.json").read_text())["results"]
@@ -69,8 +69,8 @@ def test_language_measures_are_compared_item_by_item(cli: Cli, pretrained: dict[
         {"name": "bits_per_byte", "data": ["text.txt"], "max_documents": 5, "seq_len": 32},
     ]
     for name in ("bert", "gpt2"):
-        made = {"run": f"pairs-{name}", "model": str(pretrained[name] / "model")}
-        write(f"pairs-{name}.yaml", {**made, "measures": measures, "compute": {"device": "cpu"}})
+        config = {"run": f"pairs-{name}", "model": str(pretrained[name] / "model")}
+        write(f"pairs-{name}.yaml", {**config, "measures": measures, "compute": {"device": "cpu"}})
         assert cli("eval", f"pairs-{name}.yaml")[0] == 0
     code, out, err = cli("compare", "pairs-bert", "pairs-gpt2", "--json", "--out", "lm.html")
     assert code == 0, err
@@ -90,5 +90,6 @@ def test_language_measures_are_compared_item_by_item(cli: Cli, pretrained: dict[
 
     # The same measure of other text is not compared.
     assert cli("eval", "pairs-gpt2.yaml", "run=pairs-other", "measures.1.max_documents=4")[0] == 0
-    found = json.loads(cli("compare", "pairs-bert", "pairs-other", "--json")[1])["differences"]
-    assert [pair["measure"] for pair in found] == ["minimal_pairs"]
+    out = cli("compare", "pairs-bert", "pairs-other", "--json")[1]
+    differences = json.loads(out)["differences"]
+    assert [pair["measure"] for pair in differences] == ["minimal_pairs"]

@@ -20,25 +20,25 @@ def document(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict:
 
 def test_the_machine_and_its_packages(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
-    found = document(capfd)
-    assert set(found) == {"machine", "packages", "extras"}
-    assert found["machine"]["disk_free_gb"] > 0
-    packages = {package["name"]: package for package in found["packages"]}
+    facts = document(capfd)
+    assert set(facts) == {"machine", "packages", "extras"}
+    assert facts["machine"]["disk_free_gb"] > 0
+    packages = {package["name"]: package for package in facts["packages"]}
     assert packages["torch"]["installed"] == version("torch")
     assert packages["numpy"]["tested"] is not None
-    assert {extra["name"] for extra in found["extras"]} >= {"zh", "peft", "text"}
+    assert {extra["name"] for extra in facts["extras"]} >= {"zh", "peft", "text"}
 
 
 def test_what_a_run_would_use(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
-    given = ("bert.yaml", "compute.device=cpu", "compute.threads=1", "train.micro_batch_size=3")
-    use = document(capfd, *given)["run"]
+    arguments = ("bert.yaml", "compute.device=cpu", "compute.threads=1", "train.micro_batch_size=3")
+    use = document(capfd, *arguments)["run"]
     assert use["device"] == "cpu"
     assert use["precision"] == "fp32"
     assert use["compile"] is False
     assert use["attention"].startswith("plmctl_cpu")
     assert (use["threads"], use["processes"], use["micro_batch_size"]) == (1, 1, 3)
-    eager = document(capfd, *given, "compute.attention=eager")["run"]
+    eager = document(capfd, *arguments, "compute.attention=eager")["run"]
     assert eager["attention"] == "eager"
 
 
@@ -47,13 +47,13 @@ def test_what_it_says_of_attention_is_what_a_run_has(compiled: bool, world: Path
     from plmctl.run.configs import load
     from plmctl.run.network import make_network
 
-    asked = ["compute.device=cpu", f"compute.compile={str(compiled).lower()}"]
-    config = load("pretrain", "bert.yaml", asked)
+    settings = ["compute.device=cpu", f"compute.compile={str(compiled).lower()}"]
+    config = load("pretrain", "bert.yaml", settings)
     accelerator = engine.make_accelerator(config.compute)
     prepared = preflight.preflight(config)
     network = make_network(config, prepared.vocab)
-    made = engine.make_engine(accelerator, network, config.optim, config.compute)
-    used = made.trained().network.config._attn_implementation
+    prepared_engine = engine.make_engine(accelerator, network, config.optim, config.compute)
+    used = prepared_engine.trained().network.config._attn_implementation
     assert network.compiled == compiled
     assert preflight.resolve_compute(config, prepared.network)["attention"].split()[0] == used
 
@@ -63,8 +63,8 @@ def test_what_the_machine_has_not_is_refused(
 ) -> None:
     capfd.readouterr()
     monkeypatch.setattr(engine, "native_bf16", lambda: False)
-    given = ("bert.yaml", "compute.device=cpu", "compute.precision=bf16")
-    assert run_main("doctor", *given) == 2
+    arguments = ("bert.yaml", "compute.device=cpu", "compute.precision=bf16")
+    assert run_main("doctor", *arguments) == 2
     assert "27 times" in capfd.readouterr().err
     if not torch.cuda.is_available():
         assert run_main("doctor", "bert.yaml", "compute.device=cuda") == 2
@@ -73,33 +73,33 @@ def test_what_the_machine_has_not_is_refused(
 def test_a_tokenizer_config_is_no_run(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
     assert run_main("doctor", "tok-bert.yaml") == 2
-    assert "expected a config of pretrain or finetune" in capfd.readouterr().err
+    assert "give a pretrain or finetune config" in capfd.readouterr().err
 
 
 def test_extras_that_are_missing_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     real = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "jieba" else real(name))
-    found = {extra["name"]: extra for extra in doctor._extras()}
-    assert not found["zh"]["present"]
-    assert found["zh"]["missing"] == ["jieba"]
-    assert found["zh"]["install"] == "pip install 'plmctl[zh]'"
+    extras = {extra["name"]: extra for extra in doctor._extras()}
+    assert not extras["zh"]["present"]
+    assert extras["zh"]["missing"] == ["jieba"]
+    assert extras["zh"]["install"] == "pip install 'plmctl[zh]'"
 
 
 @pytest.mark.parametrize("command", ["doctor", "plan"])
 def test_what_is_compiled_and_computed_twice_is_said(
     command: str, world: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("bert.yaml", "compute.device=cpu")
+    arguments = ("bert.yaml", "compute.device=cpu")
     capfd.readouterr()
-    assert run_main(command, *given, "--json") == 0
+    assert run_main(command, *arguments, "--json") == 0
     plain = json.loads(capfd.readouterr().out)
-    asked = ("compute.compile=true", "compute.checkpoint_activations=true")
-    assert run_main(command, *given, *asked, "--json") == 0
+    settings = ("compute.compile=true", "compute.checkpoint_activations=true")
+    assert run_main(command, *arguments, *settings, "--json") == 0
     changed = json.loads(capfd.readouterr().out)
     key = {"doctor": "run", "plan": "use"}[command]
     assert (plain[key]["compile"], plain[key]["checkpoint_activations"]) == (False, False)
     assert (changed[key]["compile"], changed[key]["checkpoint_activations"]) == (True, True)
     if command == "plan":
         assert changed["memory"]["activations"] < plain["memory"]["activations"]
-        assert run_main(command, *given, *asked) == 0
+        assert run_main(command, *arguments, *settings) == 0
         assert "compiled, activation checkpointing" in " ".join(capfd.readouterr().out.split())

@@ -58,8 +58,8 @@ def test_activations_are_not_computed_twice(
     command: str, run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Refused before a run folder is made."""
-    asked = ("run=run-elmo-again", "compute.checkpoint_activations=true")
-    assert run_main(command, "elmo.yaml", *asked) == 2
+    settings = ("run=run-elmo-again", "compute.checkpoint_activations=true")
+    assert run_main(command, "elmo.yaml", *settings) == 2
     assert "not supported for ELMo" in capfd.readouterr().err
     assert not Path("run-elmo-again").exists()
 

@@ -268,9 +268,9 @@ def test_preparation_stops_and_goes_on(number: signal.Signals, world: Path) -> N
         err = process.communicate()[1]
     assert process.returncode == 75, err
     assert f"stopped by {number.name}; finished work is kept" in err
-    made = {path: path.stat().st_mtime_ns for path in Path(name).glob("*/shards/*/facts.json")}
+    times = {path: path.stat().st_mtime_ns for path in Path(name).glob("*/shards/*/facts.json")}
     assert subprocess.run(command, check=False).returncode == 0
-    assert all(path.stat().st_mtime_ns == when for path, when in made.items())
+    assert all(path.stat().st_mtime_ns == when for path, when in times.items())
 
 
 @pytest.mark.slow

@@ -12,33 +12,33 @@ from tests.commands.test_bad_input import finetune_config, refused
 
 
 def config(pretrained: dict[str, Path], run: str, **train: object) -> dict:
-    made = finetune_config(pretrained["bert"]) | {"run": run, "optim": {"lr": 0.003}}
-    made["train"] |= {"epochs": 2, "batch_size": 16, **train}
-    return made
+    fields = finetune_config(pretrained["bert"]) | {"run": run, "optim": {"lr": 0.003}}
+    fields["train"] |= {"epochs": 2, "batch_size": 16, **train}
+    return fields
 
 
 def test_the_rows_are_looked_at_first(cli: Cli, pretrained: dict[str, Path]) -> None:
     rows = [f"Anna sees Bela {n} times\t{n % 2}" for n in range(20)]
     Path("dup.tsv").write_text("text\tlabel\n" + "\n".join([*rows, rows[3]]) + "\n")
     Path("dup-valid.tsv").write_text("text\tlabel\n" + "\n".join(rows[5:9]) + "\nnew one\t1\n")
-    made = config(pretrained, "checked", epochs=1)
-    made["data"] = {"train": ["dup.tsv"], "valid": ["dup-valid.tsv"]}
-    write("checked.yaml", made)
+    fields = config(pretrained, "checked", epochs=1)
+    fields["data"] = {"train": ["dup.tsv"], "valid": ["dup-valid.tsv"]}
+    write("checked.yaml", fields)
     code, _, err = cli("finetune", "checked.yaml")
     assert code == 0
     assert "train: 21 rows, 1 duplicates (4.8%)" in err
     assert "4 validation rows have a text that is also in the training rows" in err
     assert "dup-valid.tsv:2 is dup.tsv:7" in err
-    found = json.loads(Path("checked/eval/data.json").read_text())
-    assert found["train"]["labels"] == {"1": 11, "0": 10}
-    assert found["leaks"]["rows"] == 4
+    checks = json.loads(Path("checked/eval/data.json").read_text())
+    assert checks["train"]["labels"] == {"1": 11, "0": 10}
+    assert checks["leaks"]["rows"] == 4
 
 
 def test_a_row_without_text_is_refused(cli: Cli, pretrained: dict[str, Path]) -> None:
     Path("empty.tsv").write_text("text\tlabel\na b\t0\n  \t1\nc d\t1\n")
-    made = config(pretrained, "never")
-    made["data"] = {"train": ["empty.tsv"], "valid": ["rows.tsv"]}
-    write("empty.yaml", made)
+    fields = config(pretrained, "never")
+    fields["data"] = {"train": ["empty.tsv"], "valid": ["rows.tsv"]}
+    write("empty.yaml", fields)
     refused(cli("finetune", "empty.yaml"), 3, "empty.tsv:3", "no text in 'text'")
     assert not Path("never").exists()
 
@@ -52,10 +52,10 @@ def test_the_best_weights_are_kept_and_patience_ends_a_run(
     cli: Cli, pretrained: dict[str, Path]
 ) -> None:
     # A rate that destroys what was learnt, so that the last weights are not the best.
-    made = config(pretrained, "best", epochs=8, keep="best", patience=2, validate_every=4)
-    made["train"]["metric"] = "loss"
-    made["optim"]["lr"] = 0.05
-    write("best.yaml", made)
+    fields = config(pretrained, "best", epochs=8, keep="best", patience=2, validate_every=4)
+    fields["train"]["metric"] = "loss"
+    fields["optim"]["lr"] = 0.05
+    write("best.yaml", fields)
     code, out, _ = cli("finetune", "best.yaml", "--json")
     assert code == 0
     results, scores = json.loads(out), judged("best")
@@ -63,9 +63,9 @@ def test_the_best_weights_are_kept_and_patience_ends_a_run(
     assert len(scores) * 4 == results["steps"]
     assert results["best_step"] == 4 * (scores.index(min(scores)) + 1)
     assert results["best_step"] == results["steps"] - 8
-    kept = load_file("best/best/model.safetensors")
+    best = load_file("best/best/model.safetensors")
     saved = load_file("best/model/model.safetensors")
-    assert all((kept[name] == saved[name]).all() for name in kept)
+    assert all((best[name] == saved[name]).all() for name in best)
 
 
 def test_an_unknown_metric_names_those_there_are(cli: Cli, pretrained: dict[str, Path]) -> None:
@@ -105,11 +105,11 @@ def test_more_layers_than_there_are(cli: Cli, pretrained: dict[str, Path]) -> No
 def test_a_run_cut_short_keeps_and_stops_as_one_that_was_not(
     cli: Cli, pretrained: dict[str, Path]
 ) -> None:
-    made = config(pretrained, "entire", epochs=8, keep="best", patience=2, validate_every=4)
-    made["train"] |= {"metric": "loss", "layer_decay": 0.8, "reinit_layers": 1}
-    made["optim"]["lr"] = 0.05
-    made["checkpoint"] = {"every": 3, "keep": 50}
-    write("entire.yaml", made)
+    fields = config(pretrained, "entire", epochs=8, keep="best", patience=2, validate_every=4)
+    fields["train"] |= {"metric": "loss", "layer_decay": 0.8, "reinit_layers": 1}
+    fields["optim"]["lr"] = 0.05
+    fields["checkpoint"] = {"every": 3, "keep": 50}
+    write("entire.yaml", fields)
     assert run_main("finetune", "entire.yaml") == 0
     steps = json.loads(Path("entire/eval/valid.json").read_text())["results"]["steps"]
     # As it lay on the disk when it was killed: before the best was found, and after it had ended.
@@ -127,10 +127,10 @@ def test_a_run_cut_short_keeps_and_stops_as_one_that_was_not(
 
 
 def test_layers_learn_at_their_own_rates(pretrained: dict[str, Path]) -> None:
-    made = config(pretrained, "decayed", epochs=0.1, layer_decay=0.1, dropout=0.0)
-    made["optim"] = {"lr": 0.01, "weight_decay": 0.0}
-    made["schedule"] = {"warmup": 0, "name": "constant"}
-    write("decayed.yaml", made)
+    fields = config(pretrained, "decayed", epochs=0.1, layer_decay=0.1, dropout=0.0)
+    fields["optim"] = {"lr": 0.01, "weight_decay": 0.0}
+    fields["schedule"] = {"warmup": 0, "name": "constant"}
+    write("decayed.yaml", fields)
     assert run_main("finetune", "decayed.yaml") == 0
     # Adam's first update is the rate in every entry that has a gradient.
     before, after = (
@@ -147,8 +147,8 @@ def test_layers_learn_at_their_own_rates(pretrained: dict[str, Path]) -> None:
 
 @pytest.mark.slow
 def test_two_processes_judge_alike(cli: Cli, pretrained: dict[str, Path]) -> None:
-    made = config(pretrained, "one", epochs=1, keep="best", validate_every=5, dropout=0.0)
-    write("one.yaml", made)
+    fields = config(pretrained, "one", epochs=1, keep="best", validate_every=5, dropout=0.0)
+    write("one.yaml", fields)
     assert run_main("finetune", "one.yaml") == 0
     assert cli("finetune", "one.yaml", "run=two", "launch.processes=2")[0] == 0
     assert judged("two") == pytest.approx(judged("one"), abs=0.02)

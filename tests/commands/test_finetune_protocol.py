@@ -17,13 +17,13 @@ from tests.commands.test_bad_input import finetune_config, refused
 
 @pytest.fixture
 def config(pretrained: dict[str, Path]) -> dict:
-    made = finetune_config(pretrained["bert"])
-    made["train"] |= {"epochs": 1}
-    return made
+    fields = finetune_config(pretrained["bert"])
+    fields["train"] |= {"epochs": 1}
+    return fields
 
 
-def loaded(made: dict) -> FinetuneConfig:
-    write("p.yaml", made)
+def loaded(fields: dict) -> FinetuneConfig:
+    write("p.yaml", fields)
     return load("finetune", "p.yaml")
 
 

@@ -63,8 +63,8 @@ def configs(world: Path) -> dict[str, dict]:
         },
         "train": {"batch_size": 8, **phases},
     }
-    made = {"gpt1": gpt1, "gpt3": gpt3, "mixture": mixture}
-    return {name: {**base, **fields} for name, fields in made.items()}
+    changes = {"gpt1": gpt1, "gpt3": gpt3, "mixture": mixture}
+    return {name: {**base, **fields} for name, fields in changes.items()}
 
 
 @pytest.mark.parametrize("name", ["gpt1", "gpt3", "mixture"])
@@ -102,13 +102,13 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
 
     pieces = f"pieces-{name}"
     override = ("model.resid_pdrop=0", "model.embd_pdrop=0", "model.attn_pdrop=0")
-    found = []
+    logs = []
     for micro in (12, 3):
         run = f"{pieces}-{micro}"
         arguments = (f"run={run}", f"train.micro_batch_size={micro}", *override)
         assert cli("pretrain", f"{name}.yaml", *arguments)[0] == 0
-        found.append(records(Path(run)))
-    for one, other in zip(*found, strict=True):
+        logs.append(records(Path(run)))
+    for one, other in zip(*logs, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
         assert one["tokens"] == other["tokens"]
 

@@ -69,8 +69,8 @@ def commands(world: Path, pretrained: dict[str, Path]) -> dict[str, Command]:
     for family, model in models.items():
         model = {"family": family, "size": "tiny", **model}
         objective = {"name": "mlm+nsp" if family == "bert" else "clm"}
-        made = shared | {"model": model, "tokenizer": f"tok-{family}", "objective": objective}
-        write(f"k-{family}.yaml", made)
+        config = shared | {"model": model, "tokenizer": f"tok-{family}", "objective": objective}
+        write(f"k-{family}.yaml", config)
     tuned = finetune_config(Path(pretrained["bert"].name)) | {"run": "run"}
     tuned["train"] |= {"epochs": 0.3, "batch_size": 16, "keep": "best", "validate_every": 1}
     tuned["checkpoint"] = {"every": 1, "keep": 1}
@@ -130,9 +130,9 @@ def run(
     child = start_child(partial(_body, command.arguments, place, kill, limit), place / "log")
     code = child.wait()
     renamed = place / "renamed"
-    found = renamed.read_text().splitlines() if renamed.is_file() else []
+    targets = renamed.read_text().splitlines() if renamed.is_file() else []
     renamed.unlink(missing_ok=True)
-    return code, found
+    return code, targets
 
 
 def _body(
@@ -173,13 +173,13 @@ def a_place(world: Path, folder: Path, command: Command) -> Path:
 
 def contents(place: Path, command: Command) -> dict[str, object]:
     """Every file that a command has made, as far as it is the same each time."""
-    found: dict[str, object] = {}
+    content_of: dict[str, object] = {}
     for name in command.makes:
         top = place / name
         for path in [top] if top.is_file() else sorted(top.rglob("*")):
             if path.is_file() and path.name != ".lock" and not _is_left(path):
-                found[str(path.relative_to(place))] = _content(path)
-    return found
+                content_of[str(path.relative_to(place))] = _content(path)
+    return content_of
 
 
 def _is_left(path: Path) -> bool:
@@ -269,7 +269,7 @@ def test_a_kill_at_some_renames_is_made_good(
     name: str, world: Path, pretrained: dict[str, Path], tmp_path: Path
 ) -> None:
     def wanted(target: str, after: bool) -> bool:
-        return any(target.endswith(end) and after == made for end, made in SOME[name])
+        return any(target.endswith(end) and after == count for end, count in SOME[name])
 
     result = sweep(world, commands(world, pretrained)[name], tmp_path, wanted)
     assert result.kills == len(SOME[name])

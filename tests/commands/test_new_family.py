@@ -36,7 +36,7 @@ def test_the_worked_example_runs(world: Path, tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
     lines = (world / "run-electra/metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    losses = [found["loss"] for found in map(json.loads, lines) if "loss" in found]
+    losses = [record["loss"] for record in map(json.loads, lines) if "loss" in record]
     assert len(losses) >= 3
     config = AutoModelForMaskedLM.from_pretrained(world / "run-electra/model").config
     assert (config.model_type, config.hidden_size, config.embedding_size) == ("electra", 64, 32)

@@ -36,6 +36,6 @@ def test_the_worked_example_runs(world: Path, tmp_path: Path) -> None:
         outputs.append(done.stdout)
     assert re.search(r"mean_targets_lm +32", outputs[0])
     lines = (world / "run-backward/metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    losses = [found["loss"] for found in map(json.loads, lines) if "loss" in found]
+    losses = [record["loss"] for record in map(json.loads, lines) if "loss" in record]
     assert len(losses) >= 3
     assert losses[2] < losses[0]

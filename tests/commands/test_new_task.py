@@ -23,9 +23,9 @@ def test_the_task_of_the_page_is_finetuned(pretrained: dict[str, Path], tmp_path
         [*command, "compute.device=cpu"], cwd=tmp_path, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "runs" / "cloze" / "eval" / "valid.json").read_text())
-    assert found["results"]["steps"] == 8
-    assert found["results"]["majority"] == 0.5
-    assert 0 <= found["results"]["accuracy"] <= 1
-    kept = json.loads((tmp_path / "runs" / "cloze" / "model" / "task.json").read_text())
-    assert kept["labels"] == ["likes", "sees"]
+    document = json.loads((tmp_path / "runs" / "cloze" / "eval" / "valid.json").read_text())
+    assert document["results"]["steps"] == 8
+    assert document["results"]["majority"] == 0.5
+    assert 0 <= document["results"]["accuracy"] <= 1
+    saved = json.loads((tmp_path / "runs" / "cloze" / "model" / "task.json").read_text())
+    assert saved["labels"] == ["likes", "sees"]

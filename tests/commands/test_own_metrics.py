@@ -21,9 +21,9 @@ def metric(world: Path) -> str:
 
 
 def config(pretrained: dict[str, Path], run: str, *metrics: str) -> str:
-    made = finetune_config(pretrained["bert"]) | {"run": run}
-    made["task"]["metrics"] = list(metrics)
-    write("metrics.yaml", made)
+    fields = finetune_config(pretrained["bert"]) | {"run": run}
+    fields["task"]["metrics"] = list(metrics)
+    write("metrics.yaml", fields)
     return "metrics.yaml"
 
 
@@ -33,13 +33,13 @@ def test_own_and_named_metrics_are_the_results(
     path = config(pretrained, "metrics", "accuracy", "f1", "./my_metric.py")
     code, out, err = cli("finetune", path, "--json", "train.keep=best", "train.metric=errors")
     assert code == 0, err
-    found = json.loads(out)
-    assert found["errors"] == round((1 - found["accuracy"]) * found["valid_rows"])
-    assert 0 <= found["f1"] <= 1
-    assert found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"]
-    assert "matthews" not in found
-    kept = json.loads(Path("metrics/eval/valid.json").read_text())
-    assert set(kept["uncertainty"]) == {"accuracy", "f1"}
+    results = json.loads(out)
+    assert results["errors"] == round((1 - results["accuracy"]) * results["valid_rows"])
+    assert 0 <= results["f1"] <= 1
+    assert results["accuracy_low"] <= results["accuracy"] <= results["accuracy_high"]
+    assert "matthews" not in results
+    saved = json.loads(Path("metrics/eval/valid.json").read_text())
+    assert set(saved["uncertainty"]) == {"accuracy", "f1"}
 
 
 def test_metrics_that_cannot_be_computed_are_refused_before_training(

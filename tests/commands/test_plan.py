@@ -95,9 +95,9 @@ def test_what_a_run_then_has(world: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert run_main("pretrain", "bert.yaml", *settings) == 0
     saved = sum(p.stat().st_size for p in Path("planned/checkpoints/step-000004").iterdir())
     assert figures["checkpoint"] == pytest.approx(saved, rel=0.25)  # of a network of 50 kB
-    kept = sum(1 for _ in Path("planned/checkpoints").glob("step-*"))
-    assert kept == 2
-    assert figures["disk"] == kept * figures["checkpoint"] + 4 * figures["parameters"]
+    checkpoints = sum(1 for _ in Path("planned/checkpoints").glob("step-*"))
+    assert checkpoints == 2
+    assert figures["disk"] == checkpoints * figures["checkpoint"] + 4 * figures["parameters"]
 
 
 def test_without_a_tokenizer(world: Path, capfd: pytest.CaptureFixture[str]) -> None:

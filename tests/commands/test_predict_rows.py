@@ -20,9 +20,9 @@ ROWS = [{"text": sentence(n), "id": n} for n in range(23)]
 
 @pytest.fixture(scope="module")
 def model(pretrained: dict[str, Path]) -> str:
-    made = finetune_config(pretrained["bert"]) | {"run": "to-predict"}
-    made["train"] |= {"epochs": 1}
-    write("to-predict.yaml", made)
+    config = finetune_config(pretrained["bert"]) | {"run": "to-predict"}
+    config["train"] |= {"epochs": 1}
+    write("to-predict.yaml", config)
     assert run_main("finetune", "to-predict.yaml") == 0
     return "to-predict/model"
 
@@ -44,9 +44,9 @@ def test_every_format_gives_the_same_answers_in_the_order_of_the_rows(
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), "in.parquet")
     for kind in ("jsonl", "csv", "parquet"):
         assert cli("predict", model, "--input", f"in.{kind}", "--output", f"{kind}.out")[0] == 0
-        said = lines(f"{kind}.out")
-        assert [int(row["id"]) for row in said] == list(range(23))
-        for row in said:
+        predictions = lines(f"{kind}.out")
+        assert [int(row["id"]) for row in predictions] == list(range(23))
+        for row in predictions:
             assert sum(row["probabilities"].values()) == pytest.approx(1)
             assert row["prediction"] == max(row["probabilities"], key=row["probabilities"].get)
     assert lines("jsonl.out") == lines("parquet.out")

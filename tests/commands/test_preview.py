@@ -75,10 +75,10 @@ def test_white_space_and_characters_in_pieces_can_be_read(
 ) -> None:
     tokenizer = load_tokenizer("tok-gpt2")
     texts, gap = token_texts(tokenizer)
-    found = texts(tokenizer(text)["input_ids"])
+    pieces = texts(tokenizer(text)["input_ids"])
     assert gap == ""
-    assert re.sub(r"<[0-9A-F]+>", "", "".join(found)) == shown
-    assert all(found)
+    assert re.sub(r"<[0-9A-F]+>", "", "".join(pieces)) == shown
+    assert all(pieces)
 
 
 def test_more_examples_than_an_epoch_has(cli: Cli) -> None:
@@ -96,9 +96,9 @@ def test_hashes_of_the_examples_of_steps(cli: Cli, pretrained: dict[str, Path]) 
     def digests(*arguments: str) -> list[str]:
         code, out, err = cli("preview", *arguments, "--digest", "5", "--json")
         assert code == 0, err
-        found = json.loads(out)
-        assert found["steps"] == len(found["digests"]) == 5
-        return [*found["digests"], found["digest"]]
+        document = json.loads(out)
+        assert document["steps"] == len(document["digests"]) == 5
+        return [*document["digests"], document["digest"]]
 
     whole = digests("bert.yaml")
     assert len(set(whole)) == 6
@@ -113,7 +113,7 @@ def test_hashes_of_the_examples_of_steps(cli: Cli, pretrained: dict[str, Path]) 
     assert digests("rows.yaml", "train.micro_batch_size=3") == rows
     assert digests("rows.yaml", "seed=43") != rows
     refused(cli("preview", "bert.yaml", "--digest", "7"), 2, "--digest 7: the run has 6 steps")
-    refused(cli("preview", "tok-bert.yaml", "--digest", "7"), 2, "a config of tokenizer")
+    refused(cli("preview", "tok-bert.yaml", "--digest", "7"), 2, "a config of the kind tokenizer")
     refused(cli("preview", "bert.yaml", "--digest", "1", "--batch", "1"), 2, "--batch")
 
 

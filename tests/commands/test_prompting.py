@@ -71,8 +71,8 @@ def test_wrong_requests(
     cli: Cli,
     pretrained: dict[str, Path],
 ) -> None:
-    found, out, err = cli("generate", str(pretrained["gpt2"] / "model"), *arguments)
-    assert (found, out) == (code, "")
+    exit_code, out, err = cli("generate", str(pretrained["gpt2"] / "model"), *arguments)
+    assert (exit_code, out) == (code, "")
     assert message in err
 
 
@@ -134,13 +134,13 @@ def test_neighbours_of_a_word(cli: Cli, pretrained: dict[str, Path]) -> None:
         "neighbours", model, "text.txt", "--word", "garden", "--top", "3", "--json"
     )
     assert code == 0, err
-    found = json.loads(out)
-    assert "garden" in found["sentence"]
-    assert len(found["neighbours"]) == 3
-    values = [one["similarity"] for one in found["neighbours"]]
+    document = json.loads(out)
+    assert "garden" in document["sentence"]
+    assert len(document["neighbours"]) == 3
+    values = [one["similarity"] for one in document["neighbours"]]
     assert values == sorted(values, reverse=True)
-    asked = ("--sentence", "Anna sees the tower.", "--word", "tower")
-    code, out, err = cli("neighbours", model, "text.txt", *asked)
+    options = ("--sentence", "Anna sees the tower.", "--word", "tower")
+    code, out, err = cli("neighbours", model, "text.txt", *options)
     assert code == 0, err
     assert "Anna sees the [tower]." in out
     code, _, err = cli("neighbours", model, "text.txt", "--word", "xyz")

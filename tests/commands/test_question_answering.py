@@ -8,7 +8,7 @@ from tests.commands.test_bad_input import refused
 
 
 def squad(paragraphs: int, *, version2: bool) -> dict:
-    made = []
+    listed = []
     for number in range(paragraphs):
         context = " ".join(sentence(number * 5 + k) for k in range(6))
         place, name = PLACES[(number * 5 // 3) % 8], NAMES[(number * 5) % 10]
@@ -17,8 +17,8 @@ def squad(paragraphs: int, *, version2: bool) -> dict:
         if version2:
             question = {"id": f"n{number}", "question": "Why?", "answers": []}
             qas.append(question | {"is_impossible": True})
-        made.append({"context": context, "qas": qas})
-    return {"version": "x", "data": [{"title": "days", "paragraphs": made}]}
+        listed.append({"context": context, "qas": qas})
+    return {"version": "x", "data": [{"title": "days", "paragraphs": listed}]}
 
 
 def config(model: Path, **task: object) -> dict:
@@ -38,9 +38,9 @@ def test_the_tuned_threshold_is_kept_and_used(cli: Cli, pretrained: dict[str, Pa
     code, out, err = cli("finetune", "qa.yaml", "--json")
     assert code == 0, err
     results = json.loads(out)
-    kept = json.loads(Path("qa/model/task.json").read_text())
+    saved = json.loads(Path("qa/model/task.json").read_text())
     assert (
-        kept["task"]["null_threshold"] == results["null_threshold"] == results["best_f1_threshold"]
+        saved["task"]["null_threshold"] == results["null_threshold"] == results["best_f1_threshold"]
     )
     assert results["f1"] == results["best_f1"]
     assert results["HasAns_total"] == results["NoAns_total"] > 0  # a context is on one side
@@ -71,8 +71,8 @@ def test_wrong_rows(cli: Cli, pretrained: dict[str, Path]) -> None:
     del broken["data"][0]["paragraphs"][1]["qas"][0]["question"]
     Path("broken.json").write_text(json.dumps(broken))
     write("qa.yaml", config(pretrained["bert"]) | {"run": "x3"})
-    given = "data.train=[broken.json]"
-    refused(cli("finetune", "qa.yaml", given), 3, "broken.json: days/2/q1: no text 'question'")
+    setting = "data.train=[broken.json]"
+    refused(cli("finetune", "qa.yaml", setting), 3, "broken.json: days/2/q1: no text 'question'")
     refused(cli("finetune", "qa.yaml", "data.train=[rows.tsv]"), 3, "rows.tsv:2", "'context'")
     Path("squad.json").write_text(json.dumps(squad(12, version2=False)))
     refused(cli("finetune", "qa.yaml", "train.max_length=8"), 2, "no room for a context")

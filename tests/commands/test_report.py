@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 from tests.commands.conftest import run_main
-from tests.reporting import made
+from tests.reporting import sample_runs
 
 
 def test_the_plots_are_files_beside_the_page(tmp_path: Path, capsys) -> None:
-    run, plots = made.finetune(tmp_path / "era"), tmp_path / "plots"
+    run, plots = sample_runs.finetune(tmp_path / "era"), tmp_path / "plots"
     assert run_main("report", str(run), "--plots", str(plots), "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["report"] == str(run / "report.html")
@@ -17,7 +17,7 @@ def test_the_plots_are_files_beside_the_page(tmp_path: Path, capsys) -> None:
 
 
 def test_one_format_and_a_character_that_no_font_has(tmp_path: Path, capsys) -> None:
-    runs = [made.finetune(tmp_path / name) for name in ("a\ue123", "b")]
+    runs = [sample_runs.finetune(tmp_path / name) for name in ("a\ue123", "b")]
     arguments = ["--plots", str(tmp_path / "plots"), "--format", "pdf"]
     assert run_main("report", *map(str, runs), *arguments) == 0
     assert {path.suffix for path in (tmp_path / "plots").iterdir()} == {".pdf"}
@@ -25,7 +25,7 @@ def test_one_format_and_a_character_that_no_font_has(tmp_path: Path, capsys) -> 
 
 
 def test_a_format_that_is_not_known(tmp_path: Path, capsys) -> None:
-    run = made.finetune(tmp_path / "era")
+    run = sample_runs.finetune(tmp_path / "era")
     assert run_main("report", str(run), "--plots", "x", "--format", "gif") == 2
     assert "--format gif: unknown format\n  use svg, png, pdf" in capsys.readouterr().err
     assert not (run / "report.html").exists()

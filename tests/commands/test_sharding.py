@@ -25,30 +25,30 @@ def test_two_processes_with_parts_give_the_run_of_one(cli: Cli, tmp_path: Path) 
             assert a[key] == pytest.approx(b[key], rel=5e-6), key
     for file in ("model", "optimizer"):
         last = f"checkpoints/step-000006/{file}.safetensors"
-        found = load_file(f"parts/{last}")
+        sharded = load_file(f"parts/{last}")
         for key, value in load_file(f"no-parts/{last}").items():
-            torch.testing.assert_close(found[key], value, rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(sharded[key], value, rtol=1e-3, atol=1e-5)
     model = load_file("parts/model/model.safetensors")
     for key, value in load_file("parts/checkpoints/step-000006/model.safetensors").items():
         assert torch.equal(model[key], value), key
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reason"),
     [
         (["optim.name=muon"], "muon"),
         (["compute.precision=fp16"], "fp16"),
         (["compute.compile=true"], "compile"),
     ],
 )
-def test_what_cannot_be_cut_up_is_refused(cli: Cli, arguments: list[str], said: str) -> None:
-    found = cli("pretrain", "bert.yaml", "run=not-cut", "launch.strategy=fsdp", *arguments)
-    refused(found, 2, "launch.strategy: fsdp is not supported", said, "ddp")
+def test_what_cannot_be_cut_up_is_refused(cli: Cli, arguments: list[str], reason: str) -> None:
+    result = cli("pretrain", "bert.yaml", "run=not-cut", "launch.strategy=fsdp", *arguments)
+    refused(result, 2, "launch.strategy: fsdp is not supported", reason, "ddp")
     assert not Path("not-cut").exists()
 
 
 def test_finetuning_is_told_to_use_ddp(cli: Cli, pretrained: dict[str, Path]) -> None:
     write("cut-up.yaml", finetune_config(pretrained["bert"]) | {"run": "cut-up"})
-    found = cli("finetune", "cut-up.yaml", "launch.strategy=fsdp")
-    refused(found, 2, "launch.strategy", "for pretraining only", "ddp")
+    result = cli("finetune", "cut-up.yaml", "launch.strategy=fsdp")
+    refused(result, 2, "launch.strategy", "for pretraining only", "ddp")
     assert not Path("cut-up").exists()

@@ -24,7 +24,7 @@ def configs(world: Path, pretrained: dict[str, Path]) -> dict[str, dict]:
     write("tok-roberta.yaml", tokenizer)
     assert run_main("train-tokenizer", "tok-roberta.yaml") == 0
     base = pretrain_config("bert")
-    made = {
+    all_configs = {
         "roberta": base
         | {
             "tokenizer": "tok-roberta",
@@ -41,9 +41,9 @@ def configs(world: Path, pretrained: dict[str, Path]) -> dict[str, dict]:
             },
         },
     }
-    for name, config in made.items():
+    for name, config in all_configs.items():
         write(f"{name}.yaml", config | {"run": f"run-{name}"})
-    return made
+    return all_configs
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +74,11 @@ def test_folders_load_with_the_auto_classes(
 
     folder = done[name] / "model"
     loaded = AutoModelForMaskedLM.from_pretrained(folder)
-    found = AutoTokenizer.from_pretrained(folder)
+    opened = AutoTokenizer.from_pretrained(folder)
     assert type(loaded).__name__ == model
-    assert type(found).__name__ == tokenizer
+    assert type(opened).__name__ == tokenizer
     fill = pipeline("fill-mask", model=str(folder), tokenizer=str(folder))
-    assert len(fill(f"Anna sees {found.mask_token} at the river.")) == 5
+    assert len(fill(f"Anna sees {opened.mask_token} at the river.")) == 5
     assert (done[name] / "report.html").is_file()
 
 

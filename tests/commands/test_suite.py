@@ -76,19 +76,21 @@ def test_a_suite_s_table(cli: Cli, pretrained: dict[str, Path], data: Path) -> N
 
 def test_data_that_are_not_there(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
     model = str(pretrained["bert"] / "model")
-    found = cli("eval", model, "--suite", "glue", "--data", str(data), "run=suite-2")
-    refused(found, 3, "nothing was scored", "glue-data/rte/train.jsonl", "nyu-mll/glue, config rte")
-    assert "cola" not in found[2].replace("--tasks", "")
+    result = cli("eval", model, "--suite", "glue", "--data", str(data), "run=suite-2")
+    refused(
+        result, 3, "nothing was scored", "glue-data/rte/train.jsonl", "nyu-mll/glue, config rte"
+    )
+    assert "cola" not in result[2].replace("--tasks", "")
     assert not Path("suite-2").exists()
 
 
 def test_wrong_usage(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
     model = str(pretrained["bert"] / "model")
-    asked = ("eval", model, "--suite", "glue", "--data", str(data), "run=suite-3")
-    refused(cli(*asked, "--tasks", "sst"), 2, "did you mean 'sst2'")
-    refused(cli(*asked, "--tasks", ","), 2, "the list is empty")
-    refused(cli(*asked, "--tasks", "cola", "train.epoch=1"), 2, "epoch", "did you mean")
-    refused(cli(*asked, "--tasks", "cola", "--at-checkpoints"), 2, "cannot be used with --suite")
+    command = ("eval", model, "--suite", "glue", "--data", str(data), "run=suite-3")
+    refused(cli(*command, "--tasks", "sst"), 2, "did you mean 'sst2'")
+    refused(cli(*command, "--tasks", ","), 2, "the list is empty")
+    refused(cli(*command, "--tasks", "cola", "train.epoch=1"), 2, "epoch", "did you mean")
+    refused(cli(*command, "--tasks", "cola", "--at-checkpoints"), 2, "cannot be used with --suite")
     refused(cli("eval", model, "--suite", "glu"), 2, "did you mean 'glue'")
     refused(cli("eval", "bert.yaml", "--seeds", "2"), 2, "need --suite")
     refused(cli("eval", "no/such/model", "--suite", "glue"), 2, "no such folder")
@@ -99,11 +101,11 @@ def test_a_failed_task_leaves_the_others(cli: Cli, pretrained: dict[str, Path], 
     model = str(pretrained["bert"] / "model")
     rows(data / "rte" / "train.jsonl", 20, 0, ("sentence1",), "label")  # no second sentence
     rows(data / "rte" / "dev.jsonl", 20, 0, ("sentence1",), "label")
-    found = cli(
+    outcome = cli(
         *("eval", model, "--suite", "glue", "--data", str(data), "run=suite-4", *SETTINGS),
         *("--tasks", "cola,rte"),
     )
-    code, out, err = found
+    code, out, err = outcome
     assert code == 1
     assert "CoLA" in out
     for words in ("1 of 2 runs failed", "no column 'sentence2'", "the others are kept"):

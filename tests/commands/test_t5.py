@@ -31,12 +31,14 @@ CONFIG = {
 def tokenizer(world: Path) -> Path:
     folder = world / "tok-t5"
     words = ["<pad>", "</s>", "<unk>", *WORDS, *SENTINELS]
-    made = Tokenizer(models.WordLevel({w: n for n, w in enumerate(words)}, unk_token="<unk>"))
-    made.normalizer = normalizers.NFKC()
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing("$A </s>", "$A </s> $B </s>", [("</s>", 1)])
+    inner = Tokenizer(models.WordLevel({w: n for n, w in enumerate(words)}, unk_token="<unk>"))
+    inner.normalizer = normalizers.NFKC()
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    inner.post_processor = processors.TemplateProcessing(
+        "$A </s>", "$A </s> $B </s>", [("</s>", 1)]
+    )
     PreTrainedTokenizerFast(
-        tokenizer_object=made,
+        tokenizer_object=inner,
         pad_token="<pad>",
         eos_token="</s>",
         unk_token="<unk>",
@@ -48,10 +50,10 @@ def tokenizer(world: Path) -> Path:
 @pytest.fixture(scope="module")
 def finished(world: Path, tokenizer: Path) -> Callable[..., Path]:
     """``finished(objective, version)``: the folder of a finished tiny run."""
-    made: dict[tuple[str, str], Path] = {}
+    runs: dict[tuple[str, str], Path] = {}
 
     def run(objective: str, version: str) -> Path:
-        if (objective, version) not in made:
+        if (objective, version) not in runs:
             name = f"t5-{objective}-{version}"
             model = {**CONFIG["model"], "version": version}
             write(
@@ -59,8 +61,8 @@ def finished(world: Path, tokenizer: Path) -> Callable[..., Path]:
                 {**CONFIG, "run": name, "model": model, "objective": {"name": objective}},
             )
             assert run_main("pretrain", f"{name}.yaml") == 0
-            made[objective, version] = world / name
-        return made[objective, version]
+            runs[objective, version] = world / name
+        return runs[objective, version]
 
     return run
 
@@ -106,8 +108,8 @@ def test_a_run_leaves_a_model_that_the_auto_class_loads(
     ids = words("Anna sees <extra_id_0> at the garden", return_tensors="pt").input_ids
     assert ids[0, -1] == 1
     with torch.inference_mode():
-        said = model.generate(ids, max_new_tokens=5, do_sample=False)
-    assert said.shape[1] <= 6
+        output = model.generate(ids, max_new_tokens=5, do_sample=False)
+    assert output.shape[1] <= 6
     assert "AutoModelForSeq2SeqLM" in (run / "model" / "README.md").read_text()
 
 
@@ -212,8 +214,8 @@ def test_predict_fills_sentinels(cli: Cli, finished: Callable[..., Path]) -> Non
         written = network.generate(
             words(text, return_tensors="pt").input_ids, max_new_tokens=80, do_sample=False
         )
-    said = words.decode(written[0].tolist()).removeprefix("<pad>").split("</s>")[0]
-    after = said.partition("<extra_id_0>")[2].split("<extra_id_")[0].strip()
+    output = words.decode(written[0].tolist()).removeprefix("<pad>").split("</s>")[0]
+    after = output.partition("<extra_id_0>")[2].split("<extra_id_")[0].strip()
     assert (answer["answers"][0]["token"] or "") == after
     code, _, err = cli("predict", model, "Anna sees")
     assert code == 2

@@ -79,9 +79,9 @@ def test_the_folder_answers_in_transformers_pipeline(
     write("tags.yaml", config(pretrained["bert"]) | {"run": "piped"})
     assert cli("finetune", "tags.yaml")[0] == 0
     tag = pipeline("token-classification", "piped/model", aggregation_strategy="first")
-    found = tag("Anna sees Emil at the garden on day 3.")
-    assert {entity["entity_group"] for entity in found} <= {"PER", "LOC"}
-    assert ("anna", "PER") in {(e["word"].lower(), e["entity_group"]) for e in found}
+    entities = tag("Anna sees Emil at the garden on day 3.")
+    assert {entity["entity_group"] for entity in entities} <= {"PER", "LOC"}
+    assert ("anna", "PER") in {(e["word"].lower(), e["entity_group"]) for e in entities}
 
 
 def test_elmo_learns_to_tag(cli: Cli, rows: Path) -> None:
@@ -102,8 +102,8 @@ def test_elmo_learns_to_tag(cli: Cli, rows: Path) -> None:
     code, out, err = cli("finetune", "tags.yaml", "--json")
     assert code == 0, err
     assert json.loads(out)["f1"] > 0.6
-    kept = json.loads(Path("tags-elmo/model/config.json").read_text())
-    assert kept["architectures"] == ["ElmoForTokenClassification"]
+    saved = json.loads(Path("tags-elmo/model/config.json").read_text())
+    assert saved["architectures"] == ["ElmoForTokenClassification"]
     assert evaluated(cli, "tags-elmo")["f1"] > 0.6
 
     data = {"train": ["rows.tsv"], "valid": 0.2, "max_rows": 16}
@@ -112,8 +112,8 @@ def test_elmo_learns_to_tag(cli: Cli, rows: Path) -> None:
     code, out, err = cli("finetune", "class.yaml", "--json")
     assert code == 0, err
     assert [row["label"] for row in json.loads(out)["per_class"]] == ["False", "True"]
-    kept = json.loads(Path("class-elmo/model/config.json").read_text())
-    assert kept["architectures"] == ["ElmoForSequenceClassification"]
+    saved = json.loads(Path("class-elmo/model/config.json").read_text())
+    assert saved["architectures"] == ["ElmoForSequenceClassification"]
 
 
 def test_wrong_rows_stop_before_anything_is_written(

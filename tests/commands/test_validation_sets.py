@@ -11,11 +11,11 @@ from tests.commands.test_bad_input import finetune_config, refused
 
 def lines(path: str, start: int, stop: int, *, unlabelled: int) -> None:
     """Rows whose label follows from their verb; the first ones have none."""
-    made = []
+    rows = []
     for n in range(start, stop):
         label = ("-", -1, None)[n % 3] if n - start < unlabelled else ("no", "yes")[n % 2]
-        made.append({"text": f"{NAMES[n % 10]} {VERBS[n % 2]} {NAMES[n % 7]}.", "label": label})
-    Path(path).write_text("".join(json.dumps(row) + "\n" for row in made), encoding="utf-8")
+        rows.append({"text": f"{NAMES[n % 10]} {VERBS[n % 2]} {NAMES[n % 7]}.", "label": label})
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def test_all_sets_are_scored_and_the_first_one_judges(cli: Cli, config: dict) ->
     )
     code, out, err = cli("eval", "ev.yaml", "--json")
     assert code == 0, err
-    found = json.loads(out)["results"]["task"]
-    assert (found["rows"], found["unlabelled"]) == (26, 4)
-    assert found["accuracy"] == pytest.approx(results["accuracy"])
+    scored = json.loads(out)["results"]["task"]
+    assert (scored["rows"], scored["unlabelled"]) == (26, 4)
+    assert scored["accuracy"] == pytest.approx(results["accuracy"])
     code, out, err = cli("predict", "sets/model", "--input", "near.jsonl")
     assert code == 0, err
     assert len(out.splitlines()) == 30  # rows are answered whatever they say of themselves
@@ -84,6 +84,6 @@ def test_what_is_refused(cli: Cli, config: dict) -> None:
         "task.unlabelled=drop",
     )
     Path("none.jsonl").write_text('{"text": "a", "label": -1}\n')
-    given = "data.valid={near: [near.jsonl], none: [none.jsonl]}"
-    refused(cli("finetune", "sets.yaml", "run=x4", given), 3, "0 of none")
+    setting = "data.valid={near: [near.jsonl], none: [none.jsonl]}"
+    refused(cli("finetune", "sets.yaml", "run=x4", setting), 3, "0 of none")
     assert not Path("x4").exists()

@@ -1,4 +1,4 @@
-"""The oracle: a run that is killed at random moments is the run that nobody disturbed, bit for bit.
+"""The oracle: a run that is killed at random moments equals an uninterrupted one, bit for bit.
 
 Real processes and a real SIGKILL, while text is prepared, in steps, and in the middle of saves.
 """
@@ -164,9 +164,9 @@ def test_a_difference_is_named(pretrained: dict[str, Path], tmp_path: Path) -> N
             changed = next(iter(sorted(tensors)))
             tensors[changed].view(-1)[0] *= -1
         save_file(tensors, tmp_path / path.name)
-    found = {check.name: check for check in compare_states(state, tmp_path)}
-    assert (found["model"].different, found["model"].first) == (1, changed)
-    assert not found["optimizer"].different
+    checks = {check.name: check for check in compare_states(state, tmp_path)}
+    assert (checks["model"].different, checks["model"].first) == (1, changed)
+    assert not checks["optimizer"].different
 
     whole = records(run)
     assert not any(check.different for check in compare_logs(whole, whole))
@@ -205,4 +205,4 @@ def test_a_kill_that_missed_its_moment_is_made_again() -> None:
 
 def test_it_takes_configs_of_trainings(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_main("verify-resume", "tok-bert.yaml") == 2
-    assert "verify-resume takes a training's config" in capfd.readouterr().err
+    assert "give a pretrain or finetune config" in capfd.readouterr().err

@@ -46,12 +46,12 @@ class SlowEncoder(LetterEncoder):
 class StuckEncoder(LetterEncoder):
     """Says which process it is in and does not come back, once it meets a text that has an x."""
 
-    def __init__(self, said: Path) -> None:
-        self.said = said
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def with_places(self, texts: list[str], places: Sequence[Sequence[int]]) -> Placed:
         if any("x" in text for text in texts):
-            self.said.write_text(str(os.getpid()), encoding="utf-8")
+            self.path.write_text(str(os.getpid()), encoding="utf-8")
             time.sleep(600)
         return super().with_places(texts, places)
 

@@ -122,8 +122,8 @@ def test_one_process_and_two_make_the_same_bytes(tmp_path: Path, corpus: Path) -
     store = TokenStore.open(one.train)
     assert store.num_documents + TokenStore.open(one.valid or Path()).num_documents == 24_000
     texts = (corpus / "a.txt").read_text() + (corpus / "b.txt").read_text()
-    kept = [t for t in texts.strip().split("\n\n") if share_of(t) >= 0.1]
-    expected = "".join(kept).replace(" ", "")
+    train = [t for t in texts.strip().split("\n\n") if share_of(t) >= 0.1]
+    expected = "".join(train).replace(" ", "")
     assert (
         store.tokens(np.arange(store.num_tokens)).tolist() == LetterEncoder.ids(expected).tolist()
     )
@@ -254,20 +254,20 @@ def test_wide_ids(tmp_path: Path) -> None:
 
 
 def test_progress_is_in_bytes_and_ends_full(tmp_path: Path, corpus: Path) -> None:
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     config = DataConfig(train=(f"{corpus}/*.txt",))
     build_stores(
         config,
         LetterEncoder(),
         root=tmp_path / "stores",
         processes=1,
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda done, total: reports.append((done, total)),
         notice=NOTICES.append,
     )
     size = sum(path.stat().st_size for path in corpus.iterdir())
-    assert told[0] == (0, size)
-    assert told[-1] == (size, size)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert reports[0] == (0, size)
+    assert reports[-1] == (size, size)
+    assert [done for done, _ in reports] == sorted(done for done, _ in reports)
 
 
 SCRIPT = """
@@ -322,17 +322,17 @@ def test_a_build_killed_at_work_goes_on_to_the_same_bytes(tmp_path: Path, corpus
     while any(Path(f"/proc/{pid}/cwd").exists() for pid in workers):  # they end with it
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    kept = finished(root)
+    finished_before = finished(root)
     (folder,) = root.iterdir()
-    assert kept
+    assert finished_before
     assert not (folder / "manifest.json").exists()
     assert list(folder.glob(".unfinished-*"))
     config = DataConfig(train=(f"{corpus}/*.txt",), valid=0.1)
     make(config, root)
     assert [path.name[:9] for path in folder.glob(".*")] == [".checked-"]
-    made = finished(root)
-    assert len(made) > len(kept)
-    assert {path: made[path] for path in kept} == kept
+    finished_after = finished(root)
+    assert len(finished_after) > len(finished_before)
+    assert {path: finished_after[path] for path in finished_before} == finished_before
     make(config, tmp_path / "whole")
     assert tree(root) == tree(tmp_path / "whole")
 
@@ -353,17 +353,17 @@ def test_a_killed_worker_is_told_plainly(tmp_path: Path, corpus: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at processes in /proc")
 def test_a_worker_killed_while_it_waits_for_work_leaves_none_behind(tmp_path: Path) -> None:
     """It holds the lock of the queue of work, for which the others would wait for ever."""
-    corpus, said = tmp_path / "corpus", tmp_path / "stuck"
+    corpus, pid_file = tmp_path / "corpus", tmp_path / "stuck"
     corpus.mkdir()
     for name in ("a", "x"):
         (corpus / f"{name}.txt").write_text(f"{name} b\n", encoding="utf-8")
-    process = start(tmp_path, corpus, tmp_path / "stores", f"StuckEncoder(Path({str(said)!r}))")
+    process = start(tmp_path, corpus, tmp_path / "stores", f"StuckEncoder(Path({str(pid_file)!r}))")
     deadline = time.monotonic() + 300
-    while not (finished(tmp_path / "stores") and said.is_file() and said.read_text()):
+    while not (finished(tmp_path / "stores") and pid_file.is_file() and pid_file.read_text()):
         assert time.monotonic() < deadline, process.stderr and process.stderr.read()
         time.sleep(0.01)
     time.sleep(0.5)  # until the other one waits
-    stuck = int(said.read_text())
+    stuck = int(pid_file.read_text())
     _tracker, *workers = children(process.pid)
     (idle,) = set(workers) - {stuck}
     os.kill(idle, signal.SIGKILL)
@@ -445,10 +445,10 @@ def test_a_store_keeps_the_text_byte_for_byte(
         (folder / "a.jsonl").write_text(lines, encoding="utf-8")
         config = DataConfig(train=(str(folder / "a.jsonl"),), valid=None, sentences=rule)
         store = TokenStore.open(make(config, folder, encoder=gpt2).train)
-        kept = [row["text"] for row in rows if row["text"].strip()]
-        assert decoded(store, gpt2) == kept
+        nonempty = [row["text"] for row in rows if row["text"].strip()]
+        assert decoded(store, gpt2) == nonempty
         # Every sentence but the first of a document has the white space that stands before it.
-        expected = [split_sentences(text, store_rule(folder)) for text in kept]
+        expected = [split_sentences(text, store_rule(folder)) for text in nonempty]
         assert store.num_sentences <= sum(map(len, expected))
         assert np.array_equal(store.sentences, np.unique(store.sentences))
 
@@ -524,9 +524,9 @@ def test_damage_is_found_and_made_good(
     if keeps_time and path.is_file():
         os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     NOTICES.clear()
-    made = make(config, root)
+    rebuilt = make(config, root)
     assert tree(root / stores.train.parent.name) == before
-    assert made.digest == stores.digest
+    assert rebuilt.digest == stores.digest
     assert find_stores(config, LetterEncoder(), root=root, every_byte=True) is not None
     if name != "no manifest":  # which is what a build that was killed leaves
         assert len(NOTICES) == 1
@@ -615,13 +615,13 @@ def real_text(name: str, data: Path) -> list[str]:
             for folder in folders
         )
         texts = (whole[at : at + 20_000] for at in range(0, len(whole), 20_000))
-    found, size = [], 0
+    lines, size = [], 0
     for text in texts:
-        found.append(text)
+        lines.append(text)
         size += len(text.encode())
         if size >= 3_000_000:
             break
-    return [text for text in found if text.strip()]
+    return [text for text in lines if text.strip()]
 
 
 @pytest.mark.slow

@@ -44,10 +44,10 @@ def test_the_order_of_the_files_does_not_matter(config: TextConfig, tmp_path: Pa
 
 
 def test_bytes_are_cut_where_a_word_ends(config: TextConfig) -> None:
-    found = texts(config, size=200)
-    assert 180 <= sum(map(len, found)) <= 200
-    assert all(any(text.startswith(part) for text in TEXTS) for part in found)
-    assert found[:-1] == texts(config, documents=len(found) - 1)
+    parts = texts(config, size=200)
+    assert 180 <= sum(map(len, parts)) <= 200
+    assert all(any(text.startswith(part) for text in TEXTS) for part in parts)
+    assert parts[:-1] == texts(config, documents=len(parts) - 1)
 
 
 def test_the_beginning_of_each_document(config: TextConfig) -> None:
@@ -61,7 +61,7 @@ def test_only_what_is_held_out(config: TextConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size", "kept"),
+    ("text", "size", "expected"),
     [
         ("one two three", 100, "one two three"),
         ("one two three", 13, "one two three"),
@@ -72,5 +72,5 @@ def test_only_what_is_held_out(config: TextConfig) -> None:
         ("é" * 300, 21, "é" * 10),
     ],
 )
-def test_shortened(text: str, size: int, kept: str) -> None:
-    assert truncate_document(Document(text, "x:1"), size).text == kept
+def test_shortened(text: str, size: int, expected: str) -> None:
+    assert truncate_document(Document(text, "x:1"), size).text == expected

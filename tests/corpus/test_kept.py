@@ -27,9 +27,9 @@ def stored(folder: Path) -> TokenStore:
     os.utime(text, (1, 1))
     config = DataConfig(train=(str(text),), valid=None)
     build_stores(config, LetterEncoder(), root=folder, processes=1, progress=quiet, notice=print)
-    found = find_stores(config, LetterEncoder(), root=folder)
-    assert found is not None
-    return TokenStore.open(found.train)
+    stores = find_stores(config, LetterEncoder(), root=folder)
+    assert stores is not None
+    return TokenStore.open(stores.train)
 
 
 @pytest.fixture
@@ -56,11 +56,11 @@ def files(store: TokenStore) -> list[Path]:
 def test_it_is_made_once_and_mapped(store: TokenStore) -> None:
     make = Maker()
     for _ in range(3):
-        found = cached_array(store, ("rule", 1), "<u2", make)
-        assert found.tolist() == list(range(9))
-        assert found.dtype == np.uint16
-        assert isinstance(found.base, np.memmap)
-        assert not found.flags.writeable
+        array = cached_array(store, ("rule", 1), "<u2", make)
+        assert array.tolist() == list(range(9))
+        assert array.dtype == np.uint16
+        assert isinstance(array.base, np.memmap)
+        assert not array.flags.writeable
     assert make.times == 1
     assert len(files(store)) == 1
 
@@ -133,8 +133,8 @@ def test_an_attempt_that_fails_leaves_nothing(store: TokenStore) -> None:
 def test_a_store_in_memory_or_a_folder_that_cannot_be_written(store: TokenStore) -> None:
     in_memory = TokenStore.from_lists([[[1, 2]]], vocab_size=5)
     for dtype in ("<i8", "<u2"):
-        found = cached_array(in_memory, (), dtype, Maker())
-        assert (found.dtype, found.tolist()) == (np.dtype(dtype), list(range(9)))
+        array = cached_array(in_memory, (), dtype, Maker())
+        assert (array.dtype, array.tolist()) == (np.dtype(dtype), list(range(9)))
     assert store.path is not None
     (store.path / "rows").write_text("a file where the folder should be")
     make = Maker()
@@ -177,8 +177,8 @@ def test_two_processes_that_make_it_at_once(store: TokenStore) -> None:
         yield LOSS_TERMS[0]
         child = os.fork()
         if not child:
-            made = cached_array(store, ("rule",), "<i8", Maker())
-            os._exit(0 if made.tolist() == list(range(9)) else 1)
+            array = cached_array(store, ("rule",), "<i8", Maker())
+            os._exit(0 if array.tolist() == list(range(9)) else 1)
         assert os.waitpid(child, 0)[1] == 0
         yield LOSS_TERMS[2]
 

@@ -58,13 +58,13 @@ ROW = {
 def test_a_question_is_a_row(tmp_path: Path, indent: int | None, name: str) -> None:
     text = json.dumps(SQUAD, indent=indent).encode()
     (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
-    found = read_rows([str(tmp_path / name)])
-    assert found[0].values == ROW
-    assert found[1].values["answers"] == {"text": [], "answer_start": []}
-    assert found[1].values["is_impossible"]
-    assert found[2].values["id"] == "3"
-    assert found[2].values["answers"] is None
-    assert [row.origin for row in found] == [
+    rows = read_rows([str(tmp_path / name)])
+    assert rows[0].values == ROW
+    assert rows[1].values["answers"] == {"text": [], "answer_start": []}
+    assert rows[1].values["is_impossible"]
+    assert rows[2].values["id"] == "3"
+    assert rows[2].values["answers"] is None
+    assert [row.origin for row in rows] == [
         f"{tmp_path / name}: Rivers/{place}" for place in ("1/q1", "1/q2", "2/3")
     ]
 

@@ -30,8 +30,8 @@ def test_pieces_of_a_text_file_have_each_document_once(
         source = Source(str(path), "text")
         config = TextConfig(train=(str(path),), documents=unit)
         pieces = cut_source(source, unit, size)
-        found = [d.text for p in pieces for d in documents(source, config, p.start, p.end)]
-        assert found == [d.text for d in documents(source, config)]
+        from_pieces = [d.text for p in pieces for d in documents(source, config, p.start, p.end)]
+        assert from_pieces == [d.text for d in documents(source, config)]
         assert sum(piece.size for piece in pieces) == path.stat().st_size
 
 
@@ -52,8 +52,8 @@ def test_pieces_of_jsonl(tmp_path: Path) -> None:
     config = TextConfig(train=(str(path),))
     pieces = cut_source(source, "file", 200)
     assert len(pieces) > 5
-    found = [d.text for p in pieces for d in documents(source, config, p.start, p.end)]
-    assert found == [str(n) for n in range(100)]
+    from_pieces = [d.text for p in pieces for d in documents(source, config, p.start, p.end)]
+    assert from_pieces == [str(n) for n in range(100)]
 
 
 def test_a_mistake_in_a_later_piece_has_its_line(tmp_path: Path) -> None:
@@ -81,9 +81,9 @@ def test_pieces_of_parquet_are_row_groups(tmp_path: Path) -> None:
     config = TextConfig(train=(str(path),))
     pieces = cut_source(source, "file", 500)
     assert 1 < len(pieces) <= 8
-    found = [d for p in pieces for d in documents(source, config, p.start, p.end)]
-    assert [d.text for d in found] == texts
-    assert [d.origin for d in found] == [f"{path}:row {n}" for n in range(1, 51)]
+    from_pieces = [d for p in pieces for d in documents(source, config, p.start, p.end)]
+    assert [d.text for d in from_pieces] == texts
+    assert [d.origin for d in from_pieces] == [f"{path}:row {n}" for n in range(1, 51)]
 
 
 def test_pieces_of_a_datasets_folder(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from plmctl.errors import ConfigError, DataError, PlmError
 def read(*names: str | Path, **options: str) -> list[tuple[str, str]]:
     """Text (without the space around it) and origin of every document, folders cut off."""
     config = TextConfig.model_validate({"train": tuple(map(str, names)), **options})
-    found = [d for source in resolve(config.train) for d in documents(source, config)]
-    return [(d.text.strip(), d.origin.rpartition("/")[2]) for d in found]
+    docs = [d for source in resolve(config.train) for d in documents(source, config)]
+    return [(d.text.strip(), d.origin.rpartition("/")[2]) for d in docs]
 
 
 def refusal(*names: str | Path, **options: str) -> PlmError:
@@ -77,9 +77,9 @@ def compress(path: Path, data: bytes) -> None:
 def test_compressed_files(here: Path, suffix: str) -> None:
     text = "".join(f"Line {n}.\n\n" for n in range(20_000))
     compress(here / f"a.txt.{suffix}", text.encode())
-    found = read(f"a.txt.{suffix}")
-    assert len(found) == 20_000
-    assert found[-1] == ("Line 19999.", f"a.txt.{suffix}:39999")
+    docs = read(f"a.txt.{suffix}")
+    assert len(docs) == 20_000
+    assert docs[-1] == ("Line 19999.", f"a.txt.{suffix}:39999")
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])

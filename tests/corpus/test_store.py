@@ -99,8 +99,8 @@ def test_gather_keeps_the_shape(store: TokenStore) -> None:
 @given(documents=DOCUMENTS)
 def test_lists_come_back_without_what_is_empty(documents: list[list[list[int]]]) -> None:
     store = TokenStore.from_lists(documents, vocab_size=100)
-    kept = [[s for s in document if s] for document in documents]
-    kept = [document for document in kept if document]
+    nonempty = [[s for s in document if s] for document in documents]
+    nonempty = [document for document in nonempty if document]
     read = [
         [
             store.tokens(np.arange(store.sentences[s], store.sentences[s + 1])).tolist()
@@ -108,7 +108,7 @@ def test_lists_come_back_without_what_is_empty(documents: list[list[list[int]]])
         ]
         for d in range(store.num_documents)
     ]
-    assert read == kept
+    assert read == nonempty
 
 
 def test_word_starts_of_lists() -> None:

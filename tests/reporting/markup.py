@@ -8,7 +8,7 @@ ASKING = {"src", "href", "srcset", "action", "poster", "data", "background", "xl
 
 
 @dataclass
-class Found:
+class Elements:
     """The elements of a document, in order: tag, attributes, text inside."""
 
     elements: list[tuple[str, dict[str, str | None], list[str]]] = field(default_factory=list)
@@ -17,24 +17,24 @@ class Found:
         return ["".join(text) for name, _, text in self.elements if name == tag]
 
     def attributes(self, tag: str) -> list[dict[str, str | None]]:
-        return [given for name, given, _ in self.elements if name == tag]
+        return [attributes for name, attributes, _ in self.elements if name == tag]
 
 
 class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.found = Found()
+        self.document = Elements()
         self.open: list[tuple[str, list[str]]] = []
 
     def handle_starttag(self, tag, attributes):
         names = [name for name, _ in attributes]
         assert len(names) == len(set(names)), f"an attribute twice on {tag}"
-        asked = [value for name, value in attributes if name in ASKING]
-        inside = [value for value in asked if value.startswith("#")]  # of the page itself
-        assert asked == inside, f"{tag} asks for something"
+        links = [value for name, value in attributes if name in ASKING]
+        inside = [value for value in links if value.startswith("#")]  # of the page itself
+        assert links == inside, f"{tag} asks for something"
         assert tag not in {"script", "link", "iframe", "img", "object", "base"}
         text: list[str] = []
-        self.found.elements.append((tag, dict(attributes), text))
+        self.document.elements.append((tag, dict(attributes), text))
         if tag not in VOID:
             self.open.append((tag, text))
 
@@ -51,14 +51,14 @@ class _Reader(HTMLParser):
             text.append(data)
 
 
-def read(document: str) -> Found:
+def read(document: str) -> Elements:
     """The elements of a document that is whole."""
     assert document.startswith("<!DOCTYPE html>")
     reader = _Reader()
     reader.feed(document)
     reader.close()
     assert not reader.open, f"not closed: {reader.open}"
-    style = "".join(reader.found.texts("style"))
+    style = "".join(reader.document.texts("style"))
     assert "@import" not in style
     assert "url(" not in style
-    return reader.found
+    return reader.document

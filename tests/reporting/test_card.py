@@ -3,7 +3,7 @@ import yaml
 from transformers.pipelines import SUPPORTED_TASKS
 
 from plmctl.reporting.card import model_card
-from tests.reporting import made
+from tests.reporting import sample_runs
 
 
 def front_matter(card):
@@ -12,7 +12,7 @@ def front_matter(card):
 
 
 def test_the_card_of_a_pretrained_model(tmp_path):
-    card = model_card(made.pretrain(tmp_path / "bert-mini", steps=400), "BertForPreTraining")
+    card = model_card(sample_runs.pretrain(tmp_path / "bert-mini", steps=400), "BertForPreTraining")
     assert front_matter(card) == {
         "library_name": "transformers",
         "pipeline_tag": "fill-mask",
@@ -32,7 +32,7 @@ def test_the_card_of_a_pretrained_model(tmp_path):
 
 
 def test_the_card_of_a_finetuned_model(tmp_path):
-    card = model_card(made.finetune(tmp_path / "era"), "GPT2ForSequenceClassification")
+    card = model_card(sample_runs.finetune(tmp_path / "era"), "GPT2ForSequenceClassification")
     assert front_matter(card)["pipeline_tag"] == "text-classification"
     assert "base_model" not in front_matter(card)  # a folder, which the Hub does not know
     assert "finetuned with plmctl from pretrained `runs/demo/bert/model`" in card
@@ -45,7 +45,7 @@ def test_a_model_of_the_hub_is_named_as_the_base(tmp_path):
         "task": {"name": "classification"},
         "model": "google-bert/bert-base-cased",
     }
-    made.write(tmp_path / "run", config, [])
+    sample_runs.write(tmp_path / "run", config, [])
     card = model_card(tmp_path / "run", "BertForSequenceClassification")
     assert front_matter(card)["base_model"] == "google-bert/bert-base-cased"
 
@@ -62,7 +62,7 @@ def test_a_model_of_the_hub_is_named_as_the_base(tmp_path):
     ],
 )
 def test_every_class_is_loaded_as_what_it_is(tmp_path, architecture, loader, purpose):
-    made.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, [])
+    sample_runs.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, [])
     card = model_card(tmp_path / "run", architecture)
     assert f"import AutoTokenizer, {loader}\n" in card
     assert front_matter(card).get("pipeline_tag") == purpose
@@ -79,12 +79,12 @@ def test_the_loaders_are_those_of_transformers():
 
 def test_a_cell_keeps_a_table_whole(tmp_path):
     config = {"run": "x", "task": {"name": "classification", "text": "a|b\nc"}, "model": "m"}
-    made.write(tmp_path / "run", config, [])
+    sample_runs.write(tmp_path / "run", config, [])
     assert "| task.text | a\\|b c |" in model_card(tmp_path / "run")
 
 
 def test_the_card_of_an_elmo_says_what_to_import(tmp_path):
-    card = model_card(made.pretrain(tmp_path / "elmo", steps=400), "ElmoForPreTraining")
+    card = model_card(sample_runs.pretrain(tmp_path / "elmo", steps=400), "ElmoForPreTraining")
     assert "pipeline_tag" not in front_matter(card)
     assert "import plmctl.models.elmo" in card
     assert "AutoModelForPreTraining.from_pretrained(folder)" in card

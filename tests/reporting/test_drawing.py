@@ -15,7 +15,7 @@ from plmctl.reporting.html import page
 from plmctl.reporting.plots import Interval, Line, Plot, plots_of
 from plmctl.reporting.run_files import read_runs
 from plmctl.reporting.tables import interval_bars
-from tests.reporting import made
+from tests.reporting import sample_runs
 from tests.reporting.markup import read
 
 
@@ -88,11 +88,11 @@ def test_the_axes_are_labelled_with_their_units():
 
 
 def test_the_text_of_a_plot_is_text():
-    found = embedded(line("bert <1>"), line("", style="faint"), marks=((1.0, "length 128"),))
-    texts = found.texts("text")
+    page = embedded(line("bert <1>"), line("", style="faint"), marks=((1.0, "length 128"),))
+    texts = page.texts("text")
     assert {"Title", "unit", "step", "bert <1>", "length 128", "1", "2"} <= set(texts)
-    assert found.attributes("svg")[0]["role"] == "img"
-    assert found.texts("title")[1] == "Title (unit) by step"
+    assert page.attributes("svg")[0]["role"] == "img"
+    assert page.texts("title")[1] == "Title (unit) by step"
 
 
 def test_a_name_with_dollars_is_no_formula():
@@ -119,8 +119,8 @@ def test_one_point_is_seen():
 
 
 def test_dashed_lines_without_a_name_are_explained():
-    found = embedded(line("a"), line("", style="dashed"), dashed="validation")
-    assert "validation" in found.texts("text")
+    page = embedded(line("a"), line("", style="dashed"), dashed="validation")
+    assert "validation" in page.texts("text")
 
 
 @pytest.mark.parametrize("names", [["a" * 30] * 5, ["中文模型", "b", "c"]])
@@ -138,10 +138,10 @@ def test_the_same_plot_is_the_same_text():
 
 
 def test_a_plot_of_many_points_stays_small(tmp_path):
-    (run,) = read_runs([made.pretrain(tmp_path / "run", steps=100_000)])
+    (run,) = read_runs([sample_runs.pretrain(tmp_path / "run", steps=100_000)])
     assert len(run.records) == 11_000
-    for found in plots_of([run]):
-        assert len(embedded_curves(found)) < 30_000
+    for plot in plots_of([run]):
+        assert len(embedded_curves(plot)) < 30_000
 
 
 def test_matplotlib_is_imported_when_something_is_drawn():
@@ -153,7 +153,10 @@ def test_matplotlib_is_imported_when_something_is_drawn():
 
 
 def test_every_plot_of_the_report_is_a_file_of_each_format(tmp_path):
-    folders = [made.pretrain(tmp_path / "bert", steps=400), made.finetune(tmp_path / "era")]
+    folders = [
+        sample_runs.pretrain(tmp_path / "bert", steps=400),
+        sample_runs.finetune(tmp_path / "era"),
+    ]
     written, missing = write_plots(folders, tmp_path / "plots", ("svg", "png", "pdf"), dpi=50)
     keys = [f"{run.kind}-{p.key}" for run in read_runs(folders) for p in plots_of([run])]
     assert [path.name for path in written] == [f"{k}.{f}" for k in keys for f in FILE_STARTS]
@@ -166,13 +169,13 @@ FILE_STARTS = {"svg": b"<?xml", "png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF"}
 
 
 def test_the_plots_of_a_grid_are_those_of_its_runs(tmp_path):
-    written, _ = write_plots([made.grid(tmp_path / "grid", seeds=(1,))], tmp_path, ("svg",))
+    written, _ = write_plots([sample_runs.grid(tmp_path / "grid", seeds=(1,))], tmp_path, ("svg",))
     assert "grid/lr=0.001/seed=1" in (tmp_path / "loss.svg").read_text()
     assert len(written) > 2
 
 
 def test_files_are_the_same_each_time(tmp_path):
-    folder = made.finetune(tmp_path / "era")
+    folder = sample_runs.finetune(tmp_path / "era")
     files = [write_plots([folder], tmp_path / n, ("svg", "png", "pdf"))[0][:3] for n in "ab"]
     for first, second in zip(*files, strict=True):
         assert first.read_bytes() == second.read_bytes()
@@ -181,7 +184,9 @@ def test_files_are_the_same_each_time(tmp_path):
 def test_something_is_drawn(tmp_path):
     from matplotlib.image import imread
 
-    ((path, *_), _) = write_plots([made.finetune(tmp_path / "era")], tmp_path, ("png",), dpi=50)
+    ((path, *_), _) = write_plots(
+        [sample_runs.finetune(tmp_path / "era")], tmp_path, ("png",), dpi=50
+    )
     width, height = struct.unpack(">II", path.read_bytes()[16:24])
     assert 350 < width < 450
     assert 180 < height < 300
@@ -191,7 +196,7 @@ def test_something_is_drawn(tmp_path):
 
 
 def test_characters_that_no_font_has_are_named(tmp_path):
-    folders = [made.finetune(tmp_path / name) for name in ("a\ue123", "b")]  # private use
+    folders = [sample_runs.finetune(tmp_path / name) for name in ("a\ue123", "b")]  # private use
     assert write_plots(folders, tmp_path / "plots", ("png",), dpi=40)[1] == "\ue123"
     assert write_plots(folders, tmp_path / "plots", ("svg",))[1] == ""
     svg = (tmp_path / "plots" / "loss.svg").read_text(encoding="utf-8")

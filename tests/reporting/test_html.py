@@ -13,8 +13,10 @@ def test_text_is_escaped_and_markup_is_not():
 
 
 def test_attributes():
-    made = element("a", "x", href='"><script>', class_="y", data_name="z", hidden=True, title=None)
-    assert made == ('<a href="&quot;&gt;&lt;script&gt;" class="y" data-name="z" hidden>x</a>')
+    markup = element(
+        "a", "x", href='"><script>', class_="y", data_name="z", hidden=True, title=None
+    )
+    assert markup == ('<a href="&quot;&gt;&lt;script&gt;" class="y" data-name="z" hidden>x</a>')
 
 
 def test_elements_without_content_have_no_end():
@@ -25,10 +27,10 @@ def test_elements_without_content_have_no_end():
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_comes_back_as_it_was(text):
     document = page("t", element("p", text, title=text))
-    found = read(document)
+    elements = read(document)
     expected = "".join(c if c >= " " or c in "\n\t" else "\ufffd" for c in text)
-    assert found.texts("p") == [expected]
-    assert found.attributes("p")[0].get("title") == expected
+    assert elements.texts("p") == [expected]
+    assert elements.attributes("p")[0].get("title") == expected
 
 
 def test_markup_is_only_what_elements_made():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from plmctl.reporting.plots import plots_of, ratio_of_extremes, smooth, thin
 from plmctl.reporting.run_files import read_runs
-from tests.reporting import made
+from tests.reporting import sample_runs
 
 
 def keys(runs):
@@ -14,7 +14,7 @@ def keys(runs):
 
 
 def test_a_run_has_a_plot_for_each_part_of_its_loss(tmp_path):
-    (run,) = read_runs([made.pretrain(tmp_path / "run", steps=400)])
+    (run,) = read_runs([sample_runs.pretrain(tmp_path / "run", steps=400)])
     plots = {plot.key: plot for plot in plots_of([run])}
     assert list(plots) == [
         "loss-mlm",
@@ -33,13 +33,15 @@ def test_a_run_has_a_plot_for_each_part_of_its_loss(tmp_path):
 
 
 def test_a_run_of_one_part_has_one_wide_plot_of_its_loss(tmp_path):
-    (run,) = read_runs([made.finetune(tmp_path / "run")])
+    (run,) = read_runs([sample_runs.finetune(tmp_path / "run")])
     loss = plots_of([run])[0]
     assert (loss.key, loss.wide, [line.name for line in loss.lines]) == ("loss", True, ["training"])
 
 
 def test_several_runs_lie_over_each_other_in_their_colors(tmp_path):
-    folders = [made.pretrain(tmp_path / name, steps=400, seed=n) for n, name in enumerate("abc")]
+    folders = [
+        sample_runs.pretrain(tmp_path / name, steps=400, seed=n) for n, name in enumerate("abc")
+    ]
     runs = read_runs(folders)
     plots = {plot.key: plot for plot in plots_of(runs)}
     assert [line.name for line in plots["loss"].lines if line.name] == ["a", "b", "c"]
@@ -49,30 +51,30 @@ def test_several_runs_lie_over_each_other_in_their_colors(tmp_path):
 
 
 def test_a_run_that_has_nothing_has_no_plots(tmp_path):
-    made.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, [])
+    sample_runs.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, [])
     assert keys(read_runs([tmp_path / "run"])) == []
 
 
 def test_a_run_without_validation_or_finite_values_has_fewer_plots(tmp_path):
     lines = [{"step": n, "loss": 5.0 - n / 10, "lr": None, "grad_norm": None} for n in range(1, 5)]
-    made.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, lines)
+    sample_runs.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, lines)
     assert keys(read_runs([tmp_path / "run"])) == ["loss"]
 
 
 def test_a_point_is_no_curve(tmp_path):
-    made.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, [{"step": 1, "loss": 5.0}])
+    sample_runs.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, [{"step": 1, "loss": 5.0}])
     assert keys(read_runs([tmp_path / "run"])) == []
 
 
 def test_a_phase_that_is_not_reached_has_no_mark(tmp_path):
-    (run,) = read_runs([made.pretrain(tmp_path / "run", steps=400, upto=300)])
+    (run,) = read_runs([sample_runs.pretrain(tmp_path / "run", steps=400, upto=300)])
     assert plots_of([run])[0].marks == ()
 
 
 def test_a_wide_range_is_drawn_on_a_logarithmic_axis(tmp_path):
     for name, factor in (("narrow", 2), ("wide", 10)):
         lines = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": float(factor)}]
-        made.write(tmp_path / name, {"run": "x", "tokenizer": "t"}, lines)
+        sample_runs.write(tmp_path / name, {"run": "x", "tokenizer": "t"}, lines)
         (plot,) = plots_of(read_runs([tmp_path / name]))
         assert plot.log == (name == "wide")
 
@@ -86,9 +88,9 @@ def test_spread():
 def test_smoothing_by_hand():
     values = np.array([1.0, 2.0, 6.0, math.nan, 4.0])
     # the first alone; then three around the second; nan counts for nothing and stays
-    found = smooth(values, 1)
-    assert found[[0, 1, 2, 4]].tolist() == [1.0, 3.0, 4.0, 4.0]
-    assert math.isnan(found[3])
+    smoothed = smooth(values, 1)
+    assert smoothed[[0, 1, 2, 4]].tolist() == [1.0, 3.0, 4.0, 4.0]
+    assert math.isnan(smoothed[3])
 
 
 def test_smoothing_does_not_lag_behind_a_slope():

@@ -5,7 +5,7 @@ import pytest
 
 from plmctl.errors import ConfigError
 from plmctl.reporting.run_files import metrics_of, read_run, read_runs, short_names, total_steps
-from tests.reporting import made
+from tests.reporting import sample_runs
 
 
 def figures(run):
@@ -13,7 +13,7 @@ def figures(run):
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path):
-    run = read_run(made.pretrain(tmp_path / "run", steps=400), "run")
+    run = read_run(sample_runs.pretrain(tmp_path / "run", steps=400), "run")
     assert run.kind == "pretrain"
     assert run.finished
     assert total_steps(run) == 400
@@ -28,46 +28,48 @@ def test_a_run_is_read_as_it_was_written(tmp_path):
 
 
 def test_the_figures_of_pretraining(tmp_path):
-    run = read_run(made.pretrain(tmp_path / "run", steps=400), "run")
-    found = figures(run)
+    run = read_run(sample_runs.pretrain(tmp_path / "run", steps=400), "run")
+    values = figures(run)
     results = run.evaluations["valid"]["results"]
-    assert found["validation loss"] == results["valid/loss"]
-    assert found["perplexity (mlm)"] == math.exp(results["valid/loss/mlm"])
-    assert found["accuracy (nsp)"] == results["valid/accuracy/nsp"]
-    assert found["training loss"] == (run.records[-2]["loss"] + run.records[-3]["loss"]) / 2
-    assert found["steps"] == 400
-    assert found["tokens"] == 2048 * 400
-    assert found["training time"] == "0:26"
-    assert "perplexity (nsp)" not in found
+    assert values["validation loss"] == results["valid/loss"]
+    assert values["perplexity (mlm)"] == math.exp(results["valid/loss/mlm"])
+    assert values["accuracy (nsp)"] == results["valid/accuracy/nsp"]
+    assert values["training loss"] == (run.records[-2]["loss"] + run.records[-3]["loss"]) / 2
+    assert values["steps"] == 400
+    assert values["tokens"] == 2048 * 400
+    assert values["training time"] == "0:26"
+    assert "perplexity (nsp)" not in values
 
 
 def test_the_figures_of_finetuning(tmp_path):
-    found = figures(read_run(made.finetune(tmp_path / "run"), "run"))
-    assert (found["accuracy"], found["majority class"]) == (0.72, 0.58)
-    assert found["macro F1"] == pytest.approx(0.61)
-    assert found["training rows"] == 1000
+    values = figures(read_run(sample_runs.finetune(tmp_path / "run"), "run"))
+    assert (values["accuracy"], values["majority class"]) == (0.72, 0.58)
+    assert values["macro F1"] == pytest.approx(0.61)
+    assert values["training rows"] == 1000
 
 
 def test_the_figures_of_an_evaluation_are_named_after_its_measures(tmp_path):
-    made.write(tmp_path / "run", {"run": "x", "model": "m", "measures": []}, [])
-    made.evaluation(tmp_path / "run", "mlm", {"results": {"loss": 3.0, "note": "fixed masks"}})
-    made.evaluation(tmp_path / "run", "rows", {"results": made.classes()})
-    found = figures(read_run(tmp_path / "run", "run"))
-    assert found["mlm: loss"] == 3.0
-    assert found["rows: macro F1"] == pytest.approx(0.61)
-    assert not any("confusion" in name for name in found)
+    sample_runs.write(tmp_path / "run", {"run": "x", "model": "m", "measures": []}, [])
+    sample_runs.evaluation(
+        tmp_path / "run", "mlm", {"results": {"loss": 3.0, "note": "fixed masks"}}
+    )
+    sample_runs.evaluation(tmp_path / "run", "rows", {"results": sample_runs.classes()})
+    values = figures(read_run(tmp_path / "run", "run"))
+    assert values["mlm: loss"] == 3.0
+    assert values["rows: macro F1"] == pytest.approx(0.61)
+    assert not any("confusion" in name for name in values)
 
 
 def test_an_unfinished_run_has_the_figures_of_its_last_validation(tmp_path):
-    run = read_run(made.pretrain(tmp_path / "run", steps=4000, upto=650), "run")
+    run = read_run(sample_runs.pretrain(tmp_path / "run", steps=4000, upto=650), "run")
     assert not run.finished
-    found = figures(run)
-    assert found["steps"] == 650
-    assert found["validation loss"] == run.records[-6]["valid/loss"]  # of step 600
+    values = figures(run)
+    assert values["steps"] == 650
+    assert values["validation loss"] == run.records[-6]["valid/loss"]  # of step 600
 
 
 def test_a_run_that_has_only_begun(tmp_path):
-    made.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, [])
+    sample_runs.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, [])
     for name in ("metrics.jsonl", "events", "environment.json"):
         (tmp_path / "run" / name).unlink()
     run = read_run(tmp_path / "run", "run")
@@ -76,7 +78,7 @@ def test_a_run_that_has_only_begun(tmp_path):
 
 
 def test_what_cannot_be_read_is_told_and_left_out(tmp_path):
-    folder = made.pretrain(tmp_path / "run", steps=400)
+    folder = sample_runs.pretrain(tmp_path / "run", steps=400)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('[1]\n\n{"loss": 4}\n{"step": 4')
     (folder / "eval" / "samples.json").write_text("{")
@@ -92,7 +94,7 @@ def test_what_cannot_be_read_is_told_and_left_out(tmp_path):
 
 
 def test_null_nan_and_infinity_are_not_figures(tmp_path):
-    made.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, [])
+    sample_runs.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, [])
     (tmp_path / "run" / "metrics.jsonl").write_text(
         '{"step": 1, "loss": null}\n{"step": 2, "loss": NaN}\n'
         '{"step": 3, "loss": Infinity}\n{"step": 4, "loss": 2}\n{"step": 5, "loss": true}\n'
@@ -111,7 +113,7 @@ def test_names_are_as_long_as_they_need_to_be(tmp_path):
 
 
 def test_the_folder_one_is_in_has_its_name(tmp_path, monkeypatch):
-    folder = made.pretrain(tmp_path / "bert", steps=400)
+    folder = sample_runs.pretrain(tmp_path / "bert", steps=400)
     monkeypatch.chdir(folder)
     assert read_runs([folder.relative_to(folder)])[0].name == "bert"
     assert os.getcwd() == str(folder)

@@ -3,7 +3,7 @@ import io
 from rich.console import Console
 
 from plmctl.reporting.tables import classification_tables, confusion_table, rows_table
-from tests.reporting import made
+from tests.reporting import sample_runs
 
 
 def printed(*tables):
@@ -15,7 +15,7 @@ def printed(*tables):
 
 
 def test_a_classifier_in_three_tables():
-    lines = printed(*classification_tables("era [of runs]", made.classes()))
+    lines = printed(*classification_tables("era [of runs]", sample_runs.classes()))
     assert lines[0] == "era [of runs]"  # no markup of rich's
     assert "accuracy          0.720" in lines
     assert "founding         0.720    0.720   0.720        60" in lines

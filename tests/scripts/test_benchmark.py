@@ -19,7 +19,7 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_a_ratio_under_the_one_asked_for_is_exit_status_1_after_the_result(tmp_path: Path) -> None:
+def test_a_ratio_below_the_required_one_is_exit_status_1_after_the_result(tmp_path: Path) -> None:
     done = run(tmp_path, "--at-least", "1e9")
     assert done.returncode == 1
     result = json.loads(done.stdout)
@@ -27,7 +27,7 @@ def test_a_ratio_under_the_one_asked_for_is_exit_status_1_after_the_result(tmp_p
     assert result["same_ids"]
     (line,) = done.stderr.splitlines()
     assert line.startswith("encode, wordpiece, V = 200: ")
-    assert line.endswith("and 1e+09 was asked for")
+    assert line.endswith("and at least 1e+09 is required")
 
 
 def test_a_ratio_that_is_reached_is_exit_status_0(tmp_path: Path) -> None:

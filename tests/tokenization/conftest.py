@@ -29,7 +29,7 @@ def config_of(algorithm: str, family: str, **settings: object) -> TokenizerConfi
     return TokenizerConfig.model_validate({"vocab_size": 400, **values, **settings})
 
 
-def made_up(lines: int) -> list[str]:
+def random_lines(lines: int) -> list[str]:
     """Text of words of a few syllables each."""
     draws = np.random.default_rng(3)
     syllables = np.array([c + v for c in "bdfgklmnprst" for v in "aeiou"])

@@ -225,12 +225,12 @@ def test_what_is_held_out_does_not_depend_on_the_order_of_files(command: Command
         text = words(75_000, seed=ord(name))
         lines = (" ".join(text[n : n + 25]) for n in range(0, len(text), 25))
         Path(f"{name}.txt").write_text("\n".join(lines))
-    made = {}
+    results = {}
     for run, order in (("ab", "[a.txt, b.txt]"), ("ba", "[b.txt, a.txt]")):
         assert command(f"run={run}", f"data.train={order}")[0] == 0
         held_out = Path(run, "eval", "held_out.txt").read_text().splitlines()
-        made[run] = sorted(held_out), content(run)["tokenizer.json"]
-    assert made["ab"] == made["ba"]
+        results[run] = sorted(held_out), content(run)["tokenizer.json"]
+    assert results["ab"] == results["ba"]
 
 
 def test_a_small_text_in_a_large_file_is_measured_on_itself(command: Command) -> None:

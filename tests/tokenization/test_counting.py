@@ -24,9 +24,9 @@ def test_counts_are_exact_while_they_fit(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", ["bert", "bytes", "spaces"])
 def test_units_have_all_of_a_text(kind: Kind) -> None:
-    kept = re.compile(r"\s+") if kind != "bytes" else re.compile("$^")
+    removed = re.compile(r"\s+") if kind != "bytes" else re.compile("$^")
     for text in TEXTS:
-        assert "".join(pattern(kind).findall(text)) == kept.sub("", text)
+        assert "".join(pattern(kind).findall(text)) == removed.sub("", text)
 
 
 def test_long_units_are_cut() -> None:

@@ -171,14 +171,14 @@ def test_places_are_the_first_tokens_there(
     @settings(max_examples=200, deadline=None)
     @given(texts, st.booleans())
     @example([(text, list(range(0, len(text), 3))) for text in [*ODD, *TEXTS[:5]]], False)
-    def check(given: list[tuple[str, list[int]]], all_new: bool) -> None:
+    def check(cases: list[tuple[str, list[int]]], all_new: bool) -> None:
         with monkeypatch.context() as patch:
             if all_new:  # the way of text that does not repeat
                 patch.setattr("plmctl.tokenization.encode._SAMPLE", 1)
                 patch.setattr("plmctl.tokenization.encode._NEW", 0)
-            places = [sorted({p for p in wanted if p <= len(t)}) for t, wanted in given]
-            got = encoder.with_places([text for text, _ in given], places)
-        for (text, _), wanted, (ids, starts, at) in zip(given, places, got, strict=True):
+            places = [sorted({p for p in wanted if p <= len(t)}) for t, wanted in cases]
+            got = encoder.with_places([text for text, _ in cases], places)
+        for (text, _), wanted, (ids, starts, at) in zip(cases, places, got, strict=True):
             expected = oracle.encode(text, add_special_tokens=False)
             assert ids.tolist() == expected.ids
             assert len(starts) == len(ids)
@@ -212,8 +212,8 @@ def test_a_long_text_is_encoded_in_stretches(saved: Saved) -> None:
 
 
 def test_which_tokenizers_keep_white_space(saved: Saved) -> None:
-    kept = {
+    keeps = {
         family: Encoder(saved(algorithm, family)).keeps_white_space
         for algorithm, family in [*KINDS, ("byte_bpe", "roberta"), ("unigram", "t5")]
     }
-    assert kept == {"bert": False, "gpt2": True, "roberta": True, "t5": False}
+    assert keeps == {"bert": False, "gpt2": True, "roberta": True, "t5": False}

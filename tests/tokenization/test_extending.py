@@ -15,11 +15,11 @@ from plmctl.errors import ConfigError
 from plmctl.tokenization.check import check_saved
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.train import train
-from tests.tokenization.conftest import TEXTS, config_of, made_up, quiet
+from tests.tokenization.conftest import TEXTS, config_of, quiet, random_lines
 
 Saved = Callable[[str, str], str]
 # A domain with words of its own, and letters that were not seen before.
-DOMAIN = [*made_up(60), *["thrombocytes Ωμέγα thrombocytosis Ωμέγα thrombocytic"] * 20]
+DOMAIN = [*random_lines(60), *["thrombocytes Ωμέγα thrombocytosis Ωμέγα thrombocytic"] * 20]
 FAMILIES = [
     ("wordpiece", "bert"), ("byte_bpe", "gpt2"), ("byte_bpe", "roberta"), ("bpe", "gpt1"),
     ("unigram", "t5"), ("unigram", "albert"),

@@ -32,8 +32,8 @@ ODD = [
 
 def lines(data: Path, corpus: str, count: int) -> list[str]:
     path = data / "corpora" / corpus / "train.txt"
-    found = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
-    return found[:count]
+    nonempty = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    return nonempty[:count]
 
 
 def saved(tokenizer: Any, folder: Path) -> Callable[[list[str]], list[list[int]]]:
@@ -78,7 +78,7 @@ def basic_words(text: str) -> Iterator[str]:
 def word_pieces(vocab: dict[str, int], longest: int) -> Callable[[str], list[int]]:
     @cache
     def pieces(word: str) -> list[int]:
-        found, start = [], 0
+        parts, start = [], 0
         while start < len(word) <= longest:
             mark = "##" if start else ""
             end = len(word)
@@ -86,9 +86,9 @@ def word_pieces(vocab: dict[str, int], longest: int) -> Callable[[str], list[int
                 end -= 1
             if end == start:
                 break
-            found.append(vocab[mark + word[start:end]])
+            parts.append(vocab[mark + word[start:end]])
             start = end
-        return found if start == len(word) else [vocab["[UNK]"]]
+        return parts if start == len(word) else [vocab["[UNK]"]]
 
     return pieces
 

@@ -26,21 +26,21 @@ def word_piece(*tokens: str) -> Tokenizer:
 def test_figures_by_hand() -> None:
     tokenizer = word_piece("the", "cat", "##s", ".", "中", "x", "##x")
     # the cat ##s . | [UNK] [UNK] 中 | x ##x
-    found = measure(tokenizer, ["The cats.", "q国中", "xx"])
-    assert (found.vocabulary, found.tokens, found.characters) == (8, 9, 14)
-    assert found.bytes == 14 + 2 * 2
-    assert found.unknown == 2
-    assert found.unused == []
-    latin, chinese = found.scripts["latin"], found.scripts["chinese"]
+    quality = measure(tokenizer, ["The cats.", "q国中", "xx"])
+    assert (quality.vocabulary, quality.tokens, quality.characters) == (8, 9, 14)
+    assert quality.bytes == 14 + 2 * 2
+    assert quality.unknown == 2
+    assert quality.unused == []
+    latin, chinese = quality.scripts["latin"], quality.scripts["chinese"]
     assert (latin.words, latin.tokens, latin.whole) == (4, 6, 1)  # the; q is unknown
     assert (chinese.words, chinese.tokens, chinese.whole) == (2, 2, 1)
-    figures = found.metrics()
+    figures = quality.metrics()
     assert figures["bytes per token"] == pytest.approx(18 / 9)
     assert figures["tokens per word"] == pytest.approx(8 / 6)
     assert figures["words that are one token, %"] == pytest.approx(100 * 2 / 6)
     assert figures["unknown characters, %"] == pytest.approx(100 * 2 / 14)
     assert measure(tokenizer, ["the x"]).unused == ["[UNK]", "cat", "##s", ".", "中", "##x"]
-    assert set(found.longest[:2]) == {"[UNK]", "cat"} or found.longest[0] == "[UNK]"
+    assert set(quality.longest[:2]) == {"[UNK]", "cat"} or quality.longest[0] == "[UNK]"
 
 
 def test_overlap_is_of_the_smaller_without_marks() -> None:
@@ -52,9 +52,9 @@ def test_overlap_is_of_the_smaller_without_marks() -> None:
 
 
 def test_no_text_is_no_error() -> None:
-    found = measure(word_piece("a"), [""])
-    assert (found.tokens, found.scripts) == (0, {})
-    assert found.metrics()["bytes per token"] == 0
+    quality = measure(word_piece("a"), [""])
+    assert (quality.tokens, quality.scripts) == (0, {})
+    assert quality.metrics()["bytes per token"] == 0
 
 
 FAMILIES = [
@@ -66,20 +66,20 @@ FAMILIES = [
 @pytest.mark.parametrize(("algorithm", "family"), FAMILIES)
 def test_each_kind_of_tokenizer(saved: Saved, algorithm: str, family: str) -> None:
     tokenizer = Tokenizer.from_file(f"{saved(algorithm, family)}/tokenizer.json")
-    found = measure(tokenizer, TEXTS[:5])
+    quality = measure(tokenizer, TEXTS[:5])
     encoded = [tokenizer.encode(text, add_special_tokens=False) for text in TEXTS[:5]]
-    assert found.tokens == sum(map(len, encoded))
-    assert sum(words.tokens for words in found.scripts.values()) <= found.tokens
-    assert found.scripts["latin"].words > found.scripts["digits"].words > 0
-    assert {"chinese", "arabic", "hebrew", "cyrillic"} <= set(found.scripts)
+    assert quality.tokens == sum(map(len, encoded))
+    assert sum(words.tokens for words in quality.scripts.values()) <= quality.tokens
+    assert quality.scripts["latin"].words > quality.scripts["digits"].words > 0
+    assert {"chinese", "arabic", "hebrew", "cyrillic"} <= set(quality.scripts)
     for text in [*TEXTS[:5], "", "e\u0301🙂 \x00 ﬁ"]:
         assert "".join(segments(tokenizer, text)) == text
     # More of the vocabulary, shorter texts; all of it, the tokenizer itself.
-    sizes = [*sizes_of(tokenizer)[:-1], found.vocabulary]
+    sizes = [*sizes_of(tokenizer)[:-1], quality.vocabulary]
     curve = by_size(tokenizer, TEXTS[:5], [sizes[0] // 2, *sizes])
     assert curve == sorted(curve)
-    assert curve[-1] == pytest.approx(found.metrics()["bytes per token"])
-    assert not any(text.startswith(("##", "\u2581", "Ġ")) for text in found.surfaces)
+    assert curve[-1] == pytest.approx(quality.metrics()["bytes per token"])
+    assert not any(text.startswith(("##", "\u2581", "Ġ")) for text in quality.surfaces)
 
 
 def test_surfaces(saved: Saved) -> None:

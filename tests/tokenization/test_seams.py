@@ -83,8 +83,8 @@ def test_tokens_that_hold_parts_of_characters(
     encoder_of: Made, data: st.DataObject, texts: list[str]
 ) -> None:
     """Merges of any stretch of bytes of the texts, in any order: far worse than is ever learned."""
-    found = sorted({part for text in texts for part in parts(text)}) or [b"ab"]
-    merged = data.draw(st.lists(st.sampled_from(found), max_size=12))
+    alphabet = sorted({part for text in texts for part in parts(text)}) or [b"ab"]
+    merged = data.draw(st.lists(st.sampled_from(alphabet), max_size=12))
     tokenizer = tokenizer_of(merged)
     check_alike(encoder_of(tokenizer), tokenizer, texts)
 

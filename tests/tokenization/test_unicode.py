@@ -83,10 +83,10 @@ def test_each_familys_published_rules(family: str, expected: str) -> None:
 def test_forms(form: str) -> None:
     text = "Ü e\u0301 ﬁ Ａ 가"
     for family in ("gpt2", "t5"):
-        found = normal(family, text, normalization=form.lower())
-        assert found == unicodedata.normalize(form, text)
-    found = normal("bert", text, normalization=form.lower(), lowercase=False)
-    assert found == unicodedata.normalize(form, text)
+        normalized = normal(family, text, normalization=form.lower())
+        assert normalized == unicodedata.normalize(form, text)
+    normalized = normal("bert", text, normalization=form.lower(), lowercase=False)
+    assert normalized == unicodedata.normalize(form, text)
 
 
 def test_none_leaves_all_as_it_is() -> None:
@@ -98,7 +98,7 @@ def test_case_accents_and_chinese(family: str) -> None:
     assert "A" in normal(family, "AÉ", lowercase=False, strip_accents=False)
     assert "a" in normal(family, "AÉ", lowercase=True)
     assert "E" in normal(family, "É", lowercase=False, strip_accents=True)
-    kept = normal(family, "é", strip_accents=False, lowercase=False)
-    assert unicodedata.normalize("NFC", kept) == "é"
+    normalized = normal(family, "é", strip_accents=False, lowercase=False)
+    assert unicodedata.normalize("NFC", normalized) == "é"
     assert normal(family, "北京", space_chinese=True).split() == ["北", "京"]
     assert normal(family, "北京", space_chinese=False).split() == ["北京"]

@@ -22,7 +22,7 @@ from plmctl.tokenization.templates import (
     special_tokens,
 )
 from plmctl.tokenization.train import train
-from tests.tokenization.conftest import TEXTS, config_of, made_up, quiet
+from tests.tokenization.conftest import TEXTS, config_of, quiet, random_lines
 
 Saved = Callable[[str, str], str]
 
@@ -75,8 +75,8 @@ def test_sums_over_all_ways_to_cut(counts: dict[str, int], seed: int) -> None:
     score, paths = lattice.alternatives(log)
     for number, piece in enumerate(pieces):
         ways = [way for way in cuts(piece, set(pieces)) if len(way) > 1]
-        found = max((sum(of[part] for part in way) for way in ways), default=-math.inf)
-        assert score[number] == pytest.approx(found)
+        highest = max((sum(of[part] for part in way) for way in ways), default=-math.inf)
+        assert score[number] == pytest.approx(highest)
         parts = [pieces[part] for part in paths.part[paths.piece == number]][::-1]
         assert "".join(parts) == (piece if ways else "")
 
@@ -84,8 +84,8 @@ def test_sums_over_all_ways_to_cut(counts: dict[str, int], seed: int) -> None:
 def test_pieces_that_are_dropped_leave_the_others() -> None:
     lattice = Lattice({"abab": 2, "ab": 1}, 100)
     pieces = texts(lattice)
-    kept = np.array([number for number, piece in enumerate(pieces) if piece != "abab"])
-    lattice.keep(kept)
+    numbers = np.array([number for number, piece in enumerate(pieces) if piece != "abab"])
+    lattice.keep(numbers)
     assert texts(lattice) == [piece for piece in pieces if piece != "abab"]
     best = lattice.best(np.array([-1.0 if piece == "ab" else -9.0 for piece in texts(lattice)]))
     assert best[texts(lattice).index("ab")] == 5
@@ -97,7 +97,7 @@ def test_characters_stay_whatever_the_limit() -> None:
 
 @pytest.mark.parametrize("family", ["t5", "albert"])
 def test_a_vocabulary_of_valid_probabilities(family: str) -> None:
-    lines = made_up(300)
+    lines = random_lines(300)
     trained = train(config_of("unigram", family, vocab_size=300), lines, quiet)
     special = {*TEMPLATES[family].first, *(f"<extra_id_{n}>" for n in range(100))}
     vocab = trained.tokenizer._vocab_scores  # type: ignore[attr-defined]  # as the class holds it
@@ -192,7 +192,7 @@ def test_the_table_of_characters() -> None:
 
 def test_no_worse_than_the_library() -> None:
     """Tokens for the text: at most 2 % more than with the library's trainer."""
-    lines = made_up(600)
+    lines = random_lines(600)
     config = config_of("unigram", "albert", vocab_size=250)
     ours = train(config, lines, quiet).tokenizer
     rules = make_tokenizer(config, {}).backend_tokenizer

@@ -45,9 +45,9 @@ def test_what_attaches_to_a_space_is_given_whole(text: str) -> None:
 def test_units_come_back_in_their_order(saved: Saved) -> None:
     oracle = raw(saved("wordpiece", "bert"))
     units = ["中", "cat", ",", "the", "\u200b", "sat2"]
-    made = encode_units(oracle, units, "bert")
-    ends = np.cumsum(made.sizes)[:-1]
-    assert [part.tolist() for part in np.split(made.ids, ends)] == [
+    encoded = encode_units(oracle, units, "bert")
+    ends = np.cumsum(encoded.sizes)[:-1]
+    assert [part.tolist() for part in np.split(encoded.ids, ends)] == [
         oracle.encode(unit, add_special_tokens=False).ids for unit in units
     ]
 

@@ -147,11 +147,11 @@ def events(folder: Path) -> list[str]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """The files of a checkpoint, less the seconds that it took and what hashes them."""
-    found = {path.name: path.read_bytes() for path in folder.iterdir()}
-    state = json.loads(found["state.json"])
-    found["state.json"] = json.dumps(state | {"seconds": 0}).encode()
-    del found["manifest.json"]
-    return found
+    content_of = {path.name: path.read_bytes() for path in folder.iterdir()}
+    state = json.loads(content_of["state.json"])
+    content_of["state.json"] = json.dumps(state | {"seconds": 0}).encode()
+    del content_of["manifest.json"]
+    return content_of
 
 
 def trained(seed: int = 0) -> Trained:

@@ -73,23 +73,23 @@ def step_of(objective: str, fields: dict[str, Any], store: TokenStore) -> Exampl
 
 def gradients(case: str, store: TokenStore, *, twice: bool) -> tuple[dict[str, Tensor], int]:
     """The gradient of a step in two micro-batches, and the bytes kept for its first backward."""
-    family, objective, fields, asked = CASES[case]
+    family, objective, fields, options = CASES[case]
     compute = ComputeConfig(device="cpu", checkpoint_activations=twice)
     network = network_of(family, objective, fields)
     engine = make_engine(make_accelerator(compute), network, OptimConfig(lr=1e-2), compute)
     engine.network.train()
-    found: dict[str, Tensor] = {}
+    grads: dict[str, Tensor] = {}
     for name, parameter in network.named_parameters():
         parameter.register_post_accumulate_grad_hook(
-            lambda p, name=name: found.__setitem__(name, p.grad.clone())
+            lambda p, name=name: grads.__setitem__(name, p.grad.clone())
         )
-    batches = StepBatches(step_of(objective, asked, store), Slicing(16, 8), 7)[0]
-    kept: dict[int, int] = {}
+    batches = StepBatches(step_of(objective, options, store), Slicing(16, 8), 7)[0]
+    saved_bytes: dict[int, int] = {}
     backwards: list[int] = []
 
     def pack(tensor: Tensor) -> Tensor:
         if not backwards:
-            kept[tensor.data_ptr()] = tensor.nbytes
+            saved_bytes[tensor.data_ptr()] = tensor.nbytes
         return tensor
 
     def unpack(tensor: Tensor) -> Tensor:
@@ -97,8 +97,8 @@ def gradients(case: str, store: TokenStore, *, twice: bool) -> tuple[dict[str, T
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        take_step(engine, step_of(objective, asked, store), batches, None, 1)
-    return found, sum(kept.values())
+        take_step(engine, step_of(objective, options, store), batches, None, 1)
+    return grads, sum(saved_bytes.values())
 
 
 @pytest.mark.parametrize("case", CASES)

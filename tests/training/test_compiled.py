@@ -45,22 +45,22 @@ def anew() -> Iterator[None]:
 def engine_of(case: str, backend: Any = None, *, dynamic: bool = False, **compute: Any) -> Engine:
     """An engine; compiled by a backend if there is one."""
     family, objective, fields, _ = CASES.get(case) or DROPPED[case]
-    asked = ComputeConfig(device="cpu", compile=backend is not None, **compute)
+    config = ComputeConfig(device="cpu", compile=backend is not None, **compute)
     network = network_of(family, objective, fields)
-    made = make_engine(make_accelerator(asked), network, OptimConfig(lr=1e-2), asked)
+    engine = make_engine(make_accelerator(config), network, OptimConfig(lr=1e-2), config)
     if backend is not None:
         assert network.compiled
         network.compile(backend=backend, dynamic=dynamic)  # not C++, which takes a minute
     network.train()
-    return made
+    return engine
 
 
 def steps_of(
     case: str, engine: Engine, store: TokenStore, count: int, *, width: int | None = WIDTH
 ) -> list[float]:
     """The losses of some steps in two micro-batches each."""
-    _, objective, _, asked = CASES.get(case) or DROPPED[case]
-    step, slicing = step_of(objective, asked, store), Slicing(ROWS, ROWS // 2, width=width)
+    _, objective, _, options = CASES.get(case) or DROPPED[case]
+    step, slicing = step_of(objective, options, store), Slicing(ROWS, ROWS // 2, width=width)
     source = StepBatches(step, slicing, 7)
     return [take_step(engine, step, source[n], 1.0, n).loss for n in range(count)]
 
@@ -68,7 +68,7 @@ def steps_of(
 @pytest.mark.parametrize("case", ["roberta", "gpt2", "t5"])
 def test_few_compilations_whole_graphs_and_the_same_losses(case: str, store: TokenStore) -> None:
     counter = CompileCounterWithBackend("eager")
-    found = steps_of(case, engine_of(case, counter), store, 3)
+    compiled = steps_of(case, engine_of(case, counter), store, 3)
     assert counters["graph_break"] == {}
     assert counter.frame_count <= (2 if case == "roberta" else 1)  # rows so few differ in targets
     before = counter.frame_count
@@ -76,7 +76,7 @@ def test_few_compilations_whole_graphs_and_the_same_losses(case: str, store: Tok
     assert counter.frame_count == before
     torch._dynamo.reset()
     plain = steps_of(case, engine_of(case), store, 3, width=None)
-    assert found == pytest.approx(plain, rel=1e-5)
+    assert compiled == pytest.approx(plain, rel=1e-5)
 
 
 @pytest.mark.parametrize("case", ["bert", "albert", "spanbert", "distilbert", "gpt1", "t5"])
@@ -95,10 +95,10 @@ def test_the_loss_in_pieces_is_compiled_too(
 ) -> None:
     monkeypatch.setattr(projection, "_WORTH_IT", 0)
     monkeypatch.setattr(projection, "_FEWEST_ROWS", 64)
-    found = steps_of(case, engine_of(case, "aot_eager"), store, 2)
+    compiled = steps_of(case, engine_of(case, "aot_eager"), store, 2)
     assert counters["graph_break"] == {}
     plain = steps_of(case, engine_of(case), store, 2, width=None)
-    assert found == pytest.approx(plain, rel=1e-5)
+    assert compiled == pytest.approx(plain, rel=1e-5)
 
 
 @pytest.mark.parametrize("twice", [False, True])
@@ -108,7 +108,7 @@ def test_a_compiler_keeps_no_more(
     """Of layers that are computed twice, and of a loss in pieces."""
     monkeypatch.setattr(projection, "_WORTH_IT", 0)
     monkeypatch.setattr(projection, "_FEWEST_ROWS", 64)
-    step, kept = step_of("clm", {}, store), {}
+    step, sizes_of = step_of("clm", {}, store), {}
     (batch,) = StepBatches(step, Slicing(16, 16), 7)[0]
 
     for backend in (None, "aot_eager"):
@@ -125,8 +125,8 @@ def test_a_compiler_keeps_no_more(
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             step.loss(network, batch)
-        kept[backend] = sum(sizes.values())
-    assert kept["aot_eager"] < 1.1 * kept[None]
+        sizes_of[backend] = sum(sizes.values())
+    assert sizes_of["aot_eager"] < 1.1 * sizes_of[None]
 
 
 def test_any_shapes_with_one_kernel(store: TokenStore) -> None:
@@ -147,9 +147,9 @@ def test_validation_compiles_nothing(store: TokenStore) -> None:
     before = counter.frame_count
     step = step_of("mlm", CASES["roberta"][3], store)
     bare = engine.accelerator.unwrap_model(engine.network)
-    found = score(engine.accelerator, bare, step, scoring_batches(step, Slicing(5, 5), 12))
+    scores = score(engine.accelerator, bare, step, scoring_batches(step, Slicing(5, 5), 12))
     assert counter.frame_count == before
-    assert found["loss"] > 0
+    assert scores["loss"] > 0
     with bare.train().apart():  # as a trial of how much fits in memory
         step.loss(bare, next(scoring_batches(step, Slicing(3, 3), 3)))
     bare.eval()(**next(scoring_batches(step, Slicing(3, 3), 3)).inputs)  # predicting
@@ -158,8 +158,8 @@ def test_validation_compiles_nothing(store: TokenStore) -> None:
 
 
 def plan_of(case: str, store: TokenStore, steps: int = 4, until: int | None = None) -> Plan:
-    _, objective, _, asked = CASES[case]
-    phase = Phase(step_of(objective, asked, store), steps, Slicing(ROWS, ROWS, width=WIDTH))
+    _, objective, _, options = CASES[case]
+    phase = Phase(step_of(objective, options, store), steps, Slicing(ROWS, ROWS, width=WIDTH))
     return Plan((phase,), 7, lambda step: 1e-2, 1.0, 1, None, 1000, until=until)
 
 
@@ -264,7 +264,7 @@ Path(f"{sys.argv[1]}-{where[0]}.txt").write_text(" ".join(map(repr, losses)))
 def test_two_processes_compiled(tmp_path: Path) -> None:
     """PyTorch cuts the graph up, to exchange gradients meanwhile: the losses are the same."""
     (tmp_path / "two.py").write_text(TWO)
-    found = {}
+    losses = {}
     for compiled in ("no", "yes"):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         done = subprocess.run(
@@ -278,5 +278,5 @@ def test_two_processes_compiled(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         texts = {(tmp_path / f"{compiled}-{rank}.txt").read_text() for rank in (0, 1)}
         assert len(texts) == 1
-        found[compiled] = [float(loss) for loss in texts.pop().split()]
-    assert found["yes"] == pytest.approx(found["no"], rel=1e-5)
+        losses[compiled] = [float(loss) for loss in texts.pop().split()]
+    assert losses["yes"] == pytest.approx(losses["no"], rel=1e-5)

@@ -62,13 +62,13 @@ def test_examples_do_not_depend_on_processes_or_micro_batches(
     step = tiny_plan(objective, store).phases[0].examples
 
     def rows(world: int, micro: int, number: int) -> list[list[int]]:
-        found = []
+        rows_seen = []
         for rank in range(world):
             for batch in StepBatches(step, Slicing(12, micro, rank, world), 7)[number]:
-                found += [
+                rows_seen += [
                     [token for token in row if token] for row in batch.inputs["input_ids"].tolist()
                 ]
-        return found
+        return rows_seen
 
     for number in (0, 41):
         reference = rows(1, 12, number)
@@ -187,59 +187,61 @@ def test_shares_of_gpt3() -> None:
 
 
 def test_an_epoch_has_exactly_its_shares() -> None:
-    made = mixed()
-    samples = np.arange(len(made))
-    assert len(made) == sum(len(step) for step in made.parts)
+    mixture = mixed()
+    samples = np.arange(len(mixture))
+    assert len(mixture) == sum(len(step) for step in mixture.parts)
     for epoch in (0, 1, 17):
-        source, _, _ = made.locate(np.full_like(samples, epoch), samples)
-        assert np.bincount(source).tolist() == made.counts.tolist()
-    share = made.counts / len(made)
-    assert share == pytest.approx([0.6, 0.3, 0.1], abs=1 / len(made))
+        source, _, _ = mixture.locate(np.full_like(samples, epoch), samples)
+        assert np.bincount(source).tolist() == mixture.counts.tolist()
+    share = mixture.counts / len(mixture)
+    assert share == pytest.approx([0.6, 0.3, 0.1], abs=1 / len(mixture))
 
 
 def test_all_of_a_corpus_comes_before_any_of_it_again() -> None:
-    made = mixed()
-    epochs, samples = np.divmod(np.arange(6 * len(made)), len(made))
-    source, within, number = made.locate(epochs, samples)
-    for at, step in enumerate(made.parts):
+    mixture = mixed()
+    epochs, samples = np.divmod(np.arange(6 * len(mixture)), len(mixture))
+    source, within, number = mixture.locate(epochs, samples)
+    for at, step in enumerate(mixture.parts):
         mine = source == at
         seen = within[mine] * len(step) + number[mine]
         assert len(np.unique(seen)) == len(seen)  # no sample twice in a pass of the corpus
         for whole in range(within[mine].max()):  # and every pass but the last is complete
             assert (within[mine] == whole).sum() == len(step)
-        assert within[mine].max() == (6 * made.counts[at] - 1) // len(step)
+        assert within[mine].max() == (6 * mixture.counts[at] - 1) // len(step)
     # books: 30 % of the samples, with far less text than web, is seen more often.
     assert within[source == 1].max() > 2 * within[source == 0].max()
 
 
 def test_a_prefix_is_mixed_and_passes_differ() -> None:
     """Validation scores the first samples of epoch 0: they come from all."""
-    made = mixed()
-    source, _, number = made.locate(np.zeros(60, np.int64), np.arange(60))
+    mixture = mixed()
+    source, _, number = mixture.locate(np.zeros(60, np.int64), np.arange(60))
     assert np.bincount(source, minlength=3).min() > 0
     assert number[source == 0].tolist() != sorted(number[source == 0].tolist())
-    first, second = (made.locate(np.full(60, epoch), np.arange(60))[0].tolist() for epoch in (0, 1))
+    first, second = (
+        mixture.locate(np.full(60, epoch), np.arange(60))[0].tolist() for epoch in (0, 1)
+    )
     assert first != second
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_steps_do_not_depend_on_processes_or_micro_batches(name: str) -> None:
-    made = mixed(name)
+    mixture = mixed(name)
 
     def rows(world: int, micro: int, number: int) -> list[list[int]]:
-        found = []
+        rows_seen = []
         for rank in range(world):
-            for batch in StepBatches(made, Slicing(24, micro, rank, world), 7)[number]:
+            for batch in StepBatches(mixture, Slicing(24, micro, rank, world), 7)[number]:
                 ids = batch.inputs["input_ids"]
                 assert len(ids) <= micro
                 origins = {
                     (int(t) - 10) // 35
-                    for t in batch.targets[made.loss_terms[0]].flatten()
+                    for t in batch.targets[mixture.loss_terms[0]].flatten()
                     if t >= 10
                 }
                 assert len(origins) == 1  # a batch never mixes corpora
-                found += [[t for t in row if t] for row in ids.tolist()]
-        return sorted(found)
+                rows_seen += [[t for t in row if t] for row in ids.tolist()]
+        return sorted(rows_seen)
 
     for number in (0, 9):
         reference = rows(1, 24, number)
@@ -249,8 +251,8 @@ def test_steps_do_not_depend_on_processes_or_micro_batches(name: str) -> None:
 
 
 def test_a_far_step_of_a_mixture_needs_no_history() -> None:
-    made = mixed()
-    far = StepBatches(made, Slicing(24, 24), 7)[10**7]
+    mixture = mixed()
+    far = StepBatches(mixture, Slicing(24, 24), 7)[10**7]
     again = StepBatches(mixed(), Slicing(24, 24), 7)[10**7]
     assert sum(len(b.inputs["input_ids"]) for b in far) == 24
     for one, other in zip(far, again, strict=True):
@@ -258,20 +260,20 @@ def test_a_far_step_of_a_mixture_needs_no_history() -> None:
 
 
 def test_scoring_sees_every_sample_of_a_mixture_once() -> None:
-    made = mixed("mlm")
+    mixture = mixed("mlm")
     for limit in (None, 17, 2):
         seen = sum(
             len(batch.inputs["input_ids"])
             for rank in range(3)
-            for batch in scoring_batches(made, Slicing(1, 4, rank, 3), limit)
+            for batch in scoring_batches(mixture, Slicing(1, 4, rank, 3), limit)
         )
-        assert seen == (limit or len(made))
+        assert seen == (limit or len(mixture))
 
 
 def test_a_mixed_batch_is_refused() -> None:
-    made = mixed()
+    mixture = mixed()
     with pytest.raises(ValueError, match="split"):
-        made.collate(np.zeros(60, np.int64), np.arange(60))
+        mixture.collate(np.zeros(60, np.int64), np.arange(60))
 
 
 def test_a_weight_of_nothing() -> None:
@@ -281,15 +283,15 @@ def test_a_weight_of_nothing() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_statistics_show_the_shares(name: str) -> None:
-    made = mixed(name)
-    samples = np.arange(len(made))
-    tallies = made.tally(np.zeros_like(samples), samples)
-    expected = made.expected()
+    mixture = mixed(name)
+    samples = np.arange(len(mixture))
+    tallies = mixture.tally(np.zeros_like(samples), samples)
+    expected = mixture.expected()
     for corpus, share in (("web", 0.6), ("books", 0.3), ("wiki", 0.1)):
         total, cases = tallies[f"share_{corpus}"]
         assert total / cases == pytest.approx(expected[f"share_{corpus}"])
         assert total / cases == pytest.approx(share, abs=0.03)
-    assert made.example(0, 3).note.endswith(("[web]", "[books]", "[wiki]"))
+    assert mixture.example(0, 3).note.endswith(("[web]", "[books]", "[wiki]"))
 
 
 class Halved(CausalLM):

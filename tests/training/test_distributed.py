@@ -40,10 +40,10 @@ def network_of(objective: str, dropout: float = 0.0) -> Network:
 
 
 def engine_of(network: Network, optimizer: str, strategy: str, **compute: object) -> Engine:
-    asked = ComputeConfig(device="cpu", **compute)
+    config = ComputeConfig(device="cpu", **compute)
     optim = registry.load("optimizers", optimizer).Config(name=optimizer, lr=0.01)
     sharded = strategy == "fsdp"
-    return make_engine(make_accelerator(asked), network, optim, asked, sharded=sharded)
+    return make_engine(make_accelerator(config), network, optim, config, sharded=sharded)
 
 
 def plan_of(objective: str, store: TokenStore, rank: int) -> Plan:
@@ -61,8 +61,8 @@ def _as_whole(
     (phase,) = plan_of(objective, store, rank).phases
     batches = StepBatches(phase.examples, phase.slicing, 7)
     assert len(batches[0]) == 4 - rank
-    made = partial(engine_of, optimizer=optimizer, **compute)
-    alike, parts = (made(network_of(objective), strategy=name) for name in ("ddp", "fsdp"))
+    build = partial(engine_of, optimizer=optimizer, **compute)
+    alike, parts = (build(network_of(objective), strategy=name) for name in ("ddp", "fsdp"))
     assert is_sharded(parts.network)
     assert not is_sharded(alike.network)
     total = sum(p.numel() for p in parts.network.parameters())
@@ -87,18 +87,21 @@ def _as_whole(
         snapshot(alike.trained(), 3, {}),
     )
     if rank == 0:
-        for found, wanted in ((state.model, expected.model), (state.optimizer, expected.optimizer)):
-            assert found.keys() == wanted.keys()
+        for actual, wanted in (
+            (state.model, expected.model),
+            (state.optimizer, expected.optimizer),
+        ):
+            assert actual.keys() == wanted.keys()
             for name, value in wanted.items():
                 # The gradient of keys' biases is rounding, which Adafactor makes large.
-                torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
+                torch.testing.assert_close(actual[name], value, rtol=1e-3, atol=1e-4)
         Checkpoints(folder, 3).write(state)
     else:
         assert not state.model
         assert not state.optimizer
     parts.accelerator.wait_for_everyone()
 
-    again, unwrapped = (made(network_of(objective), strategy=name) for name in ("fsdp", "ddp"))
+    again, unwrapped = (build(network_of(objective), strategy=name) for name in ("fsdp", "ddp"))
     for engine in (again, unwrapped):
         restore(folder / "step-000003", engine.trained())
     both(3, parts, again)

@@ -75,9 +75,9 @@ class Slow:
     def __len__(self) -> int:
         return len(self._step)
 
-    def collate(self, *given: Any) -> Any:
+    def collate(self, *args: Any) -> Any:
         time.sleep(0.2)
-        return self._step.collate(*given)
+        return self._step.collate(*args)
 
 
 def slowed(plan: Plan) -> Plan:
@@ -93,19 +93,19 @@ def test_waiting_for_data_is_told_of_once(
 
 
 @pytest.mark.parametrize(
-    ("waits", "told"),
+    ("waits", "expected"),
     [((0.9, 0.04, 0.02), []), ((0.9, 0.04, 0.2, 0.3), ["20 %"]), ((0.0, 0.06), ["6 %"])],
 )
 def test_a_twentieth_of_the_time_is_much(
-    store: TokenStore, waits: tuple[float, ...], told: list[str]
+    store: TokenStore, waits: tuple[float, ...], expected: list[str]
 ) -> None:
-    said: list[str] = []
-    say: Callable[[str], None] = said.append
+    messages: list[str] = []
+    say: Callable[[str], None] = messages.append
     loader = StepLoader(tiny_plan("mlm", store), pin=False)
     for wait in waits:
         loader.advise(wait, say)
-    assert [message.partition(" of the time")[0] for message in said] == told
-    assert all("compute.workers=2" in message for message in said)
+    assert [message.partition(" of the time")[0] for message in messages] == expected
+    assert all("compute.workers=2" in message for message in messages)
 
 
 # --- Processes that were started together find each other ---

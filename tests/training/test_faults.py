@@ -306,9 +306,9 @@ def test_out_of_memory_makes_the_micro_batches_smaller(
     for a, b in zip(ours, theirs, strict=True):
         assert a["tokens"] == b["tokens"]
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
-    asked = tight(tmp_path / "asked", "1024", ROOM)
-    assert "step 1: out of memory\n  run the same command again with" in asked.stderr
-    assert "train.micro_batch_size=512" in asked.stderr
+    fixed = tight(tmp_path / "asked", "1024", ROOM)
+    assert "step 1: out of memory\n  run the same command again with" in fixed.stderr
+    assert "train.micro_batch_size=512" in fixed.stderr
 
 
 def test_an_example_that_does_not_fit_is_told(
@@ -333,8 +333,8 @@ def test_an_example_that_does_not_fit_is_told(
             replace(plan, phases=(phase,), auto_micro_batch=True),
             tmp_path,
         )
-    said = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
-    assert [event["micro_batch_size"] for event in said[1:]] == [2, 1]
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [event["micro_batch_size"] for event in events[1:]] == [2, 1]
 
 
 class Steps(Dataset):
@@ -360,9 +360,9 @@ def taken(steps: Dataset, workers: int, at_each: Callable[[list[Batch]], None]) 
 
     def take() -> None:
         nonlocal count
-        made = training_batches(steps, 0, 200, workers=workers, pin=False)
-        with reporting_dead_workers(), closing(made):
-            for batches in made:
+        batches_of_steps = training_batches(steps, 0, 200, workers=workers, pin=False)
+        with reporting_dead_workers(), closing(batches_of_steps):
+            for batches in batches_of_steps:
                 count += 1
                 at_each(batches)
 
@@ -444,6 +444,6 @@ def test_an_error_in_a_workers_own_code_is_no_death() -> None:
     with (
         pytest.raises(RuntimeError, match=r"(?s)Caught RuntimeError in DataLoader.*a defect"),
         reporting_dead_workers(),
-        closing(training_batches(Wrong(1), 0, 9, workers=1, pin=False)) as made,
+        closing(training_batches(Wrong(1), 0, 9, workers=1, pin=False)) as iterator,
     ):
-        next(made)
+        next(iterator)

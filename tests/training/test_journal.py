@@ -106,7 +106,7 @@ def test_a_log_is_cut_at_its_mark_and_hashed_from_there(tmp_path):
 def test_lines_that_are_missing_are_told_and_accepted_if_asked(tmp_path, damage):
     mark, path = marked(tmp_path), tmp_path / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    kept = {
+    content = {
         "gone": None,
         "empty": b"",
         "first": b"".join(lines[1:]),
@@ -114,11 +114,11 @@ def test_lines_that_are_missing_are_told_and_accepted_if_asked(tmp_path, damage)
         "torn": b"".join(lines[:7]) + lines[7][:5],
         "changed": path.read_bytes().replace(b"7.9", b"7.8", 1),
     }[damage]
-    path.unlink() if kept is None else path.write_bytes(kept)
+    path.unlink() if content is None else path.write_bytes(content)
     for quiet in (True, False):  # every process refuses, none waits for another
         with journal(tmp_path, quiet=quiet) as log, pytest.raises(DataError, match="20 lines"):
             log.begin(20, mark)
-        assert (path.read_bytes() if path.exists() else None) == kept
+        assert (path.read_bytes() if path.exists() else None) == content
     with journal(tmp_path, accept_gap=True) as log:
         log.begin(20, mark)
         log.log(record(21))
@@ -145,14 +145,14 @@ def test_a_half_written_last_line_is_lost_and_swallows_nothing(tmp_path):
     assert len(lines) == 3
 
 
-@given(kept=st.integers(0, 60), logged=st.lists(st.integers(1, 60), max_size=20))
-def test_resuming_keeps_exactly_the_records_up_to_the_checkpoint(tmp_path_factory, kept, logged):
+@given(saved=st.integers(0, 60), logged=st.lists(st.integers(1, 60), max_size=20))
+def test_resuming_keeps_exactly_the_records_up_to_the_checkpoint(tmp_path_factory, saved, logged):
     run = tmp_path_factory.mktemp("run")
     lines = [json.dumps({"step": step, "n": n}) + "\n" for n, step in enumerate(logged)]
     (run / "metrics.jsonl").write_text("".join(lines))
     with journal(run, quiet=False) as log:
-        log.begin(kept)
-    expected = [line for line, step in zip(lines, logged, strict=True) if step <= kept]
+        log.begin(saved)
+    expected = [line for line, step in zip(lines, logged, strict=True) if step <= saved]
     assert (run / "metrics.jsonl").read_text() == "".join(expected)
 
 

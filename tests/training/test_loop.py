@@ -254,7 +254,7 @@ def step_of(objective: str, fields: dict, store: TokenStore, teacher: str) -> Ex
 def test_a_step_cut_up_is_the_same_step(case: str, store: TokenStore, teacher: str) -> None:
     family, objective, fields = CASES[case]
     step = step_of(objective, fields, store, teacher)
-    found = {}
+    results = {}
     for micro in (16, 8, 5, 1):
         engine = tiny_engine(network_of(family, objective))
         gradients: dict[str, torch.Tensor] = {}
@@ -264,12 +264,12 @@ def test_a_step_cut_up_is_the_same_step(case: str, store: TokenStore, teacher: s
             )
         batches = StepBatches(step, Slicing(16, micro), 7)[0]
         done = take_step(engine, step, batches, None, 1)
-        found[micro] = (done.loss, gradients, weights(engine))
-    loss, gradients, _ = found[16]
+        results[micro] = (done.loss, gradients, weights(engine))
+    loss, gradients, _ = results[16]
     size = torch.stack([g.norm() for g in gradients.values()]).norm()
     assert size > 0.01
     for micro in (8, 5, 1):
-        got = found[micro]
+        got = results[micro]
         assert got[0] == pytest.approx(loss, rel=1e-6)
         off = torch.stack([(got[1][n] - g).norm() for n, g in gradients.items()]).norm()
         assert off / size < 1e-6, f"{micro}: {off / size}"
@@ -307,8 +307,8 @@ class Poisoned:
         return len(self.step)
 
     def loss(self, network: object, batch: object) -> dict[str, torch.Tensor]:
-        found = batch.inputs["input_ids"]
-        bad = found.shape == self.batch.shape and torch.equal(found, self.batch)
+        ids = batch.inputs["input_ids"]
+        bad = ids.shape == self.batch.shape and torch.equal(ids, self.batch)
         factor = self.times if bad else 1.0
         return {part: value * factor for part, value in self.step.loss(network, batch).items()}
 
@@ -456,18 +456,18 @@ def test_a_stop_during_validation_is_made_up_for(
 def test_scoring_stops_between_batches(store: TokenStore) -> None:
     from plmctl.evaluation.scoring import score
 
-    made, plan = dropping(), tiny_plan("clm", store)
-    asked, seen = StopRequest(), []
+    tiny, plan = dropping(), tiny_plan("clm", store)
+    stop, seen = StopRequest(), []
 
     def batches():
         for index in range(4):
             seen.append(index)
             yield from source(plan)[index]
             if index == 1:
-                asked.received = signal.SIGTERM
+                stop.received = signal.SIGTERM
 
     with pytest.raises(StopAsked):
-        score(made.accelerator, made.network, plan.phases[0].examples, batches(), asked)
+        score(tiny.accelerator, tiny.network, plan.phases[0].examples, batches(), stop)
     assert seen == [0, 1, 2]
 
 
@@ -478,11 +478,11 @@ LOGS, SAVES, VALIDATES = 10, 7, 8
 
 def engine(network: Network, *, late: bool) -> Engine:
     """With the kernel that a GPU has as well, and that can leave out an update by itself."""
-    made = tiny_engine(network)
+    tiny = tiny_engine(network)
     groups = decay_groups(network, 0.01)
-    fused = made.accelerator.prepare(torch.optim.AdamW(groups, lr=1e-3, fused=True))
-    made = replace(made, optimizer=fused)
-    return enable_late_reading(made) if late else made
+    fused = tiny.accelerator.prepare(torch.optim.AdamW(groups, lr=1e-3, fused=True))
+    tiny = replace(tiny, optimizer=fused)
+    return enable_late_reading(tiny) if late else tiny
 
 
 def plan_for(store: TokenStore, *, steps: tuple[int, ...] = (25,), objective: str = "clm") -> Plan:
@@ -540,9 +540,9 @@ def test_a_run_that_reads_late_is_the_run_that_reads_at_once(
     due = {s for s in range(1, 26) if not (s % LOGS and s % SAVES and s % VALIDATES)} | {25}
     for late, expected in ((False, set(range(1, 26))), (True, due)):
         readings.clear()
-        made = engine(tiny_network(objective, dropout=0.1), late=late)
+        prepared = engine(tiny_network(objective, dropout=0.1), late=late)
         plan = plan_for(store, steps=(12, 13), objective=objective)
-        run_plan(made, plan, tmp_path / str(late), scores(made))
+        run_plan(prepared, plan, tmp_path / str(late), scores(prepared))
         assert readings == sorted(expected)
     assert outcome(tmp_path / "True") == outcome(tmp_path / "False")
     assert [line["step"] for line in logged(tmp_path / "True") if "loss" in line] == [10, 20, 25]
@@ -551,9 +551,9 @@ def test_a_run_that_reads_late_is_the_run_that_reads_at_once(
 def wrong(plan: Plan, steps: tuple[int, ...], times: float) -> Plan:
     """The plan with steps, from 0, whose loss is ``times`` what it should be."""
     (phase,) = plan.phases
-    step, made = phase.examples, source(plan)
+    step, batches = phase.examples, source(plan)
     for number in steps:
-        step = Poisoned(step, made[number][0].inputs["input_ids"], times)
+        step = Poisoned(step, batches[number][0].inputs["input_ids"], times)
     return replace(plan, phases=(replace(phase, examples=step),))
 
 
@@ -565,25 +565,26 @@ def test_a_step_that_is_not_finite_leaves_what_it_leaves_where_it_is_read_at_onc
 ) -> None:  # fmt: skip
     """The first step, one that is saved, one that is logged, one that nobody reads; two."""
     plan = wrong(plan_for(store, steps=(17,)), bad, times)
-    made = {}
+    engines = {}
     for late in (False, True):
-        made[late] = engine(tiny_network("clm", dropout=0.1), late=late)
+        engines[late] = engine(tiny_network("clm", dropout=0.1), late=late)
         with pytest.raises(PlmError, match=f"step {bad[0] + 1}: the (loss|gradient) is not finite"):
-            run_plan(made[late], plan, tmp_path / str(late), scores(made[late]))
+            run_plan(engines[late], plan, tmp_path / str(late), scores(engines[late]))
     assert readings[-1] in (7, 8, 10, 14)  # the next step after the bad one whose loss is needed
-    found = outcome(tmp_path / "True")
-    for checkpoint in found["checkpoints"].values():  # a left-out first step leaves zeros as states
+    read_late = outcome(tmp_path / "True")
+    # A skipped first step leaves zeros as states.
+    for checkpoint in read_late["checkpoints"].values():
         checkpoint.pop("optimizer.safetensors", None) if bad == (0,) else None
     at_once = outcome(tmp_path / "False")
     for checkpoint in at_once["checkpoints"].values():
         checkpoint.pop("optimizer.safetensors", None) if bad == (0,) else None
-    assert found == at_once
-    assert len(found["divergence"]) == 1
+    assert read_late == at_once
+    assert len(read_late["divergence"]) == 1
     assert any(
-        "loss" in file["reason"] for file in map(json.loads, found["divergence"].values())
+        "loss" in file["reason"] for file in map(json.loads, read_late["divergence"].values())
     ) == math.isnan(times)
-    for name, value in weights(made[True]).items():
-        assert torch.equal(value, weights(made[False])[name]), name
+    for name, value in weights(engines[True]).items():
+        assert torch.equal(value, weights(engines[False])[name]), name
 
 
 def test_the_optimizer_leaves_out_what_follows_until_the_host_has_looked(
@@ -592,17 +593,17 @@ def test_the_optimizer_leaves_out_what_follows_until_the_host_has_looked(
     """Between steps 8 and 12, which are read, nothing changes after a bad step 10 but the flag."""
     plan = wrong(plan_for(store, steps=(12,)), (9,), math.nan)
     plan = replace(plan, log_every=1000, validate_every=None, save_every=8)
-    made = engine(tiny_network("clm"), late=True)
-    assert made.found_nonfinite is not None
+    prepared = engine(tiny_network("clm"), late=True)
+    assert prepared.found_nonfinite is not None
     seen = {}
     rate = plan.learning_rate
 
     def looking(step: int) -> float:
-        seen[step] = float(made.found_nonfinite), weights(made)
+        seen[step] = float(prepared.found_nonfinite), weights(prepared)
         return rate(step)
 
     with pytest.raises(PlmError, match="step 10: the loss is not finite"):
-        run_plan(made, replace(plan, learning_rate=looking), tmp_path)
+        run_plan(prepared, replace(plan, learning_rate=looking), tmp_path)
     assert readings == [8, 12]
     assert [seen[step][0] for step in (9, 10, 11)] == [0.0, 1.0, 1.0]
     for step in (10, 11):
@@ -749,19 +750,19 @@ def test_a_step_is_computed_and_applied_on_a_device_that_tells_nothing() -> None
     accelerator = make_accelerator(ComputeConfig(device="cpu"))
     accelerator.state._shared_state["device"] = device
     flag = torch.zeros((), device=device)
-    made = Engine(
+    meta_engine = Engine(
         accelerator, network, torch.optim.SGD(network.parameters(), 0.1), found_nonfinite=flag
     )
     target = torch.arange(3)
     batches = [Batch({"x": torch.ones(3, 4)}, {"far": target, "near": target}, 12, 12)] * 2
-    computed = compute_gradient(made, Regression(), batches, 1.0, 5, stopping=False)
-    apply_if_finite(made, computed)
+    computed = compute_gradient(meta_engine, Regression(), batches, 1.0, 5, stopping=False)
+    apply_if_finite(meta_engine, computed)
     assert computed.values.shape == (3,)
     assert (computed.targets, computed.tokens) == ({"far": 6, "near": 6}, 24)
     with pytest.raises(RuntimeError, match="meta"):
         computed.read()
     with pytest.raises(RuntimeError, match="meta"):
-        compute_gradient(made, Regression(peeks=True), batches, 1.0, 5, stopping=False)
+        compute_gradient(meta_engine, Regression(peeks=True), batches, 1.0, 5, stopping=False)
     make_accelerator(ComputeConfig(device="cpu"))  # the state is of all accelerators
 
 
@@ -789,18 +790,18 @@ def _one_of_two(folder: Path, store: TokenStore, rank: int) -> None:
         if rank == 1:
             plan = wrong(plan, (12,), math.nan)
 
-        made = engine(tiny_network("clm", dropout=0.1), late=late)
-        made = replace(made, network=made.accelerator.prepare(made.network))
-        assert (made.hosts is not None) == late
-        assert summed_facts(made, [rank + 1, 2**40]) == [3, 2**41]
+        prepared = engine(tiny_network("clm", dropout=0.1), late=late)
+        prepared = replace(prepared, network=prepared.accelerator.prepare(prepared.network))
+        assert (prepared.hosts is not None) == late
+        assert summed_facts(prepared, [rank + 1, 2**40]) == [3, 2**41]
         run = folder / str(late)
         run.mkdir(exist_ok=True)
         with Journal(run, title="t", total_steps=25, trackers=(), quiet=rank > 0) as journal:
             checkpoints = Checkpoints(run / "checkpoints", 3)
             with suppress(PlmError):
-                train(made, plan, checkpoints, journal, nothing)
-        found = {name: value.numpy() for name, value in weights(made).items()}
-        np.savez(run / f"weights-{rank}.npz", **found)
+                train(prepared, plan, checkpoints, journal, nothing)
+        values = {name: value.numpy() for name, value in weights(prepared).items()}
+        np.savez(run / f"weights-{rank}.npz", **values)
 
 
 def test_processes_that_read_late_are_those_that_read_at_once(

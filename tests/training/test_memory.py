@@ -45,12 +45,12 @@ def test_the_largest_that_fits_is_found(most: int, border: int, first: int) -> N
         tried.append(size)
         return size <= border
 
-    found = largest(fits, most, first)
-    assert found <= border
-    assert (found == 0) == (border == 0)
-    if found:
+    micro_batch = largest(fits, most, first)
+    assert micro_batch <= border
+    assert (micro_batch == 0) == (border == 0)
+    if micro_batch:
         best = min(border, most)
-        assert -(-most // found) == -(-most // best)  # no fewer pieces are possible
+        assert -(-most // micro_batch) == -(-most // best)  # no fewer pieces are possible
     assert len(tried) == len(set(tried))
     assert len(tried) <= 2 * most.bit_length() + 1
 

@@ -30,8 +30,8 @@ LR = 0.05
 
 
 def config(name: str, **fields: object) -> OptimizerConfig:
-    made: OptimizerConfig = registry.load("optimizers", name).Config(name=name, **fields)
-    return made
+    options: OptimizerConfig = registry.load("optimizers", name).Config(name=name, **fields)
+    return options
 
 
 class Small(nn.Module):
@@ -212,7 +212,7 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
 def test_every_state_comes_back(name: str, tmp_path: Path) -> None:
     """What a parameter's state holds after a save and a restore is what it held before."""
 
-    def made(seed: int) -> Trained:
+    def trained(seed: int) -> Trained:
         network = Small()
         optimizer = make_optimizer(config(name), network, fused=False)
         for t in range(2):
@@ -222,7 +222,7 @@ def test_every_state_comes_back(name: str, tmp_path: Path) -> None:
             optimizer.step()
         return Trained(network, optimizer)
 
-    before, after = made(0), made(10)
+    before, after = trained(0), trained(10)
     restore(Checkpoints(tmp_path, 1).save(2, before, {}), after)
     for a, b in zip(before.network.parameters(), after.network.parameters(), strict=True):
         state = {k: v for k, v in before.optimizer.state[a].items() if v is not None}

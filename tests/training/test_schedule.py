@@ -94,14 +94,14 @@ def train(*phases: tuple[int, int], **fields: object) -> TrainConfig:
 
 def plain(start: int, full: int, over: int, phases: list[tuple[int, int]]) -> list[list[int]]:
     """Batch sizes of every step of every phase, from the definition."""
-    tokens, found = 0, []
+    tokens, sizes = 0, []
     for seq_len, steps in phases:
-        found.append([])
+        sizes.append([])
         for _ in range(steps):
             size = start + (full - start) * min(tokens, over) // over
-            found[-1].append(size)
+            sizes[-1].append(size)
             tokens += size * seq_len
-    return found
+    return sizes
 
 
 @given(
@@ -255,13 +255,13 @@ def test_a_growing_batch_trains_the_same_in_any_micro_batches(
     store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:
     """And the progress counts the samples that there were."""
-    found = {}
+    results = {}
     for micro in (16, 5):
         engine = tiny_engine(tiny_network("clm"))
         progress = run_plan(engine, growing_plan(store, micro), tmp_path / str(micro))
         assert progress.samples == GROWING.first(14)
         assert progress.tokens == GROWING.first(14) * 32
-        found[micro] = (metrics(tmp_path / str(micro)), weights(engine))
-    for one, other in zip(found[16][0], found[5][0], strict=True):
+        results[micro] = (metrics(tmp_path / str(micro)), weights(engine))
+    for one, other in zip(results[16][0], results[5][0], strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
-    assert np.diff([record["tokens"] for record in found[16][0]]).max() == 16 * 32
+    assert np.diff([record["tokens"] for record in results[16][0]]).max() == 16 * 32

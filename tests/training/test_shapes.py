@@ -71,10 +71,10 @@ def both(step: Examples, rows: int = 7) -> tuple[Batch, Batch]:
 def test_padding_changes_neither_losses_nor_gradients(
     case: str, narrowed: bool, store: TokenStore, teacher: str
 ) -> None:
-    family, objective, fields, asked = CASES[case]
+    family, objective, fields, options = CASES[case]
     if objective == "distillation":
-        asked = {**asked, "teacher": teacher}
-    step, network = step_of(objective, asked, store), network_of(family, objective, fields)
+        options = {**options, "teacher": teacher}
+    step, network = step_of(objective, options, store), network_of(family, objective, fields)
     if narrowed:  # it asks for its cells in order
         skip_unused_positions(network.model)
     network.train()
@@ -89,9 +89,9 @@ def test_padding_changes_neither_losses_nor_gradients(
         torch.stack([sums[part] for part in step.loss_terms]).sum().backward()
         return sums, [p.grad.clone() for p in network.parameters() if p.grad is not None]
 
-    (sums, gradients), (found, others) = outcome(plain), outcome(padded)
+    (sums, gradients), (padded_sums, others) = outcome(plain), outcome(padded)
     for part in step.loss_terms:
-        torch.testing.assert_close(found[part], sums[part], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(padded_sums[part], sums[part], rtol=1e-6, atol=1e-6)
     largest = max(float(gradient.abs().max()) for gradient in gradients)
     for other, gradient in zip(others, gradients, strict=True):
         torch.testing.assert_close(other, gradient, rtol=1e-4, atol=1e-6 * largest)
@@ -100,10 +100,10 @@ def test_padding_changes_neither_losses_nor_gradients(
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
 def test_capacity(count: int, more: int) -> None:
     most = count + more
-    found = capacity(count, most)
-    assert count <= found <= most
-    assert found - count < max(1, count / 4)
-    assert capacity(found, most) == found
+    size = capacity(count, most)
+    assert count <= size <= most
+    assert size - count < max(1, count / 4)
+    assert capacity(size, most) == size
 
 
 def shapes(batches: list[Batch]) -> set[tuple[object, ...]]:
@@ -202,20 +202,20 @@ def batch_of(lengths: list[int]) -> Batch:
 def test_targets_stay_with_their_cells(lengths: list[int], width: int) -> None:
     """Each target is still that of its cell; a decoder of nearly one length is hardly longer."""
     plain = batch_of(lengths)
-    found = fixed(plain, width)
+    padded = fixed(plain, width)
     before = plain.inputs["decoder_input_ids"].shape[1]
-    after = found.inputs["decoder_input_ids"].shape[1]
+    after = padded.inputs["decoder_input_ids"].shape[1]
     even = sum(lengths) >= 0.75 * len(lengths) * before
     assert before <= after <= max(width, before + 8 + before // 8)
     assert after <= before + 8 + before // 8 or not even
-    seen = found.targets["lm"] != IGNORE
-    cells = found.inputs["positions"]
-    named = found.inputs["decoder_input_ids"].flatten()[cells[seen]]
-    assert torch.equal(named, found.targets["lm"][seen])
-    assert sorted(found.targets["lm"][seen].tolist()) == plain.targets["lm"].tolist()
+    seen = padded.targets["lm"] != IGNORE
+    cells = padded.inputs["positions"]
+    named = padded.inputs["decoder_input_ids"].flatten()[cells[seen]]
+    assert torch.equal(named, padded.targets["lm"][seen])
+    assert sorted(padded.targets["lm"][seen].tolist()) == plain.targets["lm"].tolist()
     assert (cells.diff() >= 0).all()
-    assert cells[-1] < found.inputs["decoder_input_ids"].numel()
-    assert found.padded_tokens - plain.padded_tokens == sum(
-        found.inputs[name].numel() - plain.inputs[name].numel()
+    assert cells[-1] < padded.inputs["decoder_input_ids"].numel()
+    assert padded.padded_tokens - plain.padded_tokens == sum(
+        padded.inputs[name].numel() - plain.inputs[name].numel()
         for name in ("input_ids", "decoder_input_ids")
     )

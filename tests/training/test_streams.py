@@ -106,13 +106,13 @@ def test_two_processes_give_the_losses_of_one(store: TokenStore) -> None:
                     sums[part] += value.item()
         for part in Elmo.HEADS:
             assert sums[part] == pytest.approx(expected[part].item(), rel=1e-6)
-    gathered = sum(given(net.recurrent_state) for net in shared)
+    gathered = sum(shared_value(net.recurrent_state) for net in shared)
     for net in shared:
         net.recurrent_state.share(lambda mine: gathered)
         assert torch.allclose(net.recurrent_state.slots, alone.recurrent_state.slots, atol=1e-6)
 
 
-def given(recurrent_state: RecurrentState) -> torch.Tensor:
+def shared_value(recurrent_state: RecurrentState) -> torch.Tensor:
     """What a process gives to the sum over processes."""
     seen = []
     recurrent_state.share(lambda mine: seen.append(mine) or mine)
@@ -124,7 +124,7 @@ def test_after_a_resume_only_a_process_own_rows_count() -> None:
     recurrent_state = RecurrentState(torch.full((4, 1), 9.0))
     recurrent_state.put(Rows(1, 2, 4, 0), torch.tensor([[1.0]]))
     recurrent_state.put(Rows(2, 3, 4, 0), torch.tensor([[2.0]]))
-    assert given(recurrent_state).flatten().tolist() == [0, 1, 2, 0]
+    assert shared_value(recurrent_state).flatten().tolist() == [0, 1, 2, 0]
     untouched = RecurrentState(torch.ones(4, 1))
     untouched.share(lambda mine: pytest.fail("nothing was put, so nothing is summed"))
 

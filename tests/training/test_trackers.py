@@ -86,8 +86,8 @@ def test_tensorboard_has_each_record_once_after_a_resume(tmp_path):
     train(tmp_path, 20, 40, "tensorboard")
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert set(events.Tags()["scalars"]) == {"loss", "lr"}
-    found = [(scalar.step, round(scalar.value, 4)) for scalar in events.Scalars("loss")]
-    assert found == [(10, 7.0), (20, 6.0), (30, 5.0), (40, 4.0)]
+    scalars = [(scalar.step, round(scalar.value, 4)) for scalar in events.Scalars("loss")]
+    assert scalars == [(10, 7.0), (20, 6.0), (30, 5.0), (40, 4.0)]
 
 
 def test_the_config_has_the_names_that_accelerate_has():

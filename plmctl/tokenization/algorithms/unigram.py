@@ -317,9 +317,9 @@ class Lattice:
         score[0][:] = 0
         for start, length, part in self._steps():
             end = start + length
-            found = score[start][: self._reach[end]] + step[part]
-            better = found > score[end]
-            score[end][better] = found[better]
+            candidates = score[start][: self._reach[end]] + step[part]
+            better = candidates > score[end]
+            score[end][better] = candidates[better]
             back[end, : len(better)][better] = length
         seen = np.zeros(len(self.pieces) + 1)
         word, end_of = np.arange(len(self.words)), self._lengths.copy()
@@ -351,11 +351,11 @@ class Lattice:
             word, first = pieces.word[:count], pieces.start[:count]
             for start in range(end):
                 at = self._begin[first + start, end - start] + word
-                found = score[start, :count] + padded[self._piece[at]]
+                candidates = score[start, :count] + padded[self._piece[at]]
                 if start == 0:
-                    found[pieces.length[:count] == end] = -np.inf  # the piece itself
-                better = found > score[end, :count]
-                score[end, :count][better] = found[better]
+                    candidates[pieces.length[:count] == end] = -np.inf  # the piece itself
+                better = candidates > score[end, :count]
+                score[end, :count][better] = candidates[better]
                 back[end, :count][better] = end - start
         total = np.empty(len(order))
         total[order] = score[pieces.length, np.arange(len(order))]
@@ -409,11 +409,11 @@ class Lattice:
                     for n, count in enumerate(reach)
                 ]
             )
-            found, number = self._frequent(key, word, start, length)
-            kinds.append(found)
+            frequent, number = self._frequent(key, word, start, length)
+            kinds.append(frequent)
             steps.append(np.where(number < 0, -1, number + known).astype(np.int32))
             before = np.split(number, np.cumsum(reach[:-1]))
-            known, placed = known + len(found), placed + len(key)
+            known, placed = known + len(frequent), placed + len(key)
         pieces = Pieces(
             *(np.concatenate(parts) for parts in zip(*map(_columns, kinds), strict=True))
         )
