@@ -117,7 +117,9 @@ def test_a_scheduled_rate_has_the_masks_of_that_rate(
     step = made(name, store, rate={"start": 0.4, "end": 0.1}, **fields)
     for done, rate in ((0.0, 0.4), (0.25, 0.325), (1.0, 0.1), (None, 0.1)):
         changing = step if done is None else step.during(done)
-        found, expected = whole(changing), whole(made(name, store, rate=rate, **fields))
+        assert changing.masker.rate == pytest.approx(rate, rel=1e-12)
+        fixed = made(name, store, rate=changing.masker.rate, **fields)
+        found, expected = whole(changing), whole(fixed)
         for tensor, other in zip(found.inputs.values(), expected.inputs.values(), strict=True):
             assert torch.equal(tensor, other)
         assert torch.equal(found.targets["mlm"], expected.targets["mlm"])
