@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -53,12 +53,12 @@ class Muon(Optimizer[Config], config=Config):
 
         config, hidden = self.config, hidden_matrices(network)
         fused_ids = {id(p) for p in fused_matrices(network)}
-        settings = {
+        settings: dict[str, Any] = {
             "lr": config.lr,
             "momentum": config.momentum,
             "weight_decay": config.weight_decay,
         }
-        groups = [
+        groups: list[dict[str, Any]] = [
             {**settings, "params": [p for p in hidden if id(p) not in fused_ids], "pieces": 1},
             {**settings, "params": [p for p in hidden if id(p) in fused_ids], "pieces": 3},
         ]

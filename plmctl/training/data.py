@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -293,7 +293,7 @@ class Mixture(StoreExamples):
         """Samples in an epoch of the mixture."""
         return int(self._bounds[-1])
 
-    def during(self, done: float) -> Mixture:
+    def during(self, done: float) -> Self:
         """The same mixture, each corpus as a step has it."""
         return replace(self, parts=tuple(part.during(done) for part in self.parts))
 
