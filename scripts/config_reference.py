@@ -94,7 +94,7 @@ def table(model: Schema, schema: Schema) -> str:
 
 
 def rows(model: Schema, schema: Schema, prefix: str = "") -> Iterator[tuple[str, Schema, bool]]:
-    """Each key that holds a value, dotted; a key that holds keys is those keys."""
+    """Each key that holds a value, dotted; a key that holds keys is followed by those keys."""
     for name, field in model["properties"].items():
         key = prefix + name
         inner = resolve(field, schema)
@@ -107,6 +107,9 @@ def rows(model: Schema, schema: Schema, prefix: str = "") -> Iterator[tuple[str,
             yield from rows(items, schema, f"{key}[].")
         else:
             yield key, {**inner, **field}, needed
+            for choice in field.get("anyOf", ()):  # keys that may be left out, or a plain value
+                whole = resolve(choice, schema)
+                yield from rows(whole, schema, f"{key}.") if "properties" in whole else ()
 
 
 def typed(field: Schema, schema: Schema) -> str:

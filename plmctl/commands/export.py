@@ -61,7 +61,7 @@ def write(folder: Path, checkpoint: Path, target: Path) -> None:
     tokenizer = open_tokenizer(config.tokenizer)
     # The checkpoint has the weights of every head.
     network = make_network(config, Vocab.of(tokenizer), new_heads=lambda heads: None)
-    load_weights(checkpoint, network.model)
+    load_weights(checkpoint, network.model, averaged=True)
     with writing(target), new_folder(target) as beside:
         write_model(beside, network.model, tokenizer)
 

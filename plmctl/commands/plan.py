@@ -94,7 +94,9 @@ def costs(
         for size, length in zip(micros, steps.seq_lens, strict=True)
     )
     whole = state_memory(sizes, config.optim.name, mixed=mixed)
-    saved = 4.0 * sizes.parameters + whole["optimizer"]
+    if config.train.average is not None:
+        whole["average"] = 4.0 * sizes.parameters
+    saved = 4.0 * sizes.parameters + whole["optimizer"] + whole.get("average", 0.0)
     shards = use["processes"] if use["strategy"] == "fsdp" else 1
     memory = {name: size / shards for name, size in whole.items()}
     corpus = None if encoder is None else _corpus_tokens(config, encoder)

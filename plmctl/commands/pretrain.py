@@ -51,6 +51,7 @@ from plmctl.run.preflight import Prepared, check_text, failure_handling, preflig
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import Vocab, load_tokenizer
 from plmctl.training import loop
+from plmctl.training.average import averaging
 from plmctl.training.checkpoint import Checkpoints, load_weights
 from plmctl.training.data import Phase, Slicing, auto_micro_batch, mixture, scoring_batches
 from plmctl.training.distributed import is_sharded, whole
@@ -297,6 +298,7 @@ def _train(
         config.compute,
         varying=shapes_vary(config),
         sharded=config.launch.shards(accelerator.num_processes),
+        averaging=averaging(config.train),
     )
     if network.compiled:
         say(COMPILE_NOTE)
@@ -314,7 +316,11 @@ def _train(
         plan = fitted(engine, plan, journal, folder)
         validate = partial(_validate, engine, config, valid, plan)
         progress = loop.train(engine, plan, checkpoints, journal, validate)
-        metrics = {"steps": progress.step, "tokens": progress.tokens, **validate()}
+        metrics = {"steps": progress.step, "tokens": progress.tokens}
+        with engine.averaged(progress.step):
+            metrics |= validate()
+        if engine.average is not None and valid is not None:
+            metrics["valid/loss_of_last_weights"] = validate()["valid/loss"]
         journal.event("finished", step=progress.step)
     if not accelerator.is_main_process:
         return metrics, None
@@ -345,6 +351,8 @@ def _whole_model(
 ) -> PreTrainedModel:
     """The trained model; if the processes have shards of it, as in the last checkpoint.
 
+    Its weights are their average, if the run makes one.
+
     Args:
         engine: As the training left it.
         checkpoints: The checkpoints of the run.
@@ -362,7 +370,9 @@ def _whole_model(
                 "run the same command again: it resumes from the checkpoint before",
             )
         model = fresh().model
-        load_weights(folder, model)
+        load_weights(folder, model, averaged=True)
+    elif engine.average is not None:
+        engine.average.exchange()  # the training is over
     whole: PreTrainedModel = model
     return whole
 

@@ -23,7 +23,7 @@ from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result
 from plmctl.run.preflight import preflight
 from plmctl.tokenization.load import token_texts
-from plmctl.training.data import Slicing, StepBatches, examples_of, step_digests
+from plmctl.training.data import Slicing, StepBatches, Stretch, examples_of, step_digests
 from plmctl.training.schedule import course
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
     """
     prepared = preflight(config)
     text = prepare(config, prepared.encoder)
-    source = training_examples(prepared, text)[0]
+    source = training_examples(prepared, text)[0].during(0.0)
     say(f"sentences: {text.sentences}")
     statistics = {"examples": float(count), **_statistics(source, count, config.seed)}
     seq_len = config.train.phases[0].seq_len
@@ -75,6 +75,8 @@ def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: boo
     text = prepare(config, prepared.encoder)
     phase = bisect_right(steps.begins, batch - 1) - 1
     source, size = training_examples(prepared, text)[phase], config.train.batch_size
+    within = batch - 1 - steps.begins[phase]
+    source = source.during(Stretch(steps.begins[phase], steps.steps).done(within))
     noted = Path(config.run) / "divergence" / f"step-{batch:06d}.json"
     if noted.is_file():  # the examples that the run had there, after any rollbacks
         document = json.loads(noted.read_text(encoding="utf-8"))
@@ -82,7 +84,7 @@ def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: boo
     else:
         slicing = Slicing(size, size, growth=steps.sizes[phase])
         batches = StepBatches(source, slicing, int(fold(config.seed, phase)))
-        ids = batches.examples(batch - 1 - steps.begins[phase])
+        ids = batches.examples(within)
     head = {"step": batch, "phase": phase, "examples": ids.shape[1]}
     statistics = means(source.tally(*ids))
     title = f"{config.objective.name}: step {batch:,}"

@@ -180,6 +180,26 @@ class BatchRamp(Model):
     """Tokens until the batch has `batch_size`; GPT-3: 4 to 12 billion, depending on its size."""
 
 
+class AverageConfig(Model):
+    """An average of the weights over the steps."""
+
+    name: Literal["ema", "last"]
+    """ema: an exponential moving average; last: the mean over the last steps (LAWA)."""
+    decay: float = Field(default=0.999, gt=0, lt=1)
+    """ema only: weights of t steps ago count decay^t; 0.999 averages over about 1,000 steps."""
+    over: StepsOrShare = StepsOrShare(0.2)
+    """last only: how many of the last steps: a number (1000) or a share of all steps (20%)."""
+    every: int = Field(default=10, ge=1)
+    """Steps between weights that are averaged, counted back from the last step."""
+
+    @field_validator("over")
+    @classmethod
+    def _in_steps(cls, over: StepsOrShare) -> StepsOrShare:
+        if over.tokens is not None or over.root == 0:
+            raise ValueError("expected steps such as 1000, or a share such as 20%, above 0")
+        return over
+
+
 class TrainConfig(Model):
     """How much is trained."""
 
@@ -191,6 +211,9 @@ class TrainConfig(Model):
     """Start with a smaller batch; empty: every step has `batch_size`."""
     phases: tuple[Phase, ...] = Field(min_length=1)
     """In order, such as BERT's 90 % of the steps at length 128, then 10 % at 512."""
+    average: AverageConfig | None = None
+    """Validate and save an average of the weights instead of the last ones; training continues
+    from the last ones, and checkpoints have both. Empty: no average."""
 
     @field_validator("batch_ramp")
     @classmethod
@@ -332,6 +355,18 @@ class DivergenceConfig(Model):
 # --- Masking: what the masked objectives let a user set ---
 
 
+MaskRate = Annotated[float, Field(gt=0, lt=1)]
+
+
+class RateSchedule(Model):
+    """A masking rate that changes linearly from the first step of a run to its last."""
+
+    start: MaskRate
+    """The rate of the first step."""
+    end: MaskRate
+    """The rate of the last step, and of validation."""
+
+
 class MaskingConfig(ObjectiveConfig):
     """How tokens are chosen and replaced (BERT's published rule by default)."""
 
@@ -339,8 +374,9 @@ class MaskingConfig(ObjectiveConfig):
     """dynamic: new masks in every epoch (RoBERTa); static: `duplicates` sets of masks (BERT)."""
     duplicates: int = Field(default=10, ge=1)
     """static only: number of passes over the corpus with different masks (BERT's dupe_factor)."""
-    rate: float = Field(default=0.15, gt=0, lt=1)
-    """Share of the tokens that is predicted."""
+    rate: MaskRate | RateSchedule = 0.15
+    """Share of the tokens that is predicted. `{start: 0.4, end: 0.15}`: it changes linearly over
+    the steps of the run, and validation has the last rate (dynamic masking only)."""
     unit: Literal["token", "word", "ngram"] = "token"
     """What is chosen; word: all tokens of a word (BERT's whole-word masking); ngram: runs of 1 to
     `max_ngram` whole words (ALBERT)."""
@@ -367,6 +403,22 @@ class MaskingConfig(ObjectiveConfig):
         if self.mask_share + self.random_share > 1:
             raise ValueError("mask_share and random_share add up to more than 1")
         return self
+
+    @model_validator(mode="after")
+    def _rate_may_change(self) -> Self:
+        if self.masking == "static" and isinstance(self.rate, RateSchedule):
+            raise ValueError("static masks are the same in every pass: expected a number as `rate`")
+        return self
+
+    def rate_at(self, done: float) -> float:
+        """The masking rate of a step.
+
+        Args:
+            done: 0 at the first step of the run, 1 at the last.
+        """
+        if isinstance(self.rate, float):
+            return self.rate
+        return (1 - done) * self.rate.start + done * self.rate.end
 
     def pass_of(self, epoch: int) -> int:
         """The number of the set of pairs and masks that an epoch uses."""

@@ -59,6 +59,8 @@ class Config(ModelConfig):
     """Feed-forward size."""
     dropout_rate: float | None = Field(default=None, ge=0, lt=1)
     """Default: 0.1 for v1.0, 0 for v1.1."""
+    initializer_factor: float = Field(default=1.0, gt=0)
+    """Multiplies the standard deviation of all new weights."""
     vocab_multiple: int = Field(default=128, ge=1)
     """The number of embeddings is a multiple of this (published: 32,128 for 32,100 ids)."""
 
@@ -132,7 +134,8 @@ class T5(Family, config=Config):
             return
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.shared.weight))
         # As the source's dense layer starts; a deviation of 1 would give logits of sqrt(d_model).
-        torch.nn.init.normal_(model.lm_head.weight, std=model.config.d_model**-0.5)
+        factor = model.config.initializer_factor
+        torch.nn.init.normal_(model.lm_head.weight, std=factor * model.config.d_model**-0.5)
         model.config.tie_word_embeddings = False
 
     @classmethod

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from plmctl.arrays import Ints
 
@@ -49,6 +49,14 @@ class Examples(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """Samples in an epoch."""
+
+    def during(self, done: float) -> Self:
+        """The examples as a step has them: for an objective that changes over the run.
+
+        Args:
+            done: 0 at the first step of the run, 1 at the last.
+        """
+        return self
 
     @abstractmethod
     def collate(self, epochs: Ints, samples: Ints) -> Batch:

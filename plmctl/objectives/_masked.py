@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -72,11 +74,12 @@ class Masker:
     """Reads a layout's tokens and masks them.
 
     Attributes:
-        config: Rates and the kind of masking.
+        config: The kind of masking.
         store: Where the tokens are.
         treatment: What replaces the tokens at masked positions.
         specials: Ids of the layout's special tokens.
         key: The random key of all masks.
+        rate: Share of the tokens that is predicted.
     """
 
     config: MaskingConfig
@@ -84,6 +87,7 @@ class Masker:
     treatment: Treatment
     specials: dict[int, int]
     key: int
+    rate: float
 
     def batch(self, layout: Layout, passes: Ints, samples: Ints) -> Batch:
         """The batch of a layout.
@@ -124,9 +128,9 @@ class Masker:
         config = self.config
         candidates = layout.source != PAD if config.mask_specials else layout.source >= 0
         if config.count == "exact":
-            counts = count_exact(layout.lengths, config.rate, config.max_predictions)
+            counts = count_exact(layout.lengths, self.rate, config.max_predictions)
         else:
-            counts = count_probabilistic(layout.lengths, config.rate, keys)
+            counts = count_probabilistic(layout.lengths, self.rate, keys)
             counts = np.minimum(counts, config.max_predictions or counts.max())
         if config.unit == "token":
             return choose(candidates, counts, keys)
@@ -141,7 +145,7 @@ class Masker:
 
 
 def masker(config: MaskingConfig, store: TokenStore, vocab: Vocab, seed: int) -> Masker:
-    """The masker of a config, a store and a tokenizer.
+    """The masker of a config, a store and a tokenizer, with the rate of the run's last step.
 
     Raises:
         ConfigError: The tokenizer lacks a special token that masked rows need.
@@ -151,7 +155,8 @@ def masker(config: MaskingConfig, store: TokenStore, vocab: Vocab, seed: int) ->
     never = () if config.random_specials else tuple(id_ for id_ in special if id_ is not None)
     treatment = Treatment(mask, vocab.size, config.mask_share, config.random_share, never)
     key = int(fold(seed, stream("mask")))
-    return Masker(config, store, treatment, {PAD: pad, CLS: cls, SEP: sep}, key)
+    specials = {PAD: pad, CLS: cls, SEP: sep}
+    return Masker(config, store, treatment, specials, key, config.rate_at(1.0))
 
 
 def special_ids(name: str, vocab: Vocab) -> list[int]:
@@ -191,9 +196,9 @@ class MaskedObjective(Objective):
 
     @classmethod
     def targets_per_token(cls, config: ObjectiveConfig) -> float:
-        """The share of the tokens that is masked."""
+        """The share of the tokens that is masked, on average over the run."""
         assert isinstance(config, MaskingConfig)
-        return config.rate
+        return config.rate_at(0.5)
 
     @abstractmethod
     def rows(self, passes: Ints, samples: Ints) -> Layout:
@@ -207,6 +212,15 @@ class MaskedObjective(Objective):
         """The rows ``samples`` with the masks of their epochs; see ``Masker.batch``."""
         passes = self.passes(epochs)
         return self.masker.batch(self.rows(passes, samples), passes, samples)
+
+    def during(self, done: float) -> Self:
+        """The same rows, masked at the rate of a step."""
+        rate = self.masker.config.rate_at(done)
+        if rate == self.masker.rate:
+            return self
+        changed = copy(self)
+        changed.masker = dataclasses.replace(self.masker, rate=rate)
+        return changed
 
     def collate(self, epochs: Ints, samples: Ints) -> Batch:
         """``masked``; a subclass may add targets."""
@@ -227,7 +241,7 @@ class MaskedObjective(Objective):
         """The shares that the config sets."""
         treatment = self.masker.treatment
         shares = expected_shares(treatment.mask, treatment.random, treatment.vocab_size)
-        return {"masked_share": self.masker.config.rate, **shares}
+        return {"masked_share": self.masker.rate, **shares}
 
     def example(self, epoch: int, sample: int) -> Example:
         """One row for reading."""

@@ -94,7 +94,7 @@ class RareMasker(Masker):
     def _choose(self, layout: Layout, keys: Keys) -> NDArray[np.bool_]:
         text = layout.source >= 0
         weights = self.weights[self.store.tokens(np.maximum(layout.source, 0))] * text
-        counts = count_exact(layout.lengths, self.config.rate, self.config.max_predictions)
+        counts = count_exact(layout.lengths, self.rate, self.config.max_predictions)
         return choose_weighted(weights, counts, keys)
 
 

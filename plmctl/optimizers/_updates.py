@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW, Optimizer
 from transformers.optimization import Adafactor
 
 from plmctl.models.sharding import cut_like, gathered
@@ -168,7 +168,7 @@ def _map(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     return function(value) if isinstance(value, Tensor) else value
 
 
-# --- PyTorch's Muon and AdamW behind one optimizer ---
+# --- Muon for hidden matrices and AdamW for the rest, behind one optimizer ---
 
 
 def hidden_matrices(network: nn.Module) -> list[nn.Parameter]:
@@ -186,26 +186,79 @@ def hidden_matrices(network: nn.Module) -> list[nn.Parameter]:
     return [p for p in trained(base) if p.ndim == 2 and id(p) not in outside]
 
 
+def fused_matrices(network: nn.Module) -> list[nn.Parameter]:
+    """GPT's matrices [H, 3 H] of query, key and value, side by side."""
+    return [p for name, p in network.named_parameters() if name.endswith(".c_attn.weight")]
+
+
 class MuonAndAdamW(Optimizer):
-    """Muon on one group, AdamW on the others: one state, one list of groups.
+    """Muon on some groups, AdamW on the others: one state, one list of groups.
+
+    PyTorch's Muon computes in bf16 on every device, which a CPU without instructions for it does
+    more slowly and less exactly than fp32; and it takes a fused matrix as one.
 
     Args:
-        muon: The group of Muon, with its settings.
+        muon: The groups of Muon, each with ``lr``, ``momentum``, ``weight_decay``, and ``pieces``:
+            as how many matrices of equal width each of its matrices counts.
         adamw: The groups of AdamW.
         settings: AdamW's for all its groups.
     """
 
     def __init__(
-        self, muon: dict[str, Any], adamw: list[dict[str, Any]], settings: dict[str, Any]
+        self, muon: list[dict[str, Any]], adamw: list[dict[str, Any]], settings: dict[str, Any]
     ) -> None:
-        self._muon, self._adamw = Muon([muon]), AdamW(adamw, **settings)
-        super().__init__([*self._muon.param_groups, *self._adamw.param_groups], {})
+        self._adamw, self._num_muon = AdamW(adamw, **settings), len(muon)
+        super().__init__([*muon, *self._adamw.param_groups], {})
 
+    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """One update of both; there is no closure in this project."""
+        for group in self.param_groups[: self._num_muon]:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    _update_by_muon(parameter, self.state[parameter], group)
         # Accelerate and a restored state replace these objects, so they are handed over each time.
-        self._muon.state = self._adamw.state = self.state
-        self._muon.param_groups = self.param_groups[:1]
-        self._adamw.param_groups = self.param_groups[1:]
-        self._muon.step()  # type: ignore[no-untyped-call]
+        self._adamw.state = self.state
+        self._adamw.param_groups = self.param_groups[self._num_muon :]
         self._adamw.step()
+
+
+_RMS_OF_ADAMW = 0.2  # root mean square of AdamW's updates: Liu et al., 2025, section 2.2
+
+
+def _update_by_muon(parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    gradient, momentum = parameter.grad, group["momentum"]
+    assert gradient is not None
+    if not state:
+        state["momentum_buffer"] = torch.zeros_like(parameter)
+    mean = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
+    update = gradient.lerp(mean, momentum)  # Nesterov's
+    pieces = torch.stack(update.chunk(group["pieces"], dim=1))
+    size = _RMS_OF_ADAMW * max(pieces.shape[1:]) ** 0.5
+    direction = torch.cat(orthogonal(pieces).unbind(), dim=1)
+    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+    parameter.add_(direction, alpha=-group["lr"] * size)
+
+
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al., 2024; five steps
+
+
+def orthogonal(matrices_NRC: Tensor) -> Tensor:
+    """U V^T of each matrix U S V^T, about: singular values between 0.7 and 1.2.
+
+    Five steps of a Newton-Schulz iteration, in bf16 on a GPU and in fp32 on a CPU.
+
+    Args:
+        matrices_NRC: N matrices of R rows and C columns.
+    """
+    a, b, c = _NEWTON_SCHULZ
+    on_gpu = matrices_NRC.device.type == "cuda"
+    x = matrices_NRC.to(torch.bfloat16 if on_gpu else torch.float32)
+    tall = x.shape[1] > x.shape[2]
+    if tall:
+        x = x.mT
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        square = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).to(matrices_NRC.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -21,7 +21,9 @@ class Config(OptimizerConfig):
     name: Literal["muon"] = "muon"
     """Muon (Jordan et al., 2024), scaled as AdamW (Liu et al., 2025, arXiv:2502.16982)."""
     lr: float = Field(default=6e-4, gt=0)
-    """Peak learning rate of both: Muon's update has the root mean square of AdamW's."""
+    """Peak learning rate: Muon's update has the root mean square of AdamW's."""
+    adamw_lr: float | None = Field(default=None, gt=0)
+    """Peak learning rate of embeddings, norms and heads; empty: `lr`."""
     momentum: float = Field(default=0.95, ge=0, lt=1)
     """Muon's Nesterov momentum."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
@@ -33,21 +35,38 @@ class Config(OptimizerConfig):
 
 
 class Muon(Optimizer[Config], config=Config):
-    """PyTorch's Muon and AdamW as one optimizer."""
+    """Muon and PyTorch's AdamW as one optimizer.
+
+    GPT's fused matrix of query, key and value counts as three. A matrix that layers share (ALBERT)
+    has one update, from the sum of their gradients. ELMo's LSTM weights have three dimensions, and
+    are left to AdamW.
+    """
 
     def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
         """See the base class; AdamW has a fused kernel."""
-        from plmctl.optimizers._updates import MuonAndAdamW, decay_groups, hidden_matrices
+        from plmctl.optimizers._updates import (
+            MuonAndAdamW,
+            decay_groups,
+            fused_matrices,
+            hidden_matrices,
+        )
 
         config, hidden = self.config, hidden_matrices(network)
+        fused_ids = {id(p) for p in fused_matrices(network)}
+        settings: dict[str, Any] = {
+            "lr": config.lr,
+            "momentum": config.momentum,
+            "weight_decay": config.weight_decay,
+        }
+        groups: list[dict[str, Any]] = [
+            {**settings, "params": [p for p in hidden if id(p) not in fused_ids], "pieces": 1},
+            {**settings, "params": [p for p in hidden if id(p) in fused_ids], "pieces": 3},
+        ]
+        # The loop multiplies the schedule's learning rate, of which `lr` is the peak, by a scale.
+        scale = 1.0 if config.adamw_lr is None else config.adamw_lr / config.lr
+        rest = decay_groups(network, config.weight_decay, without=hidden)
         return MuonAndAdamW(
-            {
-                "params": hidden,
-                "lr": config.lr,
-                "momentum": config.momentum,
-                "weight_decay": config.weight_decay,
-                "adjust_lr_fn": "match_rms_adamw",
-            },
-            decay_groups(network, config.weight_decay, without=hidden),
+            [group for group in groups if group["params"]],
+            [{**group, "lr": scale * config.lr, "scale": scale} for group in rest],
             {"lr": config.lr, "betas": config.betas, "eps": config.eps, "fused": fused},
         )

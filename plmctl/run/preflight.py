@@ -384,7 +384,8 @@ def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
             "for Chinese set `data.words: jieba`, which finds words of several characters; "
             "otherwise use `unit: token`",
         )
-    most = int(count_exact(np.array([seq_len]), config.rate, config.max_predictions)[0])
+    rate = max(config.rate_at(0.0), config.rate_at(1.0))
+    most = int(count_exact(np.array([seq_len]), rate, config.max_predictions)[0])
     long = sizes[sizes > most].sum() / sizes.sum()
     if long > _TOO_LONG:
         raise ConfigError(

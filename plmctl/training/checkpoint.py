@@ -34,6 +34,7 @@ from plmctl.errors import ConfigError, PlmError
 from plmctl.files import sync
 from plmctl.models.network import RecurrentState
 from plmctl.models.sharding import cut_like, gathered
+from plmctl.training.average import Average
 from plmctl.training.distributed import is_sharded
 from plmctl.training.journal import Journal, Mark, Progress
 from plmctl.training.memory import is_out_of_memory
@@ -43,6 +44,8 @@ from plmctl.training.memory import is_out_of_memory
 
 _CARRIED = "carried.safetensors"
 
+_AVERAGE = "average.safetensors"
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -51,12 +54,14 @@ class Trained:
     Attributes:
         scaler: The gradient scaler of fp16.
         recurrent_state: The recurrent state between steps.
+        average: An average of the weights over the steps.
     """
 
     network: nn.Module
     optimizer: Optimizer
     scaler: torch.amp.GradScaler | None = None
     recurrent_state: RecurrentState = field(default_factory=RecurrentState)
+    average: Average | None = None
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,14 @@ class Snapshot:
     Attributes:
         model: The weights, tied ones once.
         optimizer: ``<field>/<parameter>``.
+        average: The average of the weights, by the same names; empty: there is none.
         recurrent_state: The recurrent state; None for other networks.
         state: All that is not a tensor, ``step`` included.
     """
 
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
+    average: dict[str, Tensor]
     recurrent_state: Tensor | None
     state: dict[str, Any]
 
@@ -91,8 +98,8 @@ def snapshot(
         step: Number of updates.
         telemetry: More values to save, as JSON.
         copy: Share no memory with the network, so that training can continue. It costs a copy of
-            the weights and of the optimizer's state in host memory, 12 bytes per parameter with
-            AdamW. Tensors on another device are copied anyway.
+            the weights, of their average and of the optimizer's state in host memory: 12 bytes
+            per parameter with AdamW and no average. Tensors on another device are copied anyway.
         kept: Whether this process keeps the state. If not, it only takes part in gathering, and
             the snapshot has no tensors.
     """
@@ -107,9 +114,12 @@ def snapshot(
     if trained.scaler is not None:
         state["scaler"] = trained.scaler.state_dict()
     weights = {name: parameter.detach() for name, parameter in parameters.items()}
+    average = trained.average
+    averages = average.values if average is not None and average.exists(step) else {}
     return Snapshot(
         _in_host_memory(weights, copy=copy, kept=kept),
         _in_host_memory(states, copy=copy, kept=kept),
+        _in_host_memory(averages, copy=copy, kept=kept),
         None if rows is None else _host(rows, copy=copy),
         state,
     )
@@ -119,6 +129,8 @@ def write(folder: Path, state: Snapshot) -> None:
     """Write a state's files."""
     save_file(state.model, folder / "model.safetensors")
     save_file(state.optimizer, folder / "optimizer.safetensors")
+    if state.average:
+        save_file(state.average, folder / _AVERAGE)
     if state.recurrent_state is not None:
         save_file({"rows": state.recurrent_state}, folder / _CARRIED)
     (folder / "state.json").write_text(json.dumps(state.state))
@@ -146,6 +158,9 @@ def restore(folder: Path, trained: Trained) -> dict[str, Any]:
         on_host = field == "step" and parameter not in fused
         there = value if on_host else cut_like(value, parameter)
         trained.optimizer.state[parameter][field] = there
+    if trained.average is not None and (folder / _AVERAGE).is_file():
+        for name, value in load_file(folder / _AVERAGE).items():
+            trained.average.values[name].copy_(cut_like(value, parameters[name]))
     if (folder / _CARRIED).is_file():
         device = next(iter(parameters.values())).device
         trained.recurrent_state.slots = load_file(folder / _CARRIED)["rows"].to(device)
@@ -161,13 +176,19 @@ def save_weights(folder: Path, network: nn.Module) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
-def load_weights(folder: Path, network: nn.Module) -> None:
+def load_weights(folder: Path, network: nn.Module, *, averaged: bool = False) -> None:
     """Load a checkpoint's weights into a network, in place.
+
+    Args:
+        folder: The checkpoint.
+        network: The same network.
+        averaged: Load the average of the weights instead, if the checkpoint has one.
 
     Raises:
         PlmError: The checkpoint is of another network.
     """
-    weights = load_file(folder / "model.safetensors")
+    average = averaged and (folder / _AVERAGE).is_file()
+    weights = load_file(folder / (_AVERAGE if average else "model.safetensors"))
     parameters = dict(network.named_parameters())  # tied ones once
     if weights.keys() != parameters.keys():
         odd = sorted(weights.keys() ^ parameters.keys())[0]

@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +102,23 @@ class Phase:
     examples: Examples
     steps: int
     slicing: Slicing
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The place of a phase in its run.
+
+    Attributes:
+        first: Steps before it.
+        total: Steps of the run.
+    """
+
+    first: int
+    total: int
+
+    def done(self, index: int) -> float:
+        """How much of the run is done at a step of the phase: 0 at the first, 1 at the last."""
+        return (self.first + index) / max(self.total - 1, 1)
 
 
 def auto_micro_batch(configured: int | str, rows: int, seq_len: int, device: str) -> int:
@@ -276,6 +293,10 @@ class Mixture(StoreExamples):
         """Samples in an epoch of the mixture."""
         return int(self._bounds[-1])
 
+    def during(self, done: float) -> Self:
+        """The same mixture, each corpus as a step has it."""
+        return replace(self, parts=tuple(part.during(done) for part in self.parts))
+
     def locate(self, epochs: Ints, samples: Ints) -> tuple[Ints, Ints, Ints]:
         """The origin of samples of the mixture.
 
@@ -388,16 +409,31 @@ class StepBatches(Dataset[list[Batch]]):
         slicing: How a step is cut up.
         seed: Decides the order of every epoch.
         shift: Samples that rollbacks skipped: the data starts after them.
+        stretch: The place of these steps in the run; None: the examples do not change over it.
     """
 
-    def __init__(self, examples: Examples, slicing: Slicing, seed: int, shift: int = 0) -> None:
+    def __init__(
+        self,
+        examples: Examples,
+        slicing: Slicing,
+        seed: int,
+        shift: int = 0,
+        stretch: Stretch | None = None,
+    ) -> None:
         self._source, self._slicing, self._seed, self._shift = examples, slicing, seed, shift
+        self._stretch = stretch
 
     def __getitem__(self, index: int) -> list[Batch]:
         """The micro-batches of step ``index`` of the phase."""
-        if self._source.streamed:
-            return list(_rows(self._source, self._slicing, self.examples(index), index))
-        return [self._slicing.shaped(b) for b in _collate(self._source, self.pieces(index))]
+        source = self.source(index)
+        if source.streamed:
+            return list(_rows(source, self._slicing, self.examples(index), index))
+        return [self._slicing.shaped(b) for b in _collate(source, self.pieces(index))]
+
+    def source(self, index: int) -> Examples:
+        """What makes the examples of a step."""
+        stretch = self._stretch
+        return self._source if stretch is None else self._source.during(stretch.done(index))
 
     def examples(self, index: int) -> Ints:
         """The examples of a step over all processes, [2, N]: epochs and sample numbers."""
@@ -688,9 +724,8 @@ class StepLoader:
         if progress.micro:
             micro = min(progress.micro[number], slicing.micro_batch_size)
             slicing = replace(slicing, micro_batch_size=micro)
-        return StepBatches(
-            phase.examples, slicing, int(fold(self._plan.seed, number)), progress.shift
-        )
+        seed, stretch = int(fold(self._plan.seed, number)), self._plan.stretch(number)
+        return StepBatches(phase.examples, slicing, seed, progress.shift, stretch)
 
 
 # --- Hashes of a step's examples: equal if the examples and their order are ---
@@ -712,7 +747,8 @@ def step_digests(plan: Plan, steps: int, *, world: int, micro: int) -> Iterator[
         seed = int(fold(plan.seed, number))
         cut = replace(phase.slicing, micro_batch_size=micro, world=world)
         shares = [
-            StepBatches(phase.examples, replace(cut, rank=rank), seed) for rank in range(world)
+            StepBatches(phase.examples, replace(cut, rank=rank), seed, 0, plan.stretch(number))
+            for rank in range(world)
         ]
         for index in range(first, phase.steps):
             if not steps:
@@ -722,7 +758,8 @@ def step_digests(plan: Plan, steps: int, *, world: int, micro: int) -> Iterator[
             for share in shares:
                 for epochs, samples in share.pieces(index):
                     for at in range(len(samples)):
-                        batch = phase.examples.collate(epochs[at : at + 1], samples[at : at + 1])
+                        one = slice(at, at + 1)
+                        batch = share.source(index).collate(epochs[one], samples[one])
                         for name, tensor in sorted({**batch.inputs, **batch.targets}.items()):
                             digest.update(name.encode())
                             digest.update(np.ascontiguousarray(tensor.numpy()).tobytes())

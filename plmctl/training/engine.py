@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from plmctl.errors import ConfigError
 from plmctl.models.fast import allow_shapes, apply_fast_paths, checkpoint_activations
 from plmctl.models.network import Network
 from plmctl.optimizers.base import get_optimizer
+from plmctl.training.average import Average, Averaging
 from plmctl.training.checkpoint import Trained
 from plmctl.training.distributed import is_sharded, shard
 
@@ -35,6 +37,7 @@ class Engine:
         found_nonfinite: On the device, 1 once a loss or gradient was not finite: the optimizer's
             kernel then skips that update and all later ones. None: it has no such kernel.
         hosts: The process group in which hosts communicate without a GPU; None: the accelerator's.
+        average: An average of the weights; None: the last weights are the result.
     """
 
     accelerator: Accelerator
@@ -42,6 +45,7 @@ class Engine:
     optimizer: Optimizer
     found_nonfinite: Tensor | None = None
     hosts: ProcessGroup | None = None
+    average: Average | None = None
 
     def trained(self) -> Trained:
         """What a checkpoint saves: the same objects without their wrappers."""
@@ -50,7 +54,12 @@ class Engine:
             getattr(self.optimizer, "optimizer", self.optimizer),
             self.accelerator.scaler,
             self.accelerator.unwrap_model(self.network).recurrent_state,
+            self.average,
         )
+
+    def averaged(self, step: int) -> AbstractContextManager[None]:
+        """Within the block the network has the average of its weights, if there is one."""
+        return nullcontext() if self.average is None else self.average.in_network(step)
 
 
 # --- Device and precision ---
@@ -160,6 +169,7 @@ def make_engine(
     *,
     varying: bool = True,
     sharded: bool = False,
+    averaging: Averaging | None = None,
 ) -> Engine:
     """The network and a new optimizer, prepared for the device and the processes.
 
@@ -172,6 +182,7 @@ def make_engine(
         compute: Attention, compilation and activation checkpointing.
         varying: Whether the shapes of batches change from step to step; used by compilation.
         sharded: Whether each of several processes keeps a part of the weights.
+        averaging: Average the weights over the steps.
     """
     device, model_type = accelerator.device.type, network.model.config.model_type
     compiled = compiles(compute, device, model_type, sharded=sharded)
@@ -191,7 +202,9 @@ def make_engine(
         compile_network(network, varying=varying)
     optimizer = make_optimizer(optim, network, fused=device == "cuda")
     prepared = accelerator.prepare_model(network, evaluation_mode=sharded)  # then no DDP
-    engine = Engine(accelerator, prepared, accelerator.prepare_optimizer(optimizer))
+    average = None if averaging is None else Average(network.model, averaging)
+    prepared_optimizer = accelerator.prepare_optimizer(optimizer)
+    engine = Engine(accelerator, prepared, prepared_optimizer, average=average)
     return enable_late_reading(engine) if accelerator.device.type == "cuda" else engine
 
 

@@ -33,7 +33,7 @@ from plmctl.models.batch import Batch
 from plmctl.models.sharding import gathered
 from plmctl.run.stop import StopAsked, StopRequest
 from plmctl.training.checkpoint import Checkpoints, Saver, Watch, journal_of, restore
-from plmctl.training.data import Phase, StepLoader
+from plmctl.training.data import Phase, StepLoader, Stretch
 from plmctl.training.distributed import is_sharded, reduce, summed_facts
 from plmctl.training.engine import Engine
 from plmctl.training.journal import Computed, Journal, Progress, Update, Window, record
@@ -153,6 +153,10 @@ class Plan:
         """Samples of an update, by its number from 0."""
         _, phase, within = next(self.remaining(step))
         return phase.slicing.sizes.of(within)
+
+    def stretch(self, phase: int) -> Stretch:
+        """The place of a phase, by its number, in the run."""
+        return Stretch(sum(before.steps for before in self.phases[:phase]), self.steps)
 
     def remaining(self, done: int) -> Iterator[tuple[int, Phase, int]]:
         """Each phase that is not over: its number, the phase, and the first step left in it."""
@@ -278,6 +282,8 @@ def train(
             on_device = run.decides_on_device
             if on_device:
                 apply_if_finite(engine, computed)
+                if engine.average is not None:
+                    engine.average.update(progress.step + 1, engine.found_nonfinite)
             if on_device and not _must_synchronise(plan, pending):
                 progress = progress.ahead(computed, samples, epoch_size)
                 journal.tick(progress.step, progress.recent[-1] if progress.recent else None)
@@ -469,10 +475,14 @@ def _synchronise(
             _report_failure(run, progress, update, verdict, reason)
             if verdict == "rollback":
                 return _roll_back(run, progress), None
-            return progress.without(update, step.samples, step.epoch_size), update
+            progress = progress.without(update, step.samples, step.epoch_size)
+            break
         progress = progress.after(update, step.samples, step.epoch_size)
     if not applied:
-        apply(engine)
+        if verdict == "good":
+            apply(engine)
+        if engine.average is not None:
+            engine.average.update(progress.step)
     return progress, update
 
 
@@ -486,7 +496,8 @@ def _validate(run: Run, progress: Progress, stop: StopRequest) -> Progress:
         Preempted: A process was asked to stop meanwhile; a checkpoint was saved.
     """
     try:
-        scores = run.validate(stop=stop)
+        with run.engine.averaged(progress.step):
+            scores = run.validate(stop=stop)
     except StopAsked:
         if progress.step < run.plan.steps:  # the last step is saved before it is validated
             _save(run, progress)

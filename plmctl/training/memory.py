@@ -126,7 +126,9 @@ def heaviest(phase: Phase, seed: int, size: int) -> Batch:
         return phase.examples.collate(np.zeros_like(longest), longest)
     # Padding counts: another batch may have less of it.
     full = replace(phase.slicing, micro_batch_size=size, growth=None)
-    return max(StepBatches(phase.examples, full, seed)[0], key=lambda batch: batch.padded_tokens)
+    ends = [phase.examples.during(done) for done in (0.0, 1.0)]  # one of them masks the most
+    batches = [batch for examples in ends for batch in StepBatches(examples, full, seed)[0]]
+    return max(batches, key=lambda batch: (batch.padded_tokens, sum(batch.counts().values())))
 
 
 def search(engine: Engine, plan: Plan) -> tuple[int, ...]:

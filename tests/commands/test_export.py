@@ -3,12 +3,52 @@
 import json
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file
 
 from tests.commands.conftest import Cli, write
 from tests.commands.test_bad_input import refused
 
 SAVING = ["run=kept", "checkpoint.every=2", "checkpoint.keep=5"]
+
+
+@pytest.mark.parametrize("average", ["ema", "last"])
+def test_the_average_of_the_weights_is_the_model(
+    average: str, cli: Cli, pretrained: dict[str, Path]
+) -> None:
+    """Saved, validated and exported; the last weights are those of a run without it."""
+    run = f"run=average-{average}"
+    settings = [f"train.average.name={average}", "train.average.over=3", "train.average.every=1"]
+    code, _, err = cli("pretrain", "bert.yaml", run, *settings, "train.average.decay=0.5")
+    assert code == 0, err
+    folder = Path(run.removeprefix("run="))
+    checkpoint = folder / "checkpoints" / "step-000006"
+    model = load_file(folder / "model" / "model.safetensors")
+    means = load_file(checkpoint / "average.safetensors")
+    shared = model.keys() & means.keys()
+    assert len(shared) > 10
+    assert all(model[name].equal(means[name]) for name in shared)
+    last = load_file(checkpoint / "model.safetensors")
+    plain = load_file("done-bert/checkpoints/step-000006/model.safetensors")
+    assert all(last[name].equal(plain[name]) for name in plain)
+    assert not any(last[name].equal(means[name]) for name in plain)
+
+    results, without = (
+        json.loads((one / "eval" / "valid.json").read_text())["results"]
+        for one in (folder, Path("done-bert"))
+    )
+    assert results["valid/loss_of_last_weights"] == without["valid/loss"]
+    assert results["valid/loss"] != without["valid/loss"]
+    logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert logged[-1]["valid/loss"] == results["valid/loss"]
+
+    assert cli("export", str(folder), f"out-{average}")[0] == 0
+    exported = load_file(f"out-{average}/model.safetensors")
+    assert all(model[name].equal(exported[name]) for name in model)
+    refused(cli("pretrain", "bert.yaml", "train.average.name=swa"), 2, "train.average.name", "ema")
+    refused(cli("pretrain", "bert.yaml", "train.average.nme=ema"), 2, "did you mean 'name'")
+    tokens = "train.average={name: last, over: 5M tokens}"
+    refused(cli("pretrain", "bert.yaml", tokens), 2, "train.average.over", "share such as 20%")
 
 
 def test_a_checkpoint_is_a_model(cli: Cli, pretrained: dict[str, Path]) -> None:

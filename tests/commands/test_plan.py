@@ -92,6 +92,11 @@ def test_what_a_run_then_has(world: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert figures["seconds"] > 0
     assert run_main("plan", "bert.yaml", *settings) == 0
     assert "add --measure" in capfd.readouterr().out
+    assert run_main("plan", "bert.yaml", *settings, "train.average.name=ema", "--json") == 0
+    averaged = json.loads(capfd.readouterr().out)
+    more = 4 * figures["parameters"]
+    assert averaged["checkpoint"] == figures["checkpoint"] + more
+    assert averaged["memory"]["total"] == figures["memory"]["total"] + more
     assert run_main("pretrain", "bert.yaml", *settings) == 0
     saved = sum(p.stat().st_size for p in Path("planned/checkpoints/step-000004").iterdir())
     assert figures["checkpoint"] == pytest.approx(saved, rel=0.25)  # of a network of 50 kB

@@ -43,6 +43,7 @@ def bert() -> dict:
             "batch_size": 8,
             "micro_batch_size": 4,
             "phases": [{"seq_len": 32, "steps": 10}, {"seq_len": 48, "steps": 90}],
+            "average": {"name": "ema", "decay": 0.9, "every": 3},
         },
         "log": {"validate_every": 7, "validate_samples": 16},
     }
@@ -52,8 +53,17 @@ def albert() -> dict:
     model = BERT | {"family": "albert", "embedding_size": 16, "hidden_dropout_prob": 0.1}
     return pretrain_config("bert") | {
         "model": model,
-        "objective": {"name": "mlm+sop", "unit": "ngram", "max_ngram": 3},
-        "train": {"batch_size": 8, "phases": [{"seq_len": 32, "steps": 100}]},
+        "objective": {
+            "name": "mlm+sop",
+            "unit": "ngram",
+            "max_ngram": 3,
+            "rate": {"start": 0.4, "end": 0.1},
+        },
+        "train": {
+            "batch_size": 8,
+            "phases": [{"seq_len": 32, "steps": 100}],
+            "average": {"name": "last", "over": 0.9, "every": 2},
+        },
     }
 
 

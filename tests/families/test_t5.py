@@ -74,6 +74,19 @@ def test_weights_start_as_published(version: str) -> None:
     assert model.config.dense_act_fn == ("relu" if version == "v1.0" else "gelu_new")
 
 
+@pytest.mark.parametrize("version", ["v1.0", "v1.1"])
+def test_a_factor_scales_all_new_weights(version: str) -> None:
+    """The same draws, half as large; norms start at their factor."""
+    networks = []
+    for factor in (1.0, 0.5):
+        torch.manual_seed(0)
+        networks.append(build(version=version, size="tiny", initializer_factor=factor))
+    for (name, one), half in zip(
+        networks[0].named_parameters(), networks[1].parameters(), strict=True
+    ):
+        torch.testing.assert_close(0.5 * one, half, msg=name)
+
+
 def test_position_buckets_are_the_published_ones() -> None:
     """By hand: 16 buckets a side in the encoder, 8 of them exact, the rest by logarithms to 128."""
     model = build(size="tiny")

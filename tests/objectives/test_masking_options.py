@@ -108,6 +108,46 @@ def test_a_rate_is_between_none_and_all(name: str, rate: float) -> None:
         get_objective(name).Config(name=name, rate=rate)
 
 
+@pytest.mark.parametrize("fields", [{}, {"count": "probabilistic"}, {"unit": "word"}])
+@pytest.mark.parametrize("name", ["mlm", "mlm+nsp", "mlm+sop"])
+def test_a_scheduled_rate_has_the_masks_of_that_rate(
+    name: str, fields: dict[str, str], store: TokenStore
+) -> None:
+    """Of the step: the same examples as a run with that rate has, and validation has the last."""
+    objective = make_objective(name, store, rate={"start": 0.4, "end": 0.1}, **fields)
+    for done, rate in ((0.0, 0.4), (0.25, 0.325), (1.0, 0.1), (None, 0.1)):
+        changing = objective if done is None else objective.during(done)
+        assert changing.masker.rate == pytest.approx(rate, rel=1e-12)
+        fixed = make_objective(name, store, rate=changing.masker.rate, **fields)
+        batch, expected = whole(changing), whole(fixed)
+        for tensor, other in zip(batch.inputs.values(), expected.inputs.values(), strict=True):
+            assert torch.equal(tensor, other)
+        assert torch.equal(batch.targets["mlm"], expected.targets["mlm"])
+    share = get_objective(name).targets_per_token(objective.masker.config)
+    assert share == pytest.approx(0.25)  # what `plan` counts with
+
+
+@pytest.mark.parametrize(
+    ("rate", "message"),
+    [
+        ({"start": 0.4, "end": 0}, "greater than 0"),
+        ({"start": 1.5, "end": 0.1}, "less than 1"),
+        ({"start": 0.4}, "end"),
+        ({"start": 0.4, "end": 0.1, "middle": 0.2}, "middle"),
+        ("a lot", "rate"),
+    ],
+)
+def test_a_schedule_needs_two_rates(rate: object, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        get_objective("mlm").Config(name="mlm", rate=rate)
+
+
+def test_static_masks_have_one_rate() -> None:
+    rate = {"start": 0.4, "end": 0.1}
+    with pytest.raises(ValidationError, match="static masks are the same in every pass"):
+        get_objective("mlm").Config(name="mlm", masking="static", rate=rate)
+
+
 def joined(records: Iterator[np.ndarray]) -> Pairs:
     return Pairs.of(np.concatenate(list(records)))
 

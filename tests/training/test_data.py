@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
+from plmctl.models.batch import Batch
 from plmctl.objectives.base import get_objective
 from plmctl.objectives.clm import CausalLM
 from plmctl.training.data import (
     Mixture,
     Slicing,
     StepBatches,
+    StepLoader,
     exact_shares,
     examples_of,
     grouped,
@@ -23,6 +25,8 @@ from plmctl.training.data import (
     scoring_batches,
     step_digests,
 )
+from plmctl.training.journal import Progress
+from plmctl.training.memory import heaviest
 from tests.training.conftest import VOCAB, tiny_plan
 
 # --- Order, processes, micro-batches ---
@@ -74,6 +78,44 @@ def test_examples_do_not_depend_on_processes_or_micro_batches(
         reference = rows(1, 12, number)
         assert rows(1, 5, number) == reference
         assert rows(3, 2, number) == reference
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_rate_that_changes_is_that_of_its_step(workers: int, store: TokenStore) -> None:
+    """Over both phases, in worker processes, after a resume, and in any micro-batches."""
+    member = get_objective("mlm")
+    config = member.Config(name="mlm", rate={"start": 0.6, "end": 0.1})
+    plan = tiny_plan("mlm", store, steps=(3, 3))
+    phases = [
+        replace(phase, examples=member.make(config, store, VOCAB, 32, 7)) for phase in plan.phases
+    ]
+    plan = replace(plan, phases=tuple(phases), workers=workers)
+
+    def share(batches: list[Batch]) -> float:
+        return sum(len(b.targets["mlm"]) for b in batches) / sum(b.tokens for b in batches)
+
+    for first in (0, 4):
+        loader = StepLoader(plan, pin=False)
+        with loader.closing_workers():
+            for step in range(first, 6):
+                _, _, batches = loader.next_step(Progress(step=step))
+                assert share(batches) == pytest.approx(0.6 - step * 0.1, abs=0.02)
+    digests = [
+        list(step_digests(plan, 6, world=world, micro=micro))
+        for world, micro in ((1, 16), (2, 16), (1, 3))
+    ]
+    assert digests[0] == digests[1] == digests[2]
+    fixed = replace(phases[0], examples=phases[0].examples.during(0.0))
+    other = replace(plan, phases=(fixed, phases[1]))
+    assert next(step_digests(other, 1, world=1, micro=16)) == digests[0][0]
+    assert share([heaviest(phases[0], 7, 16)]) == pytest.approx(0.6, abs=0.02)
+
+
+def test_all_corpora_of_a_mixture_have_the_rate_of_the_step() -> None:
+    made = mixed("mlm", rate={"start": 0.6, "end": 0.1}).during(0.0)
+    batch = StepBatches(made, Slicing(24, 24), 7)[0]
+    for one in batch:
+        assert len(one.targets["mlm"]) / one.tokens == pytest.approx(0.6, abs=0.05)
 
 
 def test_scoring_sees_every_sample_once(store: TokenStore) -> None:
@@ -161,10 +203,12 @@ def some_store(first: int, documents: int) -> TokenStore:
     )
 
 
-def mixed(objective: str = "clm", weights: tuple[float, ...] = (0.6, 0.3, 0.1)) -> Mixture:
+def mixed(
+    objective: str = "clm", weights: tuple[float, ...] = (0.6, 0.3, 0.1), **fields: object
+) -> Mixture:
     member = get_objective(objective)
     stores = [some_store(10, 20), some_store(45, 4), some_store(80, 9)]
-    config = member.Config(name=objective)
+    config = member.Config(name=objective, **fields)
     steps = [member.make(config, store, VOCAB, 32, 7) for store in stores]
     return mixture(("web", "books", "wiki"), steps, weights, 3)
 

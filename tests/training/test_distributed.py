@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from plmctl import registry
-from plmctl.config.sections import ComputeConfig, LaunchConfig
+from plmctl.config.sections import AverageConfig, ComputeConfig, LaunchConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.families.base import get_family
 from plmctl.models.network import Network
 from plmctl.models.sharding import gathered
+from plmctl.training.average import Averaging
 from plmctl.training.checkpoint import Checkpoints, restore, snapshot
 from plmctl.training.data import StepBatches
 from plmctl.training.distributed import is_sharded, whole
@@ -43,7 +44,10 @@ def engine_of(network: Network, optimizer: str, strategy: str, **compute: object
     config = ComputeConfig(device="cpu", **compute)
     optim = registry.load("optimizers", optimizer).Config(name=optimizer, lr=0.01)
     sharded = strategy == "fsdp"
-    return make_engine(make_accelerator(config), network, optim, config, sharded=sharded)
+    averaging = Averaging(AverageConfig(name="ema", decay=0.9, every=1), 6)
+    return make_engine(
+        make_accelerator(config), network, optim, config, sharded=sharded, averaging=averaging
+    )
 
 
 def plan_of(objective: str, store: TokenStore, rank: int) -> Plan:
@@ -138,12 +142,19 @@ def _in_pieces(folder: Path, store: TokenStore, rank: int) -> None:
                 Journal(run, title="t", total_steps=6, trackers=(), quiet=rank > 0) as journal,
             ):
                 train(engine, plan, Checkpoints(run / "checkpoints", 3), journal, nothing)
+    before = [gathered(p.detach()).clone() for p in engine.network.parameters()]
+    averages = [gathered(value) for value in engine.trained().average.values.values()]
+    with engine.averaged(6), whole(engine.network):
+        for parameter, average in zip(engine.network.parameters(), averages, strict=True):
+            assert torch.equal(gathered(parameter.detach()), average)
+    for parameter, weights in zip(engine.network.parameters(), before, strict=True):
+        assert torch.equal(gathered(parameter.detach()), weights)
 
 
 def test_an_interrupted_run_is_the_uninterrupted_one(store: TokenStore, tmp_path: Path) -> None:
     in_two_processes(partial(_in_pieces, tmp_path, store), tmp_path)
     once, pieces = (tmp_path / name / "checkpoints" / "step-000006" for name in ("once", "pieces"))
-    for name in ("model.safetensors", "optimizer.safetensors"):
+    for name in ("model.safetensors", "optimizer.safetensors", "average.safetensors"):
         assert (once / name).read_bytes() == (pieces / name).read_bytes()
     assert (tmp_path / "pieces" / "checkpoints" / "step-000003").is_dir()
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from plmctl import registry
-from plmctl.config.sections import ComputeConfig
+from plmctl.config.sections import AverageConfig, ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import PlmError, Preempted
 from plmctl.examples.keys import fold
@@ -30,6 +30,7 @@ from plmctl.objectives.base import get_objective
 from plmctl.optimizers._updates import decay_groups
 from plmctl.run.stop import StopAsked, StopRequest
 from plmctl.training import loop
+from plmctl.training.average import Average, Averaging
 from plmctl.training.checkpoint import Checkpoints, Trained, restore
 from plmctl.training.data import Slicing, StepBatches
 from plmctl.training.distributed import summed_facts
@@ -327,7 +328,9 @@ def source(plan: Plan) -> StepBatches:
 
 
 def dropping() -> Engine:
-    return tiny_engine(tiny_network("clm", dropout=0.1), lr=1e-3)
+    made = tiny_engine(tiny_network("clm", dropout=0.1), lr=1e-3)
+    averaging = Averaging(AverageConfig(name="last", over=20, every=1), 24)
+    return replace(made, average=Average(made.trained().network, averaging))
 
 
 def test_a_loss_that_is_not_finite_leaves_the_state_before_it_and_its_examples(
@@ -481,7 +484,8 @@ def engine(network: Network, *, late: bool) -> Engine:
     tiny = tiny_engine(network)
     groups = decay_groups(network, 0.01)
     fused = tiny.accelerator.prepare(torch.optim.AdamW(groups, lr=1e-3, fused=True))
-    tiny = replace(tiny, optimizer=fused)
+    average = Average(tiny.trained().network, Averaging(AverageConfig(name="ema", every=2), 25))
+    tiny = replace(tiny, optimizer=fused, average=average)
     return enable_late_reading(tiny) if late else tiny
 
 

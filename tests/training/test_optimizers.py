@@ -161,6 +161,66 @@ def test_muon_makes_the_update_orthogonal_with_the_size_of_adamw() -> None:
     assert torch.allclose(bias.abs(), torch.ones(24), atol=1e-3)
 
 
+class Fused(nn.Module):
+    """Query, key and value side by side, as GPT-2 has them, or each by itself."""
+
+    def __init__(self, *, fused: bool) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        whole = torch.randn(16, 48)
+        if fused:
+            self.attn = nn.Module()
+            self.attn.c_attn = nn.Module()
+            self.attn.c_attn.weight = nn.Parameter(whole)
+        else:
+            self.each = nn.ParameterList(nn.Parameter(m.clone()) for m in whole.chunk(3, dim=1))
+        self.bias = nn.Parameter(torch.randn(4))
+
+    def whole(self) -> torch.Tensor:
+        return torch.cat([p.detach() for p in self.parameters() if p.ndim == 2], dim=1)
+
+
+def muon_steps(network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    draws = torch.Generator().manual_seed(1)
+    for _ in range(3):
+        gradient = torch.randn(16, 48, generator=draws) * torch.logspace(0, -3, 48)
+        matrices = [p for p in network.parameters() if p.ndim == 2]
+        for p, g in zip(matrices, gradient.chunk(len(matrices), dim=1), strict=True):
+            p.grad = g.clone()
+        optimizer.step()
+
+
+def test_muon_splits_the_fused_matrix_of_query_key_and_value() -> None:
+    one, three = Fused(fused=True), Fused(fused=False)
+    for network in (one, three):
+        muon_steps(network, make_optimizer(config("muon", lr=0.01), network, fused=False))
+    torch.testing.assert_close(one.whole(), three.whole())
+
+
+def test_muon_is_that_of_pytorch_which_computes_in_16_bits() -> None:
+    ours, theirs = Fused(fused=False), Fused(fused=False)
+    before = ours.whole()
+    muon_steps(ours, make_optimizer(config("muon", lr=0.01), ours, fused=False))
+    settings = {"lr": 0.01, "momentum": 0.95, "weight_decay": 0.1}
+    reference = torch.optim.Muon(theirs.each, adjust_lr_fn="match_rms_adamw", **settings)
+    muon_steps(theirs, reference)
+    change, expected = ours.whole() - before, theirs.whole() - before
+    assert (change - expected).norm() < 0.02 * expected.norm()
+
+
+def test_muon_has_a_learning_rate_for_the_rest() -> None:
+    network = nn.Sequential(nn.Embedding(30, 16), nn.Linear(16, 24))
+    optimizer = make_optimizer(config("muon", lr=0.01, adamw_lr=0.002), network, fused=False)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    scales = {
+        id(p): group.get("scale", 1.0) for group in optimizer.param_groups for p in group["params"]
+    }
+    hidden = id(network[1].weight)
+    for p in network.parameters():
+        assert rates[id(p)] == pytest.approx(0.01 if id(p) == hidden else 0.002)
+        assert scales[id(p)] == pytest.approx(1.0 if id(p) == hidden else 0.2)
+
+
 @pytest.mark.parametrize("objective", ["mlm+nsp", "clm"])
 def test_muon_leaves_embeddings_and_heads_to_adamw(objective: str) -> None:
     network = tiny_network(objective)
