@@ -6,6 +6,7 @@
     python scripts/benchmark.py finetune --data rte.jsonl --text premise,hypothesis
     python scripts/benchmark.py evaluation                 pseudo-log-likelihoods
     python scripts/benchmark.py resume                     from the command to the first step
+    python scripts/benchmark.py time-to-loss --size tiny   from a text to a model of the same loss
     python scripts/benchmark.py prepare --data text.txt    a text file to what training reads
     python scripts/benchmark.py encode                     texts to ids
     python scripts/benchmark.py tokenizer                  a text file to a vocabulary
@@ -30,7 +31,13 @@ from benchmarks.text import ALGORITHMS
 from plmctl.cpus import set_up_threads
 
 _PROFILED = ("mlm", "clm", "t5")
-_FILES = {"mlm": "pretraining", "clm": "pretraining", "t5": "pretraining"}
+_FILES = {
+    "mlm": "pretraining",
+    "clm": "pretraining",
+    "t5": "pretraining",
+    "time-to-loss": "time_to_loss",
+}
+_ALONE = ("resume", "time-to-loss")
 
 
 def main() -> None:
@@ -47,12 +54,13 @@ def main() -> None:
     if args.profile:
         importlib.import_module("benchmarks.profile").show(args)
         return
-    result = work.alone(args) if args.work == "resume" else fight(args, work)
+    result = work.alone(args) if args.work in _ALONE else fight(args, work)
     if args.plot is not None:
         from benchmarks.plot import write
 
         write(result, args.plot)
-    print(json.dumps(result) if args.json else summary_text(result))
+    text = work.text if args.work == "time-to-loss" else summary_text
+    print(json.dumps(result) if args.json else text(result))
     if args.at_least is not None and (short := too_slow(result, args.at_least)):
         raise SystemExit(short)
 
@@ -62,7 +70,7 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("work", choices=(*_PROFILED, "finetune", "evaluation", "resume", *ON_TEXT))
+    add("work", choices=(*_PROFILED, "finetune", "evaluation", "resume", "time-to-loss", *ON_TEXT))
     add("--vocab-size", type=int, default=8192)
     add("--size", default="mini", help="of the network")
     add("--batch", type=int, default=32, help="sequences per step")
@@ -79,6 +87,10 @@ def arguments() -> argparse.Namespace:
         "tokenizer; default: random rows, and the sample sotu")  # fmt: skip
     add("--text", default="premise,hypothesis", help="finetune: the columns of the text")
     add("--label", default="label", help="finetune: the column of the label")
+    add("--objective", choices=("mlm", "clm"), default="mlm", help="time-to-loss")
+    add("--stock-lr", type=float, default=2e-3, help="time-to-loss: AdamW's learning rate")
+    add("--share", type=float, default=1 / 3, help="time-to-loss: plmctl's share of the steps")
+    add("--seed", type=int, default=1, help=argparse.SUPPRESS)
     add("--far", type=int, default=1_000_000, help="resume: a far step")
     add("--megabytes", type=float, default=5, help="prepare, encode, tokenizer: of the text")
     add("--algorithm", choices=ALGORITHMS, default="wordpiece", help="of the same: the tokenizer's")
@@ -92,8 +104,8 @@ def arguments() -> argparse.Namespace:
     add("--began", type=float, help=argparse.SUPPRESS)
     add("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.work == "resume" and (args.at_least is not None or args.plot):
-        parser.error("resume has no baseline, so --at-least and --plot cannot be used with it")
+    if args.work in _ALONE and (args.at_least is not None or args.plot):
+        parser.error(f"--at-least and --plot cannot be used with {args.work}")
     if args.fill != 1 and (args.work != "mlm" or not 0.5 <= args.fill < 1):
         parser.error("--fill is of mlm, and from 0.5 to 1")
     if args.attention != "auto" and args.work not in _PROFILED:
