@@ -15,7 +15,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from plmctl.commands.finetune import ProtocolRun, compare_settings, finish_all, protocol_runs
+from plmctl.commands.finetune_grid import (
+    ProtocolRun,
+    compare_settings,
+    finish_all,
+    protocol_runs,
+)
 from plmctl.config.load import find_config
 from plmctl.corpus.source import resolve
 from plmctl.errors import ConfigError, DataError, PlmError, nearest

@@ -181,14 +181,15 @@ def plan_of(config: RunConfig, accelerator: Any) -> Plan:
     """The steps of a pretraining or finetuning, with its text prepared or its rows read."""
     from plmctl.commands import finetune, pretrain
     from plmctl.commands.prepare import prepare
-    from plmctl.run.preflight import preflight
+    from plmctl.run.preflight import finetune_preflight, preflight
 
     if isinstance(config, PretrainConfig):
         prepared = preflight(config)
         text = prepare(config, prepared.encoder)
         examples = pretrain.training_examples(prepared, text)
         return pretrain.make_plan(config, examples, accelerator)
-    return finetune.make_plan(config, finetune.read_examples(config).train, accelerator)
+    examples = finetune.read_examples(finetune_preflight(config))
+    return finetune.make_plan(config, examples.train, accelerator)
 
 
 def _changed(config: RunConfig, folder: Path, wanted: Wanted) -> RunConfig:

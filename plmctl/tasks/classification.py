@@ -51,11 +51,11 @@ from plmctl.tasks.base import (
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
-    from plmctl.models.load import NewHeads
+    from plmctl.models.load import Start
     from plmctl.models.network import Network
 
 
@@ -181,40 +181,37 @@ class Classification(Task[Config], config=Config):
             config, read, targets, labels, weights, cut=cut, dropped=dropped
         )
 
-    def load(
-        self,
-        model: str,
-        labels: tuple[str, ...],
-        *,
-        pretrained: bool,
-        changes: Mapping[str, Any],
-        new_heads: NewHeads | None = None,
-    ) -> PreTrainedModel:
-        """The network with a classification head; its config names the labels."""
-        from plmctl.models.heads.classification import TokenIds, load_classifier, load_pooled
+    def check(self, model: str, network: PreTrainedConfig) -> None:
+        """Refuse a family without a head on texts, and options that are for other families."""
+        from plmctl.models.heads.classification import check_pooled, class_with_head
 
-        config, names = self.config, labels or ("score",)
-        positive_label(config.positive, labels)
+        if self.config.pooling != "head":
+            check_pooled(model, network)
+            return
+        class_with_head(model, network)
+        if self.config.both_orders and network.model_type != "openai-gpt":
+            raise ConfigError(f"task.both_orders: {model} is not GPT-1", "leave it out")
+
+    def load(self, start: Start) -> PreTrainedModel:
+        """The network with a classification head; its config names the labels."""
+        from plmctl.models.heads.classification import load_classifier, load_pooled
+        from plmctl.models.load import config_of
+
+        config, names = self.config, start.labels or ("score",)
+        self.check(start.model, config_of(start.model))
+        positive_label(config.positive, start.labels)
         changes = {
             "num_labels": len(names),
             "id2label": dict(enumerate(names)),
             "label2id": {name: number for number, name in enumerate(names)},
             "problem_type": config.problem.replace("label", "label_classification"),
-            **changes,
+            **start.changes,
         }
         if config.pooling != "head":
-            return load_pooled(
-                model, config.pooling, pretrained=pretrained, changes=changes, new_heads=new_heads
-            )
-        tokens = self.tokenizer(model)
-        if config.both_orders and not gpt1_ids(tokens):
-            raise ConfigError(f"task.both_orders: {model} is not GPT-1", "leave it out")
-        if _elmo.reads_characters(tokens):
-            changes = _elmo.changes_of(changes, pretrained=pretrained)
-        ids = TokenIds(tokens.pad_token_id, tuple(gpt1_ids(tokens)))
-        return load_classifier(
-            model, ids, pretrained=pretrained, changes=changes, new_heads=new_heads
-        )
+            return load_pooled(start, config.pooling, changes)
+        if _elmo.reads_characters(start.tokenizer):
+            changes = _elmo.changes_of(changes, pretrained=start.pretrained)
+        return load_classifier(start, changes, new_ids=gpt1_ids(start.tokenizer))
 
     @staticmethod
     def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:

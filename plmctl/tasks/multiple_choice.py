@@ -11,7 +11,7 @@ Sources: google-research/albert, race_utils.py; finetune-transformer-lm, train.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -45,11 +45,11 @@ from plmctl.tasks.base import (
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
-    from plmctl.models.load import NewHeads
+    from plmctl.models.load import Start
     from plmctl.models.network import Network
 
 
@@ -142,24 +142,18 @@ class MultipleChoice(Task[Config], config=Config):
             config, encoded, targets, options, cut=encoded.cut, dropped=dropped
         )
 
-    def load(
-        self,
-        model: str,
-        labels: tuple[str, ...],
-        *,
-        pretrained: bool,
-        changes: Mapping[str, Any],
-        new_heads: NewHeads | None = None,
-    ) -> PreTrainedModel:
-        """The network with a head that gives one number per option."""
-        from plmctl.models.heads.classification import TokenIds, load_classifier
+    def check(self, model: str, network: PreTrainedConfig) -> None:
+        """Refuse a family without a head on options."""
+        from plmctl.models.heads.classification import class_with_head
 
-        tokens = self.tokenizer(model)
-        changes = {"num_labels": 1, **changes}
-        ids = TokenIds(tokens.pad_token_id, tuple(gpt1_ids(tokens)))
-        return load_classifier(
-            model, ids, pretrained=pretrained, changes=changes, choice=True, new_heads=new_heads
-        )
+        class_with_head(model, network, choice=True)
+
+    def load(self, start: Start) -> PreTrainedModel:
+        """The network with a head that gives one number per option."""
+        from plmctl.models.heads.classification import load_classifier
+
+        changes = {"num_labels": 1, **start.changes}
+        return load_classifier(start, changes, new_ids=gpt1_ids(start.tokenizer), choice=True)
 
     @staticmethod
     def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:

@@ -53,11 +53,11 @@ from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
-    from plmctl.models.load import NewHeads
+    from plmctl.models.load import Start
     from plmctl.models.network import Network
 
 
@@ -150,42 +150,46 @@ class QuestionAnswering(Task[Config], config=Config):
             self.config, made, head, cut=made.cut, dropped=made.dropped
         )
 
-    def load(
-        self,
-        model: str,
-        labels: tuple[str, ...],
-        *,
-        pretrained: bool,
-        changes: Mapping[str, Any],
-        new_heads: NewHeads | None = None,
-    ) -> PreTrainedModel:
+    def check(self, model: str, network: PreTrainedConfig) -> None:
+        """Refuse a family without a head for spans."""
+        self._class_with_head(model, network)
+
+    def load(self, start: Start) -> PreTrainedModel:
         """The network with a head for spans."""
-        import torch
-        from transformers import AutoConfig, AutoModelForQuestionAnswering
+        from transformers import AutoConfig
 
-        from plmctl.models.load import config_of, load_network
+        from plmctl.models.load import config_of, from_scratch, load_network
 
-        family = config_of(model).model_type
-        cls: Any = AutoModelForQuestionAnswering
+        cls = self._class_with_head(start.model, config_of(start.model))
+        config = AutoConfig.from_pretrained(start.model, num_labels=2, **start.changes)
+        network: PreTrainedModel = (
+            load_network(cls, start.model, config=config, new_heads=start.new_heads).network
+            if start.pretrained
+            else from_scratch(cls, config)
+        )
+        return network
+
+    def _class_with_head(self, model: str, network: PreTrainedConfig) -> Any:
+        """The class of the network with its head.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        from transformers import AutoModelForQuestionAnswering
+
+        family = network.model_type
         if self.head_of(family) == "albert":
             from plmctl.models.heads.question_answering import AlbertForAnswerOrNone
 
-            cls = AlbertForAnswerOrNone
-        elif family in _TEXT_ONLY or type(config_of(model)) not in cls._model_mapping:
+            return AlbertForAnswerOrNone
+        auto: Any = AutoModelForQuestionAnswering
+        if family in _TEXT_ONLY or type(network) not in auto._model_mapping:
             raise ConfigError(
                 f"{model}: {family} has no head that finds an answer in a context",
                 "bert, roberta, albert, distilbert and gpt2 have; T5 answers as text "
                 "(text_to_text)",
             )
-        network = AutoConfig.from_pretrained(model, num_labels=2, **changes)
-        if pretrained:
-            loaded = load_network(cls, model, config=network, new_heads=new_heads)
-            whole: PreTrainedModel = loaded.network
-            return whole
-        is_auto = cls is AutoModelForQuestionAnswering
-        from_scratch = cls.from_config if is_auto else cls._from_config
-        made: PreTrainedModel = from_scratch(network, dtype=torch.float32)
-        return made
+        return auto
 
     @staticmethod
     def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:

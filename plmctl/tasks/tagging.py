@@ -8,7 +8,7 @@ transformers: dropout and a linear layer on each piece; ``layers: mix`` and ELMo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -36,11 +36,11 @@ from plmctl.tasks.base import (
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
-    from plmctl.models.load import NewHeads
+    from plmctl.models.load import Start
     from plmctl.models.network import Network
 
 
@@ -180,25 +180,21 @@ class Tagging(Task[Config], config=Config):
             dropped=tuple(dropped),
         )
 
-    def load(
-        self,
-        model: str,
-        labels: tuple[str, ...],
-        *,
-        pretrained: bool,
-        changes: Mapping[str, Any],
-        new_heads: NewHeads | None = None,
-    ) -> PreTrainedModel:
+    def check(self, model: str, network: PreTrainedConfig) -> None:
+        """Refuse a family without a head on every piece."""
+        from plmctl.models.heads.tagging import check_tagger
+
+        check_tagger(model)
+
+    def load(self, start: Start) -> PreTrainedModel:
         """The network with a head on every piece; its config names the tags."""
         from plmctl.models.heads.tagging import check_tagger, load_tagger
 
-        if check_tagger(model) == "elmo":
-            changes = _elmo.changes_of(changes, pretrained=pretrained)
-        mix = self.config.layers == "mix"
-        made: PreTrainedModel = load_tagger(
-            model, labels, pretrained=pretrained, mix=mix, changes=changes, new_heads=new_heads
-        )
-        return made
+        changes = start.changes
+        if check_tagger(start.model) == "elmo":
+            changes = _elmo.changes_of(changes, pretrained=start.pretrained)
+        tagger: PreTrainedModel = load_tagger(start, changes, mix=self.config.layers == "mix")
+        return tagger
 
     @staticmethod
     def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:

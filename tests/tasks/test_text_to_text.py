@@ -13,6 +13,7 @@ from plmctl.evaluation.scoring import answers
 from plmctl.families.t5 import T5
 from plmctl.models.network import Network
 from plmctl.tasks.text_to_text import Config, TextToText, TextToTextExamples
+from tests.tasks.conftest import load_head
 
 WORDS = [f"w{number}" for number in range(40)]
 
@@ -63,7 +64,7 @@ def examples(
 
 
 def network(folder: str) -> Network:
-    model = TextToText(Config()).load(folder, (), pretrained=True, changes={})
+    model = load_head(TextToText(Config()), folder)
     return Network(model, TextToText.forward).eval()
 
 
@@ -153,7 +154,7 @@ def test_ranking_is_the_loss_of_each_label(folder: str) -> None:
 
 def test_random_weights_are_of_the_same_network(folder: str) -> None:
     own = T5ForConditionalGeneration.from_pretrained(folder)
-    drawn = TextToText(Config()).load(folder, (), pretrained=False, changes={"dropout_rate": 0.2})
+    drawn = load_head(TextToText(Config()), folder, pretrained=False, changes={"dropout_rate": 0.2})
     assert drawn.config.dropout_rate == 0.2
     tied = own.lm_head.weight is own.shared.weight
     assert (drawn.lm_head.weight is drawn.shared.weight) == tied

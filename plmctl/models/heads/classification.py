@@ -6,8 +6,7 @@ transformers' own head, decoders on the last token of a text, encoders with a he
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,26 +14,18 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 from transformers import (
     AutoConfig,
-    AutoModel,
     AutoModelForMultipleChoice,
     AutoModelForSequenceClassification,
     GPT2DoubleHeadsModel,
     OpenAIGPTDoubleHeadsModel,
-    PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from plmctl.errors import ConfigError
 from plmctl.models.decoder import hidden_states
-from plmctl.models.load import (
-    NewHeads,
-    config_of,
-    load_encoder,
-    load_with_labels,
-    tell_or_refuse,
-    without_pooler,
-)
+from plmctl.models.heads.encoder import OwnHeadConfig, encoder_of, load_encoder
+from plmctl.models.load import Start, config_of, load_with_labels
 from plmctl.models.parameters import add_token_embeddings, initialize_head_as_published
 
 # --- Loading a network with its head ---
@@ -44,63 +35,43 @@ _CHOICE = {"openai-gpt": OpenAIGPTDoubleHeadsModel, "gpt2": GPT2DoubleHeadsModel
 """Where AutoModelForMultipleChoice has none."""
 
 
-@dataclass(frozen=True)
-class TokenIds:
-    """What a network gets from its tokenizer.
-
-    Attributes:
-        pad: The padding token, for a network whose config names none.
-        new: Tokens that finetuning adds to the family's vocabulary (GPT-1).
-    """
-
-    pad: int | None
-    new: tuple[int, ...]
-
-
 def load_classifier(
-    model: str,
-    tokens: TokenIds,
-    *,
-    pretrained: bool,
-    changes: Mapping[str, Any],
-    choice: bool = False,
-    new_heads: NewHeads | None = None,
+    start: Start, changes: Mapping[str, Any], *, new_ids: Sequence[int] = (), choice: bool = False
 ) -> PreTrainedModel:
     """A network with a head on whole texts, in float32.
 
     Args:
-        model: A model folder or Hub id.
-        tokens: The special tokens of its tokenizer, with its family's template.
-        pretrained: False keeps the architecture and draws random weights.
-        changes: To its config.
-        choice: One number an option, for multiple choice.
-        new_heads: Called with a new head; None: the folder has to have one.
+        start: The model that it starts from; its tokenizer has its family's template.
+        changes: Fields of its config to set.
+        new_ids: Tokens that finetuning adds to the family's vocabulary (GPT-1).
+        choice: One number per option, for multiple choice.
 
     Raises:
         ConfigError: The family has no such head.
         DataError: As ``load_network``.
     """
-    config: Any = config_of(model)
-    cls = _class_with_head(model, config, choice)
+    config: Any = config_of(start.model)
+    cls = class_with_head(start.model, config, choice=choice)
     if config.pad_token_id is None:  # transformers' GPT classes find the last token by it
-        config.pad_token_id = tokens.pad
+        config.pad_token_id = start.tokenizer.pad_token_id
     for name, value in changes.items():
         setattr(config, name, value)
-    if pretrained:
-        made, fresh = load_with_labels(cls, model, config, new_heads)
-    else:
-        made = cls.from_config(config, dtype=torch.float32) if _is_auto(cls) else cls(config)
-        fresh = [""]  # all of it
-    for module in map(made.get_submodule, fresh):
+    network, new = load_with_labels(cls, start, config)
+    for module in map(network.get_submodule, new):
         initialize_head_as_published(module, config)
-    if tokens.new and max(tokens.new) >= made.get_input_embeddings().num_embeddings:
-        add_token_embeddings(made, list(tokens.new))
-    network: PreTrainedModel = made
-    return network
+    if new_ids and max(new_ids) >= network.get_input_embeddings().num_embeddings:
+        add_token_embeddings(network, list(new_ids))
+    classifier: PreTrainedModel = network
+    return classifier
 
 
-def _class_with_head(model: str, config: Any, choice: bool) -> Any:
-    """The class of the network with its head.
+def class_with_head(model: str, config: Any, *, choice: bool = False) -> Any:
+    """The class of the network with a head on whole texts.
+
+    Args:
+        model: A model folder or Hub id, for messages.
+        config: Its config.
+        choice: For multiple choice.
 
     Raises:
         ConfigError: There is none.
@@ -117,10 +88,6 @@ def _class_with_head(model: str, config: Any, choice: bool) -> Any:
     if type(config) not in auto._model_mapping:  # noqa: SLF001  # transformers has no accessor
         raise ConfigError(f"{model}: a {config.model_type} has no head for {task}")
     return auto
-
-
-def _is_auto(cls: Any) -> bool:
-    return cls in (AutoModelForMultipleChoice, AutoModelForSequenceClassification)
 
 
 # --- Encoders: transformers' own forward, with the inputs that the network takes ---
@@ -253,8 +220,7 @@ def _next_token_logits(model: Any, states: Tensor, cells: Tensor) -> Tensor:
 
 # --- Encoders with a classifier over all vectors: their mean, their maximum, or the first one's ---
 #
-# transformers' classes have no such head. Importing this module makes its Auto classes know ours. A
-# folder has its own model type, so that nothing else reads the weights as BERT's own head.
+# Importing this module makes transformers' Auto classes know the network.
 
 
 _OF_THE_HEAD = ("num_labels", "id2label", "label2id", "problem_type")
@@ -262,7 +228,7 @@ _OF_THE_HEAD = ("num_labels", "id2label", "label2id", "problem_type")
 _NO_ENCODERS = ("openai-gpt", "gpt2", "elmo")
 
 
-class PooledConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
+class PooledConfig(OwnHeadConfig):
     """Config of an encoder and of what is made of its vectors.
 
     Attributes:
@@ -279,10 +245,6 @@ class PooledConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
     initializer_range: float = 0.02
     type_vocab_size: int = 1
 
-    def of_encoder(self) -> Any:
-        """The encoder's config."""
-        return AutoConfig.for_model(**(self.encoder or {"model_type": "bert"}))
-
 
 class PooledForSequenceClassification(PreTrainedModel):
     """Encoder, pooling, dropout, and a linear layer."""
@@ -293,11 +255,9 @@ class PooledForSequenceClassification(PreTrainedModel):
 
     def __init__(self, config: PooledConfig) -> None:
         super().__init__(config)
-        inner: Any = config.of_encoder()
-        build: Any = AutoModel.from_config
-        self.encoder = without_pooler(build(inner))
+        self.encoder = encoder_of(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
-        self.classifier = nn.Linear(inner.hidden_size, config.num_labels or 2)
+        self.classifier = nn.Linear(self.encoder.config.hidden_size, config.num_labels or 2)
         self.post_init()  # type: ignore[no-untyped-call]  # theirs
 
     def forward(
@@ -338,58 +298,58 @@ def pool(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
     return states.masked_fill(~real, 0.0).sum(1) / real.sum(1)
 
 
-def load_pooled(
-    model: str,
-    pooling: str,
-    *,
-    pretrained: bool,
-    changes: Mapping[str, Any],
-    new_heads: NewHeads | None = None,
-) -> PreTrainedModel:
+def load_pooled(start: Start, pooling: str, changes: Mapping[str, Any]) -> PreTrainedModel:
     """A network with a pooled head, in float32.
 
     Args:
-        model: A folder or Hub id of an encoder, or a finetuned folder with this head.
+        start: An encoder, or a finetuned folder with this head.
         pooling: "cls", "mean" or "max".
-        pretrained: False keeps the architecture and draws random weights.
-        changes: To the config.
-        new_heads: Called with a new head; None: the folder has to have one.
+        changes: Fields of the config to set.
 
     Raises:
         ConfigError: The family has no encoder to pool.
         DataError: As ``load_network``.
     """
-    inner: Any = AutoConfig.from_pretrained(model)
-    again = pretrained and isinstance(inner, PooledConfig)
-    if isinstance(inner, PooledConfig):
-        inner = inner.of_encoder()
-    if inner.is_encoder_decoder or inner.model_type in _NO_ENCODERS:
-        raise ConfigError(
-            f"task.pooling: {model} is a {inner.model_type}, and pooling is for encoders",
-            "leave it out: the head is the family's own",
-        )
+    saved: Any = config_of(start.model)
+    encoder = check_pooled(start.model, saved)
     for name in changes.keys() - set(_OF_THE_HEAD):
-        setattr(inner, name, changes[name])
-    rate: Any = getattr(inner, "classifier_dropout", None)
+        setattr(encoder, name, changes[name])
+    rate: Any = getattr(encoder, "classifier_dropout", None)
     if rate is None:
-        rate = getattr(inner, "hidden_dropout_prob", getattr(inner, "dropout", 0.1))
+        rate = getattr(encoder, "hidden_dropout_prob", getattr(encoder, "dropout", 0.1))
     config = PooledConfig(
-        encoder=inner.to_dict(),
+        encoder=encoder.to_dict(),
         pooling=pooling,
         classifier_dropout=rate,
-        initializer_range=inner.initializer_range,
-        type_vocab_size=getattr(inner, "type_vocab_size", 1),
+        initializer_range=encoder.initializer_range,
+        type_vocab_size=getattr(encoder, "type_vocab_size", 1),
         **{name: changes[name] for name in _OF_THE_HEAD if name in changes},
     )
-    config.pad_token_id = inner.pad_token_id
-    if again:
-        loaded: PreTrainedModel = load_with_labels(
-            PooledForSequenceClassification, model, config, new_heads
-        )[0]
-        return loaded
-    made = PooledForSequenceClassification(config)
-    initialize_head_as_published(made, inner)
-    if pretrained:
-        tell_or_refuse(model, made, ["classifier"], new_heads)
-        made.encoder.load_state_dict(load_encoder(model, inner).state_dict())
-    return made
+    config.pad_token_id = encoder.pad_token_id
+    network: PreTrainedModel
+    if start.pretrained and isinstance(saved, PooledConfig):
+        network, _ = load_with_labels(PooledForSequenceClassification, start, config)
+        return network
+    network = PooledForSequenceClassification(config)
+    initialize_head_as_published(network, encoder)
+    load_encoder(network, start, ["classifier"])
+    return network
+
+
+def check_pooled(model: str, config: Any) -> Any:
+    """The config of the encoder whose vectors are pooled.
+
+    Args:
+        model: A model folder or Hub id, for messages.
+        config: Its config.
+
+    Raises:
+        ConfigError: The family has no encoder to pool.
+    """
+    encoder = config.of_encoder() if isinstance(config, PooledConfig) else config
+    if encoder.is_encoder_decoder or encoder.model_type in _NO_ENCODERS:
+        raise ConfigError(
+            f"task.pooling: {model} is a {encoder.model_type}, and pooling is for encoders",
+            "leave it out: the head is the family's own",
+        )
+    return encoder
