@@ -12,7 +12,7 @@ from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import show_result
 from plmctl.run.folder import write_model
 from plmctl.run.network import make_network
-from plmctl.tokenization.load import Vocab, open_tokenizer
+from plmctl.tokenization.load import open_tokenizer
 from plmctl.training.checkpoint import load_weights, valid
 
 
@@ -25,12 +25,12 @@ def run(folder: str, out: str, *, step: int | None, as_json: bool) -> None:
     target = Path(out)
     if target.exists():
         raise ConfigError(f"{target} exists already", "name another folder")
-    found = checkpoints(Path(folder))
-    chosen = max(found) if step is None else step
-    if chosen not in found:
-        kept = ", ".join(str(number) for number in sorted(found))
+    by_step = checkpoints(Path(folder))
+    chosen = max(by_step) if step is None else step
+    if chosen not in by_step:
+        kept = ", ".join(str(number) for number in sorted(by_step))
         raise ConfigError(f"{folder}: no checkpoint of step {chosen}; there are: {kept}")
-    write(Path(folder), found[chosen], target)
+    write(Path(folder), by_step[chosen], target)
     show_result({"model": str(target), "step": chosen}, [], as_json=as_json)
     if not as_json:
         print(f"{target}: the model after step {chosen:,}")
@@ -46,13 +46,13 @@ def checkpoints(folder: Path) -> dict[int, Path]:
         raise ConfigError(
             f"{folder} is not a run folder of `plmctl pretrain`", "name its run folder"
         )
-    found = {int(path.name.removeprefix("step-")): path for path in valid(folder / "checkpoints")}
-    if not found:
+    paths = valid(folder / "checkpoints")
+    if not paths:
         raise ConfigError(
             f"{folder}: no undamaged checkpoint",
             "checkpoint.every decides how often one is saved",
         )
-    return found
+    return {int(path.name.removeprefix("step-")): path for path in paths}
 
 
 def write(folder: Path, checkpoint: Path, target: Path) -> None:
@@ -60,7 +60,7 @@ def write(folder: Path, checkpoint: Path, target: Path) -> None:
     config = parse(PretrainConfig, folder / "config.yaml")
     tokenizer = open_tokenizer(config.tokenizer)
     # The checkpoint has the weights of every head.
-    network = make_network(config, Vocab.of(tokenizer), new_heads=lambda heads: None)
+    network = make_network(config, tokenizer, new_heads=lambda heads: None)
     load_weights(checkpoint, network.model)
     with writing(target), new_folder(target) as beside:
         write_model(beside, network.model, tokenizer)

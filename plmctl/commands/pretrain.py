@@ -287,7 +287,7 @@ def _train(
     accelerator = make_accelerator(config.compute)
     accelerator.wait_for_everyone()  # until the main process has made the run folder
     plan = replace(make_plan(config, train, accelerator), until=until)
-    network = make_network(config, prepared.vocab)
+    network = make_network(config, prepared.tokenizer)
     engine = make_engine(
         accelerator,
         network,
@@ -316,7 +316,7 @@ def _train(
         journal.event("finished", step=progress.step)
     if not accelerator.is_main_process:
         return metrics, None
-    model = _whole_model(engine, checkpoints, partial(make_network, config, prepared.vocab))
+    model = _whole_model(engine, checkpoints, partial(make_network, config, prepared.tokenizer))
     return metrics, model
 
 
