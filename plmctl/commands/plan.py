@@ -76,7 +76,7 @@ def costs(
         config: The config of a pretraining.
         vocab: The vocabulary of its tokenizer, or a stand-in.
         network: transformers' config of its network.
-        prepared: With its tokenizer; None: it is not trained yet, and token stores are not looked for.
+        prepared: With its tokenizer; None: that is not trained yet, so there are no token stores.
     """
     sizes, use = _network_sizes(config, vocab, prepared), resolve_compute(config, network)
     steps, mixed = course(config.train), use["precision"] != "fp32"

@@ -212,7 +212,7 @@ def load_network(
 def from_scratch(cls: Any, config: PreTrainedConfig) -> Any:
     """A network with random weights, in float32; ``cls`` as in ``load_network``."""
     if issubclass(cls, PreTrainedModel):
-        return cls._from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]  # theirs
+        return cls._from_config(config, dtype=torch.float32)
     return cls.from_config(config, dtype=torch.float32)  # an Auto class
 
 

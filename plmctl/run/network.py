@@ -90,7 +90,7 @@ NOT_OF_NETWORK = set(ModelConfig.model_fields)
 
 
 def loaded_model(config: PretrainConfig, new_heads: Callable[[str], None]) -> PreTrainedModel:
-    """The model of ``init_from`` with the heads of the objective, and the vocabulary that it has."""
+    """The model of ``init_from`` with the heads of the objective and its own vocabulary."""
     terms = get_objective(config.objective.name).LOSS_TERMS
     family, source = get_family(config.model.family), str(config.model.init_from)
     return family.load(source, terms, new_heads=new_heads, **dropout_changes(config))

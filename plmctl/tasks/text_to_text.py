@@ -132,14 +132,14 @@ class TextToText(Task[Config], config=Config):
             return CASTS[config.cast].labels
         if config.decoding != "rank":
             return ()
-        found = {self.targets(row)[0] for row in rows}
-        if len(found) > _MOST_LABELS:
+        targets = {self.targets(row)[0] for row in rows}
+        if len(targets) > _MOST_LABELS:
             raise ConfigError(
                 f"task.decoding: rank scores every target for every row, and there are "
-                f"{len(found)} targets",
+                f"{len(targets)} targets",
                 "rank is for labels; write texts with `greedy` or `beam`",
             )
-        return tuple(sorted(found))
+        return tuple(sorted(targets))
 
     def positions(self, max_length: int) -> int:
         """Source and target: a network that reads from left to right has both in one sequence."""
@@ -170,10 +170,12 @@ class TextToText(Task[Config], config=Config):
             DataError: A missing column, or a target that is no text or none of the labels.
         """
         config = self.config
-        texts, made = [self.source(row) for row in rows], seq2seq_format(tokenizer)
+        texts, seq2seq = [self.source(row) for row in rows], seq2seq_format(tokenizer)
         if use == "predict":
-            sources, cut = made.sources(texts, max_length)
-            return TextToTextExamples(config, sources, None, None, labels, made, cut=int(cut.sum()))
+            sources, cut = seq2seq.sources(texts, max_length)
+            return TextToTextExamples(
+                config, sources, None, None, labels, seq2seq, cut=int(cut.sum())
+            )
         references = [self.targets(row) for row in rows]
         check_metrics(references, config.metrics, config.tokens)
         if config.decoding == "rank":
@@ -186,10 +188,10 @@ class TextToText(Task[Config], config=Config):
             dropped = [f"{row.origin}: an empty text" for row in empty]
             texts = list(compress(texts, full))
             references = list(compress(references, full))
-        sources, cut = made.sources(texts, max_length)
-        targets, also = made.targets([r[0] for r in references], config.max_target_length)
+        sources, cut = seq2seq.sources(texts, max_length)
+        targets, also = seq2seq.targets([r[0] for r in references], config.max_target_length)
         return TextToTextExamples(
-            config, sources, targets, tuple(references), labels, made,
+            config, sources, targets, tuple(references), labels, seq2seq,
             cut=int((cut | also).sum()), dropped=tuple(dropped),
         )  # fmt: skip
 
@@ -330,15 +332,15 @@ class TextToTextExamples(TaskExamples[Config]):
 
         BLEU, chrF, ROUGE and those of squad and trivia_qa go from 0 to 100, others from 0 to 1.
         """
-        found: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         if (cast := self._labelled_cast) is not None:
             metric = modules.wrap("cast", partial(cast_metrics, cast), "text")
             given = {"predictions": self.predictions(answers), "references": self.references()}
-            found = metric.compute(**given)
-        found |= super().compute_metrics(answers)
+            metrics = metric.compute(**given)
+        metrics |= super().compute_metrics(answers)
         if "squad" in (self.config.metrics or self.usual_metrics):
-            found.pop("total", None)
-        return found
+            metrics.pop("total", None)
+        return metrics
 
     def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
         """The intervals of the metrics of a labelled cast, or of squad."""
@@ -377,8 +379,8 @@ def target_texts(name: str | None, value: Any, origin: str) -> tuple[str, ...]:
     """
     if name is not None and CASTS[name].labels:
         return (label_of(name, value, origin),)
-    found = reference_texts(value, origin)
-    return tuple(map(spaced, found)) if name is not None and CASTS[name].spaced else found
+    texts = reference_texts(value, origin)
+    return tuple(map(spaced, texts)) if name is not None and CASTS[name].spaced else texts
 
 
 def refuse_unknown_targets(
@@ -389,9 +391,9 @@ def refuse_unknown_targets(
     Raises:
         DataError: With its row.
     """
-    for origin, found in zip(origins, references, strict=True):
-        if found[0] not in labels:
-            message = f"{origin}: target {found[0]!r} is not among the training targets"
+    for origin, texts in zip(origins, references, strict=True):
+        if texts[0] not in labels:
+            message = f"{origin}: target {texts[0]!r} is not among the training targets"
             raise DataError(message, ", ".join(labels[:20]))
 
 
@@ -452,10 +454,10 @@ def reference_texts(value: Any, origin: str) -> tuple[str, ...]:
         value = [*first, *(value.get("text") or value.get("aliases") or [])]
     if isinstance(value, str | int | float):
         return (str(value),)
-    found = tuple(value) if isinstance(value, list | tuple) else ()
-    if not found or not all(isinstance(text, str) for text in found):
+    texts = tuple(value) if isinstance(value, list | tuple) else ()
+    if not texts or not all(isinstance(text, str) for text in texts):
         raise DataError(f"{origin}: the target is no text, and no list of texts: {value!r:.80}")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(texts))
 
 
 # --- Source and target as token ids and batches: on two sides, or in one sequence ---
@@ -479,18 +481,18 @@ def with_end_token(
     return tuple((*row[: longest - 1], end) for row in encoded), cut
 
 
-def required_token_id(found: Any) -> int:
+def required_token_id(id_: Any) -> int:
     """The id of a token that the tokenizer must have.
 
     Raises:
         ConfigError: It has not.
     """
-    if not isinstance(found, int):
+    if not isinstance(id_, int):
         raise ConfigError(
             "the model's tokenizer has no padding token or no end token",
             "train one with `family: t5`",
         )
-    return found
+    return id_
 
 
 TokenRows = tuple[tuple[int, ...], ...]
@@ -564,19 +566,19 @@ class EncoderDecoderFormat:
 
         Returns:
             inputs: input_ids, attention_mask [B, L], and where there are targets decoder_input_ids
-            [B, T], the padding token first, and positions [K]; targets: lm [K]. Tokens and cells
-            are those of both sides.
+            [B, T], the padding token first, and positions [K]; targets: lm [K]. Tokens and
+            padding are those of both sides.
         """
         pad = required_token_id(self.tokenizer.pad_token_id)
         ids, real = padded(sources, pad)
         inputs = {"input_ids": ids, "attention_mask": real.astype(np.int64)}
         if targets is None:
             return as_batch(inputs, {}, real)
-        wanted, asked = padded(targets, pad)
+        wanted, predicted = padded(targets, pad)
         shifted = np.full_like(wanted, pad)
         shifted[:, 1:] = wanted[:, :-1]
-        inputs |= {"decoder_input_ids": shifted, "positions": np.flatnonzero(asked)}
-        return as_batch(inputs, {"lm": wanted[asked]}, np.append(real, asked))
+        inputs |= {"decoder_input_ids": shifted, "positions": np.flatnonzero(predicted)}
+        return as_batch(inputs, {"lm": wanted[predicted]}, np.append(real, predicted))
 
     def rows(self, batch: Batch) -> list[list[int]]:
         """The ids that the encoder reads."""
@@ -603,9 +605,9 @@ def _decoder_only_layout(tokenizer: PreTrainedTokenizerBase) -> Layout:
     GPT-1: ``_start_ source _delimiter_ target _classify_``, as pairs in its paper. GPT-2 and GPT-3:
     a line break between, and the end-of-text token after; nothing is published.
     """
-    found = layout_of(tokenizer, pair=True)
+    pair = layout_of(tokenizer, pair=True)
     return Layout(
-        found.before, found.between, found.after or (required_token_id(tokenizer.eos_token_id),)
+        pair.before, pair.between, pair.after or (required_token_id(tokenizer.eos_token_id),)
     )
 
 
@@ -637,7 +639,7 @@ class DecoderOnlyFormat:
 
         Returns:
             inputs: input_ids, attention_mask [B, L]; prompts [B], the lengths of the sources; and
-            where there are targets positions [K], the cells that predict their tokens;
+            where there are targets positions [K], the positions that predict their tokens;
             targets: lm [K].
         """
         rows = sources if targets is None else list(map(_source_and_target, sources, targets))
@@ -646,9 +648,9 @@ class DecoderOnlyFormat:
         inputs = {"input_ids": ids, "attention_mask": real.astype(np.int64), "prompts": read}
         if targets is None:
             return as_batch(inputs, {}, real)
-        asked = (np.arange(ids.shape[1]) >= read[:, None]) & real
-        inputs["positions"] = np.flatnonzero(asked) - 1  # each is predicted from the cell before
-        return as_batch(inputs, {"lm": ids[asked]}, real)
+        predicted = (np.arange(ids.shape[1]) >= read[:, None]) & real
+        inputs["positions"] = np.flatnonzero(predicted) - 1  # each is predicted before it
+        return as_batch(inputs, {"lm": ids[predicted]}, real)
 
     def rows(self, batch: Batch) -> list[list[int]]:
         """The ids before the target."""

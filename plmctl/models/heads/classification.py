@@ -228,7 +228,7 @@ _OF_THE_HEAD = ("num_labels", "id2label", "label2id", "problem_type")
 _NO_ENCODERS = ("openai-gpt", "gpt2", "elmo")
 
 
-class PooledConfig(OwnHeadConfig):
+class PooledConfig(OwnHeadConfig):  # type: ignore[no-untyped-call]  # theirs
     """Config of an encoder and of what is made of its vectors.
 
     Attributes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedConfig
 
 from plmctl.models.load import Start, load_network, tell_or_refuse
 
@@ -55,7 +55,8 @@ def load_encoder(network: Any, start: Start, new: list[str]) -> None:
     network.encoder = _without_pooler(loaded.network)
 
 
-def _without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:
+def _without_pooler(encoder: Any) -> Any:
+    """The same encoder; its pooler, if it has one, is taken away."""
     if "pooler" in dict(encoder.named_children()):
         encoder.pooler = None
     return encoder
