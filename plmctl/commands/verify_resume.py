@@ -188,8 +188,8 @@ def plan_of(config: RunConfig, accelerator: Any) -> Plan:
         text = prepare(config, prepared.encoder)
         examples = pretrain.training_examples(prepared, text)
         return pretrain.make_plan(config, examples, accelerator)
-    examples = finetune.read_examples(finetune_preflight(config))
-    return finetune.make_plan(config, examples.train, accelerator)
+    labelled = finetune.read_examples(finetune_preflight(config))
+    return finetune.make_plan(config, labelled.train, accelerator)
 
 
 def _changed(config: RunConfig, folder: Path, wanted: Wanted) -> RunConfig:

@@ -208,7 +208,8 @@ def test_the_mix_begins_as_the_mean_of_all_layers_and_loads_again(
         expected = network(**batch.inputs)["tag"]
         assert torch.equal(again(**batch.inputs).logits, expected)
     assert again.config.id2label[3] == "I-PER"
-    tuned = load_head(tagging.Tagging(tagging.Config(layers="mix")), str(tmp_path), LABELS)
+    task = tagging.Tagging(tagging.Config(layers="mix"))
+    tuned = load_head(task, str(tmp_path), LABELS, task.tokenizer(bert))
     assert torch.equal(tuned.state_dict()["mix.weights"], network.model.mix.weights)
 
 

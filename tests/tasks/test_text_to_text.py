@@ -126,6 +126,16 @@ def test_a_batch_writes_what_each_row_writes_alone(folder: str, fields: dict) ->
         made.compute_metrics(together)
 
 
+def test_the_settings_of_a_model_are_not_used_and_stay(folder: str) -> None:
+    """A model's own settings for generating are saved with it; an answer does not follow them."""
+    net, made = network(folder), examples(folder, "predict")
+    batch = collated(made, [0, 1])
+    before = made.outputs(net, batch)["ids"]
+    net.model.generation_config.update(max_new_tokens=1, repetition_penalty=9.0)
+    assert torch.equal(made.outputs(net, batch)["ids"], before)
+    assert net.model.generation_config.max_new_tokens == 1
+
+
 def test_ranking_is_the_loss_of_each_label(folder: str) -> None:
     labels = ["w1", "w1 w2", "w3 w4 w5", "w6"]  # one is the beginning of another
     found = [
