@@ -133,8 +133,8 @@ def _continuations(model: LoadedModel, texts: list[str]) -> list[dict[str, Any]]
 def _task_answers(model: LoadedModel, texts: list[str], top: int) -> list[dict[str, Any]]:
     from plmctl.evaluation.scoring import FinetunedModel
 
-    finetuned = FinetunedModel(model, read_finetuned(model.name))
-    columns = finetuned.finetuned.task.text_columns()
+    finetuned = read_finetuned(model.name)
+    columns = finetuned.task.text_columns()
     if len(texts) % len(columns):
         raise ConfigError(
             f"{model.name}: requires {' and '.join(columns)}: {len(columns)} texts, "
@@ -146,7 +146,8 @@ def _task_answers(model: LoadedModel, texts: list[str], top: int) -> list[dict[s
         Row(dict(zip(columns, group, strict=True)), f"text {n}")
         for n, group in enumerate(groups, 1)
     ]
-    answers = finetuned.answers(finetuned.examples(rows, "predict"))
+    answering = FinetunedModel(model, finetuned)
+    answers = answering.answers(answering.examples(rows, "predict"))
     return [
         {"text": " / ".join(group), "answers": _best(answer, top)}
         for group, answer in zip(groups, answers, strict=True)

@@ -483,8 +483,8 @@ class QuestionWindows:
         row: [W] the row of each window.
         start: [W] its first piece in the context.
         size: [W] its pieces.
-        labels: [W, 2] cells of the answer's first and last piece, (0, 0) for a window without it,
-            IGNORE where nobody knows; None for rows that are to be answered.
+        labels: [W, 2] positions of the answer's first and last piece, (0, 0) for a window without
+            it, IGNORE if it is unknown; None for rows that are to be answered.
         layout: Special tokens; question and context are segments 0 and 1.
         segmented: Whether the model has segments.
         pad_id: The id of the padding token.
@@ -539,7 +539,7 @@ def question_windows(
     """The rows in windows of ``max_length`` tokens.
 
     Training leaves out rows whose answer is not where it is said to be. Windows without the answer
-    stay, and point at cell 0.
+    stay, and point at position 0.
 
     Raises:
         DataError: A missing column, or no row to learn from.
@@ -843,7 +843,7 @@ class ContextWindow:
     """A window as its logits see it.
 
     Attributes:
-        offset: Cell of its first context piece.
+        offset: Position of its first context piece.
         start: That piece's number in the context.
         size: Context pieces.
         own: [size] whether the piece has its most context here: an answer may start there.
@@ -855,8 +855,8 @@ class ContextWindow:
     own: NDArray[np.bool_]
 
     @property
-    def cells(self) -> int:
-        """Cells up to the end of the context, the question's among them."""
+    def end(self) -> int:
+        """The position after the last context piece."""
         return self.offset + self.size
 
 
@@ -875,14 +875,14 @@ def candidates_from_logits(
     """The pairs of the ``top`` starts and the ``top`` ends of a window that can be an answer.
 
     Args:
-        starts: [L] logits; those after the window's cells are padding, which is not looked at.
+        starts: [L] logits; those after its end are padding, which is ignored.
         ends: [L].
         window: Where the context is.
         top: Starts, and ends.
         longest: Pieces of the longest answer.
     """
     # The last separator takes part, as in the published code: it may be among the best.
-    starts, ends = starts[: window.cells + 1], ends[: window.cells + 1]
+    starts, ends = starts[: window.end + 1], ends[: window.end + 1]
     first, last = (np.argsort(-logits, kind="stable")[:top] for logits in (starts, ends))
     pairs_first, pairs_last = np.repeat(first, len(last)), np.tile(last, len(first))
     scores = starts[pairs_first].astype(np.float64) + ends[pairs_last]
@@ -895,7 +895,7 @@ def candidates_from_beams(
     """The pairs of a beam that can be an answer.
 
     Args:
-        first: [K] cells of the starts.
+        first: [K] positions of the starts.
         last: [K, K] of the ends of each.
         scores: [K, K] sums of log-probabilities.
         window: Where the context is.
@@ -910,7 +910,7 @@ def candidates_from_beams(
 def _possible_candidates(
     first: Ints, last: Ints, scores: Floats, window: ContextWindow, longest: int
 ) -> list[Candidate]:
-    inside = (first >= window.offset) & (last < window.cells)
+    inside = (first >= window.offset) & (last < window.end)
     right = inside & (last >= first) & (last - first < longest)
     shift = window.start - window.offset
     return [

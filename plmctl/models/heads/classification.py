@@ -153,7 +153,7 @@ def classify_with_decoder(
         model: One of these.
         input_ids: [B, L], or [B, 2, L] for a pair in both orders, whose vectors are added.
         attention_mask: As input_ids, 0 at padding, which is at the end.
-        lm_cells: [K] cells of the flattened batch whose next token is predicted; None: of none.
+        lm_cells: [K] positions in the flattened batch whose next token is predicted; None: of none.
         options: Not used: a pair has both its orders.
 
     Returns:
@@ -214,8 +214,8 @@ def _states_and_last(
     return states.flatten(0, 1), states[rows, lengths - 1]
 
 
-def _next_token_logits(model: Any, states: Tensor, cells: Tensor) -> Tensor:
-    return linear(states[cells], model.get_input_embeddings().weight)
+def _next_token_logits(model: Any, states: Tensor, positions: Tensor) -> Tensor:
+    return linear(states[positions], model.get_input_embeddings().weight)
 
 
 # --- Encoders with a classifier over all vectors: their mean, their maximum, or the first one's ---

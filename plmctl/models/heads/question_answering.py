@@ -3,7 +3,7 @@
 The end is looked for with the start known, and a logit of its own says that there is no answer.
 Source: google-research/albert, squad_utils.py, ``create_v2_model``.
 
-Axes: B rows, L cells, H width, K starts kept, E ends kept for each.
+Axes: B rows, L positions, H width, K starts kept, E ends kept for each.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class AlbertForAnswerOrNone(AlbertPreTrainedModel):
         """Logits of a batch.
 
         Args:
-            allowed: [B, L] True where an answer may start or end: the context and cell 0.
+            allowed: [B, L] True where an answer may start or end: the context and position 0.
             start_positions: [B] the true starts; without them the best starts are tried.
             **inputs: The inputs of the encoder.
 
         Returns:
             none: [B] logit of there being no answer. With starts: start and end, [B, L]. Without:
-            first [B, K] and last [B, K, E], cells, and score [B, K, E], log-probabilities.
+            first [B, K] and last [B, K, E], positions, and score [B, K, E], log-probabilities.
         """
         hidden_BLH = self.albert(**inputs).last_hidden_state
         start_BL = self.start(hidden_BLH).squeeze(-1).float().masked_fill(~allowed, -torch.inf)
