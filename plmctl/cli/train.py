@@ -182,7 +182,7 @@ def finetune(
             raise ConfigError(
                 "--fresh cannot be used with --seeds and --grid", "name another `run=`"
             )
-        from plmctl.commands.finetune import run_protocol
+        from plmctl.commands.finetune_grid import run_protocol
 
         loaded = load("finetune", config_file(config, "finetune"), overrides or ())
         run_protocol(

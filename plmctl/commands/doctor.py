@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from plmctl import __version__
 from plmctl.cpus import usable_cpus
-from plmctl.models.load import config_of
 from plmctl.reporting.tables import metrics_table, rows_table
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import show_result
 from plmctl.run.preflight import (
     RunConfig,
-    check_checkpointing,
-    check_model,
     check_network,
+    finetune_preflight,
     resolve_compute,
     stand_in,
 )
@@ -71,10 +69,7 @@ def _network_of(config: RunConfig) -> PreTrainedConfig:
     """Transformers' config of a run's network; the tokenizer need not be trained yet."""
     if isinstance(config, PretrainConfig):
         return check_network(config, stand_in(_ANY_SIZE))
-    check_model(config.model)
-    network = config_of(config.model)
-    check_checkpointing(config.compute, network.model_type)
-    return network
+    return finetune_preflight(config).network
 
 
 def machine(folder: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """``plmctl eval MODEL --suite NAME``: a model finetuned and scored task by task, in one table.
 
-``run`` chooses the recipes of the tasks with their data and the user's settings, finetunes as
-``finetune --seeds`` does, and shows the scores beside published results.
+The parts in their order: the tasks and the user's settings, the recipe and the data of each task,
+their runs (as those of ``finetune --seeds``), the scores of the finished runs, and their table
+beside published results.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from plmctl.commands.finetune import ProtocolRun, compare_settings, finish_all, protocol_runs
+from plmctl.commands.finetune_grid import (
+    ProtocolRun,
+    check_unfinished,
+    compare_settings,
+    finish_all,
+    protocol_runs,
+)
 from plmctl.config.load import find_config
 from plmctl.corpus.source import resolve
 from plmctl.errors import ConfigError, DataError, PlmError, nearest
@@ -78,24 +85,17 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     check_model(request.model)
     family = family_of(request.model)
     tasks = tasks_of(suite, request.suite, family, request.tasks)
-    folder, settings, task_settings = settings_of(suite, request.overrides)
-    config = SuiteConfig(
-        run=folder or f"runs/suites/{request.suite}/{_slug(request.model)}",
-        suite=request.suite,
-        model=request.model,
-        data=request.data,
-        settings=settings,
-        grid=request.grid,
-    )
+    config, task_settings = suite_config(suite, request)
     check_run(config, config.run, fresh=request.fresh)
     planned = entries(config, tasks, suite.recipes[family], task_settings)
     runs_of_task = _protocol_runs(planned, request)
-    open_run(config, config.run, fresh=request.fresh)
     configs = [run.config for runs in runs_of_task.values() for run in runs]
+    check_unfinished(configs)
+    open_run(config, config.run, fresh=request.fresh)
     say(f"{request.suite}: {_names(runs_of_task)}, {len(configs)} runs")
     with AtWork(Path(config.run)) as work:
         failed = finish_all(configs, request.jobs)
-        document = _document(config, suite, family, planned, runs_of_task)
+        document = suite_scores(config, suite, family, planned, runs_of_task)
         work.promise([f"eval/{request.suite}.json"])
         write_results(Path(config.run), request.suite, document)
         if document["columns"]:
@@ -103,62 +103,15 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
             for line in table_notes(suite, document):
                 say(line)
         if failed:
-            shown = "\n  ".join(f"{name}: {message}" for name, message in failed.items())
+            messages = "\n  ".join(f"{name}: {message}" for name, message in failed.items())
             raise PlmError(
-                f"{len(failed)} of {len(configs)} runs failed:\n  {shown}",
+                f"{len(failed)} of {len(configs)} runs failed:\n  {messages}",
                 "the others are kept; run the same command again to retry the failed runs",
             )
         work.finish()
 
 
-def _names(tasks: Mapping[str, Sequence[Any]]) -> str:
-    return f"{len(tasks)} task{'s' if len(tasks) > 1 else ''} ({', '.join(tasks)})"
-
-
-def _slug(model: str) -> str:
-    """A folder's name for a model: ``runs/proof/bert/model`` is proof-bert."""
-    parts = [part for part in Path(model).parts if part not in ("/", "..", "runs")]
-    kept = parts[:-1] if parts[-1:] == ["model"] and len(parts) > 1 else parts
-    return re.sub(r"[^\w.-]+", "-", "-".join(kept)) or "model"
-
-
-def _protocol_runs(planned: Sequence[Entry], request: SuiteRequest) -> dict[str, list[ProtocolRun]]:
-    """The runs of each task.
-
-    Raises:
-        ConfigError: A grid is requested, but no recipe has one.
-    """
-    if request.grid and not any(entry.config.grid for entry in planned):
-        raise ConfigError("--grid: none of these recipes has a grid", "leave out --grid")
-    return {
-        entry.task.name: protocol_runs(
-            entry.config, request.seeds, grid=request.grid and bool(entry.config.grid)
-        )
-        for entry in planned
-    }
-
-
-# --- The recipe of each task, its data, and the user's settings ---
-
-
-_FORMATS = (".jsonl", ".json", ".tsv", ".csv", ".parquet")
-
-_COMPRESSED = ("", ".gz", ".zst")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One task to run.
-
-    Attributes:
-        task: The task of the suite.
-        config: The config of its finetuning; its runs go into folders under ``config.run``.
-        also: Further labelled files to score, by their stem.
-    """
-
-    task: SuiteTask
-    config: FinetuneConfig
-    also: Mapping[str, str]
+# --- The tasks, and the user's settings ---
 
 
 def tasks_of(
@@ -197,6 +150,24 @@ def tasks_of(
     return [task for task in suite.tasks if task.name in recipes and not task.asked_for]
 
 
+def suite_config(suite: Suite, request: SuiteRequest) -> tuple[SuiteConfig, dict[str, list[str]]]:
+    """The config of the suite's run, and the settings of each task.
+
+    Raises:
+        ConfigError: A key cannot be the same for all tasks.
+    """
+    folder, settings, task_settings = settings_of(suite, request.overrides)
+    config = SuiteConfig(
+        run=folder or f"runs/suites/{request.suite}/{_slug(request.model)}",
+        suite=request.suite,
+        model=request.model,
+        data=request.data,
+        settings=settings,
+        grid=request.grid,
+    )
+    return config, task_settings
+
+
 def settings_of(
     suite: Suite, overrides: Sequence[str]
 ) -> tuple[str | None, tuple[str, ...], dict[str, list[str]]]:
@@ -233,6 +204,36 @@ def settings_of(
 
 def _is_data(key: str) -> bool:
     return key in ("data", "data.train", "data.valid")
+
+
+def _slug(model: str) -> str:
+    """A folder's name for a model: ``runs/proof/bert/model`` is proof-bert."""
+    parts = [part for part in Path(model).parts if part not in ("/", "..", "runs")]
+    kept = parts[:-1] if parts[-1:] == ["model"] and len(parts) > 1 else parts
+    return re.sub(r"[^\w.-]+", "-", "-".join(kept)) or "model"
+
+
+# --- The recipe and the data of each task ---
+
+
+_FORMATS = (".jsonl", ".json", ".tsv", ".csv", ".parquet")
+
+_COMPRESSED = ("", ".gz", ".zst")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One task to run.
+
+    Attributes:
+        task: The task of the suite.
+        config: The config of its finetuning; its runs go into folders under ``config.run``.
+        also: Further labelled files to score, by their stem.
+    """
+
+    task: SuiteTask
+    config: FinetuneConfig
+    also: Mapping[str, str]
 
 
 def entries(
@@ -340,10 +341,43 @@ def _absent_from_hub(planned: Sequence[Entry]) -> list[str]:
     return []
 
 
+# --- The runs of each task ---
+
+
+def _protocol_runs(planned: Sequence[Entry], request: SuiteRequest) -> dict[str, list[ProtocolRun]]:
+    """The runs of each task.
+
+    Raises:
+        ConfigError: A grid is requested, but no recipe has one.
+    """
+    if request.grid and not any(entry.config.grid for entry in planned):
+        raise ConfigError("--grid: none of these recipes has a grid", "leave out --grid")
+    return {
+        entry.task.name: protocol_runs(
+            entry.config, request.seeds, grid=request.grid and bool(entry.config.grid)
+        )
+        for entry in planned
+    }
+
+
+def _names(tasks: Mapping[str, Sequence[Any]]) -> str:
+    return f"{len(tasks)} task{'s' if len(tasks) > 1 else ''} ({', '.join(tasks)})"
+
+
 # --- The scores of the finished runs ---
 
 
-def _document(
+_NORMAL = 1.96
+
+_DEFINITION = (
+    "per cent on the validation rows, the median over the seeds; se: the bootstrap's standard "
+    "error over these rows (1,000 draws), low to high its 95 % interval, each the median over the "
+    "seeds; std: of the metric over the seeds. Of an average: se from its tasks', scores of one "
+    "task taken to err together, and 1.96 se to both sides"
+)
+
+
+def suite_scores(
     config: SuiteConfig,
     suite: Suite,
     family: str,
@@ -354,7 +388,6 @@ def _document(
     folder = Path(config.run)
     before = _document_at(folder / "eval" / f"{config.suite}.json")
     tasks: dict[str, Any] = dict(before.get("tasks", {}))
-    hashes: dict[str, str] = {}
     for entry in planned:
         try:
             compared = compare_settings(entry.config, runs_of_task[entry.task.name])
@@ -363,9 +396,7 @@ def _document(
             continue
         tasks[entry.task.name] = _task_scores(entry, compared)
         _write_rows(folder, entry, tasks[entry.task.name]["runs"])
-    for name, task in tasks.items():
-        hashes[name] = task["data"]
-    write_environment(folder, hashes)
+    write_environment(folder, {name: task["data"] for name, task in tasks.items()})
     ordered = {task.name: tasks[task.name] for task in suite.tasks if task.name in tasks}
     columns = suite_columns(suite, ordered)
     averages = suite_averages(suite, columns)
@@ -466,30 +497,12 @@ def _document_at(path: Path) -> dict[str, Any]:
     return document
 
 
-# --- The table, beside published results ---
-
-
-# Characters of the terminal for our own columns, and for a published model. Models without a place
-# in the table are still in eval/.
-_OURS, _COLUMN, _LEAST = 42, 12, 2
-
-
-_NORMAL = 1.96
-
-_DEFINITION = (
-    "per cent on the validation rows, the median over the seeds; se: the bootstrap's standard "
-    "error over these rows (1,000 draws), low to high its 95 % interval, each the median over the "
-    "seeds; std: of the metric over the seeds. Of an average: se from its tasks', scores of one "
-    "task taken to err together, and 1.96 se to both sides"
-)
-
-
 def suite_columns(suite: Suite, tasks: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The metrics of all finished tasks.
 
     Args:
         suite: The suite.
-        tasks: By name, as in ``_document``.
+        tasks: By name, as in ``suite_scores``.
 
     Returns:
         For each: name, task, what, rows; value, se, low, high (None if the task has none); seeds
@@ -563,6 +576,14 @@ def published_results(suite: Suite, family: str) -> list[dict[str, Any]]:
 def _published_averages(suite: Suite, scores: Mapping[str, float]) -> dict[str, float]:
     means = {average.name: average.of(scores) for average in suite.averages}
     return {name: mean for name, mean in means.items() if mean is not None}
+
+
+# --- The table, beside published results ---
+
+
+# Characters of the terminal for our own columns, and for a published model. Models without a place
+# in the table are still in eval/.
+_OURS, _COLUMN, _LEAST = 42, 12, 2
 
 
 def suite_table(suite: Suite, document: Mapping[str, Any]) -> Table:

@@ -12,7 +12,7 @@ from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import show_result
 from plmctl.run.folder import write_model
 from plmctl.run.network import make_network
-from plmctl.tokenization.load import Vocab, open_tokenizer
+from plmctl.tokenization.load import open_tokenizer
 from plmctl.training.checkpoint import load_weights, valid
 
 
@@ -60,7 +60,7 @@ def write(folder: Path, checkpoint: Path, target: Path) -> None:
     config = parse(PretrainConfig, folder / "config.yaml")
     tokenizer = open_tokenizer(config.tokenizer)
     # The checkpoint has the weights of every head.
-    network = make_network(config, Vocab.of(tokenizer), new_heads=lambda heads: None)
+    network = make_network(config, tokenizer, new_heads=lambda heads: None)
     load_weights(checkpoint, network.model, averaged=True)
     with writing(target), new_folder(target) as beside:
         write_model(beside, network.model, tokenizer)

@@ -1,24 +1,18 @@
 """``plmctl finetune``: a pretrained folder and labelled rows in, a finetuned folder out.
 
-From top to bottom: the command, the labelled rows, training, trained parameters, validation,
-saving; then ``--seeds`` and ``--grid``: several runs of one config and one table of them.
+The parts of a finetuning in their order: preflight, the labelled rows, the plan of the steps, the
+network and which of its parameters are trained, training, validation, and what a finished run
+leaves (results, model folder, report). ``--seeds`` and ``--grid`` are in ``finetune_grid.py``.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import multiprocessing
-import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from plmctl.corpus.labelled import (
@@ -29,43 +23,34 @@ from plmctl.corpus.labelled import (
     split_rows,
     summarize_checks,
 )
-from plmctl.errors import ConfigError, DataError, PlmError, Preempted, nearest
+from plmctl.errors import ConfigError, DataError, nearest
 from plmctl.evaluation.model import family_of
 from plmctl.examples.keys import fold, stream
 from plmctl.families.base import get_family
 from plmctl.files import is_model
-from plmctl.metrics.statistics import spread
 from plmctl.run import launch
 from plmctl.run.configs import FinetuneConfig
 from plmctl.run.display import COMPILE_NOTE, say, show_result
-from plmctl.run.folder import (
-    AtWork,
-    check_inputs,
-    check_run,
-    is_finished,
-    is_trained,
-    open_run,
-    start_processes,
-    write_environment,
-    write_results,
+from plmctl.run.folder import AtWork, run_folder, write_environment, write_results
+from plmctl.run.preflight import (
+    PreparedFinetuning,
+    failure_handling,
+    finetune_preflight,
+    retention,
+    run_progress,
 )
-from plmctl.run.preflight import check_model, failure_handling, retention
-from plmctl.tasks.base import Finetuned, ScoredConfig, Task, TaskExamples, make_task
-from plmctl.training.trackers import check_trackers
+from plmctl.tasks.base import Finetuned, ScoredConfig, TaskExamples, make_task
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch.optim import Optimizer
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
     from plmctl.models.base import Examples
     from plmctl.run.stop import StopRequest
     from plmctl.training.checkpoint import Watch
     from plmctl.training.engine import Engine
     from plmctl.training.loop import Plan
-
-
-_REPORT = "report.html"
 
 
 def run(
@@ -85,7 +70,7 @@ def run(
         until: Save and stop after this step.
         accept_gap: Resume although lines of metrics.jsonl were lost.
     """
-    results = finetuned(config, fresh=fresh, until=until, accept_gap=accept_gap)
+    results = finetune(config, fresh=fresh, until=until, accept_gap=accept_gap)
     if results is None:
         say(f"{config.run} is finished: its model is in {Path(config.run) / 'model'}")
         return
@@ -94,7 +79,7 @@ def run(
     show_result(results, classification_tables(f"finetuned {config.run}", results), as_json=as_json)
 
 
-def finetuned(
+def finetune(
     config: FinetuneConfig,
     *,
     fresh: bool,
@@ -102,33 +87,30 @@ def finetuned(
     accept_gap: bool = False,
 ) -> dict[str, Any] | None:
     """Finetune, or resume. Returns the results, or None if the run was finished before."""
-    folder = Path(config.run)
-    check_run(config, config.run, fresh=fresh)
-    check_trackers(config.log.trackers)
-    if not fresh and is_finished(folder):
+    folder, progress = Path(config.run), run_progress(config, fresh=fresh)
+    if progress == "finished":
         return None
-    if not fresh and is_trained(folder):
+    if progress == "trained":
         say(f"{folder} is trained; writing its report")
         if launch.is_main():
             with AtWork(folder) as work:
                 _complete(folder, work)
-        results = json.loads((folder / "eval" / "valid.json").read_text(encoding="utf-8"))
-        return dict(results["results"])
-    check_model(config.model)
-    examples = read_examples(config)
-    if not fresh:
-        check_inputs(folder, examples.hashes)
-    if launch.is_main():
-        open_run(config, config.run, fresh=fresh)
-        write_results(folder, "data", {"kind": "data", **examples.check})
-    processes = launch.process_count(config.launch, config.compute.device)
-    if processes > 1 and not launch.is_worker():
-        options = launch.options(until, accept_gap=accept_gap)
-        raise SystemExit(start_processes("finetune", folder, processes, options))
-    for line in summarize_checks(examples.check):
-        say(line)
-    with AtWork(folder) if launch.is_main() else nullcontext() as work:
-        return _train(config, examples, work, until=until, accept_gap=accept_gap)
+        return dict(json.loads((folder / _RESULTS).read_text(encoding="utf-8"))["results"])
+    prepared = finetune_preflight(config)
+    examples = read_examples(prepared)
+    with run_folder(
+        "finetune", config, examples.hashes, fresh=fresh, until=until, accept_gap=accept_gap
+    ) as work:
+        if work is not None:
+            write_results(folder, "data", {"kind": "data", **examples.check})
+        for line in summarize_checks(examples.check):
+            say(line)
+        engine, facts = _train(prepared, examples, until=until, accept_gap=accept_gap)
+        if work is None:
+            return {}
+        results = _save(prepared, examples, work, engine, facts)
+        _complete(folder, work)
+    return results
 
 
 # --- The labelled rows: read, checked, and as examples of the task ---
@@ -141,8 +123,6 @@ _FEW = 8
 class LabelledExamples:
     """Labelled rows as examples of a task."""
 
-    task: Task[ScoredConfig]
-    tokenizer: PreTrainedTokenizerBase
     labels: tuple[str, ...]
     train: TaskExamples[ScoredConfig]
     valid: dict[str, TaskExamples[ScoredConfig]]
@@ -160,50 +140,42 @@ class LabelledExamples:
         return next(iter(self.valid.values()))
 
 
-def read_examples(config: FinetuneConfig) -> LabelledExamples:
+def read_examples(prepared: PreparedFinetuning) -> LabelledExamples:
     """The rows of a config, split and tokenized.
 
     Raises:
-        ConfigError: ``train.max_length`` is beyond the network's positions, or a metric of
-            ``task.metrics`` cannot be computed.
+        ConfigError: A metric of ``task.metrics`` cannot be computed.
         DataError: A missing file or column, a row without text, or a label that is not among the
             training rows'.
     """
-    from plmctl.models.load import refuse_longer
-
-    task = make_task(config.task)
-    tokenizer = task.tokenizer(config.model)
-    longest = config.train.max_length
-    taken = task.positions(longest)
-    further = " and task.max_target_length" if taken > longest else ""
-    refuse_longer(config.model, taken, f"train.max_length{further}")
+    config, task = prepared.config, prepared.task
     split = split_rows(config.data, config.seed, task.split_columns(), task.is_labelled)
     columns = task.text_columns()
     for rows in (split.train, *split.valid.values()):
         refuse_empty(rows, columns)
     labels = task.labels(split.train)
-    make = partial(task.make, tokenizer=tokenizer, labels=labels, max_length=longest)
-    made = make(split.train, use="train")
-    scored = {name: make(rows, use="score") for name, rows in split.valid.items()}
-    for examples in scored.values():
-        examples.check_metrics()
-    label = task.label_column if labels else None
-    cut = {"train": made.cut, **{name: examples.cut for name, examples in scored.items()}}
-    found = add_example_checks(
-        check_rows(split.train, split.valid, columns, label), cut, made.dropped, split.unlabelled
+    make = partial(
+        task.make, tokenizer=prepared.tokenizer, labels=labels, max_length=config.train.max_length
     )
-    if not len(made):
-        raise DataError(
-            "; ".join(["no row can be learned from", *made.dropped[:3]]), "see eval/data.json"
-        )
-    held_out = [row for rows in split.valid.values() for row in rows]
-    hashes = {"data": rows_digest([*split.train, *held_out])}
-    hashes |= {
-        name: rows_digest(rows)
-        for name, rows in zip(file_names(split.valid), split.valid.values(), strict=True)
-    }
+    train = make(split.train, use="train")
+    valid = {name: make(rows, use="score") for name, rows in split.valid.items()}
     few = make(next(iter(split.valid.values()))[:_FEW], use="score")
-    return LabelledExamples(task, tokenizer, labels, made, scored, found, few, hashes)
+    for examples in valid.values():
+        examples.check_metrics()
+    if not len(train):
+        raise DataError(
+            "; ".join(["no row can be learned from", *train.dropped[:3]]), "see eval/data.json"
+        )
+    label = task.label_column if labels else None
+    cut = {"train": train.cut, **{name: examples.cut for name, examples in valid.items()}}
+    check = add_example_checks(
+        check_rows(split.train, split.valid, columns, label), cut, train.dropped, split.unlabelled
+    )
+    held_out = [row for rows in split.valid.values() for row in rows]
+    files = zip(file_names(split.valid), split.valid.values(), strict=True)
+    hashes = {"data": rows_digest([*split.train, *held_out])}
+    hashes |= {name: rows_digest(rows) for name, rows in files}
+    return LabelledExamples(labels, train, valid, check, few, hashes)
 
 
 def file_names(valid: Iterable[str]) -> list[str]:
@@ -211,62 +183,7 @@ def file_names(valid: Iterable[str]) -> list[str]:
     return [f"valid-{name}" if number else "valid" for number, name in enumerate(valid)]
 
 
-# --- Training ---
-
-
-def _train(
-    config: FinetuneConfig,
-    examples: LabelledExamples,
-    work: AtWork | None,
-    *,
-    until: int | None,
-    accept_gap: bool,
-) -> dict[str, Any]:
-    """The results of the weights that are kept; empty in all processes except the main one."""
-    from plmctl.training import loop
-    from plmctl.training.checkpoint import Checkpoints
-    from plmctl.training.engine import make_accelerator
-    from plmctl.training.journal import Journal
-    from plmctl.training.memory import fitted
-
-    folder = Path(config.run)
-    accelerator = make_accelerator(config.compute)
-    accelerator.wait_for_everyone()
-    engine = _engine(config, accelerator, examples)
-    if accelerator.unwrap_model(engine.network).compiled:
-        say(COMPILE_NOTE)
-    plan = replace(
-        make_plan(config, examples.train, accelerator), until=until, **failure_handling(config)
-    )
-    check_metric(engine, config, examples.few)
-    if accelerator.is_main_process:
-        write_environment(folder, examples.hashes)
-    with Journal(
-        folder,
-        title=f"finetuning {config.model} ({config.task.name})",
-        total_steps=plan.steps,
-        trackers=config.log.trackers,
-        quiet=not accelerator.is_main_process,
-        accept_gap=accept_gap,
-    ) as journal:
-        checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
-        plan = fitted(engine, plan, journal, folder)
-        watch = watch_of(config, folder / "best")
-        judged = config if watch is not None else None  # if the best weights are kept
-        validate = partial(validation_scores, engine, examples.first_valid, plan, judged)
-        progress = loop.train(engine, plan, checkpoints, journal, validate, watch)
-        journal.event("finished", step=progress.step)
-    if work is None:
-        return {}
-    facts = {
-        "rows": len(examples.train),
-        "valid_rows": len(examples.first_valid),
-        "init": config.init,
-        "steps": progress.step,
-    }
-    results = _save(config, work, engine, examples, facts)
-    _complete(folder, work)
-    return results
+# --- The plan of the steps ---
 
 
 def make_plan(config: FinetuneConfig, examples: Examples, accelerator: Accelerator) -> Plan:
@@ -290,31 +207,32 @@ def make_plan(config: FinetuneConfig, examples: Examples, accelerator: Accelerat
         clip=config.optim.clip,
         log_every=config.log.every,
         validate_every=validation_interval(config, len(examples)),
-        save_every=config.checkpoint.every,
+        **failure_handling(config),
     )
 
 
-def _engine(config: FinetuneConfig, accelerator: Accelerator, examples: LabelledExamples) -> Engine:
+# --- The network: its head, the parameters that are trained, their optimizer ---
+
+
+def make_trained_network(
+    prepared: PreparedFinetuning, labels: tuple[str, ...], accelerator: Accelerator
+) -> Engine:
     """The network with the task's head, the parameters that are trained, and their optimizer."""
     import torch
 
-    from plmctl.models.load import new_head_message
+    from plmctl.models.load import Start, new_head_message
     from plmctl.models.network import Network
     from plmctl.training.engine import for_finetuning, make_engine
 
-    task = examples.task
-    if config.init == "pretrained" and task.label_column is not None:
-        message = new_head_message(config.model, examples.labels)
-        if message is not None and accelerator.is_main_process:
+    config, task = prepared.config, prepared.task
+    pretrained = config.init == "pretrained"
+    if pretrained and task.label_column is not None and accelerator.is_main_process:
+        message = new_head_message(config.model, labels)
+        if message is not None:
             say(message)
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
-    model = task.load(
-        config.model,
-        examples.labels,
-        pretrained=config.init == "pretrained",
-        changes=_dropout(config),
-        new_heads=say,
-    )
+    start = Start(config.model, prepared.tokenizer, labels, pretrained, _dropout(config), say)
+    model = task.load(start)
     set_trained_layers(config, model)
     compute = for_finetuning(config.compute)
     engine = make_engine(accelerator, Network(model, task.forward), config.optim, compute)
@@ -328,9 +246,6 @@ def _dropout(config: FinetuneConfig) -> dict[str, float]:
     if config.train.dropout is None:
         return {}
     return dict.fromkeys(get_family(family_of(config.model)).DROPOUT, config.train.dropout)
-
-
-# --- Which parameters are trained, and how fast ---
 
 
 def set_trained_layers(config: FinetuneConfig, model: PreTrainedModel) -> None:
@@ -362,13 +277,63 @@ def set_layer_rates(optimizer: Optimizer, model: PreTrainedModel, decay: float) 
 
     shares = layer_rates(depths(model), decay)
     by_id = {id(parameter): shares[name] for name, parameter in model.named_parameters()}
-    made: list[dict[str, Any]] = []
+    groups: list[dict[str, Any]] = []
     for group in optimizer.param_groups:
-        parts: dict[float, list[Any]] = {}
+        by_share: dict[float, list[Any]] = {}
         for parameter in group["params"]:
-            parts.setdefault(by_id[id(parameter)], []).append(parameter)
-        made += [{**group, "params": of, "scale": share} for share, of in parts.items()]
-    optimizer.param_groups[:] = made
+            by_share.setdefault(by_id[id(parameter)], []).append(parameter)
+        groups += [{**group, "params": of, "scale": share} for share, of in by_share.items()]
+    optimizer.param_groups[:] = groups
+
+
+# --- Training ---
+
+
+def _train(
+    prepared: PreparedFinetuning,
+    examples: LabelledExamples,
+    *,
+    until: int | None,
+    accept_gap: bool,
+) -> tuple[Engine, dict[str, Any]]:
+    """The network of the last step, and the facts of the training for the results."""
+    from plmctl.training import loop
+    from plmctl.training.checkpoint import Checkpoints
+    from plmctl.training.engine import make_accelerator
+    from plmctl.training.journal import Journal
+    from plmctl.training.memory import fitted
+
+    config, folder = prepared.config, Path(prepared.config.run)
+    accelerator = make_accelerator(config.compute)
+    accelerator.wait_for_everyone()  # until the main process has made the run folder
+    plan = replace(make_plan(config, examples.train, accelerator), until=until)
+    engine = make_trained_network(prepared, examples.labels, accelerator)
+    if accelerator.unwrap_model(engine.network).compiled:
+        say(COMPILE_NOTE)
+    check_metric(engine, config, examples.few)
+    if accelerator.is_main_process:
+        write_environment(folder, examples.hashes)
+    with Journal(
+        folder,
+        title=f"finetuning {config.model} ({config.task.name})",
+        total_steps=plan.steps,
+        trackers=config.log.trackers,
+        quiet=not accelerator.is_main_process,
+        accept_gap=accept_gap,
+    ) as journal:
+        checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
+        plan = fitted(engine, plan, journal, folder)
+        watch = watch_of(config, folder / "best")
+        judged = config if watch is not None else None  # if the best weights are kept
+        validate = partial(validation_scores, engine, examples.first_valid, plan, judged)
+        progress = loop.train(engine, plan, checkpoints, journal, validate, watch)
+        journal.event("finished", step=progress.step)
+    return engine, {
+        "rows": len(examples.train),
+        "valid_rows": len(examples.first_valid),
+        "init": config.init,
+        "steps": progress.step,
+    }
 
 
 # --- Validation: the metric that decides, and when it is computed ---
@@ -381,25 +346,25 @@ _DEFAULT_METRICS = ("accuracy", "f1", "spearman", "bleu", "exact_match", "f1_mic
 _SMALLER_IS_BETTER = ("loss", "perplexity", "mse", "mae", "mean_squared_error")
 
 
-def metric_of(asked: str | None, metrics: Mapping[str, Any]) -> str:
+def metric_of(requested: str | None, metrics: Mapping[str, Any]) -> str:
     """The name of the metric that decides.
 
     Args:
-        asked: In the config; None: the task's usual one.
+        requested: In the config; None: the task's usual one.
         metrics: The metrics of the task.
 
     Raises:
         ConfigError: There is no such metric.
     """
     numbers = [name for name, value in metrics.items() if isinstance(value, int | float)]
-    if asked is None:
+    if requested is None:
         return next((name for name in _DEFAULT_METRICS if name in numbers), numbers[0])
-    if asked not in numbers:
+    if requested not in numbers:
         raise ConfigError(
-            f"train.metric: no metric {asked!r}{nearest(asked, numbers)}",
+            f"train.metric: no metric {requested!r}{nearest(requested, numbers)}",
             f"the task has: {', '.join(numbers)}",
         )
-    return asked
+    return requested
 
 
 def with_further_metrics(
@@ -496,24 +461,27 @@ def _task_metrics(engine: Engine, examples: TaskExamples[ScoredConfig]) -> dict[
     return dict(broadcast_object_list(shared)[0])
 
 
-# --- Saving: results, model folder and report ---
+# --- What a finished run leaves: results, model folder and report ---
+
+
+_RESULTS = "eval/valid.json"
+
+_REPORT = "report.html"
 
 
 def _save(
-    config: FinetuneConfig,
+    prepared: PreparedFinetuning,
+    examples: LabelledExamples,
     work: AtWork,
     engine: Engine,
-    examples: LabelledExamples,
     facts: dict[str, Any],
 ) -> dict[str, Any]:
     """Write the results of the weights that are kept, and the model folder unless it exists."""
-    from plmctl.evaluation.scoring import answers
     from plmctl.reporting.card import model_card
     from plmctl.run.folder import save_model
 
-    folder = Path(config.run)
-    bare = engine.accelerator.unwrap_model(engine.network)
-    model: Any = bare.model
+    config, folder = prepared.config, Path(prepared.config.run)
+    model = engine.accelerator.unwrap_model(engine.network).model
     if config.train.keep == "best":
         from plmctl.training.checkpoint import take_best
 
@@ -522,27 +490,39 @@ def _save(
         from plmctl.models.parameters import merge_lora
 
         merge_lora(model)
+    results = _write_scores(config, examples, engine, facts)
+    rows = [f"eval/rows/{file}.json" for file in file_names(examples.valid)]
+    work.promise(["model", "eval/data.json", _RESULTS, *rows, _REPORT])
+    if not is_model(folder / "model"):
+        task = make_task(prepared.task.settled(results))
+        finetuned = Finetuned(task, examples.labels, config.train.max_length)
+        card = model_card(folder, type(model).__name__)
+        save_model(folder, model, prepared.tokenizer, card, finetuned)
+    return results
+
+
+def _write_scores(
+    config: FinetuneConfig, examples: LabelledExamples, engine: Engine, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The metrics of every validation set; written with their uncertainty and the rows' scores."""
+    from plmctl.evaluation.scoring import answers
+
+    folder = Path(config.run)
+    network = engine.accelerator.unwrap_model(engine.network)
     results: dict[str, Any] = {}
     uncertainty: dict[str, Any] = {}
     sets = zip(file_names(examples.valid), examples.valid.items(), strict=True)
     for file, (name, valid) in sets:
-        found = answers(bare, valid, engine.accelerator.device)
-        metrics = valid.compute_metrics(found)
-        errors = {k: spread for k, spread in valid.uncertainty(found).items() if k in metrics}
+        predictions = answers(network, valid, engine.accelerator.device)
+        metrics = valid.compute_metrics(predictions)
+        errors = {k: error for k, error in valid.uncertainty(predictions).items() if k in metrics}
         uncertainty |= {f"{name}/{k}": at for k, at in errors.items()} if results else errors
-        results = with_further_metrics(results, name, metrics) if results else metrics | facts
-        credit, values = valid.credits(found)
-        credits = {"rows": examples.hashes[file], "credit": credit, "values": values}
-        write_results(folder, f"rows/{file}", credits)
+        results = with_further_metrics(results, name, metrics) if results else {**metrics, **facts}
+        credit, values = valid.credits(predictions)
+        scores = {"rows": examples.hashes[file], "credit": credit, "values": values}
+        write_results(folder, f"rows/{file}", scores)
     document = {"kind": "finetune", "model": config.model, "results": results}
     write_results(folder, "valid", {**document, "uncertainty": uncertainty})
-    rows = [f"eval/rows/{file}.json" for file in file_names(examples.valid)]
-    work.promise(["model", "eval/data.json", "eval/valid.json", *rows, _REPORT])
-    if not is_model(folder / "model"):
-        task = make_task(examples.task.settled(results))
-        made = Finetuned(task, examples.labels, config.train.max_length)
-        card = model_card(folder, type(model).__name__)
-        save_model(folder, model, examples.tokenizer, card, made)
     return results
 
 
@@ -552,272 +532,3 @@ def _complete(folder: Path, work: AtWork) -> None:
 
     write_report([folder], folder / _REPORT)
     work.finish()
-
-
-# --- ``--seeds`` and ``--grid``: several runs of one config, and one table of them ---
-
-
-@dataclass(frozen=True)
-class ProtocolRun:
-    """One run of a protocol.
-
-    Attributes:
-        setting: The values of the grid that it has, by key.
-        config: With its own run folder and seed.
-    """
-
-    setting: Mapping[str, Any]
-    config: FinetuneConfig
-
-
-def run_protocol(
-    config: FinetuneConfig,
-    seeds: int,
-    *,
-    grid: bool,
-    jobs: int | None,
-    as_json: bool,
-    accept_gap: bool = False,
-) -> None:
-    """Run every combination and seed that is not finished yet, then compare all of them.
-
-    Args:
-        config: What the runs share.
-        seeds: Runs of each combination, with the seeds ``config.seed``, that plus 1, and so on.
-        grid: Try the combinations of ``config.grid``.
-        jobs: Runs at the same time; None: one per CUDA device, or one.
-        as_json: Print the results as JSON.
-        accept_gap: Resume runs although lines of their metrics.jsonl were lost.
-
-    Raises:
-        ConfigError: No grid, or an unknown key or value in it.
-        PlmError: Some of the runs failed; the others are finished, and are kept.
-    """
-    planned = protocol_runs(config, seeds, grid=grid)
-    check_run(config, config.run, fresh=False)
-    folder = open_run(config, config.run, fresh=False)
-    from plmctl.reporting.report import write_report
-    from plmctl.reporting.tables import protocol_table
-
-    with AtWork(folder) as work:
-        failed = finish_all([member.config for member in planned], jobs, accept_gap=accept_gap)
-        document = compare_settings(config, planned)
-        work.promise(["eval/protocol.json", "report.html"])
-        write_results(folder, "protocol", {"kind": "protocol", **document})
-        title = f"{config.run}: {document['metric']}"
-        show_result(document, [protocol_table(title, document)], as_json=as_json)
-        if failed:
-            several = "\n  ".join(f"{name}: {said}" for name, said in failed.items())
-            raise PlmError(
-                f"{len(failed)} of {len(planned)} runs failed:\n  {several}",
-                "the others are kept; the same command tries these again",
-            )
-        write_report([folder], folder / "report.html")
-        work.finish()
-
-
-def protocol_runs(config: FinetuneConfig, seeds: int, *, grid: bool) -> list[ProtocolRun]:
-    """The runs of a protocol, in the order of the grid, each in a folder named by its setting.
-
-    Raises:
-        ConfigError: As ``run_protocol``.
-    """
-    if grid and not config.grid:
-        raise ConfigError(
-            "--grid: the config has no grid", "write one: grid: {optim.lr: [5e-5, 3e-5, 2e-5]}"
-        )
-    axes = config.grid if grid else {}
-    made = []
-    for values in product(*axes.values()):
-        setting = dict(zip(axes, values, strict=True))
-        for seed in range(config.seed, config.seed + seeds):
-            name = ",".join(f"{_short_key(key, axes)}={value}" for key, value in setting.items())
-            folder = Path(config.run) / (name.replace("/", "_") or "seeds") / f"seed={seed}"
-            made.append(
-                ProtocolRun(setting, _with_setting(config, {**setting, "seed": seed}, str(folder)))
-            )
-    return made
-
-
-def _with_setting(config: FinetuneConfig, values: Mapping[str, Any], run: str) -> FinetuneConfig:
-    document = config.model_dump(mode="json")
-    for key, value in values.items():
-        *path, last = key.split(".")
-        at: Any = document
-        for part in path:
-            at = at.get(part) if isinstance(at, dict) else None
-        if not isinstance(at, dict) or last not in at or key in ("run", "grid"):
-            known = [f"{'.'.join(path)}.{name}" if path else name for name in at or ()]
-            raise ConfigError(f"grid: unknown key {key!r}{nearest(key, known)}")
-        at[last] = value
-    # Each run has one device: several runs in parallel are faster than one on several devices.
-    document |= {"run": run, "grid": {}}
-    document["launch"]["processes"] = 1
-    try:
-        return FinetuneConfig.model_validate_json(json.dumps(document), strict=True)
-    except ValueError as error:
-        shown = ", ".join(f"{key}={value}" for key, value in values.items())
-        said = str(error).splitlines()[2].strip()
-        raise ConfigError(f"grid: {shown}: {said}") from error
-
-
-def _short_key(key: str, axes: Mapping[str, Any]) -> str:
-    """The last part of a key, or all of it where two axes end alike."""
-    last = key.rpartition(".")[2]
-    return last if sum(other.rpartition(".")[2] == last for other in axes) == 1 else key
-
-
-def compare_settings(config: FinetuneConfig, planned: Sequence[ProtocolRun]) -> dict[str, Any]:
-    """Every setting's median, spread and best over its seeds, by the runs' results on disk.
-
-    Returns:
-        metric, settings (in the order of the grid), and the best setting: that with the best
-        median, where several seeds were run, and its best run.
-    """
-    known = [
-        (member, found) for member in planned if (found := _finished_results(member.config.run))
-    ]
-    if not known:
-        raise PlmError("no run was finished", "see the messages above")
-    metric = metric_of(config.train.metric, known[0][1])
-    sign = 1 if larger_is_better(metric) else -1
-    settings: dict[str, dict[str, Any]] = {}
-    for member, found in known:
-        label = json.dumps(member.setting)
-        at = settings.setdefault(label, {"setting": dict(member.setting), "runs": {}})
-        at["runs"][member.config.run] = found[metric]
-    rows = []
-    for at in settings.values():
-        values = list(at["runs"].values())
-        best = max(at["runs"], key=lambda run: sign * at["runs"][run])
-        rows.append({**at, **spread(values), "best": at["runs"][best], "best_run": best})
-    chosen = max(rows, key=lambda row: sign * row["median"])
-    return {"metric": metric, "settings": rows, "chosen": chosen}
-
-
-def _finished_results(run: str) -> dict[str, Any] | None:
-    path = Path(run) / "eval" / "valid.json"
-    if not is_finished(Path(run)) or not path.is_file():
-        return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["results"]
-    return found
-
-
-# --- Running several, one after another or in parallel ---
-
-
-def finish_all(
-    configs: Sequence[FinetuneConfig], jobs: int | None, *, accept_gap: bool = False
-) -> dict[str, str]:
-    """Run what is not finished.
-
-    Args:
-        configs: Each with its own run folder.
-        jobs: As ``run_protocol``.
-        accept_gap: As ``run_protocol``.
-
-    Returns:
-        The runs that failed, with their messages.
-    """
-    left = [config for config in configs if _finished_results(config.run) is None]
-    if len(left) < len(configs):
-        say(f"{len(configs) - len(left)} of {len(configs)} runs are finished")
-    if not left:
-        return {}
-    devices = _device_count(left[0].compute.device)
-    at_once = min(len(left), jobs or max(1, devices))
-    attempt = partial(_attempt, accept_gap=accept_gap)
-    if at_once == 1 >= devices:
-        tried = _one_by_one(attempt, left)
-    else:
-        tried = _in_parallel(attempt, left, at_once, devices)
-    failed = {}
-    for number, (name, said) in enumerate(tried, 1):
-        say(f"{number} of {len(left)}: {name}: {said or 'finished'}")
-        if said:
-            failed[name] = said
-    return failed
-
-
-def _one_by_one(
-    attempt: Callable[[FinetuneConfig], str | None], configs: Sequence[FinetuneConfig]
-) -> Iterator[tuple[str, str | None]]:
-    for config in configs:
-        yield config.run, attempt(config)
-
-
-def _in_parallel(
-    attempt: Callable[[FinetuneConfig], str | None],
-    configs: Sequence[FinetuneConfig],
-    count: int,
-    devices: int,
-) -> Iterator[tuple[str, str | None]]:
-    """Run several in separate processes, each with one device."""
-    context = multiprocessing.get_context("spawn")
-    queue: Any = context.Queue()
-    for number in range(count):
-        queue.put(number % devices if devices else None)
-    pool = ProcessPoolExecutor(count, context, _take_device, (queue,))
-    with _passing_signals_on() as stopped, pool:
-        running = {pool.submit(attempt, config): config.run for config in configs}
-        try:
-            for future in as_completed(running):
-                yield running[future], future.result()
-        except BrokenProcessPool as error:
-            if stopped:  # a run that had not started yet, and had nothing to save
-                raise Preempted("stopped", "the same command continues") from error
-            raise PlmError(
-                "a run's process was killed; was there too little memory?",
-                "the same command continues; fewer --jobs need less memory",
-            ) from error
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
-def _attempt(config: FinetuneConfig, *, accept_gap: bool) -> str | None:
-    """Finish a run. Returns None, or the error; a stop by a signal stops the protocol."""
-    try:
-        finetuned(config, fresh=False, accept_gap=accept_gap)
-    except Preempted:
-        raise
-    except PlmError as error:
-        return error.message
-    return None
-
-
-def _take_device(queue: Any) -> None:
-    """Take a device, before CUDA is initialised."""
-    import os
-
-    device = queue.get()
-    if device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(device)
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-
-
-def _device_count(device: str) -> int:
-    import torch
-
-    return torch.cuda.device_count() if device in ("auto", "cuda") else 0
-
-
-@contextmanager
-def _passing_signals_on() -> Iterator[list[int]]:
-    """Pass a signal to this process on to the runs, which save a checkpoint and end.
-
-    Yields:
-        The signals so far.
-    """
-    seen: list[int] = []
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        for child in multiprocessing.active_children():
-            child.terminate()
-
-    before = signal.signal(signal.SIGTERM, pass_on)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGTERM, before)

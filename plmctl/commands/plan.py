@@ -25,7 +25,7 @@ from plmctl.reporting.tables import metrics_table
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say, show_result
 from plmctl.run.launch import process_count
-from plmctl.run.network import fresh_model, make_network, output_size
+from plmctl.run.network import fresh_model, loaded_model, make_network, output_size
 from plmctl.run.preflight import Prepared, check_network, preflight, resolve_compute, stand_in
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import Vocab
@@ -53,11 +53,11 @@ def run(config: PretrainConfig, *, measure: bool, vocab_size: int | None, as_jso
         if measure:
             raise ConfigError("--measure needs the tokenizer itself", "leave --vocab-size out")
         vocab = stand_in(vocab_size)
-        result = costs(config, vocab, check_network(config, vocab), encoder=None)
+        result = costs(config, vocab, check_network(config, vocab))
     else:
         hint = "train it first, or set how many ids it will have: --vocab-size 30522"
         prepared = preflight(config, no_tokenizer=hint)
-        result = costs(config, prepared.vocab, prepared.network, prepared.encoder)
+        result = costs(config, prepared.vocab, prepared.network, prepared)
         if measure:
             result |= _measured(prepared)
     table = metrics_table(f"{config.run} will cost", in_words(result))
@@ -65,7 +65,10 @@ def run(config: PretrainConfig, *, measure: bool, vocab_size: int | None, as_jso
 
 
 def costs(
-    config: PretrainConfig, vocab: Vocab, network: PreTrainedConfig, encoder: Encoder | None
+    config: PretrainConfig,
+    vocab: Vocab,
+    network: PreTrainedConfig,
+    prepared: Prepared | None = None,
 ) -> dict[str, Any]:
     """What can be computed without a trial; in bytes, unless the key says otherwise.
 
@@ -73,9 +76,9 @@ def costs(
         config: The config of a pretraining.
         vocab: The vocabulary of its tokenizer, or a stand-in.
         network: transformers' config of its network.
-        encoder: Its tokenizer, to find the token stores; None: they are not looked for.
+        prepared: With its tokenizer; None: that is not trained yet, so there are no token stores.
     """
-    sizes, use = _network_sizes(config, vocab), resolve_compute(config, network)
+    sizes, use = _network_sizes(config, vocab, prepared), resolve_compute(config, network)
     steps, mixed = course(config.train), use["precision"] != "fp32"
     objective = get_objective(config.objective.name)
     # Share of the input tokens at which the vocabulary is predicted, and the length of a decoder's.
@@ -99,7 +102,7 @@ def costs(
     saved = 4.0 * sizes.parameters + whole["optimizer"] + whole.get("average", 0.0)
     shards = use["processes"] if use["strategy"] == "fsdp" else 1
     memory = {name: size / shards for name, size in whole.items()}
-    corpus = None if encoder is None else _corpus_tokens(config, encoder)
+    corpus = None if prepared is None else _corpus_tokens(config, prepared.encoder)
     return {
         "parameters": sizes.parameters,
         "steps": steps.steps,
@@ -119,11 +122,16 @@ def costs(
     }
 
 
-def _network_sizes(config: PretrainConfig, vocab: Vocab) -> Sizes:
+def _network_sizes(config: PretrainConfig, vocab: Vocab, prepared: Prepared | None) -> Sizes:
     import torch
 
     if config.model.init_from is not None:
-        return sizes_of(make_network(config, vocab).model, output_size(config, vocab))
+        model = (
+            loaded_model(config, new_heads=say)
+            if prepared is None
+            else make_network(config, prepared.tokenizer).model
+        )
+        return sizes_of(model, output_size(config, vocab))
     with torch.device("meta"):
         return sizes_of(fresh_model(config, vocab), output_size(config, vocab))
 
@@ -160,7 +168,7 @@ def _measured(prepared: Prepared) -> dict[str, Any]:
     examples = training_examples(prepared, text)
     accelerator = make_accelerator(config.compute)
     plan = make_plan(config, examples, accelerator)
-    network = make_network(config, prepared.vocab)
+    network = make_network(config, prepared.tokenizer)
     varying = shapes_vary(config)
     engine = make_engine(accelerator, network, config.optim, config.compute, varying=varying)
     engine.network.train()

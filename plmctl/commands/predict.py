@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from plmctl.config.sections import ComputeConfig
 from plmctl.corpus.labelled import Row
 from plmctl.corpus.source import Source, resolve
-from plmctl.corpus.tabular import rows
+from plmctl.corpus.tabular import rows as rows_of
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.files import new_file
 from plmctl.reporting.tables import rows_table
@@ -29,23 +29,37 @@ from plmctl.run.display import say, show_result
 from plmctl.run.preflight import check_model
 from plmctl.tasks.base import Answer, read_finetuned
 
+if TYPE_CHECKING:
+    from plmctl.evaluation.model import LoadedModel
 
-def run(model: str, texts: list[str], *, top: int, as_json: bool) -> None:
-    """Fill the mask or T5's sentinels, name the class, or continue the text."""
-    from plmctl.models.load import config_of
 
-    check_model(model)
-    made_for = (config_of(model).architectures or [""])[0]
-    if (Path(model) / "task.json").is_file() or made_for.endswith("ForSequenceClassification"):
+def run(name: str, texts: list[str], *, top: int, as_json: bool) -> None:
+    """Fill the mask or T5's sentinels, name the class, or continue the text.
+
+    Args:
+        name: A model folder or Hub id.
+        texts: For a task with several columns, one after the other.
+        top: Answers per text.
+        as_json: Print one JSON document.
+
+    Raises:
+        ConfigError: The model cannot answer these texts.
+    """
+    from plmctl.evaluation.samples import opened_for_samples
+
+    check_model(name)
+    model = opened_for_samples(name)
+    made_for = (model.config.architectures or [""])[0]
+    if (Path(name) / "task.json").is_file() or made_for.endswith("ForSequenceClassification"):
         answers = _task_answers(model, texts, top)
     elif made_for.startswith("Elmo"):
         raise ConfigError(
-            f"{model}: ELMo gives vectors of words, and says nothing to a text",
+            f"{name}: ELMo gives vectors of words, and says nothing to a text",
             "measure it with `plmctl eval` and the measure bilm",
         )
     elif made_for.endswith("LMHeadModel"):
         answers = _continuations(model, texts)
-    elif config_of(model).is_encoder_decoder:
+    elif model.text_to_text:
         answers = _spans(model, texts)
     else:
         answers = _masks(model, texts, top)
@@ -53,7 +67,7 @@ def run(model: str, texts: list[str], *, top: int, as_json: bool) -> None:
         rows_table(item["text"], [made_for, ""], [_table_row(one) for one in item["answers"]])
         for item in answers
     ]
-    show_result({"model": model, "answers": answers}, tables, as_json=as_json)
+    show_result({"model": name, "answers": answers}, tables, as_json=as_json)
 
 
 def _table_row(answer: dict[str, Any]) -> tuple[Any, Any]:
@@ -63,11 +77,13 @@ def _table_row(answer: dict[str, Any]) -> tuple[Any, Any]:
     return answer["token"], answer["score"]
 
 
-def _masks(model: str, texts: list[str], top: int) -> list[dict[str, Any]]:
-    from plmctl.evaluation.samples import fill_mask
-    from plmctl.tokenization.load import load_tokenizer
+# --- Texts of the command line ---
 
-    mask = load_tokenizer(model).mask_token
+
+def _masks(model: LoadedModel, texts: list[str], top: int) -> list[dict[str, Any]]:
+    from plmctl.evaluation.samples import fill_mask
+
+    mask: Any = model.tokenizer.mask_token
     for text in texts:
         if mask is None or mask not in text:
             raise ConfigError(
@@ -77,14 +93,16 @@ def _masks(model: str, texts: list[str], top: int) -> list[dict[str, Any]]:
     return [{"text": item["text"], "answers": item["predictions"]} for item in filled]
 
 
-def _spans(model: str, texts: list[str]) -> list[dict[str, Any]]:
+def _spans(model: LoadedModel, texts: list[str]) -> list[dict[str, Any]]:
     """What T5 writes for the sentinels of each text."""
     from plmctl.evaluation.samples import fill_sentinels
-    from plmctl.tokenization.load import Vocab
 
-    write = f"let the model write an answer: plmctl generate {shlex.quote(model)} --prompt TEXT"
-    if not Vocab.from_folder(model).sentinels:
-        raise ConfigError(f"{model}: its tokenizer has no sentinel (<extra_id_0>) to fill", write)
+    generate = f"plmctl generate {shlex.quote(model.name)} --prompt TEXT"
+    write = f"let the model write an answer: {generate}"
+    if not model.vocab.sentinels:
+        raise ConfigError(
+            f"{model.name}: its tokenizer has no sentinel (<extra_id_0>) to fill", write
+        )
     for text in texts:
         if "<extra_id_0>" not in text:
             raise ConfigError(
@@ -103,7 +121,7 @@ def _spans(model: str, texts: list[str]) -> list[dict[str, Any]]:
     return answers
 
 
-def _continuations(model: str, texts: list[str]) -> list[dict[str, Any]]:
+def _continuations(model: LoadedModel, texts: list[str]) -> list[dict[str, Any]]:
     from plmctl.evaluation.samples import continue_texts
 
     return [
@@ -112,27 +130,27 @@ def _continuations(model: str, texts: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _task_answers(model: str, texts: list[str], top: int) -> list[dict[str, Any]]:
-    import torch
-
+def _task_answers(model: LoadedModel, texts: list[str], top: int) -> list[dict[str, Any]]:
     from plmctl.evaluation.scoring import FinetunedModel
 
-    made = read_finetuned(model)
-    columns = made.task.text_columns()
+    finetuned = read_finetuned(model.name)
+    columns = finetuned.task.text_columns()
     if len(texts) % len(columns):
         raise ConfigError(
-            f"{model}: requires {' and '.join(columns)}: {len(columns)} texts, not {len(texts)}",
+            f"{model.name}: requires {' and '.join(columns)}: {len(columns)} texts, "
+            f"not {len(texts)}",
             "give them in this order, or rows of a file: --input",
         )
-    several = [texts[at : at + len(columns)] for at in range(0, len(texts), len(columns))]
+    groups = [texts[at : at + len(columns)] for at in range(0, len(texts), len(columns))]
     rows = [
-        Row(dict(zip(columns, row, strict=True)), f"text {n}") for n, row in enumerate(several, 1)
+        Row(dict(zip(columns, group, strict=True)), f"text {n}")
+        for n, group in enumerate(groups, 1)
     ]
-    finetuned = FinetunedModel(model, made, torch.device("cpu"))
-    answers = finetuned.answers(finetuned.examples(rows, "predict"))
+    answering = FinetunedModel(model, finetuned)
+    answers = answering.answers(answering.examples(rows, "predict"))
     return [
-        {"text": " / ".join(row), "answers": _best(answer, top)}
-        for row, answer in zip(several, answers, strict=True)
+        {"text": " / ".join(group), "answers": _best(answer, top)}
+        for group, answer in zip(groups, answers, strict=True)
     ]
 
 
@@ -169,23 +187,24 @@ def run_rows(
         DataError: Nothing to read, a missing column, or a row without text.
     """
     from plmctl.corpus.labelled import refuse_empty
+    from plmctl.evaluation.model import LoadedModel
     from plmctl.evaluation.scoring import FinetunedModel
     from plmctl.training.engine import make_accelerator
 
     check_model(model)
-    made = read_finetuned(model, _fields(columns))
+    finetuned = read_finetuned(model, _fields(columns))
     path = None if output in (None, "-") else Path(str(output))
     if path is not None and path.exists() and not fresh:
         raise ConfigError(
             f"{path}: this is there already", "name another file, or add --fresh to move it aside"
         )
-    read = _read(source)
-    finetuned = FinetunedModel(model, made, make_accelerator(ComputeConfig()).device)
-    count = 0
+    rows = _read(source)
+    loaded = LoadedModel(model, make_accelerator(ComputeConfig()))
+    answering, count = FinetunedModel(loaded, finetuned), 0
     with _writing(path) as file:
-        while chunk := list(islice(read, _CHUNK)):
-            refuse_empty(chunk, made.task.text_columns())
-            answers = finetuned.answers(finetuned.examples(chunk, "predict"))
+        while chunk := list(islice(rows, _CHUNK)):
+            refuse_empty(chunk, finetuned.task.text_columns())
+            answers = answering.answers(answering.examples(chunk, "predict"))
             for row, answer in zip(chunk, answers, strict=True):
                 # Parquet has values that JSON does not have, such as dates.
                 line = json.dumps({**row.values, **answer}, ensure_ascii=False, default=str)
@@ -200,18 +219,18 @@ def run_rows(
 def _fields(columns: Sequence[str]) -> Mapping[str, Any]:
     """``text=a,b`` as columns of a field of the task."""
     fields: dict[str, Any] = {}
-    for asked in columns:
-        field, equals, column = asked.partition("=")
+    for option in columns:
+        field, equals, column = option.partition("=")
         if not (field and equals and column):
-            raise ConfigError(f"--column {asked}: expected FIELD=COLUMN, as in text=review")
+            raise ConfigError(f"--column {option}: expected FIELD=COLUMN, as in text=review")
         several = column.split(",")
         fields[field] = tuple(several) if len(several) > 1 else column
     return fields
 
 
 def _read(source: str) -> Iterator[Row]:
-    found = [Source("/dev/stdin", "jsonl")] if source == "-" else resolve((source,))
-    return (Row(values, origin) for one in found for values, origin in rows(one))
+    sources = [Source("/dev/stdin", "jsonl")] if source == "-" else resolve((source,))
+    return (Row(values, origin) for one in sources for values, origin in rows_of(one))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,13 @@ from plmctl.commands.prepare import PreparedText, prepare
 from plmctl.corpus.sentences import choose_rule, sentence_spans
 from plmctl.corpus.store import Corpus, MixedStore, stores_of
 from plmctl.errors import ConfigError, DataError, PlmError
-from plmctl.evaluation.samples import continue_texts, fill_mask, generate_answers
+from plmctl.evaluation.model import LoadedModel
+from plmctl.evaluation.samples import (
+    continue_texts,
+    fill_mask,
+    generate_answers,
+    opened_for_samples,
+)
 from plmctl.evaluation.scoring import score
 from plmctl.examples.keys import below, fold, stream
 from plmctl.files import is_model
@@ -36,20 +42,21 @@ from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import COMPILE_NOTE, say, show_result
 from plmctl.run.folder import (
     AtWork,
-    check_inputs,
-    check_run,
-    is_finished,
-    is_trained,
-    open_run,
+    run_folder,
     save_model,
-    start_processes,
     write_environment,
     write_results,
 )
 from plmctl.run.network import make_network
-from plmctl.run.preflight import Prepared, check_text, failure_handling, preflight, retention
+from plmctl.run.preflight import (
+    Prepared,
+    check_text,
+    failure_handling,
+    preflight,
+    retention,
+    run_progress,
+)
 from plmctl.tokenization.encode import Encoder
-from plmctl.tokenization.load import Vocab, load_tokenizer
 from plmctl.training import loop
 from plmctl.training.average import averaging
 from plmctl.training.checkpoint import Checkpoints, load_weights
@@ -60,7 +67,6 @@ from plmctl.training.journal import Journal
 from plmctl.training.loop import Plan
 from plmctl.training.memory import fitted
 from plmctl.training.schedule import course, factor
-from plmctl.training.trackers import check_trackers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -90,13 +96,11 @@ def run(
         until: Save and stop after this step.
         accept_gap: Resume although lines of metrics.jsonl were lost.
     """
-    folder = Path(config.run)
-    check_run(config, config.run, fresh=fresh)
-    check_trackers(config.log.trackers)
-    if not fresh and is_finished(folder):
+    folder, progress = Path(config.run), run_progress(config, fresh=fresh)
+    if progress == "finished":
         say(f"{folder} is finished: its model is in {folder / 'model'}")
         return
-    if not fresh and is_trained(folder):
+    if progress == "trained":
         say(f"{folder} is trained; only samples or the report are missing")
         if launch.is_main():
             with AtWork(folder) as work:
@@ -116,15 +120,9 @@ def _pretrain(
     prepared = preflight(config)
     text = prepare(config, prepared.encoder)
     train, valid = training_examples(prepared, text), validation_examples(prepared, text)
-    if not fresh:
-        check_inputs(folder, text.hashes)
-    if launch.is_main():
-        open_run(config, config.run, fresh=fresh)
-    processes = launch.process_count(config.launch, config.compute.device)
-    if processes > 1 and not launch.is_worker():
-        options = launch.options(until, accept_gap=accept_gap)
-        raise SystemExit(start_processes("pretrain", folder, processes, options))
-    with AtWork(folder) if launch.is_main() else nullcontext() as work:
+    with run_folder(
+        "pretrain", config, text.hashes, fresh=fresh, until=until, accept_gap=accept_gap
+    ) as work:
         metrics, model = _train(
             prepared, train, valid, text.hashes, until=until, accept_gap=accept_gap
         )
@@ -290,7 +288,7 @@ def _train(
     accelerator = make_accelerator(config.compute)
     accelerator.wait_for_everyone()  # until the main process has made the run folder
     plan = replace(make_plan(config, train, accelerator), until=until)
-    network = make_network(config, prepared.vocab)
+    network = make_network(config, prepared.tokenizer)
     engine = make_engine(
         accelerator,
         network,
@@ -324,7 +322,7 @@ def _train(
         journal.event("finished", step=progress.step)
     if not accelerator.is_main_process:
         return metrics, None
-    model = _whole_model(engine, checkpoints, partial(make_network, config, prepared.vocab))
+    model = _whole_model(engine, checkpoints, partial(make_network, config, prepared.tokenizer))
     return metrics, model
 
 
@@ -444,18 +442,17 @@ def held_out_samples(folder: str, store: TokenStore, seed: int, objective: str) 
         seed: Decides the sentences and the words.
         objective: The objective that the model was trained with.
     """
-    from transformers import AutoConfig
-
-    tokenizer = load_tokenizer(folder)
+    model = opened_for_samples(folder)
+    tokenizer: Any = model.tokenizer
     key = int(fold(seed, stream("samples")))
     spans = _sample_spans(store, tokenizer, key)
-    if getattr(AutoConfig.from_pretrained(folder), "is_encoder_decoder", False):
-        return _text_to_text_samples(folder, tokenizer, store, spans, key, objective)
+    if model.text_to_text:
+        return _text_to_text_samples(model, store, spans, key, objective)
     if tokenizer.mask_token is None:
         halves = [store.tokens(span[: len(span) // 2]).tolist() for span in spans]
         # The half may end inside a character.
         prompts = [str(tokenizer.decode(ids)).rstrip("\ufffd") for ids in halves]
-        return {"kind": "generation", "items": continue_texts(folder, prompts)}
+        return {"kind": "generation", "items": continue_texts(model, prompts)}
     items, answers = [], []
     for number, span in enumerate(spans):
         ids = store.tokens(span).tolist()
@@ -466,7 +463,7 @@ def held_out_samples(folder: str, store: TokenStore, seed: int, objective: str) 
         answers.append(tokenizer.decode([ids[at]]))
         masked = [*ids[:at], tokenizer.mask_token_id, *ids[at + 1 :]]
         items.append(str(tokenizer.decode(masked)))
-    filled = fill_mask(folder, items)
+    filled = fill_mask(model, items)
     return {
         "kind": "fill-mask",
         "items": [{**item, "answer": a} for item, a in zip(filled, answers, strict=True)],
@@ -474,10 +471,11 @@ def held_out_samples(folder: str, store: TokenStore, seed: int, objective: str) 
 
 
 def _text_to_text_samples(
-    folder: str, tokenizer: Any, store: TokenStore, spans: list[Ints], key: int, objective: str
+    model: LoadedModel, store: TokenStore, spans: list[Ints], key: int, objective: str
 ) -> dict[str, Any]:
     """Sentences with a sentinel in place of some words, shuffled sentences, or beginnings."""
-    vocab = Vocab.of(tokenizer)
+    tokenizer: Any = model.tokenizer
+    vocab = model.vocab
     inputs, answers = [], []
     for number, span in enumerate(spans):
         ids = store.tokens(span).tolist()
@@ -496,7 +494,7 @@ def _text_to_text_samples(
         answers.append(hidden)
     items = [
         {**item, "answer": str(tokenizer.decode(hidden))}
-        for item, hidden in zip(generate_answers(folder, inputs), answers, strict=True)
+        for item, hidden in zip(generate_answers(model, inputs), answers, strict=True)
     ]
     return {"kind": kind if spans else "generation", "items": items}
 

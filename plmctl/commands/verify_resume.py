@@ -186,14 +186,15 @@ def plan_of(config: RunConfig, accelerator: Any) -> Plan:
     """The training plan of a pretrain or finetune config; prepares the text or reads the rows."""
     from plmctl.commands import finetune, pretrain
     from plmctl.commands.prepare import prepare
-    from plmctl.run.preflight import preflight
+    from plmctl.run.preflight import finetune_preflight, preflight
 
     if isinstance(config, PretrainConfig):
         prepared = preflight(config)
         text = prepare(config, prepared.encoder)
         examples = pretrain.training_examples(prepared, text)
         return pretrain.make_plan(config, examples, accelerator)
-    return finetune.make_plan(config, finetune.read_examples(config).train, accelerator)
+    labelled = finetune.read_examples(finetune_preflight(config))
+    return finetune.make_plan(config, labelled.train, accelerator)
 
 
 def _adapted(config: RunConfig, folder: Path, options: Options) -> RunConfig:

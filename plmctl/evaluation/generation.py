@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plmctl.arrays import batches, lengths_of, padded
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.completions import encoder_input, first_sentinel
 from plmctl.examples.keys import fold, stream, uniform
@@ -156,10 +156,8 @@ def generate_ids(
 ) -> list[list[int]]:
     """The ids that the model generates for each prompt, end tokens and padding included.
 
-    Prompts of similar length are in one batch, padded at the left for causal models; GPT-1, whose
-    positions count padding too, gets batches of one length. Apart from rounding, a text does not
-    depend on the other prompts: a draw is keyed by the seed, the number of its prompt and its
-    position.
+    Apart from rounding, a text does not depend on the other prompts: a draw is keyed by the seed,
+    the number of its prompt and its position. See ``models.heads.text_generation.generate_rows``.
 
     Args:
         model: A causal or text-to-text model.
@@ -169,26 +167,30 @@ def generate_ids(
     """
     import torch
 
+    from plmctl.models.heads.text_generation import Search, SpecialIds, generate_rows
+
+    search = Search(
+        decoding.max_new_tokens,
+        decoding.beams,
+        decoding.length_penalty,
+        no_repeat_ngram=decoding.no_repeat_ngram,
+    )
     start = model.start + (first_sentinel(model) if decoding.sentinel else ())
-    last = sorted(_end_ids(model, decoding))
-    result: dict[int, list[int]] = {}
-    network: Any = model.generator
+    special = SpecialIds(
+        tuple(_end_ids(model, decoding)),
+        model.tokenizer.pad_token_id or 0,
+        start if model.text_to_text else (),
+    )
     with torch.inference_mode(), model.autocast():
-        # Padding, which is the end token of GPT-2, would count as a token that was there already.
-        padding = model.caches and decoding.no_repeat_ngram != 1
-        lengths = lengths_of([prompt.ids for prompt in prompts])
-        for which in batches(lengths, most=model.batch_size, same_length=not padding):
-            numbers = tuple(which.tolist())
-            inputs = _model_inputs(model, [prompts[number].ids for number in numbers], start)
-            width = inputs.get("decoder_input_ids", inputs["input_ids"]).shape[1]
-            generated = network.generate(
-                **inputs,
-                generation_config=_generation_config(model, decoding, last),
-                logits_processor=_logits_processors(decoding, numbers, width),
-                streamer=streamer,
-            )
-            result.update(zip(numbers, generated[:, width:].tolist(), strict=True))
-    return [result[number] for number in range(len(prompts))]
+        return generate_rows(
+            model.generator,
+            [prompt.ids for prompt in prompts],
+            search,
+            special,
+            batch_size=model.batch_size,
+            processors=partial(sampling_processors, decoding),
+            streamer=streamer,
+        )
 
 
 def _end_ids(model: LoadedModel, decoding: Decoding) -> set[int]:
@@ -197,51 +199,6 @@ def _end_ids(model: LoadedModel, decoding: Decoding) -> set[int]:
     if model.tokenizer.eos_token_id is not None:
         ends.add(int(model.tokenizer.eos_token_id))
     return ends | set(model.vocab.sentinels[1:] if decoding.sentinel else ())
-
-
-def _model_inputs(
-    model: LoadedModel, rows: Sequence[Sequence[int]], start: tuple[int, ...]
-) -> dict[str, Tensor]:
-    import torch
-
-    pad = model.tokenizer.pad_token_id or 0
-    ids, live = padded(rows, pad, left=not model.text_to_text)
-    inputs = {"input_ids": torch.from_numpy(ids).to(model.device)}
-    if model.caches:  # GPT-1 gets no padding, and computes faster without a mask
-        inputs["attention_mask"] = torch.from_numpy(live).to(model.device).long()
-    if model.text_to_text:
-        inputs["decoder_input_ids"] = torch.tensor([start] * len(rows), device=model.device)
-    return inputs
-
-
-def _generation_config(model: LoadedModel, decoding: Decoding, ends: list[int]) -> Any:
-    """All settings, so that the generation config of the model folder is not used."""
-    from transformers import GenerationConfig
-
-    beams: dict[str, Any] = {}
-    if decoding.beams > 1:
-        beams = {"num_beams": decoding.beams, "length_penalty": decoding.length_penalty}
-    network: Any = model.generator
-    network.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]  # theirs
-    return GenerationConfig(  # type: ignore[no-untyped-call]  # theirs
-        max_new_tokens=decoding.max_new_tokens,
-        do_sample=False,
-        no_repeat_ngram_size=decoding.no_repeat_ngram or None,
-        eos_token_id=ends or None,
-        pad_token_id=model.tokenizer.pad_token_id or 0,
-        decoder_start_token_id=model.start[0] if model.text_to_text else None,
-        use_cache=model.caches,
-        **beams,
-    )
-
-
-def _logits_processors(decoding: Decoding, numbers: tuple[int, ...], width: int) -> Any:
-    """Processors after which the largest logit is the next token."""
-    from transformers import LogitsProcessorList
-
-    if not decoding.sampled:
-        return LogitsProcessorList()
-    return LogitsProcessorList(sampling_processors(decoding, numbers, width))
 
 
 # --- Sampling, so that a draw depends on its prompt alone ---
@@ -276,9 +233,11 @@ class KeyedGumbel:
 
 
 def sampling_processors(decoding: Decoding, numbers: tuple[int, ...], width: int) -> list[Any]:
-    """Temperature, top-k and top-p in transformers' order, then the draw."""
+    """Temperature, top-k and top-p in transformers' order, then the draw; none without sampling."""
     from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+    if not decoding.sampled:
+        return []
     processors: list[Any] = []
     if decoding.temperature not in (None, 1.0):
         processors.append(TemperatureLogitsWarper(decoding.temperature))

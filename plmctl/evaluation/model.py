@@ -87,7 +87,8 @@ class LoadedModel:
         batch_size: Rows at once; it changes no metric.
 
     Attributes:
-        networks: The networks that are loaded, by the loss terms that they have heads for.
+        networks: The networks that are loaded, by the loss terms that they have heads for, and the
+            finetuned one, by ``("task",)`` (``scoring.FinetunedModel``).
     """
 
     def __init__(
@@ -183,11 +184,17 @@ class LoadedModel:
     # --- Tokens ---
 
     @cached_property
+    def _tokenizer_and_vocab(self) -> tuple[PreTrainedTokenizerBase, Vocab]:
+        from plmctl.tokenization.load import Vocab, open_tokenizer, with_pad_token
+
+        tokenizer = open_tokenizer(self.name)
+        vocab = Vocab.of(tokenizer)  # as it was saved
+        return with_pad_token(tokenizer), vocab
+
+    @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer, with a padding token."""
-        from plmctl.tokenization.load import load_tokenizer
-
-        return load_tokenizer(self.name)
+        return self._tokenizer_and_vocab[0]
 
     @cached_property
     def plain(self) -> Tokenizer:
@@ -208,12 +215,10 @@ class LoadedModel:
 
         return Encoder(self.name)
 
-    @cached_property
+    @property
     def vocab(self) -> Vocab:
-        """Ids of the special tokens."""
-        from plmctl.tokenization.load import Vocab
-
-        return Vocab.from_folder(self.name)
+        """Ids of the special tokens, as the tokenizer was saved."""
+        return self._tokenizer_and_vocab[1]
 
     def special(self, name: str) -> int:
         """The id of a special token.
@@ -315,7 +320,7 @@ class LoadedModel:
                 f"{self.name}: seq_len is {window}, but the model has {self.context} positions",
                 f"set seq_len to {self.context} or less, or leave it out",
             )
-        _ = self.plain, self.vocab  # read before the copy, so that both share them
+        _ = self.plain  # with its tokenizer, read before the copy, so that both share them
         limited = copy.copy(self)
         limited._window = window
         return limited
@@ -331,4 +336,6 @@ class LoadedModel:
     @property
     def caches(self) -> bool:
         """Whether it can continue from cached keys and values; GPT-1 cannot."""
-        return self.config.model_type != "openai-gpt"
+        from plmctl.models.heads.text_generation import caches
+
+        return caches(self.config)

@@ -1,6 +1,7 @@
 """Samples of a pretrained model: masked words filled in, spans filled in, or texts continued.
 
-They are made on the CPU in float32, one text at a time, so that they do not depend on the machine.
+They are made on the CPU in float32, one text at a time, so that they do not depend on the machine:
+``opened_for_samples`` opens a model so.
 """
 
 from __future__ import annotations
@@ -21,11 +22,18 @@ _TOP_TOKENS = 5
 _NEW_TOKENS = 40
 
 
-def fill_mask(folder: str, texts: Sequence[str], top: int = _TOP_TOKENS) -> list[dict[str, Any]]:
+def opened_for_samples(folder: str) -> LoadedModel:
+    """A model folder or Hub id, opened on the CPU, for one text at a time."""
+    return LoadedModel(folder, batch_size=1)
+
+
+def fill_mask(
+    model: LoadedModel, texts: Sequence[str], top: int = _TOP_TOKENS
+) -> list[dict[str, Any]]:
     """The most probable tokens for the mask in each text.
 
     Args:
-        folder: The folder or Hub id of a masked model.
+        model: A masked model.
         texts: Each with one mask token or more; the first is filled.
         top: Number of tokens.
 
@@ -37,8 +45,8 @@ def fill_mask(folder: str, texts: Sequence[str], top: int = _TOP_TOKENS) -> list
 
     from plmctl.models.load import load_network
 
-    tokenizer: Any = LoadedModel(folder).tokenizer
-    network = load_network(AutoModelForMaskedLM, folder).network
+    tokenizer: Any = model.tokenizer
+    network = load_network(AutoModelForMaskedLM, model.name).network
     result = []
     for text in texts:
         batch = tokenizer(text, return_tensors="pt", truncation=True)
@@ -54,19 +62,19 @@ def fill_mask(folder: str, texts: Sequence[str], top: int = _TOP_TOKENS) -> list
 
 
 def generate_answers(
-    folder: str, inputs: Sequence[Sequence[int]], new_tokens: int = _NEW_TOKENS
+    model: LoadedModel, inputs: Sequence[Sequence[int]], new_tokens: int = _NEW_TOKENS
 ) -> list[dict[str, str]]:
     """The text that an encoder-decoder generates for each input, greedily.
 
     Args:
-        folder: Its folder or Hub id.
+        model: An encoder-decoder.
         inputs: Token ids, end token included.
         new_tokens: Tokens to generate at most.
 
     Returns:
         For each: ``prompt`` without the end token, and ``text`` without special tokens.
     """
-    model = LoadedModel(folder, batch_size=1).for_generation()
+    model = model.for_generation()
     special = {model.vocab.pad, model.vocab.eos, *model.vocab.sentinels}
     prompts = [EncodedPrompt(tuple(ids), cut=False) for ids in inputs]
     result = []
@@ -83,18 +91,18 @@ def generate_answers(
     return result
 
 
-def fill_sentinels(folder: str, texts: Sequence[str]) -> list[dict[str, Any]]:
+def fill_sentinels(model: LoadedModel, texts: Sequence[str]) -> list[dict[str, Any]]:
     """The text that an encoder-decoder generates for each sentinel of each text, greedily.
 
     Args:
-        folder: The folder or Hub id of a T5 with sentinels.
+        model: A T5 with sentinels.
         texts: Each with ``<extra_id_0>`` or more.
 
     Returns:
         For each text: ``text`` and ``fills``, the sentinels of the text in its order, and the text
         for each; None for a sentinel that the model leaves out.
     """
-    model = LoadedModel(folder, batch_size=1).for_generation()
+    model = model.for_generation()
     tokenizer: Any = model.tokenizer
     vocab = model.vocab
     names = {id_: f"<extra_id_{number}>" for number, id_ in enumerate(vocab.sentinels)}
@@ -124,14 +132,14 @@ def fill_sentinels(folder: str, texts: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def continue_texts(
-    folder: str, prompts: Sequence[str], new_tokens: int = _NEW_TOKENS
+    model: LoadedModel, prompts: Sequence[str], new_tokens: int = _NEW_TOKENS
 ) -> list[dict[str, str]]:
     """Each prompt continued by a causal model, greedily and without repeating three tokens.
 
     Returns:
         For each: ``prompt`` and ``text``, the continuation.
     """
-    model = LoadedModel(folder, batch_size=1).for_generation()
+    model = model.for_generation()
     tokenizer: Any = model.tokenizer
     result = []
     for prompt in prompts:

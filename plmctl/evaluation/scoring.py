@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
+    from plmctl.evaluation.model import LoadedModel
     from plmctl.models.base import Examples
     from plmctl.models.batch import Batch
     from plmctl.models.network import Network
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 def score(
     accelerator: Accelerator,
     network: Network,
-    step: Examples,
+    examples: Examples,
     batches: Iterator[Batch],
     stop: StopRequest | None = None,
 ) -> dict[str, float]:
@@ -44,8 +45,8 @@ def score(
         accelerator: The device and the processes.
         network: Not wrapped: processes may have different numbers of batches, and a wrapper's
             forward would wait for the others.
-        step: The examples of an objective or a task.
-        batches: This process's term.
+        examples: The examples of an objective or a task.
+        batches: This process's share.
         stop: Checked after every batch; the processes agree on it at the end.
 
     Returns:
@@ -54,7 +55,7 @@ def score(
         ``<term>/correct`` is nan.
 
     Raises:
-        StopAsked: A process was asked to stop before its term was scored.
+        StopAsked: A process was asked to stop before its share was scored.
     """
     import torch
 
@@ -62,21 +63,23 @@ def score(
 
     network.eval()
     with torch.inference_mode(), accelerator.autocast(), network.apart():
-        totals = _sums_of_process(accelerator, network, step, batches, stop)
+        totals = _sums_of_process(accelerator, network, examples, batches, stop)
     vector = torch.tensor(list(totals.values()), dtype=torch.float64, device=accelerator.device)
     reduced = accelerator.reduce(vector, reduction="sum").tolist()
     totals = dict(zip(totals, reduced, strict=True))
     if totals["stopped"]:
         raise StopAsked
     result: dict[str, float] = {}
-    for term in step.loss_terms:
+    for term in examples.loss_terms:
         targets = totals[f"{term}/count"]
         result[f"loss/{term}"] = totals[term] / targets if targets else math.nan
         correct = totals[f"{term}/correct"]
         if not math.isnan(correct):  # nan: right and wrong are not defined
             result[f"accuracy/{term}"] = correct / targets if targets else math.nan
     return {
-        "loss": math.fsum(step.weights[term] * result[f"loss/{term}"] for term in step.loss_terms),
+        "loss": math.fsum(
+            examples.weights[term] * result[f"loss/{term}"] for term in examples.loss_terms
+        ),
         **result,
     }
 
@@ -84,18 +87,18 @@ def score(
 def _sums_of_process(
     accelerator: Accelerator,
     network: Network,
-    step: Examples,
+    examples: Examples,
     batches: Iterator[Batch],
     stop: StopRequest | None,
 ) -> dict[str, float]:
     """This process's sums, and whether it was asked to stop before it had all of them."""
     totals: dict[str, float] = {"stopped": 0.0}
-    for term in step.loss_terms:
+    for term in examples.loss_terms:
         totals |= {term: 0.0, f"{term}/correct": 0.0, f"{term}/count": 0.0}
     for batch in batches:
         if stop is not None and stop.received is not None:
             return totals | {"stopped": 1.0}
-        for name, value in step.score(network, batch.to(accelerator.device)).items():
+        for name, value in examples.score(network, batch.to(accelerator.device)).items():
             totals[name] += float(value)
         for term, count in batch.counts().items():
             totals[f"{term}/count"] += count
@@ -122,15 +125,18 @@ def answers(
 
     network.eval()
     lengths = examples.lengths()
-    found: dict[str, list[Any]] = {}
+    outputs: dict[str, list[Any]] = {}
     with torch.inference_mode():
         for which in batches(lengths, max_tokens=_BATCH_TOKENS):
             batch = examples.collate(np.zeros_like(which), which).to(device)
             for name, output in examples.outputs(network, batch).items():
-                rows = found.setdefault(name, [None] * len(lengths))
+                rows = outputs.setdefault(name, [None] * len(lengths))
                 for place, row in zip(which, output.cpu().numpy(), strict=True):
                     rows[place] = row
-    return examples.answers(found)
+    return examples.answers(outputs)
+
+
+_TASK_NETWORK = ("task",)  # among the networks of a ``LoadedModel``
 
 
 @dataclass(frozen=True)
@@ -138,37 +144,39 @@ class FinetunedModel:
     """A finetuned model with its task: rows in, answers out. The network is loaded once.
 
     Attributes:
-        model: A model folder or Hub id.
+        model: The model folder or Hub id, opened.
         finetuned: Its task, labels and maximal length.
-        device: For the network.
     """
 
-    model: str
+    model: LoadedModel
     finetuned: Finetuned
-    device: torch.device
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The model's, as its task uses it."""
-        return self.finetuned.task.tokenizer(self.model)
+        return self.finetuned.task.tokenizer(self.model.name)
 
-    @cached_property
+    @property
     def network(self) -> Network:
-        """On the device."""
+        """With the head of the task, on the model's device."""
+        from plmctl.models.load import Start
         from plmctl.models.network import Network
 
-        task, labels = self.finetuned.task, self.finetuned.labels
-        model = task.load(self.model, labels, pretrained=True, changes={})
-        return Network(model, task.forward).to(self.device)
+        networks = self.model.networks
+        if _TASK_NETWORK not in networks:
+            task = self.finetuned.task
+            start = Start(self.model.name, self.tokenizer, self.finetuned.labels)
+            networks[_TASK_NETWORK] = Network(task.load(start), task.forward).to(self.model.device)
+        return networks[_TASK_NETWORK]
 
     def examples(
         self, rows: Sequence[Row], use: Use, max_length: int | None = None
     ) -> TaskExamples[ScoredConfig]:
         """The rows as examples; see ``Task.make``."""
-        made = self.finetuned
-        longest = max_length or made.max_length
-        return made.task.make(rows, self.tokenizer, made.labels, longest, use)
+        finetuned = self.finetuned
+        length = max_length or finetuned.max_length
+        return finetuned.task.make(rows, self.tokenizer, finetuned.labels, length, use)
 
     def answers(self, examples: TaskExamples[ScoredConfig]) -> list[Answer]:
         """One answer per row."""
-        return answers(self.network, examples, self.device)
+        return answers(self.network, examples, self.model.device)

@@ -73,6 +73,6 @@ class FinetunedTask(Measure[Config], config=Config):
             )
         max_length = self.config.max_length or finetuned.max_length
         refuse_longer(model.name, max_length, "max_length")
-        loaded = FinetunedModel(model.name, finetuned, model.device)
+        loaded = FinetunedModel(model, finetuned)
         examples = loaded.examples(rows, "score", max_length)
         return Predictions(examples, loaded.answers(examples), len(read) - len(rows))

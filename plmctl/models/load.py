@@ -11,15 +11,20 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.hub import cached_file
 
 from plmctl.errors import ConfigError, DataError
@@ -41,9 +46,9 @@ def config_of(source: str) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(source)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(
-            f"{source}: its config.json cannot be used: {reason}", "copy or export the folder again"
+            f"{source}: its config.json cannot be used: {_first_line(error)}",
+            "copy or export the folder again",
         ) from error
     return config
 
@@ -53,14 +58,11 @@ def longest_input(config: PreTrainedConfig) -> int | None:
 
     RoBERTa counts its positions from after its padding id.
     """
-    from plmctl.models.heads.classification import PooledConfig
+    from plmctl.models.heads.encoder import OwnHeadConfig
 
+    if isinstance(config, OwnHeadConfig):
+        return longest_input(config.of_encoder())
     whole: Any = config
-    inner = getattr(whole, "encoder", None)
-    if isinstance(whole, PooledConfig):
-        return longest_input(whole.of_encoder())
-    if isinstance(inner, PreTrainedConfig):  # a tagger on a mix of layers
-        return longest_input(inner)
     rows = getattr(whole, "max_position_embeddings", None)
     if rows is None:
         return None
@@ -102,6 +104,28 @@ def _register_own_networks() -> None:
 
 NewHeads = Callable[[str], None]
 """Called with one line about the heads that a command creates."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a network with a task's head starts from.
+
+    Attributes:
+        model: A model folder or Hub id. A finetuned one has its head already.
+        tokenizer: The model's, as its task opened it.
+        labels: By id; empty: the task has none.
+        pretrained: False keeps the architecture and initialises all weights from scratch.
+        changes: Fields of the model's config to set, such as dropout.
+        new_heads: Called with a message if the head is new. None: the folder must have a head.
+    """
+
+    model: str
+    tokenizer: PreTrainedTokenizerBase
+    labels: tuple[str, ...] = ()
+    pretrained: bool = True
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    new_heads: NewHeads | None = None
+
 
 _LISTED = 8
 
@@ -185,27 +209,11 @@ def load_network(
     return Loaded(network, tuple(sorted(heads)))
 
 
-def load_encoder(source: str, config: PreTrainedConfig) -> Any:
-    """The encoder of a folder, for a head that reads all its vectors.
-
-    Its pooler is left out: it would get no gradient, which several processes wait for.
-
-    Args:
-        source: A model folder or Hub id, with any head, which is left out.
-        config: The encoder's.
-
-    Raises:
-        DataError: As ``load_network``.
-    """
-    encoder = load_network(AutoModel, source, config=config, pooler_used=False).network
-    return without_pooler(encoder)
-
-
-def without_pooler(encoder: Any) -> Any:
-    """The same encoder; its pooler, if it has one, is removed."""
-    if hasattr(encoder, "pooler"):
-        encoder.pooler = None
-    return encoder
+def from_scratch(cls: Any, config: PreTrainedConfig) -> Any:
+    """A network with random weights, in float32; ``cls`` as in ``load_network``."""
+    if issubclass(cls, PreTrainedModel):
+        return cls._from_config(config, dtype=torch.float32)
+    return cls.from_config(config, dtype=torch.float32)  # an Auto class
 
 
 def report_or_refuse(
@@ -359,24 +367,25 @@ _DEVIATION = 0.02
 _WITH_LABELS = ("ForSequenceClassification", "ForTokenClassification")
 
 
-def load_with_labels(
-    cls: Any, model: str, config: Any, new_heads: NewHeads | None
-) -> tuple[Any, list[str]]:
-    """A pretrained network with a head for the labels of ``config``, in float32.
+def load_with_labels(cls: Any, start: Start, config: Any) -> tuple[Any, list[str]]:
+    """A network with a head for the labels of ``config``, in float32.
 
     Args:
-        cls: A class of transformers, with a head.
-        model: A model folder or Hub id.
+        cls: A class with a head, of transformers or of plmctl, or an Auto class.
+        start: The model that it starts from.
         config: The network's, with ``id2label`` as it is to be.
-        new_heads: Called with new heads; None: the folder's own head is used.
 
     Returns:
-        The network, and the modules whose weights the folder does not have, by name.
+        The network, and the modules with random weights, by name: those that the folder does not
+        have, or "" for the whole network.
 
     Raises:
         DataError: As ``load_network``.
     """
-    loaded = load_network(cls, model, config=config, new_heads=new_heads)
+    if not start.pretrained:
+        return from_scratch(cls, config), [""]
+    model = start.model
+    loaded = load_network(cls, model, config=config, new_heads=start.new_heads)
     network, below = loaded.network, f"{loaded.network.base_model_prefix}."
     # Sorted: they are drawn one after the other, and a set's order differs between processes.
     fresh = sorted({name.rpartition(".")[0] for name in loaded.fresh})

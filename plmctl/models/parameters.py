@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from plmctl.errors import ConfigError, PlmError
@@ -173,10 +173,36 @@ def _blocks(modules: nn.ModuleList) -> bool:
     return len(set(map(type, modules))) == 1
 
 
-def _refuse_more_layers(option: str, count: int, layers: int) -> None:
+def check_layers(
+    config: PreTrainedConfig, reinit_layers: int, frozen: Literal["embeddings", "all"] | int | None
+) -> None:
+    """Refuse to reinitialise or to freeze more layers than a network has; no weight is read.
+
+    Args:
+        config: transformers' config of the network.
+        reinit_layers: See ``reinit``.
+        frozen: See ``freeze``.
+
+    Raises:
+        ConfigError: With the number of layers.
+    """
+    if not reinit_layers and not isinstance(frozen, int):
+        return
+    from plmctl.models.heads.encoder import OwnHeadConfig
+
+    encoder = config.of_encoder() if isinstance(config, OwnHeadConfig) else config
+    build: Any = AutoModel.from_config
+    with torch.device("meta"):
+        layers = depths(build(encoder)).layers
+    _refuse_more_layers(f"train.reinit_layers: {reinit_layers}", reinit_layers, layers)
+    if isinstance(frozen, int):
+        _refuse_more_layers(f"train.freeze: {frozen}", frozen, layers)
+
+
+def _refuse_more_layers(setting: str, count: int, layers: int) -> None:
     if count > layers:
         shared = " (ALBERT's layers share one set of weights)" if layers == 1 else ""
-        raise ConfigError(f"{option} of a model with {layers} layers{shared}")
+        raise ConfigError(f"{setting} of a model with {layers} layers{shared}")
 
 
 # --- New tokens: rows for their ids, the old rows untouched ---
@@ -270,8 +296,7 @@ def add_lora(config: LoraConfig, model: PreTrainedModel) -> None:
         PlmError: peft is not installed.
         ConfigError: No such linear layers.
     """
-    if importlib.util.find_spec("peft") is None:
-        raise PlmError("lora: the library peft is not installed", "pip install 'plmctl[peft]'")
+    require_peft()
     import peft
 
     targets = config.targets or _LORA_TARGETS.get(model.config.model_type)
@@ -300,6 +325,16 @@ def add_lora(config: LoraConfig, model: PreTrainedModel) -> None:
     for name, parameter in model.named_parameters():
         if name in above:
             parameter.requires_grad_(True)
+
+
+def require_peft() -> None:
+    """Refuse adapters without the library that makes them.
+
+    Raises:
+        PlmError: peft is not installed.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise PlmError("lora: the library peft is not installed", "pip install 'plmctl[peft]'")
 
 
 def merge_lora(model: nn.Module) -> None:

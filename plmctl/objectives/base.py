@@ -17,7 +17,7 @@ from plmctl.models.base import StoreExamples
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
     from plmctl.corpus.store import TokenStore
     from plmctl.examples.inspection import Example, Tallies
@@ -78,13 +78,17 @@ class Objective(StoreExamples):
 
     @classmethod
     def check(
-        cls, config: ObjectiveConfig, tokenizer: str, network: PreTrainedConfig, seq_len: int
+        cls,
+        config: ObjectiveConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        network: PreTrainedConfig,
+        seq_len: int,
     ) -> None:
         """Refuse what does not fit, before any text is read; by default everything fits.
 
         Args:
             config: An instance of the class's ``Config``.
-            tokenizer: Its folder.
+            tokenizer: The run's, as it was saved.
             network: transformers' config of the network.
             seq_len: The longest sequence.
 

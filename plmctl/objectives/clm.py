@@ -24,7 +24,7 @@ from plmctl.examples.packing import DocumentStream, document_edges
 from plmctl.objectives.base import Objective
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
     from plmctl.corpus.store import TokenStore
     from plmctl.models.batch import Batch
@@ -80,13 +80,17 @@ class CausalLM(Objective, config=Config):
 
     @classmethod
     def check(
-        cls, config: ObjectiveConfig, tokenizer: str, network: PreTrainedConfig, seq_len: int
+        cls,
+        config: ObjectiveConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        network: PreTrainedConfig,
+        seq_len: int,
     ) -> None:
         """Refuse a tokenizer without an end-of-text token, unless the config wants no separator."""
         from plmctl.tokenization.load import Vocab
 
         assert isinstance(config, Config)
-        _separator(config, Vocab.from_folder(tokenizer))
+        _separator(config, Vocab.of(tokenizer))
 
     def __len__(self) -> int:
         """Windows in an epoch."""

@@ -33,7 +33,7 @@ from plmctl.objectives._masked import (
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
     from plmctl.corpus.store import TokenStore
     from plmctl.models.batch import Batch
@@ -119,7 +119,11 @@ class Distillation(MaskedObjective, config=Config):
 
     @classmethod
     def check(
-        cls, config: ObjectiveConfig, tokenizer: str, network: PreTrainedConfig, seq_len: int
+        cls,
+        config: ObjectiveConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        network: PreTrainedConfig,
+        seq_len: int,
     ) -> None:
         """Refuse a teacher that the student cannot learn from; see ``check_teacher``."""
         assert isinstance(config, Config)
@@ -252,7 +256,7 @@ def _counts(store: TokenStore, size: int) -> Ints:
 # --- Whether a teacher can teach a student ---
 
 
-def check_teacher(teacher: str, tokenizer: str, rows: int) -> None:
+def check_teacher(teacher: str, tokenizer: PreTrainedTokenizerBase, rows: int) -> None:
     """Refuse a teacher with another vocabulary.
 
     Args:
@@ -267,21 +271,22 @@ def check_teacher(teacher: str, tokenizer: str, rows: int) -> None:
     from transformers import AutoConfig, AutoModelForMaskedLM
 
     from plmctl.models.load import load_network
-    from plmctl.tokenization.load import load_tokenizer
+    from plmctl.tokenization.load import open_tokenizer
 
     _check_teacher_folder(teacher)
     try:
         size = AutoConfig.from_pretrained(teacher).vocab_size
-        teacher_vocab, vocab = (load_tokenizer(at).get_vocab() for at in (teacher, tokenizer))
+        teacher_vocab = open_tokenizer(teacher).get_vocab()
     except OSError as error:
         raise ConfigError(
             f"objective.teacher: {teacher} cannot be loaded: {str(error).splitlines()[0]}",
             "give the folder of a model, or download it first",
         ) from error
+    vocab = tokenizer.get_vocab()
     if teacher_vocab != vocab or size != rows:
         raise ConfigError(
             f"objective.teacher: {teacher} has another vocabulary ({len(teacher_vocab):,} tokens, "
-            f"{size:,} rows) than {tokenizer} ({len(vocab):,} tokens, {rows:,} rows)",
+            f"{size:,} rows) than {tokenizer.name_or_path} ({len(vocab):,} tokens, {rows:,} rows)",
             f"use the teacher's tokenizer: `tokenizer: {teacher}`",
         )
     load_network(AutoModelForMaskedLM, teacher)

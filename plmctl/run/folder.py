@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +34,10 @@ from plmctl.tokenization.check import write_probe
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from plmctl.run.configs import FinetuneConfig, PretrainConfig
     from plmctl.tasks.base import Finetuned
+
+    RunConfig = PretrainConfig | FinetuneConfig
 
 
 # --- Opening a run folder ---
@@ -287,6 +290,49 @@ def is_trained(folder: Path) -> bool:
             "this run aside",
         )
     return False
+
+
+@contextmanager
+def run_folder(
+    command: str,
+    config: RunConfig,
+    hashes: Mapping[str, str],
+    *,
+    fresh: bool,
+    until: int | None,
+    accept_gap: bool,
+) -> Iterator[AtWork | None]:
+    """Work in the folder of a new or resumed run, in the processes that its config names.
+
+    Call it when the input is known to be good: an existing folder fixes config and input.
+
+    Args:
+        command: ``pretrain`` or ``finetune``.
+        config: The config of the run.
+        hashes: The hashes of the data and the tokenizer.
+        fresh: Move an existing folder aside, and start from scratch.
+        until: Save and stop after this step.
+        accept_gap: Resume although lines of metrics.jsonl were lost.
+
+    Yields:
+        The work of the main process; None in the others.
+
+    Raises:
+        ConfigError, PlmError: As ``open_run``.
+        DataError: As ``check_inputs``.
+        SystemExit: There are several processes, and they have ended: with their exit code.
+    """
+    folder = Path(config.run)
+    if not fresh:
+        check_inputs(folder, hashes)
+    if launch.is_main():
+        open_run(config, config.run, fresh=fresh)
+    processes = launch.process_count(config.launch, config.compute.device)
+    if processes > 1 and not launch.is_worker():
+        options = launch.options(until, accept_gap=accept_gap)
+        raise SystemExit(start_processes(command, folder, processes, options))
+    with AtWork(folder) if launch.is_main() else nullcontext() as work:
+        yield work
 
 
 def start_processes(command: str, folder: Path, processes: int, options: Sequence[str]) -> int:

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 
 def make_network(
-    config: PretrainConfig, vocab: Vocab, new_heads: Callable[[str], None] = say
+    config: PretrainConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    new_heads: Callable[[str], None] = say,
 ) -> Network:
     """The family's network with fresh weights, or the pretrained one that ``init_from`` names.
 
     Args:
         config: The run's.
-        vocab: The vocabulary of its tokenizer.
+        tokenizer: Its tokenizer, as it was saved.
         new_heads: Called with heads that the folder of ``init_from`` lacks.
     """
     import torch
@@ -40,16 +42,14 @@ def make_network(
     from plmctl.models.parameters import extend_vocabulary
 
     family = get_family(config.model.family)
-    terms = get_objective(config.objective.name).LOSS_TERMS
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)
     if config.model.init_from is not None:
-        model = family.load(
-            config.model.init_from, terms, new_heads=new_heads, **dropout_changes(config)
-        )
+        model = loaded_model(config, new_heads)
         if config.model.extend_vocab is not None:
-            extend_vocabulary(model, pieces_of_new_ids(config, model.config.vocab_size))
+            pieces = pieces_of_new_ids(config, tokenizer, model.config.vocab_size)
+            extend_vocabulary(model, pieces)
         return Network(model, family.forward)
-    model = fresh_model(config, vocab)
+    model = fresh_model(config, Vocab.of(tokenizer))
     start_from_teacher(config, model)
     return Network(model, family.forward)
 
@@ -89,6 +89,13 @@ def start_from_teacher(config: PretrainConfig, model: PreTrainedModel) -> None:
 NOT_OF_NETWORK = set(ModelConfig.model_fields)
 
 
+def loaded_model(config: PretrainConfig, new_heads: Callable[[str], None]) -> PreTrainedModel:
+    """The model of ``init_from`` with the heads of the objective and its own vocabulary."""
+    terms = get_objective(config.objective.name).LOSS_TERMS
+    family, source = get_family(config.model.family), str(config.model.init_from)
+    return family.load(source, terms, new_heads=new_heads, **dropout_changes(config))
+
+
 def dropout_changes(config: PretrainConfig) -> dict[str, Any]:
     """The dropout that the config sets for a loaded network, where it is not the family's."""
     names = get_family(config.model.family).DROPOUT
@@ -101,16 +108,17 @@ def fields_set(config: PretrainConfig) -> set[str]:
     return {n for n, f in fields if getattr(config.model, n) != f.default} - NOT_OF_NETWORK
 
 
-def pieces_of_new_ids(config: PretrainConfig, rows: int) -> dict[int, list[int]]:
+def pieces_of_new_ids(
+    config: PretrainConfig, tokenizer: PreTrainedTokenizerBase, rows: int
+) -> dict[int, list[int]]:
     """For each id that the folder's tokenizer does not have, the old ids that stand for it.
 
     Args:
         config: With ``model.init_from`` and ``model.extend_vocab``.
+        tokenizer: That of the run, with the new ids.
         rows: The number of rows of the folder's embeddings, where the folder has no tokenizer.
     """
-    from plmctl.tokenization.load import load_tokenizer
-
-    tokenizer, before = load_tokenizer(config.tokenizer), folder_tokenizer(config)
+    before = folder_tokenizer(config)
     known = max(before.get_vocab().values()) + 1 if before is not None else rows
     pieces_by_id: dict[int, list[int]] = {}
     for token, id_ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):

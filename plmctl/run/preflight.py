@@ -1,7 +1,8 @@
 """Preflight: everything that can be refused is refused here, in one place, before text is read.
 
-``preflight`` checks a pretraining config and returns what it opened and made on the way:
-``Prepared``. ``check_text`` refuses text that the objective cannot mask, once there is text.
+``run_progress`` refuses a run folder that this run cannot use. ``preflight`` checks the config of a
+pretraining, ``finetune_preflight`` that of a finetuning; both return what they opened and made on
+the way. ``check_text`` refuses text that the objective cannot mask, once there is text.
 ``resolve_compute`` says what a run uses of this machine, by the rules that the run itself follows.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from plmctl.hub import refuse_unreachable
 from plmctl.objectives.base import Objective, get_objective
 from plmctl.run import launch
 from plmctl.run.configs import FinetuneConfig, PretrainConfig
+from plmctl.run.folder import check_run, is_finished, is_trained
 from plmctl.run.network import (
     NOT_OF_NETWORK,
     fields_set,
@@ -33,13 +35,44 @@ from plmctl.run.network import (
     fresh_model,
     output_size,
 )
+from plmctl.tasks.base import ScoredConfig, Task, make_task
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import TOKEN_NAMES, Vocab, open_tokenizer
+from plmctl.training.trackers import check_trackers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
     from plmctl.training.checkpoint import Retention
+
+
+RunConfig = PretrainConfig | FinetuneConfig
+
+
+# --- The run folder: is there something left to do? ---
+
+
+Progress = Literal["unfinished", "trained", "finished"]
+"""trained: only what follows the model, such as the report, can be missing."""
+
+
+def run_progress(config: RunConfig, *, fresh: bool) -> Progress:
+    """How far a run is, by its folder.
+
+    Args:
+        config: The config of the run.
+        fresh: The folder is moved aside, so the run starts from scratch.
+
+    Raises:
+        ConfigError: As ``run.folder.check_run``.
+        PlmError: Another process is working in the folder; or a tracker is not installed.
+    """
+    folder = Path(config.run)
+    check_run(config, config.run, fresh=fresh)
+    check_trackers(config.log.trackers)
+    if not fresh and is_finished(folder):
+        return "finished"
+    return "trained" if not fresh and is_trained(folder) else "unfinished"
 
 
 # --- Is it a model folder? ---
@@ -62,7 +95,7 @@ def check_model(model: str) -> None:
         refuse_unreachable(model, "pretrain a model first, or give a Hub id")
 
 
-# --- Preflight: config in, what every later part of the run needs out ---
+# --- Preflight of a pretraining: config in, what every later part of the run needs out ---
 
 
 @dataclass(frozen=True)
@@ -112,7 +145,7 @@ def preflight(config: PretrainConfig, no_tokenizer: str | None = None) -> Prepar
     if config.model.init_from is not None:
         _check_folder(config, network, tokenizer, output_size(config, vocab))
     longest = max(phase.seq_len for phase in config.train.phases)
-    objective.check(config.objective, config.tokenizer, network, longest)
+    objective.check(config.objective, tokenizer, network, longest)
     return Prepared(config, objective, encoder, tokenizer, vocab, network)
 
 
@@ -338,6 +371,57 @@ def _check_ids(
             )
 
 
+# --- Preflight of a finetuning ---
+
+
+@dataclass(frozen=True)
+class PreparedFinetuning:
+    """A finetuning whose config is known to be good, before its rows are read.
+
+    Attributes:
+        config: The config of the run.
+        task: Makes the examples, the network's head and the metrics.
+        tokenizer: The model's, as the task uses it.
+        network: transformers' config of the model that it starts from.
+    """
+
+    config: FinetuneConfig
+    task: Task[ScoredConfig]
+    tokenizer: PreTrainedTokenizerBase
+    network: PreTrainedConfig
+
+
+def finetune_preflight(config: FinetuneConfig) -> PreparedFinetuning:
+    """Check a config against the model that it starts from; no row and no weight is read.
+
+    The model's tokenizer is opened here and nowhere else in a run.
+
+    Args:
+        config: The config of the run.
+
+    Raises:
+        ConfigError: The folder is not a model, the family has no head for the task, rows are longer
+            than the network, or it has fewer layers than the config names.
+        DataError: The folder's config.json or its tokenizer is damaged.
+        PlmError: peft is not installed, and there is ``lora``.
+    """
+    from plmctl.models.load import config_of, refuse_longer
+    from plmctl.models.parameters import check_layers, require_peft
+
+    check_model(config.model)
+    network = config_of(config.model)
+    check_checkpointing(config.compute, network.model_type)
+    task = make_task(config.task)
+    task.check(config.model, network)
+    positions = task.positions(config.train.max_length)
+    further = " and task.max_target_length" if positions > config.train.max_length else ""
+    refuse_longer(config.model, positions, f"train.max_length{further}")
+    check_layers(network, config.train.reinit_layers, config.train.freeze)
+    if config.lora is not None:
+        require_peft()
+    return PreparedFinetuning(config, task, task.tokenizer(config.model), network)
+
+
 # --- Text: are its word starts good enough for whole-word masking? ---
 
 
@@ -435,9 +519,6 @@ def word_sizes(store: TokenStore) -> NDArray[np.int64]:
 # --- What a run uses of this machine: device, kernels and processes ---
 
 
-RunConfig = PretrainConfig | FinetuneConfig
-
-
 def resolve_compute(config: RunConfig, network: PreTrainedConfig) -> dict[str, Any]:
     """Device, kernels and processes of a run, by the rules that the run itself follows.
 
@@ -500,7 +581,7 @@ def retention(config: CheckpointConfig) -> Retention:
     return Retention(config.keep, config.keep_every, config.keep_best)
 
 
-def failure_handling(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
+def failure_handling(config: RunConfig) -> dict[str, Any]:
     """Fields of a ``Plan``: when to save, and what to do if a step fails."""
     from plmctl.training.loop import Guard
 

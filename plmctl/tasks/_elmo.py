@@ -37,10 +37,10 @@ def load_words(model: str) -> PreTrainedTokenizerBase:
         return load_tokenizer(model)
     backend = Tokenizer(models.WordLevel({"<UNK>": 0}, unk_token="<UNK>"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made: PreTrainedTokenizerBase = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend, unk_token="<UNK>"
     )
-    return made
+    return tokenizer
 
 
 def words_of(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
@@ -99,7 +99,7 @@ def texts(
         columns: The texts, or the firsts and the seconds of pairs, of which the longer is cut.
         max_length: In words.
     """
-    found, cut = [], 0
+    sentences, cut = [], 0
     for row in zip(*columns, strict=True):
         parts = [words_of(tokenizer, text) for text in row]
         keep = [min(len(parts[0]), max_length)]
@@ -107,8 +107,8 @@ def texts(
             keep = list(truncated_lengths(len(parts[0]), len(parts[1]), max_length - 1))
         cut += keep != [len(part) for part in parts]
         words = [part[:size] for part, size in zip(parts, keep, strict=True)]
-        found.append(tuple(words[0] + [BETWEEN] + words[1] if len(words) == 2 else words[0]))
-    return Texts(tuple(found), cut)
+        sentences.append(tuple(words[0] + [BETWEEN] + words[1] if len(words) == 2 else words[0]))
+    return Texts(tuple(sentences), cut)
 
 
 def batch_of(sentences: Sequence[Sequence[str]], targets: Mapping[str, NDArray[Any]]) -> Batch:

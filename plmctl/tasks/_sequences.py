@@ -137,16 +137,16 @@ class Layout:
 def layout_of(tokenizer: PreTrainedTokenizerBase, *, pair: bool) -> Layout:
     """The template of a tokenizer, found by encoding a text."""
     encoded: Any = tokenizer("a", "a") if pair else tokenizer("a")
-    made = encoded.encodings[0]
-    texts: list[int | None] = made.sequence_ids
-    ids: list[int] = made.ids
+    encoding = encoded.encodings[0]
+    texts: list[int | None] = encoding.sequence_ids
+    ids: list[int] = encoding.ids
     first = texts.index(0)
     end = len(texts) - texts[::-1].index(1 if pair else 0)
     if not pair:
         return Layout(tuple(ids[:first]), (), tuple(ids[end:]))
     inner = zip(ids[first:end], texts[first:end], strict=True)
     between = tuple(id_ for id_, text in inner if text is None)
-    return Layout(tuple(ids[:first]), between, tuple(ids[end:]), made.type_ids[texts.index(1)])
+    return Layout(tuple(ids[:first]), between, tuple(ids[end:]), encoding.type_ids[texts.index(1)])
 
 
 # --- From texts to ids ---
@@ -241,7 +241,7 @@ def encode_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> li
     """Ids of texts without special tokens; text that looks like one is only text."""
     if not texts:
         return []
-    made = tokenizer(
+    encoded = tokenizer(
         list(texts),
         add_special_tokens=False,
         split_special_tokens=True,
@@ -249,7 +249,7 @@ def encode_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> li
         return_token_type_ids=False,
         verbose=False,
     )
-    ids: list[list[int]] = made["input_ids"]
+    ids: list[list[int]] = encoded["input_ids"]
     return ids
 
 
@@ -317,16 +317,16 @@ class EncodedRows:
     def of_groups(
         cls,
         sizes: Sequence[int],
-        made: Sequences,
+        sequences: Sequences,
         tokenizer: PreTrainedTokenizerBase,
         lm_weight: float,
     ) -> EncodedRows:
         """Rows of one sequence per option; ``sizes`` are the numbers of options, in order."""
         ends = np.cumsum(sizes).tolist()
         rows = tuple(tuple(range(end - size, end)) for end, size in zip(ends, sizes, strict=True))
-        cut = sum(any(made.cut[number] for number in row) for row in rows)
+        cut = sum(any(sequences.cut[number] for number in row) for row in rows)
         pad_id = pad_id_of(tokenizer)
-        return cls(rows, made.ids, made.segments, pad_id, cut, lm_weight, several=True)
+        return cls(rows, sequences.ids, sequences.segments, pad_id, cut, lm_weight, several=True)
 
     def __len__(self) -> int:
         """Rows."""
@@ -374,8 +374,8 @@ class EncodedRows:
 
 
 def _all_segments(parts: Sequence[tuple[Ids, ...] | None]) -> tuple[Ids, ...] | None:
-    found = [part for part in parts if part is not None]
-    return tuple(row for part in found for row in part) if found else None
+    segments = [part for part in parts if part is not None]
+    return tuple(row for part in segments for row in part) if segments else None
 
 
 def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -476,8 +476,8 @@ class SequenceExamples(TaskExamples[C]):
     def logits(self, network: Network, batch: Batch) -> Tensor:
         """The logits of the target, without those of next tokens."""
         inputs = {name: value for name, value in batch.inputs.items() if name != "lm_cells"}
-        found: Tensor = network(**inputs)[self.term]
-        return found
+        logits: Tensor = network(**inputs)[self.term]
+        return logits
 
 
 def language_sums(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

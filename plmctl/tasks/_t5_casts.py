@@ -170,12 +170,12 @@ def cast_metrics(
         "pearson": pearson,
         "spearman": spearman,
     }
-    found: dict[str, float] = {
+    metrics: dict[str, float] = {
         metric: functions[metric](predicted, expected) for metric in CASTS[name].metrics
     }
     if name != "stsb":
-        found["majority"] = majority(expected)
-    return found | {"no_label": float((predicted < 0).mean())}
+        metrics["majority"] = majority(expected)
+    return metrics | {"no_label": float((predicted < 0).mean())}
 
 
 def cast_uncertainty(
@@ -209,13 +209,13 @@ def cast_uncertainty(
         "matthews": matthews_of_counts,
         "f1": partial(f1_of_counts, positive=1),
     }
-    found: dict[str, dict[str, float]] = {}
+    errors: dict[str, dict[str, float]] = {}
     for metric in CASTS[name].metrics:
         forced = invalid_as_wrong(predicted, expected) if metric == "f1" else predicted
         numbers = np.where(forced < 0, classes - 1, forced).astype(np.int64)
         counts = confusion(numbers, expected.astype(np.int64), classes)
-        found |= statistics.uncertainty_of_counts({metric: of_counts[metric]}, counts)
-    return found
+        errors |= statistics.uncertainty_of_counts({metric: of_counts[metric]}, counts)
+    return errors
 
 
 def _label_numbers(

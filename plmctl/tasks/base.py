@@ -28,11 +28,11 @@ from plmctl.models.base import Examples
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
-    from plmctl.models.load import NewHeads
+    from plmctl.models.load import Start
     from plmctl.models.network import Network
 
 
@@ -127,24 +127,20 @@ class Task(ABC, Generic[C]):
 
         return with_format(load_tokenizer(model), str(config_of(model).model_type))
 
-    @abstractmethod
-    def load(
-        self,
-        model: str,
-        labels: tuple[str, ...],
-        *,
-        pretrained: bool,
-        changes: Mapping[str, Any],
-        new_heads: NewHeads | None = None,
-    ) -> PreTrainedModel:
-        """The network with the task's head.
+    def check(self, model: str, network: PreTrainedConfig) -> None:
+        """Refuse a model that cannot have this task's head, before any row is read.
 
         Args:
-            model: A model folder or Hub id. A finetuned one has its head already.
-            labels: See ``labels``.
-            pretrained: False keeps the architecture and initialises all weights from scratch.
-            changes: Fields of the model's config to set, such as dropout.
-            new_heads: Called with a message if the head is new. None: the folder must have a head.
+            model: A model folder or Hub id.
+            network: transformers' config of it.
+
+        Raises:
+            ConfigError: It cannot.
+        """
+
+    @abstractmethod
+    def load(self, start: Start) -> PreTrainedModel:
+        """The network with the task's head.
 
         Raises:
             ConfigError: The family has no such head.
@@ -259,14 +255,14 @@ class TaskExamples(Examples, Generic[C]):
     def compute_metrics(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The metrics of the answers, by name."""
         predictions, references = self.predictions(answers), self.references()
-        found: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         for name in self.config.metrics or self.usual_metrics:
-            found |= modules.compute(
+            metrics |= modules.compute(
                 name, self.metric_kind, predictions, references, self.metric_options
             )
-        if self.interval_of is not None and self.interval_of[0] in found:
-            found = statistics.with_interval(found, *self.interval_of, predictions, references)
-        return found
+        if self.interval_of is not None and self.interval_of[0] in metrics:
+            metrics = statistics.with_interval(metrics, *self.interval_of, predictions, references)
+        return metrics
 
     def check_metrics(self) -> None:
         """Refuse metrics that could not be computed after training.
@@ -478,7 +474,7 @@ def has_label(row: Row, column: str, problem: str = "single_label") -> bool:
     return label not in ("", "-") and (label != "-1" or problem == "regression")
 
 
-def refuse_marks(rows: Sequence[Row], column: str, found: Collection[str]) -> None:
+def refuse_marks(rows: Sequence[Row], column: str, labels: Collection[str]) -> None:
     """Refuse labels that mean no label in published data, before they are learned as a class.
 
     -1 does so beside two or more classes, none of them below 0: of -1 and 1, or -2 to 2, it is one.
@@ -486,15 +482,15 @@ def refuse_marks(rows: Sequence[Row], column: str, found: Collection[str]) -> No
     Args:
         rows: Training rows.
         column: The column of the label.
-        found: All labels that they have.
+        labels: All labels that they have.
 
     Raises:
         DataError: There is one: the first row with it, and how many.
     """
-    others = set(found) - set(_MARKS)
+    others = set(labels) - set(_MARKS)
     ambiguous = len(others) > 1 and not any(label.startswith("-") for label in others)
     for mark in _MARKS if ambiguous else _MARKS[:1]:
-        if mark in found:
+        if mark in labels:
             having = [row for row in rows if str(row.values.get(column)) == mark]
             raise DataError(
                 f"{having[0].origin}: column {column!r}: {mark!r}, which {len(having):,} training "
@@ -531,12 +527,12 @@ def rows_with_text(
 T = TypeVar("T")
 
 
-def required(found: T | None, what: str = "labels") -> T:
+def required(targets: T | None, what: str = "labels") -> T:
     """What the answers are scored against.
 
     Raises:
         DataError: The rows are to be answered, and have none.
     """
-    if found is None:
+    if targets is None:
         raise DataError(f"these rows have no {what} to score the answers against")
-    return found
+    return targets

@@ -51,11 +51,11 @@ from plmctl.tasks.base import (
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
-    from plmctl.models.load import NewHeads
+    from plmctl.models.load import Start
     from plmctl.models.network import Network
 
 
@@ -137,10 +137,10 @@ class Classification(Task[Config], config=Config):
         Raises:
             DataError: A row without a label, or too few labels.
         """
-        found = label_names(self.config, rows)
+        names = label_names(self.config, rows)
         if self.config.unlabelled == "refuse" and self.config.problem == "single_label":
-            refuse_marks(rows, self.config.label, found)
-        return found
+            refuse_marks(rows, self.config.label, names)
+        return names
 
     def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
         """With the family's template for finetuning; for ELMo, one of words."""
@@ -181,40 +181,37 @@ class Classification(Task[Config], config=Config):
             config, read, targets, labels, weights, cut=cut, dropped=dropped
         )
 
-    def load(
-        self,
-        model: str,
-        labels: tuple[str, ...],
-        *,
-        pretrained: bool,
-        changes: Mapping[str, Any],
-        new_heads: NewHeads | None = None,
-    ) -> PreTrainedModel:
-        """The network with a classification head; its config names the labels."""
-        from plmctl.models.heads.classification import TokenIds, load_classifier, load_pooled
+    def check(self, model: str, network: PreTrainedConfig) -> None:
+        """Refuse a family without a head on texts, and options that are for other families."""
+        from plmctl.models.heads.classification import check_pooled, class_with_head
 
-        config, names = self.config, labels or ("score",)
-        positive_label(config.positive, labels)
+        if self.config.pooling != "head":
+            check_pooled(model, network)
+            return
+        class_with_head(model, network)
+        if self.config.both_orders and network.model_type != "openai-gpt":
+            raise ConfigError(f"task.both_orders: {model} is not GPT-1", "leave it out")
+
+    def load(self, start: Start) -> PreTrainedModel:
+        """The network with a classification head; its config names the labels."""
+        from plmctl.models.heads.classification import load_classifier, load_pooled
+        from plmctl.models.load import config_of
+
+        config, names = self.config, start.labels or ("score",)
+        self.check(start.model, config_of(start.model))
+        positive_label(config.positive, start.labels)
         changes = {
             "num_labels": len(names),
             "id2label": dict(enumerate(names)),
             "label2id": {name: number for number, name in enumerate(names)},
             "problem_type": config.problem.replace("label", "label_classification"),
-            **changes,
+            **start.changes,
         }
         if config.pooling != "head":
-            return load_pooled(
-                model, config.pooling, pretrained=pretrained, changes=changes, new_heads=new_heads
-            )
-        tokens = self.tokenizer(model)
-        if config.both_orders and not gpt1_ids(tokens):
-            raise ConfigError(f"task.both_orders: {model} is not GPT-1", "leave it out")
-        if _elmo.reads_characters(tokens):
-            changes = _elmo.changes_of(changes, pretrained=pretrained)
-        ids = TokenIds(tokens.pad_token_id, tuple(gpt1_ids(tokens)))
-        return load_classifier(
-            model, ids, pretrained=pretrained, changes=changes, new_heads=new_heads
-        )
+            return load_pooled(start, config.pooling, changes)
+        if _elmo.reads_characters(start.tokenizer):
+            changes = _elmo.changes_of(changes, pretrained=start.pretrained)
+        return load_classifier(start, changes, new_ids=gpt1_ids(start.tokenizer))
 
     @staticmethod
     def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
@@ -289,10 +286,10 @@ class ClassificationExamples(SequenceExamples[Config]):
 
     def answers(self, outputs: Outputs) -> list[Answer]:
         """The most probable label, all labels from the threshold on, or the number."""
-        found: list[Answer] = []
+        answers: list[Answer] = []
         for row in outputs["label"]:
             if self.config.problem == "regression":
-                found.append({"prediction": float(row[0])})
+                answers.append({"prediction": float(row[0])})
                 continue
             prediction: str | list[str] = self.labels[int(row.argmax())]
             if self.config.problem == "multi_label":
@@ -301,8 +298,8 @@ class ClassificationExamples(SequenceExamples[Config]):
                     name for name, is_given in zip(self.labels, given, strict=True) if is_given
                 ]
             probabilities = dict(zip(self.labels, map(float, row), strict=True))
-            found.append({"prediction": prediction, "probabilities": probabilities})
-        return found
+            answers.append({"prediction": prediction, "probabilities": probabilities})
+        return answers
 
     @property
     def metric_kind(self) -> Kind:
@@ -438,10 +435,10 @@ def label_targets(config: Any, rows: Sequence[Row], labels: Sequence[str]) -> ND
         return np.array(numbers, dtype=np.float32)
     if config.problem == "single_label":
         names = [label_cell(row, config.label) for row in rows]
-        found = [
+        targets = [
             label_id(name, ids, row, config.label) for name, row in zip(names, rows, strict=True)
         ]
-        return np.array(found, dtype=np.int64)
+        return np.array(targets, dtype=np.int64)
     there = np.zeros((len(rows), len(labels)), dtype=np.float32)
     for place, row in enumerate(rows):
         for name in label_cells(row, config.label, config.separator):
@@ -468,16 +465,16 @@ def number_cell(row: Row, column: str) -> float:
     """
     value = row.cell(column)
     try:
-        found = math.nan if isinstance(value, bool | list | dict) else float(value)
+        number = math.nan if isinstance(value, bool | list | dict) else float(value)
     except (TypeError, ValueError):
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         raise DataError(
             f"{row.origin}: column {column!r}: {value!r} is no number; "
             "regression expects one such as 3.8",
             "labels by name: leave task.problem out",
         )
-    return found
+    return number
 
 
 def label_id(name: str, ids: Mapping[str, int], row: Row, column: str) -> int:
@@ -497,9 +494,9 @@ def label_id(name: str, ids: Mapping[str, int], row: Row, column: str) -> int:
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """Sorted names; numbers in numeric order."""
-    found = set(names)
-    numeric = all(_is_whole(name) for name in found)
-    return tuple(sorted(found, key=int if numeric else str))
+    distinct = set(names)
+    numeric = all(_is_whole(name) for name in distinct)
+    return tuple(sorted(distinct, key=int if numeric else str))
 
 
 def _is_whole(name: str) -> bool:
@@ -520,15 +517,15 @@ def listed_names(names: Iterable[str]) -> str:
 # --- Class weights, and the label of F1 ---
 
 
-def positive_label(asked: str | Sequence[str] | None, labels: Sequence[str]) -> str | None:
+def positive_label(positive: str | Sequence[str] | None, labels: Sequence[str]) -> str | None:
     """The label whose F1 is reported: the first requested name that is a label; None: no request.
 
     Raises:
         ConfigError: None of them is a label.
     """
-    if asked is None:
+    if positive is None:
         return None
-    wanted = [asked] if isinstance(asked, str) else list(asked)
+    wanted = [positive] if isinstance(positive, str) else list(positive)
     for name in wanted:
         if name in labels:
             return name
@@ -537,12 +534,12 @@ def positive_label(asked: str | Sequence[str] | None, labels: Sequence[str]) -> 
 
 
 def class_weights(
-    asked: str | Mapping[str, float], targets: NDArray[np.int64], labels: Sequence[str]
+    setting: str | Mapping[str, float], targets: NDArray[np.int64], labels: Sequence[str]
 ) -> NDArray[np.float32]:
     """The weight of a target of each class.
 
     Args:
-        asked: "balanced": N / (C * targets of the class), whose mean over the N targets is 1; or
+        setting: "balanced": N / (C * targets of the class), whose mean over the N targets is 1; or
             by label, 1 for those that are not named.
         targets: [N] label ids.
         labels: By id.
@@ -553,19 +550,19 @@ def class_weights(
     Raises:
         ConfigError: An unknown label.
     """
-    if isinstance(asked, Mapping):
-        return _named_weights(asked, labels)
+    if isinstance(setting, Mapping):
+        return _named_weights(setting, labels)
     counts = np.bincount(targets, minlength=len(labels))
     return (len(targets) / (len(labels) * np.maximum(counts, 1))).astype(np.float32)
 
 
 def multi_label_weights(
-    asked: str | Mapping[str, float], targets: NDArray[np.float32], labels: Sequence[str]
+    setting: str | Mapping[str, float], targets: NDArray[np.float32], labels: Sequence[str]
 ) -> NDArray[np.float32]:
     """The weights of the two targets of each label, if a row may have several labels.
 
     Args:
-        asked: "balanced": as ``class_weights``, label by label; or by label, the weight of the
+        setting: "balanced": as ``class_weights``, label by label; or by label, the weight of the
             rows that have it.
         targets: [N, C], 1 where a row has the label.
         labels: By id.
@@ -576,8 +573,8 @@ def multi_label_weights(
     Raises:
         ConfigError: An unknown label.
     """
-    if isinstance(asked, Mapping):
-        there = _named_weights(asked, labels)
+    if isinstance(setting, Mapping):
+        there = _named_weights(setting, labels)
         return np.stack([np.ones_like(there), there], axis=1)
     having = targets.sum(0)
     counts = np.stack([len(targets) - having, having], axis=1)
@@ -585,8 +582,8 @@ def multi_label_weights(
     return weights.astype(np.float32)
 
 
-def _named_weights(asked: Mapping[str, float], labels: Sequence[str]) -> NDArray[np.float32]:
-    for name in asked:
+def _named_weights(weights: Mapping[str, float], labels: Sequence[str]) -> NDArray[np.float32]:
+    for name in weights:
         if name not in labels:
             raise ConfigError(f"task.class_weights: no label {name!r}{nearest(name, labels)}")
-    return np.array([asked.get(label, 1.0) for label in labels], dtype=np.float32)
+    return np.array([weights.get(label, 1.0) for label in labels], dtype=np.float32)

@@ -11,7 +11,7 @@ Sources: google-research/albert, race_utils.py; finetune-transformer-lm, train.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -45,11 +45,11 @@ from plmctl.tasks.base import (
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
-    from plmctl.models.load import NewHeads
+    from plmctl.models.load import Start
     from plmctl.models.network import Network
 
 
@@ -130,36 +130,30 @@ class MultipleChoice(Task[Config], config=Config):
             early = [len(ids) > longest for ids in second]
             second = [ids[-longest:] for ids in second]
         whole_second = longest is not None
-        made = pair_sequences(tokenizer, first, second, max_length, whole_second=whole_second)
-        made = replace(made, cut=tuple(map(any, zip(made.cut, early, strict=True))))
+        sequences = pair_sequences(tokenizer, first, second, max_length, whole_second=whole_second)
+        sequences = replace(sequences, cut=tuple(map(any, zip(sequences.cut, early, strict=True))))
         targets = (
             None if use == "predict" else np.array([right_option(config, row) for row in rows])
         )
         lm_weight = config.lm_weight if gpt1 and use != "predict" else 0.0
         options = tuple(item[2] for item in items)
-        encoded = EncodedRows.of_groups(list(map(len, options)), made, tokenizer, lm_weight)
+        encoded = EncodedRows.of_groups(list(map(len, options)), sequences, tokenizer, lm_weight)
         return MultipleChoiceExamples(
             config, encoded, targets, options, cut=encoded.cut, dropped=dropped
         )
 
-    def load(
-        self,
-        model: str,
-        labels: tuple[str, ...],
-        *,
-        pretrained: bool,
-        changes: Mapping[str, Any],
-        new_heads: NewHeads | None = None,
-    ) -> PreTrainedModel:
-        """The network with a head that gives one number per option."""
-        from plmctl.models.heads.classification import TokenIds, load_classifier
+    def check(self, model: str, network: PreTrainedConfig) -> None:
+        """Refuse a family without a head on options."""
+        from plmctl.models.heads.classification import class_with_head
 
-        tokens = self.tokenizer(model)
-        changes = {"num_labels": 1, **changes}
-        ids = TokenIds(tokens.pad_token_id, tuple(gpt1_ids(tokens)))
-        return load_classifier(
-            model, ids, pretrained=pretrained, changes=changes, choice=True, new_heads=new_heads
-        )
+        class_with_head(model, network, choice=True)
+
+    def load(self, start: Start) -> PreTrainedModel:
+        """The network with a head that gives one number per option."""
+        from plmctl.models.heads.classification import load_classifier
+
+        changes = {"num_labels": 1, **start.changes}
+        return load_classifier(start, changes, new_ids=gpt1_ids(start.tokenizer), choice=True)
 
     @staticmethod
     def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
@@ -204,17 +198,17 @@ class MultipleChoiceExamples(SequenceExamples[Config]):
 
     def answers(self, outputs: Outputs) -> list[Answer]:
         """The number of the most probable option, as the rows count, its text, and all of them."""
-        found: list[Answer] = []
+        answers: list[Answer] = []
         for row, options in zip(outputs["choice"], self.options, strict=True):
             best = int(row[: len(options)].argmax())
-            found.append(
+            answers.append(
                 {
                     "prediction": best + self.config.count_from,
                     "text": options[best],
                     "probabilities": [float(p) for p in row[: len(options)]],
                 }
             )
-        return found
+        return answers
 
     @property
     def metric_kind(self) -> Kind:
@@ -259,14 +253,14 @@ def item_of(config: Any, row: Row) -> Item:
         DataError: A missing column, or fewer than two options.
     """
     if isinstance(config.options, str):
-        found = row.cell(config.options)
-        if not isinstance(found, list | tuple):
+        cell = row.cell(config.options)
+        if not isinstance(cell, list | tuple):
             raise DataError(
-                f"{row.origin}: column {config.options!r} holds a {type(found).__name__}; "
+                f"{row.origin}: column {config.options!r} holds a {type(cell).__name__}; "
                 "expected a list of options",
                 "options in separate columns: task.options=[A, B]",
             )
-        options = tuple(str(option) for option in found)
+        options = tuple(str(option) for option in cell)
     else:
         options = tuple(text_cell(row, column) for column in config.options)
     if len(options) < 2:
@@ -301,16 +295,16 @@ def right_option(config: Any, row: Row) -> int:
     label = label_cell(row, config.label).strip()
     letter = len(label) == 1 and "A" <= label.upper() <= "Z"
     whole = label.removesuffix(".0")  # as tables with gaps have their numbers
-    found = -1
+    number = -1
     if letter:
-        found = ord(label.upper()) - ord("A")
+        number = ord(label.upper()) - ord("A")
     elif whole.isascii() and whole.isdigit():
-        found = int(whole) - config.count_from
-    if not 0 <= found < count:
+        number = int(whole) - config.count_from
+    if not 0 <= number < count:
         numbers = f"{config.count_from} to {count - 1 + config.count_from}"
         raise DataError(
             f"{row.origin}: column {config.label!r}: {label!r} is none of the {count} options; "
             f"expected {numbers}, or A to {chr(ord('A') + count - 1)}",
             "numbers that begin at 1: task.count_from=1",
         )
-    return found
+    return number

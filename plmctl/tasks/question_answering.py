@@ -53,11 +53,11 @@ from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
-    from plmctl.models.load import NewHeads
+    from plmctl.models.load import Start
     from plmctl.models.network import Network
 
 
@@ -145,47 +145,51 @@ class QuestionAnswering(Task[Config], config=Config):
             from plmctl.models.load import config_of
 
             head = self.head_of(config_of(source).model_type)
-        made = question_windows(self.config, rows, tokenizer, max_length, use)
+        windows = question_windows(self.config, rows, tokenizer, max_length, use)
         return QuestionAnsweringExamples(
-            self.config, made, head, cut=made.cut, dropped=made.dropped
+            self.config, windows, head, cut=windows.cut, dropped=windows.dropped
         )
 
-    def load(
-        self,
-        model: str,
-        labels: tuple[str, ...],
-        *,
-        pretrained: bool,
-        changes: Mapping[str, Any],
-        new_heads: NewHeads | None = None,
-    ) -> PreTrainedModel:
+    def check(self, model: str, network: PreTrainedConfig) -> None:
+        """Refuse a family without a head for spans."""
+        self._class_with_head(model, network)
+
+    def load(self, start: Start) -> PreTrainedModel:
         """The network with a head for spans."""
-        import torch
-        from transformers import AutoConfig, AutoModelForQuestionAnswering
+        from transformers import AutoConfig
 
-        from plmctl.models.load import config_of, load_network
+        from plmctl.models.load import config_of, from_scratch, load_network
 
-        family = config_of(model).model_type
-        cls: Any = AutoModelForQuestionAnswering
+        cls = self._class_with_head(start.model, config_of(start.model))
+        config = AutoConfig.from_pretrained(start.model, num_labels=2, **start.changes)
+        network: PreTrainedModel = (
+            load_network(cls, start.model, config=config, new_heads=start.new_heads).network
+            if start.pretrained
+            else from_scratch(cls, config)
+        )
+        return network
+
+    def _class_with_head(self, model: str, network: PreTrainedConfig) -> Any:
+        """The class of the network with its head.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        from transformers import AutoModelForQuestionAnswering
+
+        family = network.model_type
         if self.head_of(family) == "albert":
             from plmctl.models.heads.question_answering import AlbertForAnswerOrNone
 
-            cls = AlbertForAnswerOrNone
-        elif family in _TEXT_ONLY or type(config_of(model)) not in cls._model_mapping:
+            return AlbertForAnswerOrNone
+        auto: Any = AutoModelForQuestionAnswering
+        if family in _TEXT_ONLY or type(network) not in auto._model_mapping:
             raise ConfigError(
                 f"{model}: {family} has no head that finds an answer in a context",
                 "bert, roberta, albert, distilbert and gpt2 have; T5 answers as text "
                 "(text_to_text)",
             )
-        network = AutoConfig.from_pretrained(model, num_labels=2, **changes)
-        if pretrained:
-            loaded = load_network(cls, model, config=network, new_heads=new_heads)
-            whole: PreTrainedModel = loaded.network
-            return whole
-        is_auto = cls is AutoModelForQuestionAnswering
-        from_scratch = cls.from_config if is_auto else cls._from_config
-        made: PreTrainedModel = from_scratch(network, dtype=torch.float32)
-        return made
+        return auto
 
     @staticmethod
     def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
@@ -261,9 +265,9 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
 
     def lengths(self) -> Ints:
         """[W] tokens of each window."""
-        made = self.windows
-        questions = np.array([len(question) for question in made.questions])
-        return questions[made.row] + made.size + made.layout.special
+        windows = self.windows
+        questions = np.array([len(question) for question in windows.questions])
+        return questions[windows.row] + windows.size + windows.layout.special
 
     def collate(self, epochs: Ints, samples: Ints) -> Batch:
         """The windows ``samples`` padded to the longest of them.
@@ -277,22 +281,22 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
             has them, token_type_ids, [B, L]; start_positions [B] for ALBERT's head. targets: start
             and end [B], and none [B] for ALBERT's head.
         """
-        made = self.windows
-        joined = [made.join(number) for number in samples]
-        ids, real = padded([window for window, _ in joined], made.pad_id)
-        offsets = np.array([made.offset(number) for number in samples])[:, None]
+        windows = self.windows
+        joined = [windows.join(number) for number in samples]
+        ids, real = padded([window for window, _ in joined], windows.pad_id)
+        offsets = np.array([windows.offset(number) for number in samples])[:, None]
         column = np.arange(ids.shape[1])
-        allowed = (column >= offsets) & (column < offsets + made.size[samples][:, None])
+        allowed = (column >= offsets) & (column < offsets + windows.size[samples][:, None])
         inputs = {
             "input_ids": ids,
             "attention_mask": real.astype(int),
             "allowed": allowed | (column == 0),
         }
-        if made.segmented:
+        if windows.segmented:
             inputs["token_type_ids"], _ = padded([segments for _, segments in joined], 0)
         targets = {}
-        if made.labels is not None:
-            targets = dict(zip(("start", "end"), made.labels[samples].T.copy(), strict=True))
+        if windows.labels is not None:
+            targets = dict(zip(("start", "end"), windows.labels[samples].T.copy(), strict=True))
             if self.head == "albert":
                 inputs["start_positions"] = targets["start"]
                 start = targets["start"]
@@ -317,8 +321,8 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
         ends = {part: batch.targets[part] for part in ("start", "end")}
         sums = (score_sums if score else cross_entropy_sums)(logits, ends)
         if self.head == "albert":
-            asked = batch.targets["none"] != IGNORE
-            none, target = logits["none"][asked], batch.targets["none"][asked]
+            known = batch.targets["none"] != IGNORE
+            none, target = logits["none"][known], batch.targets["none"][known]
             sums["none"] = binary_cross_entropy_with_logits(
                 none, target.to(none.dtype), reduction="sum"
             )
@@ -329,8 +333,8 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
     def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Logits of start and end [B, L], or the beams of ALBERT's head."""
         inputs = {name: value for name, value in batch.inputs.items() if name != "start_positions"}
-        found: dict[str, Tensor] = network(**inputs)
-        return found
+        logits: dict[str, Tensor] = network(**inputs)
+        return logits
 
     def answers(self, outputs: Outputs) -> list[Answer]:
         """The answer to each question, in the order of the rows.
@@ -339,27 +343,27 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
         and n_best; with ``version2`` also null_difference, which the threshold is compared with,
         and best, the most probable answer that is not empty.
         """
-        found = [self._answer(row, outputs) for row in range(len(self.windows.ids))]
+        answers = [self._answer(row, outputs) for row in range(len(self.windows.ids))]
         if self.config.version2:
-            threshold = self._threshold(found)
-            for answer in found:
+            threshold = self._threshold(answers)
+            for answer in answers:
                 if answer["null_difference"] > threshold:
                     answer |= {"prediction": "", "start": None}
-        for answer in found:
+        for answer in answers:
             chances = {one["text"]: one["probability"] for one in answer["n_best"]}
             if self.head == "albert":  # whose silence is none of the n best, but a logit
                 chances[""] = float(1 / (1 + np.exp(-answer["null_difference"])))
             answer["probability"] = chances.get(answer["prediction"], 0.0)
-        return found
+        return answers
 
     @cached_property
     def rules(self) -> squad.Metric:
         """Whose rules answers are scored by."""
-        asked = self.config.metric
-        if asked == "auto":
+        metric = self.config.metric
+        if metric == "auto":
             texts = [context.text for context in self.windows.contexts]
-            asked = "cmrc" if 2 * sum(map(has_chinese, texts)) > len(texts) else "squad"
-        return "squad2" if asked == "squad" and self.config.version2 else asked
+            metric = "cmrc" if 2 * sum(map(has_chinese, texts)) > len(texts) else "squad"
+        return "squad2" if metric == "squad" and self.config.version2 else metric
 
     @property
     def metric_kind(self) -> Kind:
@@ -386,17 +390,17 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
 
     def compute_metrics(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The metrics; with ``version2`` also the best thresholds of no answer."""
-        found = super().compute_metrics(answers)
+        metrics = super().compute_metrics(answers)
         if not self.config.version2:
-            return found
+            return metrics
         best = [answer["best"] for answer in answers]
         scores = squad.scores(best, self.references(), self.rules)
         differences = [answer["null_difference"] for answer in answers]
         for name, values in (("best_exact_match", scores.exact), ("best_f1", scores.f1)):
-            found[name], found[f"{name}_threshold"] = squad.best_threshold(
+            metrics[name], metrics[f"{name}_threshold"] = squad.best_threshold(
                 best, values, scores.answerable, differences, min(differences) - 1
             )
-        return {**found, "null_threshold": self._threshold(answers)}
+        return {**metrics, "null_threshold": self._threshold(answers)}
 
     def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
         """The intervals of exact match and F1, in per cent."""
@@ -412,8 +416,8 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
         context = self.windows.contexts[row]
         candidates, silences = [], []
         for number, window in self.windows.of_row(row):
-            found, silence = self._window(number, window, outputs)
-            candidates += found
+            offered, silence = self._window(number, window, outputs)
+            candidates += offered
             silences.append(silence)
         # BERT's rule: the least sure window decides, since most windows have no answer in them.
         silence = min(silences)
@@ -445,11 +449,11 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
         longest = self.config.max_answer_length
         if self.head == "albert":
             first, last, score = (outputs[name][number] for name in ("first", "last", "score"))
-            found = candidates_from_beams(first, last, score, window, longest)
-            return found, float(outputs["none"][number])
+            offered = candidates_from_beams(first, last, score, window, longest)
+            return offered, float(outputs["none"][number])
         starts, ends = outputs["start"][number], outputs["end"][number]
-        found = candidates_from_logits(starts, ends, window, self.config.n_best, longest)
-        return found, float(starts[0]) + float(ends[0])
+        offered = candidates_from_logits(starts, ends, window, self.config.n_best, longest)
+        return offered, float(starts[0]) + float(ends[0])
 
     def _threshold(self, answers: Sequence[Answer]) -> float:
         """The config's; the one of the best F1 where it is to be tuned and can be, else 0."""
@@ -479,8 +483,8 @@ class QuestionWindows:
         row: [W] the row of each window.
         start: [W] its first piece in the context.
         size: [W] its pieces.
-        labels: [W, 2] cells of the answer's first and last piece, (0, 0) for a window without it,
-            IGNORE where nobody knows; None for rows that are to be answered.
+        labels: [W, 2] positions of the answer's first and last piece, (0, 0) for a window without
+            it, IGNORE if it is unknown; None for rows that are to be answered.
         layout: Special tokens; question and context are segments 0 and 1.
         segmented: Whether the model has segments.
         pad_id: The id of the padding token.
@@ -517,12 +521,12 @@ class QuestionWindows:
         which = np.arange(*np.searchsorted(self.row, [row, row + 1]))
         here = Windows(self.start[which], self.size[which])
         owner = owners(here, len(self.contexts[row].ids))
-        found = []
+        numbered = []
         for place, number in enumerate(which):
             start, size = int(self.start[number]), int(self.size[number])
             own = owner[start : start + size] == place
-            found.append((int(number), ContextWindow(self.offset(number), start, size, own)))
-        return found
+            numbered.append((int(number), ContextWindow(self.offset(number), start, size, own)))
+        return numbered
 
 
 def question_windows(
@@ -535,7 +539,7 @@ def question_windows(
     """The rows in windows of ``max_length`` tokens.
 
     Training leaves out rows whose answer is not where it is said to be. Windows without the answer
-    stay, and point at cell 0.
+    stay, and point at position 0.
 
     Raises:
         DataError: A missing column, or no row to learn from.
@@ -550,23 +554,23 @@ def question_windows(
     kept, dropped = list(range(len(rows))), list[str]()
     if use == "train" and places is not None:
         kept, dropped = _learnable(config, rows, places)
-    asked = [questions[n] for n in kept]
+    kept_questions = [questions[n] for n in kept]
     cuts = _cut_windows(
         [len(contexts[n].ids) for n in kept],
-        [len(question) for question in asked],
+        [len(question) for question in kept_questions],
         max_length - layout.special,
         config.doc_stride,
     )
     known = [places[n] for n in kept] if places is not None else None
     return QuestionWindows(
         tuple(_question_id(config, rows[n], n) for n in kept),
-        tuple(asked),
+        tuple(kept_questions),
         tuple(contexts[n] for n in kept),
         None if answers is None else tuple(tuple(text for text, _ in answers[n]) for n in kept),
         *cuts,
         None
         if known is None
-        else _label_positions(known, cuts, [layout.offset(len(q)) for q in asked]),
+        else _label_positions(known, cuts, [layout.offset(len(q)) for q in kept_questions]),
         layout,
         _has_segments(tokenizer),
         pad_id_of(tokenizer),
@@ -606,12 +610,12 @@ def _places(
 ) -> list[Place]:
     alone: list[list[int] | None] = [None] * len(answers)
     if _is_wordpiece(tokenizer):
-        firsts = [found[0][0] if found else "" for found in answers]
+        firsts = [right[0][0] if right else "" for right in answers]
         alone = [pieces.ids.tolist() for pieces in pieces_of(firsts, tokenizer)]
     places: list[Place] = []
-    for found, context, own in zip(answers, contexts, alone, strict=True):
-        if found:
-            places.append(place_of(context, *found[0], own))
+    for right, context, own in zip(answers, contexts, alone, strict=True):
+        if right:
+            places.append(place_of(context, *right[0], own))
         else:
             places.append(None if config.version2 else "no answer, and not `task.version2: true`")
     return places
@@ -641,10 +645,10 @@ def _cut_windows(
                 f"train.max_length: no room for a context beside a question of {question} tokens",
                 "raise it (384 is usual), or lower task.max_query_length",
             )
-        found = windows(context, room - question, stride)
-        rows.append(np.full(len(found.starts), row))
-        starts.append(found.starts)
-        sizes.append(found.sizes)
+        spans = windows(context, room - question, stride)
+        rows.append(np.full(len(spans.starts), row))
+        starts.append(spans.starts)
+        sizes.append(spans.sizes)
     return np.concatenate(rows), np.concatenate(starts), np.concatenate(sizes)
 
 
@@ -666,15 +670,15 @@ def _is_wordpiece(tokenizer: Any) -> bool:
 
 
 def _question_id(config: Config, row: Row, number: int) -> str:
-    found = row.values.get(config.id)
-    return str(number + 1) if found is None else str(found)
+    own = row.values.get(config.id)
+    return str(number + 1) if own is None else str(own)
 
 
 def _row_name(config: Config, row: Row) -> str:
     """Origin and id; that of a nested file ends with the id."""
-    found = row.values.get(config.id)
-    known = found is None or row.origin.endswith(f"/{found}")
-    return row.origin if known else f"{row.origin}: {found}"
+    own = row.values.get(config.id)
+    known = own is None or row.origin.endswith(f"/{own}")
+    return row.origin if known else f"{row.origin}: {own}"
 
 
 # --- Questions and contexts as pieces that know their characters ---
@@ -711,7 +715,7 @@ class Pieces:
 
 def pieces_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[Pieces]:
     """The texts in pieces, without special tokens."""
-    found: list[Pieces] = []
+    pieces: list[Pieces] = []
     for start in range(0, len(texts), _AT_ONCE):
         batch = list(texts[start : start + _AT_ONCE])
         encoded: Any = tokenizer(
@@ -725,14 +729,14 @@ def pieces_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[
             batch, encoded["input_ids"], encoded["offset_mapping"], strict=True
         ):
             spans = [_stripped(text, *span) for span in offsets]
-            found.append(
+            pieces.append(
                 Pieces(
                     text,
                     np.array(ids, dtype=np.int32),
                     np.array(spans, dtype=np.int32).reshape(-1, 2),
                 )
             )
-    return found
+    return pieces
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
@@ -811,8 +815,8 @@ def place_of(
     covered = covering(context.text, context.words, answer, start)
     if covered is None:
         there = context.text[max(0, start) : max(0, start) + len(answer)]
-        found = context.text.find(answer)
-        where = f"it is at {found}" if found >= 0 else "it is nowhere in the context"
+        position = context.text.find(answer)
+        where = f"it is at {position}" if position >= 0 else "it is nowhere in the context"
         return (
             f"answer {_shortened(answer)} is not at {start}, where {_shortened(there)} is; {where}"
         )
@@ -839,7 +843,7 @@ class ContextWindow:
     """A window as its logits see it.
 
     Attributes:
-        offset: Cell of its first context piece.
+        offset: Position of its first context piece.
         start: That piece's number in the context.
         size: Context pieces.
         own: [size] whether the piece has its most context here: an answer may start there.
@@ -851,8 +855,8 @@ class ContextWindow:
     own: NDArray[np.bool_]
 
     @property
-    def cells(self) -> int:
-        """Cells up to the end of the context, the question's among them."""
+    def end(self) -> int:
+        """The position after the last context piece."""
         return self.offset + self.size
 
 
@@ -871,14 +875,14 @@ def candidates_from_logits(
     """The pairs of the ``top`` starts and the ``top`` ends of a window that can be an answer.
 
     Args:
-        starts: [L] logits; those after the window's cells are padding, which is not looked at.
+        starts: [L] logits; those after its end are padding, which is ignored.
         ends: [L].
         window: Where the context is.
         top: Starts, and ends.
         longest: Pieces of the longest answer.
     """
     # The last separator takes part, as in the published code: it may be among the best.
-    starts, ends = starts[: window.cells + 1], ends[: window.cells + 1]
+    starts, ends = starts[: window.end + 1], ends[: window.end + 1]
     first, last = (np.argsort(-logits, kind="stable")[:top] for logits in (starts, ends))
     pairs_first, pairs_last = np.repeat(first, len(last)), np.tile(last, len(first))
     scores = starts[pairs_first].astype(np.float64) + ends[pairs_last]
@@ -891,7 +895,7 @@ def candidates_from_beams(
     """The pairs of a beam that can be an answer.
 
     Args:
-        first: [K] cells of the starts.
+        first: [K] positions of the starts.
         last: [K, K] of the ends of each.
         scores: [K, K] sums of log-probabilities.
         window: Where the context is.
@@ -906,7 +910,7 @@ def candidates_from_beams(
 def _possible_candidates(
     first: Ints, last: Ints, scores: Floats, window: ContextWindow, longest: int
 ) -> list[Candidate]:
-    inside = (first >= window.offset) & (last < window.cells)
+    inside = (first >= window.offset) & (last < window.end)
     right = inside & (last >= first) & (last - first < longest)
     shift = window.start - window.offset
     return [
@@ -946,14 +950,14 @@ def best_answers(
             none of the choices.
         keep: Texts.
     """
-    found: dict[str, FoundAnswer] = {}
+    distinct: dict[str, FoundAnswer] = {}
     for candidate in sorted(candidates, key=lambda one: -one.score):
-        if len(found) == keep:
+        if len(distinct) == keep:
             break
         text, start = text_of(candidate.first, candidate.last)
-        if text and text not in found:
-            found[text] = FoundAnswer(text, start, candidate.score)
-    ranked = list(found.values())
+        if text and text not in distinct:
+            distinct[text] = FoundAnswer(text, start, candidate.score)
+    ranked = list(distinct.values())
     if silence is not None:
         better = [one for one in ranked if one.score >= silence]
         ranked = [*better, FoundAnswer("", None, silence), *ranked[len(better) :]]
@@ -961,8 +965,8 @@ def best_answers(
     return ranked
 
 
-def answer_probabilities(found: Sequence[FoundAnswer]) -> list[float]:
+def answer_probabilities(ranked: Sequence[FoundAnswer]) -> list[float]:
     """The softmax of the scores of texts."""
-    scores = np.array([one.score for one in found])
+    scores = np.array([one.score for one in ranked])
     raised = np.exp(scores - scores.max(initial=-np.inf)) if len(scores) else scores
     return [float(value) for value in raised / raised.sum()] if len(scores) else []

@@ -8,7 +8,7 @@ transformers: dropout and a linear layer on each piece; ``layers: mix`` and ELMo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -36,11 +36,11 @@ from plmctl.tasks.base import (
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
-    from plmctl.models.load import NewHeads
+    from plmctl.models.load import Start
     from plmctl.models.network import Network
 
 
@@ -105,18 +105,18 @@ class Tagging(Task[Config], config=Config):
             DataError: Tags that do not fit their words or the scheme, or a single tag.
         """
         config = self.config
-        found = set(config.labels)
+        tags = set(config.labels)
         for row in rows:
-            new = set(row_tags(config, row, row_words(config, row))) - found
+            new = set(row_tags(config, row, row_words(config, row))) - tags
             if config.scheme != "pos":
                 check_scheme(config.scheme, row.origin, new)
-            found |= new
-        if len(found) < 2:
+            tags |= new
+        if len(tags) < 2:
             raise DataError(
-                f"the training rows have one tag only, {next(iter(found), 'none')!r}",
+                f"the training rows have one tag only, {next(iter(tags), 'none')!r}",
                 f"is {config.tags!r} the column of the tags?",
             )
-        return config.labels or tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
+        return config.labels or tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))
 
     def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
         """The model's, without a template of its family.
@@ -129,10 +129,10 @@ class Tagging(Task[Config], config=Config):
 
         if check_tagger(model) == "elmo":
             return _elmo.load_words(model)
-        made = load_tokenizer(model)
-        if not made.is_fast:
+        tokenizer = load_tokenizer(model)
+        if not tokenizer.is_fast:
             raise ConfigError(f"{model}: its tokenizer has no tokenizer.json", "convert it to one")
-        return made
+        return tokenizer
 
     def make(
         self,
@@ -180,25 +180,21 @@ class Tagging(Task[Config], config=Config):
             dropped=tuple(dropped),
         )
 
-    def load(
-        self,
-        model: str,
-        labels: tuple[str, ...],
-        *,
-        pretrained: bool,
-        changes: Mapping[str, Any],
-        new_heads: NewHeads | None = None,
-    ) -> PreTrainedModel:
+    def check(self, model: str, network: PreTrainedConfig) -> None:
+        """Refuse a family without a head on every piece."""
+        from plmctl.models.heads.tagging import check_tagger
+
+        check_tagger(model)
+
+    def load(self, start: Start) -> PreTrainedModel:
         """The network with a head on every piece; its config names the tags."""
         from plmctl.models.heads.tagging import check_tagger, load_tagger
 
-        if check_tagger(model) == "elmo":
-            changes = _elmo.changes_of(changes, pretrained=pretrained)
-        mix = self.config.layers == "mix"
-        made: PreTrainedModel = load_tagger(
-            model, labels, pretrained=pretrained, mix=mix, changes=changes, new_heads=new_heads
-        )
-        return made
+        changes = start.changes
+        if check_tagger(start.model) == "elmo":
+            changes = _elmo.changes_of(changes, pretrained=start.pretrained)
+        tagger: PreTrainedModel = load_tagger(start, changes, mix=self.config.layers == "mix")
+        return tagger
 
     @staticmethod
     def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
@@ -280,8 +276,8 @@ class TaggingExamples(TaskExamples[Config]):
             tags[example.row] += [self.labels[number] for number in numbers[places]]
             probabilities[example.row] += map(float, of_pieces[places])
         return [
-            {"tokens": list(words), "prediction": found, "probabilities": of_words}
-            for words, found, of_words in zip(self.sentences, tags, probabilities, strict=True)
+            {"tokens": list(words), "prediction": predicted, "probabilities": of_words}
+            for words, predicted, of_words in zip(self.sentences, tags, probabilities, strict=True)
         ]
 
     @property
@@ -453,10 +449,10 @@ class Pieces:
     def learn(self, words: Sequence[str]) -> None:
         """Cut the words that are not known yet, all at once."""
         new = [word for word in dict.fromkeys(words) if word not in self._known]
-        made = self._backend.encode_batch(
+        encodings = self._backend.encode_batch(
             [self._space + word.strip() for word in new], add_special_tokens=False
         )
-        for word, encoding in zip(new, made, strict=True):
+        for word, encoding in zip(new, encodings, strict=True):
             self._known[word] = tuple(encoding.ids) if word.strip() else ()
 
     def __call__(self, word: str) -> Ids:

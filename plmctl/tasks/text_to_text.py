@@ -9,7 +9,7 @@ learned. ``_t5_casts.py`` has GLUE and SQuAD in T5's words.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
@@ -42,11 +42,12 @@ from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
-    from plmctl.models.load import NewHeads
+    from plmctl.models.heads.text_generation import SpecialIds
+    from plmctl.models.load import Start
     from plmctl.models.network import Network
 
 
@@ -131,14 +132,14 @@ class TextToText(Task[Config], config=Config):
             return CASTS[config.cast].labels
         if config.decoding != "rank":
             return ()
-        found = {self.targets(row)[0] for row in rows}
-        if len(found) > _MOST_LABELS:
+        targets = {self.targets(row)[0] for row in rows}
+        if len(targets) > _MOST_LABELS:
             raise ConfigError(
                 f"task.decoding: rank scores every target for every row, and there are "
-                f"{len(found)} targets",
+                f"{len(targets)} targets",
                 "rank is for labels; write texts with `greedy` or `beam`",
             )
-        return tuple(sorted(found))
+        return tuple(sorted(targets))
 
     def positions(self, max_length: int) -> int:
         """Source and target: a network that reads from left to right has both in one sequence."""
@@ -153,21 +154,6 @@ class TextToText(Task[Config], config=Config):
         """The right texts, the one to learn first."""
         value = nested_cell(row, self.config.written)
         return target_texts(self.config.cast, value, row.origin)
-
-    def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
-        """The model's, with GPT's template for pairs.
-
-        Raises:
-            ConfigError: The model cannot write text.
-        """
-        from plmctl.models.load import config_of
-
-        if (kind := str(config_of(model).model_type)) not in _SUPPORTED:
-            raise ConfigError(
-                f"{model}: a {kind}, which cannot read one text and write another",
-                "text_to_text needs a t5, gpt1, gpt2 or gpt3; others have the task classification",
-            )
-        return super().tokenizer(model)
 
     def make(
         self,
@@ -184,10 +170,12 @@ class TextToText(Task[Config], config=Config):
             DataError: A missing column, or a target that is no text or none of the labels.
         """
         config = self.config
-        texts, made = [self.source(row) for row in rows], seq2seq_format(tokenizer)
+        texts, seq2seq = [self.source(row) for row in rows], seq2seq_format(tokenizer)
         if use == "predict":
-            sources, cut = made.sources(texts, max_length)
-            return TextToTextExamples(config, sources, None, None, labels, made, cut=int(cut.sum()))
+            sources, cut = seq2seq.sources(texts, max_length)
+            return TextToTextExamples(
+                config, sources, None, None, labels, seq2seq, cut=int(cut.sum())
+            )
         references = [self.targets(row) for row in rows]
         check_metrics(references, config.metrics, config.tokens)
         if config.decoding == "rank":
@@ -200,34 +188,32 @@ class TextToText(Task[Config], config=Config):
             dropped = [f"{row.origin}: an empty text" for row in empty]
             texts = list(compress(texts, full))
             references = list(compress(references, full))
-        sources, cut = made.sources(texts, max_length)
-        targets, also = made.targets([r[0] for r in references], config.max_target_length)
+        sources, cut = seq2seq.sources(texts, max_length)
+        targets, also = seq2seq.targets([r[0] for r in references], config.max_target_length)
         return TextToTextExamples(
-            config, sources, targets, tuple(references), labels, made,
+            config, sources, targets, tuple(references), labels, seq2seq,
             cut=int((cut | also).sum()), dropped=tuple(dropped),
         )  # fmt: skip
 
-    def load(
-        self,
-        model: str,
-        labels: tuple[str, ...],
-        *,
-        pretrained: bool,
-        changes: Mapping[str, Any],
-        new_heads: NewHeads | None = None,
-    ) -> PreTrainedModel:
+    def check(self, model: str, network: PreTrainedConfig) -> None:
+        """Refuse a network that writes no text."""
+        if (kind := str(network.model_type)) not in _SUPPORTED:
+            raise ConfigError(
+                f"{model}: a {kind}, which cannot read one text and write another",
+                "text_to_text needs a t5, gpt1, gpt2 or gpt3; others have the task classification",
+            )
+
+    def load(self, start: Start) -> PreTrainedModel:
         """The network with its language-model head."""
         from plmctl.families.t5 import T5
+        from plmctl.models.heads.text_generation import load_writer
         from plmctl.models.load import config_of
 
-        if not config_of(model).is_encoder_decoder:
-            from plmctl.models.heads.text_generation import load_writer
-
-            ids = gpt1_ids(self.tokenizer(model))
-            return load_writer(model, ids, pretrained=pretrained, changes=changes)
-        if not pretrained:
-            return T5.from_scratch(model, **changes)
-        return T5.load(model, LOSS_TERMS, **changes)
+        if not config_of(start.model).is_encoder_decoder:
+            return load_writer(start, start.changes, gpt1_ids(start.tokenizer))
+        if not start.pretrained:
+            return T5.from_scratch(start.model, **start.changes)
+        return T5.load(start.model, LOSS_TERMS, **start.changes)
 
     @staticmethod
     def forward(model: Any, **inputs: Any) -> dict[str, Tensor]:
@@ -292,18 +278,20 @@ class TextToTextExamples(TaskExamples[Config]):
 
     def outputs(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The ids that are written, [B, T], or log-probabilities of the labels, [B, labels]."""
+        import torch
+
+        from plmctl.models.heads.text_generation import Search, generate_rows
+
         config = self.config
         if config.decoding == "rank":
             labels, _ = self.format.targets(self.labels, config.max_target_length)
             return {"label": self.format.label_scores(network.model, batch, labels)}
-        ids = self.format.generated(
-            network.model,
-            batch,
-            longest=config.max_target_length,
-            beams=config.beams if config.decoding == "beam" else 1,
-            length_penalty=config.length_penalty,
-        )
-        return {"ids": ids}
+        beams = config.beams if config.decoding == "beam" else 1
+        search = Search(config.max_target_length, beams, config.length_penalty, early_stopping=True)
+        special = self.format.special_ids(network.model.config)
+        generated = generate_rows(network.model, self.format.rows(batch), search, special)
+        ids, _ = padded(generated, self.format.end)
+        return {"ids": torch.from_numpy(ids)}
 
     def answers(self, outputs: Outputs) -> list[Answer]:
         """The text that was written, or the most probable label with all probabilities."""
@@ -344,15 +332,15 @@ class TextToTextExamples(TaskExamples[Config]):
 
         BLEU, chrF, ROUGE and those of squad and trivia_qa go from 0 to 100, others from 0 to 1.
         """
-        found: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         if (cast := self._labelled_cast) is not None:
             metric = modules.wrap("cast", partial(cast_metrics, cast), "text")
             given = {"predictions": self.predictions(answers), "references": self.references()}
-            found = metric.compute(**given)
-        found |= super().compute_metrics(answers)
+            metrics = metric.compute(**given)
+        metrics |= super().compute_metrics(answers)
         if "squad" in (self.config.metrics or self.usual_metrics):
-            found.pop("total", None)
-        return found
+            metrics.pop("total", None)
+        return metrics
 
     def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
         """The intervals of the metrics of a labelled cast, or of squad."""
@@ -391,8 +379,8 @@ def target_texts(name: str | None, value: Any, origin: str) -> tuple[str, ...]:
     """
     if name is not None and CASTS[name].labels:
         return (label_of(name, value, origin),)
-    found = reference_texts(value, origin)
-    return tuple(map(spaced, found)) if name is not None and CASTS[name].spaced else found
+    texts = reference_texts(value, origin)
+    return tuple(map(spaced, texts)) if name is not None and CASTS[name].spaced else texts
 
 
 def refuse_unknown_targets(
@@ -403,9 +391,9 @@ def refuse_unknown_targets(
     Raises:
         DataError: With its row.
     """
-    for origin, found in zip(origins, references, strict=True):
-        if found[0] not in labels:
-            message = f"{origin}: target {found[0]!r} is not among the training targets"
+    for origin, texts in zip(origins, references, strict=True):
+        if texts[0] not in labels:
+            message = f"{origin}: target {texts[0]!r} is not among the training targets"
             raise DataError(message, ", ".join(labels[:20]))
 
 
@@ -466,10 +454,10 @@ def reference_texts(value: Any, origin: str) -> tuple[str, ...]:
         value = [*first, *(value.get("text") or value.get("aliases") or [])]
     if isinstance(value, str | int | float):
         return (str(value),)
-    found = tuple(value) if isinstance(value, list | tuple) else ()
-    if not found or not all(isinstance(text, str) for text in found):
+    texts = tuple(value) if isinstance(value, list | tuple) else ()
+    if not texts or not all(isinstance(text, str) for text in texts):
         raise DataError(f"{origin}: the target is no text, and no list of texts: {value!r:.80}")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(texts))
 
 
 # --- Source and target as token ids and batches: on two sides, or in one sequence ---
@@ -493,18 +481,18 @@ def with_end_token(
     return tuple((*row[: longest - 1], end) for row in encoded), cut
 
 
-def required_token_id(found: Any) -> int:
+def required_token_id(id_: Any) -> int:
     """The id of a token that the tokenizer must have.
 
     Raises:
         ConfigError: It has not.
     """
-    if not isinstance(found, int):
+    if not isinstance(id_, int):
         raise ConfigError(
             "the model's tokenizer has no padding token or no end token",
             "train one with `family: t5`",
         )
-    return found
+    return id_
 
 
 TokenRows = tuple[tuple[int, ...], ...]
@@ -532,8 +520,11 @@ class Seq2SeqFormat(Protocol):
     def batch(self, sources: Sequence[Any], targets: Sequence[Any] | None) -> Batch:
         """Rows as a network takes them; without targets where they are to be answered."""
 
-    def generated(self, model: Any, batch: Batch, **decoding: Any) -> Tensor:
-        """Ids that are written to each row [B, T]; see ``encoder_decoder_generate``."""
+    def rows(self, batch: Batch) -> list[list[int]]:
+        """The sources of a batch."""
+
+    def special_ids(self, config: Any) -> SpecialIds:
+        """Ids that generating requires, of a network with this config."""
 
     def label_scores(self, model: Any, batch: Batch, labels: TokenRows) -> Tensor:
         """The log-probability of each label as the whole target, [B, C]."""
@@ -575,30 +566,37 @@ class EncoderDecoderFormat:
 
         Returns:
             inputs: input_ids, attention_mask [B, L], and where there are targets decoder_input_ids
-            [B, T], the padding token first, and positions [K]; targets: lm [K]. Tokens and cells
-            are those of both sides.
+            [B, T], the padding token first, and positions [K]; targets: lm [K]. Tokens and
+            padding are those of both sides.
         """
         pad = required_token_id(self.tokenizer.pad_token_id)
         ids, real = padded(sources, pad)
         inputs = {"input_ids": ids, "attention_mask": real.astype(np.int64)}
         if targets is None:
             return as_batch(inputs, {}, real)
-        wanted, asked = padded(targets, pad)
+        wanted, predicted = padded(targets, pad)
         shifted = np.full_like(wanted, pad)
         shifted[:, 1:] = wanted[:, :-1]
-        inputs |= {"decoder_input_ids": shifted, "positions": np.flatnonzero(asked)}
-        return as_batch(inputs, {"lm": wanted[asked]}, np.append(real, asked))
+        inputs |= {"decoder_input_ids": shifted, "positions": np.flatnonzero(predicted)}
+        return as_batch(inputs, {"lm": wanted[predicted]}, np.append(real, predicted))
 
-    def generated(self, model: Any, batch: Batch, **decoding: Any) -> Tensor:
-        """See ``encoder_decoder_generate``."""
-        return encoder_decoder_generate(model, self._read(batch), **decoding)
+    def rows(self, batch: Batch) -> list[list[int]]:
+        """The ids that the encoder reads."""
+        return _unpadded(batch.inputs["input_ids"], batch.inputs["attention_mask"].sum(1))
+
+    def special_ids(self, config: Any) -> SpecialIds:
+        """Those of the network's config, which has T5's own wherever the folder comes from."""
+        from plmctl.models.heads.text_generation import SpecialIds
+
+        ends, start = (config.eos_token_id,), (config.decoder_start_token_id,)
+        return SpecialIds(ends, config.pad_token_id, start)
 
     def label_scores(self, model: Any, batch: Batch, labels: TokenRows) -> Tensor:
-        """See ``encoder_decoder_label_scores``."""
-        return encoder_decoder_label_scores(model, self._read(batch), labels)
+        """See ``heads.text_generation.encoder_decoder_label_scores``."""
+        from plmctl.models.heads.text_generation import encoder_decoder_label_scores
 
-    def _read(self, batch: Batch) -> dict[str, Tensor]:
-        return {name: batch.inputs[name] for name in ("input_ids", "attention_mask")}
+        inputs = {name: batch.inputs[name] for name in ("input_ids", "attention_mask")}
+        return encoder_decoder_label_scores(model, inputs, labels)
 
 
 def _decoder_only_layout(tokenizer: PreTrainedTokenizerBase) -> Layout:
@@ -607,9 +605,9 @@ def _decoder_only_layout(tokenizer: PreTrainedTokenizerBase) -> Layout:
     GPT-1: ``_start_ source _delimiter_ target _classify_``, as pairs in its paper. GPT-2 and GPT-3:
     a line break between, and the end-of-text token after; nothing is published.
     """
-    found = layout_of(tokenizer, pair=True)
+    pair = layout_of(tokenizer, pair=True)
     return Layout(
-        found.before, found.between, found.after or (required_token_id(tokenizer.eos_token_id),)
+        pair.before, pair.between, pair.after or (required_token_id(tokenizer.eos_token_id),)
     )
 
 
@@ -641,7 +639,7 @@ class DecoderOnlyFormat:
 
         Returns:
             inputs: input_ids, attention_mask [B, L]; prompts [B], the lengths of the sources; and
-            where there are targets positions [K], the cells that predict their tokens;
+            where there are targets positions [K], the positions that predict their tokens;
             targets: lm [K].
         """
         rows = sources if targets is None else list(map(_source_and_target, sources, targets))
@@ -650,23 +648,26 @@ class DecoderOnlyFormat:
         inputs = {"input_ids": ids, "attention_mask": real.astype(np.int64), "prompts": read}
         if targets is None:
             return as_batch(inputs, {}, real)
-        asked = (np.arange(ids.shape[1]) >= read[:, None]) & real
-        inputs["positions"] = np.flatnonzero(asked) - 1  # each is predicted from the cell before
-        return as_batch(inputs, {"lm": ids[asked]}, real)
+        predicted = (np.arange(ids.shape[1]) >= read[:, None]) & real
+        inputs["positions"] = np.flatnonzero(predicted) - 1  # each is predicted before it
+        return as_batch(inputs, {"lm": ids[predicted]}, real)
 
-    def generated(self, model: Any, batch: Batch, **decoding: Any) -> Tensor:
-        """See ``heads.text_generation.generate_answers``."""
-        from plmctl.models.heads.text_generation import Prompts, generate_answers
+    def rows(self, batch: Batch) -> list[list[int]]:
+        """The ids before the target."""
+        return _unpadded(batch.inputs["input_ids"], batch.inputs["prompts"])
 
-        read = Prompts(batch.inputs["input_ids"], batch.inputs["prompts"])
-        return generate_answers(model, read, end=self.end, **decoding)
+    def special_ids(self, config: Any) -> SpecialIds:
+        """The end token, which is the padding too."""
+        from plmctl.models.heads.text_generation import SpecialIds
+
+        return SpecialIds((self.end,), self.end)
 
     def label_scores(self, model: Any, batch: Batch, labels: TokenRows) -> Tensor:
-        """See ``heads.text_generation.label_scores``."""
-        from plmctl.models.heads.text_generation import Prompts, label_scores
+        """See ``heads.text_generation.decoder_label_scores``."""
+        from plmctl.models.heads.text_generation import Prompts, decoder_label_scores
 
-        read = Prompts(batch.inputs["input_ids"], batch.inputs["prompts"])
-        return label_scores(model, read, labels)
+        prompts = Prompts(batch.inputs["input_ids"], batch.inputs["prompts"])
+        return decoder_label_scores(model, prompts, labels)
 
     def _kept(self, texts: Sequence[str], room: int) -> tuple[list[list[int]], CutRows]:
         encoded = encode_texts(self.tokenizer, texts)
@@ -674,76 +675,16 @@ class DecoderOnlyFormat:
         return [row[: max(1, room)] for row in encoded], cut
 
 
+def _unpadded(ids: Tensor, lengths: Tensor) -> list[list[int]]:
+    pairs = zip(ids.tolist(), lengths.tolist(), strict=True)
+    return [row[:length] for row, length in pairs]
+
+
 def _source_and_target(source: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
     return (*source, *target)
 
 
-# --- Answers of an encoder-decoder: the text that it writes, or the likeliest of given texts ---
-
-
-def encoder_decoder_generate(
-    model: Any, inputs: dict[str, Tensor], *, longest: int, beams: int, length_penalty: float
-) -> Tensor:
-    """The most probable continuation, token by token or by beams.
-
-    Args:
-        model: An encoder-decoder of transformers.
-        inputs: input_ids and attention_mask, [B, L].
-        longest: Tokens of an answer, at most.
-        beams: 1 is greedy.
-        length_penalty: The sum of the log-probabilities is divided by the length to this power.
-
-    Returns:
-        [B, T]: the start token, the answer, and padding after its end.
-    """
-    from transformers import GenerationConfig
-
-    settings = GenerationConfig(  # type: ignore[no-untyped-call]
-        max_new_tokens=longest,
-        num_beams=beams,
-        length_penalty=length_penalty if beams > 1 else None,
-        early_stopping=beams > 1,
-        do_sample=False,
-        decoder_start_token_id=model.config.decoder_start_token_id,
-        pad_token_id=model.config.pad_token_id,
-        eos_token_id=model.config.eos_token_id,
-    )
-    ids: Tensor = model.generate(**inputs, generation_config=settings)
-    return ids
-
-
-def encoder_decoder_label_scores(
-    model: Any, inputs: dict[str, Tensor], labels: Sequence[Sequence[int]]
-) -> Tensor:
-    """The log-probability of each label as the whole answer; the encoder runs once per row.
-
-    Args:
-        model: An encoder-decoder of transformers.
-        inputs: input_ids and attention_mask, [B, L].
-        labels: C token sequences, each with its end token: a label that is the beginning of another
-            one is no likelier for it.
-
-    Returns:
-        [B, C], in nats.
-    """
-    import torch
-
-    encoded = model.get_encoder()(**inputs)
-    rows = len(inputs["input_ids"])
-    scores = []
-    for label in labels:
-        target_T = torch.tensor(label, device=inputs["input_ids"].device)
-        target_BT = target_T.expand(rows, -1)
-        start_B1 = torch.full_like(target_BT[:, :1], model.config.decoder_start_token_id)
-        logits_BTV = model(
-            encoder_outputs=encoded,
-            attention_mask=inputs["attention_mask"],
-            decoder_input_ids=torch.cat([start_B1, target_BT[:, :-1]], dim=1),
-            use_cache=False,
-        ).logits
-        each_BT = logits_BTV.float().log_softmax(-1).gather(-1, target_BT[..., None]).squeeze(-1)
-        scores.append(each_BT.sum(-1))
-    return torch.stack(scores, dim=1)
+# --- The most probable of given texts ---
 
 
 def rank_labels(labels: Sequence[str], scores: NDArray[Any]) -> dict[str, Any]:

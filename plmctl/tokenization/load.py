@@ -27,7 +27,11 @@ def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
         ConfigError: The folder changed since it was trained.
         DataError: It gives other ids than when it was saved.
     """
-    tokenizer = open_tokenizer(source)
+    return with_pad_token(open_tokenizer(source))
+
+
+def with_pad_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """The same tokenizer; if it has no padding token, its end token is one."""
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

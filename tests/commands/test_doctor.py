@@ -51,7 +51,7 @@ def test_what_it_says_of_attention_is_what_a_run_has(compiled: bool, world: Path
     config = load("pretrain", "bert.yaml", settings)
     accelerator = engine.make_accelerator(config.compute)
     prepared = preflight.preflight(config)
-    network = make_network(config, prepared.vocab)
+    network = make_network(config, prepared.tokenizer)
     prepared_engine = engine.make_engine(accelerator, network, config.optim, config.compute)
     used = prepared_engine.trained().network.config._attn_implementation
     assert network.compiled == compiled

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from tests.commands.conftest import Cli, run_main, write
 from tests.commands.test_bad_input import finetune_config, refused
@@ -97,9 +98,47 @@ def test_frozen_layers_stay_and_adapters_are_merged(cli: Cli, pretrained: dict[s
     assert json.loads(cli("predict", "lora/model", "Anna sees Bela.", "--json")[1])
 
 
-def test_more_layers_than_there_are(cli: Cli, pretrained: dict[str, Path]) -> None:
-    write("deep.yaml", config(pretrained, "deep", freeze=7))
-    refused(cli("finetune", "deep.yaml"), 2, "train.freeze: 7 of a model with 2 layers")
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["train.freeze=7"], "train.freeze: 7 of a model with 2 layers"),
+        (["train.reinit_layers=3"], "train.reinit_layers: 3 of a model with 2 layers"),
+        (["train.max_length=600"], "has positions for"),
+        (["task.both_orders=true", "task.text=[a, b]"], "is not GPT-1"),
+        (["task={name: question_answering, head: albert}"], "task.head: albert, for bert"),
+        (["task={name: text_to_text}"], "cannot read one text and write another"),
+    ],
+)
+def test_what_the_model_cannot_do_is_refused_before_rows_are_read(
+    cli: Cli, pretrained: dict[str, Path], changes: list[str], words: str
+) -> None:
+    write("cannot.yaml", config(pretrained, "cannot") | {"grid": {"seed": [1, 2]}})
+    absent = "data.train=[absent.tsv]"
+    refused(cli("finetune", "cannot.yaml", absent, *changes), 2, words)
+    refused(cli("finetune", "cannot.yaml", "--grid", absent, *changes), 2, words)
+    assert not Path("cannot").exists()
+
+
+def test_a_model_s_tokenizer_is_opened_once(
+    cli: Cli, pretrained: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    open_any = AutoTokenizer.from_pretrained
+
+    def counting(source: str, **options: object) -> object:
+        opened.append(str(source))
+        return open_any(source, **options)
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", counting)
+    write("once.yaml", config(pretrained, "once", epochs=0.1))
+    assert cli("finetune", "once.yaml")[0] == 0
+    assert opened.count(str(pretrained["bert"] / "model")) == 1
+    opened.clear()
+    assert cli("predict", "once/model", "Anna sees Bela.")[0] == 0
+    assert cli("predict", str(pretrained["gpt2"] / "model"), "Anna sees")[0] == 0
+    assert cli("pretrain", "gpt2.yaml", "run=once-gpt2")[0] == 0
+    for source in ("once/model", str(pretrained["gpt2"] / "model"), "tok-gpt2"):
+        assert opened.count(source) == 1, source
 
 
 def test_a_run_cut_short_keeps_and_stops_as_one_that_was_not(

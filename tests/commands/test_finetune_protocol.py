@@ -7,7 +7,7 @@ from statistics import median, stdev
 
 import pytest
 
-from plmctl.commands.finetune import protocol_runs
+from plmctl.commands.finetune_grid import protocol_runs
 from plmctl.errors import ConfigError
 from plmctl.metrics.statistics import spread
 from plmctl.run.configs import FinetuneConfig, load

@@ -111,5 +111,5 @@ def test_without_a_tokenizer(world: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert "--vocab-size" in capfd.readouterr().err
     config = load("pretrain", "bert.yaml", ["tokenizer=nowhere/here/at/all"])
     vocab = stand_in(300)
-    assert costs(config, vocab, check_network(config, vocab), None)["passes"] is None
+    assert costs(config, vocab, check_network(config, vocab))["passes"] is None
     assert run_main("plan", "bert.yaml", "--vocab-size", "300", "--measure") == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plmctl.commands.finetune import protocol_runs
+from plmctl.commands.finetune_grid import protocol_runs
 from plmctl.run.configs import FinetuneConfig, load
 
 ROOT = Path(__file__).parents[2] / "configs" / "finetune"

@@ -12,6 +12,7 @@ from plmctl.errors import ConfigError
 from plmctl.models.heads.question_answering import BEAM, AlbertForAnswerOrNone
 from plmctl.models.network import Network
 from plmctl.tasks import question_answering as task
+from tests.tasks.conftest import load_head
 from tests.tasks.test_question_answering import LETTERS, albert, row
 
 CONFIG = AlbertConfig(
@@ -66,24 +67,18 @@ def test_beams_are_those_of_the_head_with_each_start() -> None:
 
 def test_it_is_chosen_for_an_albert_with_version2(folder: str) -> None:
     config = task.Config(version2=True)
-    model = task.QuestionAnswering(config).load(
-        folder, (), pretrained=True, changes={}, new_heads=print
-    )
+    model = load_head(task.QuestionAnswering(config), folder, new_heads=print)
     assert type(model).__name__ == "AlbertForAnswerOrNone"
     before = AlbertForPreTraining.from_pretrained(folder).albert.state_dict()
     for name, weight in model.albert.state_dict().items():
         assert torch.equal(weight, before[name])
-    fresh = task.QuestionAnswering(config).load(folder, (), pretrained=False, changes={})
+    fresh = load_head(task.QuestionAnswering(config), folder, pretrained=False)
     assert not torch.equal(fresh.start.weight, model.start.weight)
     for options in ({"version2": False}, {"version2": True, "head": "linear"}):
-        linear = task.QuestionAnswering(task.Config(**options)).load(
-            folder, (), pretrained=True, changes={}, new_heads=print
-        )
+        linear = load_head(task.QuestionAnswering(task.Config(**options)), folder, new_heads=print)
         assert type(linear).__name__ == "AlbertForQuestionAnswering"
     with pytest.raises(ConfigError, match="head: albert, for albert without"):
-        task.QuestionAnswering(task.Config(head="albert")).load(
-            folder, (), pretrained=True, changes={}
-        )
+        load_head(task.QuestionAnswering(task.Config(head="albert")), folder)
 
 
 def test_it_learns_answers_and_that_there_is_none(folder: str) -> None:
@@ -92,9 +87,7 @@ def test_it_learns_answers_and_that_there_is_none(folder: str) -> None:
     tokenizer = task.QuestionAnswering(config).tokenizer(folder)
     examples = task.QuestionAnswering(config).make(rows, tokenizer, (), 100, "train")
     assert examples.loss_terms == ("start", "end", "none")
-    model = task.QuestionAnswering(config).load(
-        folder, (), pretrained=True, changes={}, new_heads=print
-    )
+    model = load_head(task.QuestionAnswering(config), folder, new_heads=print)
     network = Network(model, task.QuestionAnswering.forward)
     whole = np.arange(len(examples))
     batch = examples.collate(whole * 0, whole)
@@ -122,12 +115,8 @@ def test_it_learns_answers_and_that_there_is_none(folder: str) -> None:
 
 def test_a_saved_head_is_loaded_again(folder: str, tmp_path: Path) -> None:
     config = task.Config(version2=True)
-    model = task.QuestionAnswering(config).load(
-        folder, (), pretrained=True, changes={}, new_heads=print
-    )
+    model = load_head(task.QuestionAnswering(config), folder, new_heads=print)
     model.save_pretrained(tmp_path / "saved")
-    again = task.QuestionAnswering(config).load(
-        str(tmp_path / "saved"), (), pretrained=True, changes={}
-    )
+    again = load_head(task.QuestionAnswering(config), str(tmp_path / "saved"))
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, again.state_dict()[name]), name

@@ -18,7 +18,7 @@ from plmctl.models.decoder import hidden_states
 from plmctl.models.network import Network
 from plmctl.models.parameters import add_lora
 from plmctl.tasks.base import get_task
-from tests.tasks.conftest import Folder
+from tests.tasks.conftest import Folder, load_head
 from tests.tasks.conftest import folder as folder
 from tests.tasks.test_losses import ROWS
 
@@ -39,7 +39,7 @@ def make_case(name: str, folder: str) -> tuple[Any, Network, Batch]:
     examples = task(config).make(ROWS, task(config).tokenizer(folder), labels, 40, "train")
     torch.manual_seed(5)
     network = Network(
-        task(config).load(folder, labels, pretrained=True, changes={}, new_heads=print),
+        load_head(task(config), folder, labels, new_heads=print),
         task.forward,
     )
     three = np.array([n for n in range(len(ROWS)) if n % 3])  # so many options each

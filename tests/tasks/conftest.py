@@ -3,13 +3,17 @@
 import string
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from plmctl import registry
 from plmctl.corpus.labelled import Row
 from plmctl.families.base import get_family
+from plmctl.models.load import Start
+from plmctl.tasks.base import Task
 
 SIZE = {
     "bert": {"hidden_size": 32, "num_attention_heads": 2, "max_position_embeddings": 64},
@@ -86,6 +90,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
         return str(place)
 
     return make
+
+
+def load_head(
+    task: Task[Any],
+    model: str,
+    labels: tuple[str, ...] = (),
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    **options: Any,
+) -> Any:
+    """The network with a task's head, from the pretrained weights unless told."""
+    return task.load(Start(model, tokenizer or task.tokenizer(model), labels, **options))
 
 
 def size_of(family: str) -> str:

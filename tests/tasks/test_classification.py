@@ -16,7 +16,7 @@ from plmctl.models import parameters
 from plmctl.models.network import Network
 from plmctl.tasks.base import Finetuned, get_task, read_finetuned
 from plmctl.tasks.classification import label_targets
-from tests.tasks.conftest import Folder, rows_of
+from tests.tasks.conftest import Folder, load_head, rows_of
 
 TASK = get_task("classification")
 CHOICE = get_task("multiple_choice")
@@ -33,7 +33,7 @@ def finetuned(folder: str, labels: tuple[str, ...], place: Path, **fields) -> No
     """A folder as finetuning leaves it."""
     config = TASK.Config(**fields)
     torch.manual_seed(1)
-    model = TASK(config).load(folder, labels, pretrained=True, changes={}, new_heads=print)
+    model = load_head(TASK(config), folder, labels, new_heads=print)
     model.save_pretrained(place)
     TASK(config).tokenizer(folder).save_pretrained(place)
     Finetuned(TASK(config), labels, 32).write(place)
@@ -118,13 +118,13 @@ def test_families_without_the_head_say_so(folder: Folder, tmp_path: Path) -> Non
     transformers.AutoTokenizer.from_pretrained(folder("bert")).save_pretrained(tmp_path)
     for task in (TASK, CHOICE):
         with pytest.raises(ConfigError, match="text_to_text"):
-            task(task.Config()).load(str(tmp_path), ("a", "b"), pretrained=False, changes={})
+            load_head(task(task.Config()), str(tmp_path), ("a", "b"), pretrained=False)
     config = TASK.Config(positive="yess")
     with pytest.raises(ConfigError, match="no label 'yess'; did you mean 'yes'"):
-        TASK(config).load(folder("bert"), ("no", "yes"), pretrained=True, changes={})
+        load_head(TASK(config), folder("bert"), ("no", "yes"))
     pair = TASK.Config(text=("a", "b"), both_orders=True)
     with pytest.raises(ConfigError, match="not GPT-1"):
-        TASK(pair).load(folder("bert"), ("a", "b"), pretrained=True, changes={})
+        load_head(TASK(pair), folder("bert"), ("a", "b"))
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt1", "gpt2"])
@@ -139,7 +139,7 @@ def test_a_pipeline_gives_the_same_answers(family: str, folder: Folder, tmp_path
     dataset = TASK(loaded.config).make(
         rows, TASK(loaded.config).tokenizer(str(tmp_path)), labels, 32, "predict"
     )
-    model = TASK(loaded.config).load(str(tmp_path), labels, pretrained=True, changes={})
+    model = load_head(TASK(loaded.config), str(tmp_path), labels)
     predictions = answers(Network(model, TASK.forward), dataset, torch.device("cpu"))
     classify = pipeline("text-classification", model=str(tmp_path), device="cpu")
     for row, answer in zip(rows, predictions, strict=True):
@@ -161,9 +161,9 @@ def test_folders_of_others_are_known_by_their_config(folder: Folder, tmp_path: P
         assert (loaded.config.problem, loaded.labels) == (problem, labels)
     config = json.loads((tmp_path / "regression" / "config.json").read_text())
     assert config["id2label"] == {"0": "score"}
-    CHOICE(CHOICE.Config()).load(
-        folder("bert"), (), pretrained=True, changes={}, new_heads=print
-    ).save_pretrained(tmp_path / "choice")
+    load_head(CHOICE(CHOICE.Config()), folder("bert"), new_heads=print).save_pretrained(
+        tmp_path / "choice"
+    )
     assert read_finetuned(str(tmp_path / "choice")).config.name == "multiple_choice"
 
 
@@ -196,7 +196,5 @@ def test_fresh_weights_are_drawn_in_the_same_order_in_every_process(
     drawn: list[nn.Module] = []
     monkeypatch.setattr(parameters, "truncated_normal_", lambda module, _: drawn.append(module))
     labels = ("a", "b")
-    model: Any = TASK(TASK.Config()).load(
-        folder("spanbert"), labels, pretrained=True, changes={}, new_heads=print
-    )
+    model: Any = load_head(TASK(TASK.Config()), folder("spanbert"), labels, new_heads=print)
     assert drawn == [model.bert.pooler.dense, model.classifier]

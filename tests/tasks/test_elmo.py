@@ -18,6 +18,7 @@ from plmctl.models.elmo import (
 )
 from plmctl.models.network import Network
 from plmctl.tasks import _elmo, tagging
+from tests.tasks.conftest import load_head
 
 LABELS = ("O", "B-PER")
 ROWS = [
@@ -43,8 +44,13 @@ def bilm(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def loaded(bilm: str, *, pretrained: bool = True, **changes: Any) -> Any:
     torch.manual_seed(1)
-    return tagging.Tagging(tagging.Config()).load(
-        bilm, LABELS, pretrained=pretrained, changes=changes, new_heads=print
+    return load_head(
+        tagging.Tagging(tagging.Config()),
+        bilm,
+        LABELS,
+        pretrained=pretrained,
+        changes=changes,
+        new_heads=print,
     )
 
 
@@ -147,8 +153,12 @@ def test_classification(bilm: str, tmp_path: Path, text: Any) -> None:
     labels = classification.Classification(config).labels(rows)
     tokenizer = classification.Classification(config).tokenizer(bilm)
     examples = classification.Classification(config).make(rows, tokenizer, labels, 16, "train")
-    model = classification.Classification(config).load(
-        bilm, labels, pretrained=True, changes={"dropout": 0.2}, new_heads=print
+    model = load_head(
+        classification.Classification(config),
+        bilm,
+        labels,
+        changes={"dropout": 0.2},
+        new_heads=print,
     )
     assert type(model) is ElmoForSequenceClassification
     assert model.dropout.p == 0.2
@@ -164,7 +174,5 @@ def test_classification(bilm: str, tmp_path: Path, text: Any) -> None:
     predictions = answers(network, examples, torch.device("cpu"))
     assert {answer["prediction"] for answer in predictions} <= {"a", "b"}
     model.save_pretrained(tmp_path)
-    again = classification.Classification(config).load(
-        str(tmp_path), labels, pretrained=True, changes={}
-    )
+    again = load_head(classification.Classification(config), str(tmp_path), labels)
     assert all(map(torch.equal, again.state_dict().values(), model.state_dict().values()))

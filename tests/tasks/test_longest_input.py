@@ -6,7 +6,7 @@ import torch
 from plmctl.errors import ConfigError
 from plmctl.models.load import config_of, longest_input, refuse_longer
 from plmctl.tasks.base import get_task
-from tests.tasks.conftest import FAMILIES, Folder, rows_of
+from tests.tasks.conftest import FAMILIES, Folder, load_head, rows_of
 
 TEXT = "a b " * 100
 
@@ -28,9 +28,7 @@ def runs(model: str, length: int) -> bool:
     config = task.Config(name="classification")
     rows = rows_of({"text": TEXT, "label": "x"})
     examples = task(config).make(rows, task(config).tokenizer(model), ("x", "y"), length, "score")
-    network = (
-        task(config).load(model, ("x", "y"), pretrained=True, changes={}, new_heads=print).eval()
-    )
+    network = load_head(task(config), model, ("x", "y"), new_heads=print).eval()
     batch = examples.collate(*torch.zeros(2, 1, dtype=torch.int64).numpy())
     assert batch.inputs["input_ids"].shape[-1] == length
     try:
@@ -45,17 +43,11 @@ def runs(model: str, length: int) -> bool:
 def test_networks_around_an_encoder_are_as_long(family: str, folder: Folder) -> None:
     task = get_task("classification")
     config = task.Config(name="classification", pooling="mean")
-    network = task(config).load(
-        folder(family), ("x", "y"), pretrained=True, changes={}, new_heads=print
-    )
+    network = load_head(task(config), folder(family), ("x", "y"), new_heads=print)
     assert longest_input(network.config) == 64
     task = get_task("tagging")
-    mixed = task(task.Config(layers="mix")).load(
-        folder(family),
-        ("O", "B-X"),
-        pretrained=True,
-        changes={},
-        new_heads=print,
+    mixed = load_head(
+        task(task.Config(layers="mix")), folder(family), ("O", "B-X"), new_heads=print
     )
     assert longest_input(mixed.config) == 64
 

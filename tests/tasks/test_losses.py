@@ -11,7 +11,7 @@ from plmctl.models.network import Network
 from plmctl.tasks.base import get_task
 from plmctl.training.data import Slicing, StepBatches
 from plmctl.training.loop import take_step
-from tests.tasks.conftest import ENCODERS, FAMILIES, Folder, rows_of
+from tests.tasks.conftest import ENCODERS, FAMILIES, Folder, load_head, rows_of
 from tests.training.conftest import tiny_engine
 
 WORDS = ["a b c", "d e", "f", "g h i j k l", "m n", "o p q", "r", "s t u v w x y z"]
@@ -56,7 +56,7 @@ def make_case(name: str, fields: dict, folder: str, use: str = "train"):  # noqa
     labels = task(config).labels(ROWS)
     examples = task(config).make(ROWS, task(config).tokenizer(folder), labels, 40, use)
     torch.manual_seed(5)
-    model = task(config).load(folder, labels, pretrained=True, changes={}, new_heads=print)
+    model = load_head(task(config), folder, labels, new_heads=print)
     return examples, Network(model, task.forward)
 
 

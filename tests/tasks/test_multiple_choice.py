@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from plmctl.errors import DataError
 from plmctl.tasks.base import get_task
 from plmctl.tasks.multiple_choice import right_option
-from tests.tasks.conftest import Folder, rows_of
+from tests.tasks.conftest import Folder, load_head, rows_of
 
 TASK = get_task("multiple_choice")
 ROW = {"passage": "p q r", "question": "a", "options": ["x", "y z"], "label": "B"}
@@ -122,7 +122,7 @@ def test_a_choice_is_learned(folder: Folder) -> None:
     for family in ("bert", "gpt1", "gpt2"):
         examples = TASK(config).make(rows, TASK(config).tokenizer(folder(family)), (), 40, "train")
         torch.manual_seed(0)
-        model = TASK(config).load(folder(family), (), pretrained=True, changes={}, new_heads=print)
+        model = load_head(TASK(config), folder(family), new_heads=print)
         engine = tiny_engine(Network(model, TASK.forward), lr=3e-3)
         batches = StepBatches(examples, Slicing(8, 8), 7)[0]
         losses = [take_step(engine, examples, batches, None, 1).losses for _ in range(30)]

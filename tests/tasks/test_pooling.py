@@ -9,7 +9,7 @@ import torch
 from plmctl.errors import ConfigError
 from plmctl.models.network import Network
 from plmctl.tasks.base import Finetuned, get_task, read_finetuned
-from tests.tasks.conftest import ENCODERS, Folder, rows_of
+from tests.tasks.conftest import ENCODERS, Folder, load_head, rows_of
 
 TASK = get_task("classification")
 LABELS = ("x", "y", "z")
@@ -18,9 +18,7 @@ ROWS = rows_of({"text": "a b c", "label": "x"}, {"text": "d", "label": "z"})
 
 def logits(config, folder: str, **options) -> tuple[torch.Tensor, Network]:  # noqa: ANN001
     torch.manual_seed(2)
-    model = TASK(config).load(
-        folder, LABELS, **{"pretrained": True, "changes": {}, "new_heads": print, **options}
-    )
+    model = load_head(TASK(config), folder, LABELS, **{"new_heads": print, **options})
     examples = TASK(config).make(ROWS, TASK(config).tokenizer(folder), LABELS, 20, "score")
     network = Network(model, TASK.forward).eval()
     with torch.no_grad():

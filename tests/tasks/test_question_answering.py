@@ -26,6 +26,7 @@ from plmctl.models.network import Network
 from plmctl.tasks import question_answering as task
 from plmctl.tasks.base import read_finetuned
 from plmctl.tasks.question_answering import QuestionAnsweringExamples
+from tests.tasks.conftest import load_head
 
 CPU = torch.device("cpu")
 LETTERS = string.ascii_lowercase + string.digits + string.punctuation
@@ -281,9 +282,7 @@ def test_a_published_folder_says_what_it_is_for(network: Network, tmp_path: Path
     network.model.save_pretrained(tmp_path)
     finetuned = read_finetuned(str(tmp_path))
     assert (finetuned.config.name, finetuned.max_length) == ("question_answering", 128)
-    model = task.QuestionAnswering(finetuned.config).load(
-        str(tmp_path), finetuned.labels, pretrained=True, changes={}
-    )
+    model = load_head(task.QuestionAnswering(finetuned.config), str(tmp_path), finetuned.labels)
     assert torch.equal(model.qa_outputs.weight, network.model.qa_outputs.weight)
 
 
@@ -291,6 +290,4 @@ def test_families_without_such_a_head_are_refused(tmp_path: Path) -> None:
     for config in (T5Config(), OpenAIGPTConfig()):
         config.save_pretrained(tmp_path)
         with pytest.raises(ConfigError, match=f"{config.model_type} has no head"):
-            task.QuestionAnswering(task.Config()).load(
-                str(tmp_path), (), pretrained=True, changes={}
-            )
+            load_head(task.QuestionAnswering(task.Config()), str(tmp_path))

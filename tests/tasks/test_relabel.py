@@ -9,7 +9,7 @@ import torch
 
 from plmctl.models.load import new_head_message
 from plmctl.tasks.base import get_task
-from tests.tasks.conftest import Folder
+from tests.tasks.conftest import Folder, load_head
 
 NLI = ("contradiction", "entailment", "neutral")
 SEEDS = count()
@@ -18,9 +18,7 @@ CLASSIFICATION, TAGGING = get_task("classification"), get_task("tagging")
 
 def loaded(model: str, labels: tuple[str, ...], task: Any = CLASSIFICATION, **fields: Any) -> Any:
     torch.manual_seed(next(SEEDS))
-    return task(task.Config(**fields)).load(
-        model, labels, pretrained=True, changes={}, new_heads=print
-    )
+    return load_head(task(task.Config(**fields)), model, labels, new_heads=print)
 
 
 def head(model: Any) -> torch.Tensor:

@@ -17,6 +17,7 @@ from plmctl.models.network import Network
 from plmctl.tasks import tagging
 from plmctl.tasks.base import read_finetuned
 from plmctl.tasks.tagging import Pieces, sentence_examples, sentence_windows
+from tests.tasks.conftest import load_head
 
 LABELS = ("O", "B-LOC", "B-PER", "I-PER")
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "an", "##na", "##x", "sees", "rome", "."]
@@ -57,9 +58,7 @@ def make_examples(
 def loaded(model: str, **fields: Any) -> Network:
     torch.manual_seed(0)
     config = tagging.Config(**fields)
-    network = tagging.Tagging(config).load(
-        model, LABELS, pretrained=True, changes={}, new_heads=print
-    )
+    network = load_head(tagging.Tagging(config), model, LABELS, new_heads=print)
     return Network(network, tagging.Tagging.forward).eval()
 
 
@@ -209,9 +208,8 @@ def test_the_mix_begins_as_the_mean_of_all_layers_and_loads_again(
         expected = network(**batch.inputs)["tag"]
         assert torch.equal(again(**batch.inputs).logits, expected)
     assert again.config.id2label[3] == "I-PER"
-    tuned = tagging.Tagging(tagging.Config(layers="mix")).load(
-        str(tmp_path), LABELS, pretrained=True, changes={}
-    )
+    task = tagging.Tagging(tagging.Config(layers="mix"))
+    tuned = load_head(task, str(tmp_path), LABELS, task.tokenizer(bert))
     assert torch.equal(tuned.state_dict()["mix.weights"], network.model.mix.weights)
 
 
@@ -230,11 +228,11 @@ def test_every_family_has_the_head(bert: str, tmp_path: Path, kind: str, layers:
     tagging.Tagging(tagging.Config()).tokenizer(bert).save_pretrained(tmp_path)
     model = str(tmp_path)
     for pretrained in (True, False):
-        network = tagging.Tagging(tagging.Config(layers=layers)).load(
+        network = load_head(
+            tagging.Tagging(tagging.Config(layers=layers)),
             model,
             LABELS,
             pretrained=pretrained,
-            changes={},
             new_heads=print,
         )
         examples = make_examples(model, ROWS[:2])
@@ -321,9 +319,7 @@ def test_a_family_without_the_head_is_refused(tmp_path: Path) -> None:
 
 
 def test_published_taggers_are_known_by_their_class(bert: str, tmp_path: Path) -> None:
-    network = tagging.Tagging(tagging.Config()).load(
-        bert, LABELS, pretrained=True, changes={}, new_heads=print
-    )
+    network = load_head(tagging.Tagging(tagging.Config()), bert, LABELS, new_heads=print)
     network.save_pretrained(tmp_path)
     known = read_finetuned(str(tmp_path))
     assert (known.config.name, known.labels) == ("tagging", LABELS)

@@ -7,7 +7,7 @@ import torch
 from plmctl.evaluation.scoring import answers
 from plmctl.models.network import Network
 from plmctl.tasks.base import get_task
-from tests.tasks.conftest import Folder, rows_of
+from tests.tasks.conftest import Folder, load_head, rows_of
 
 TASK = get_task("text_to_text")
 FAMILIES = ("gpt1", "gpt2", "gpt3")
@@ -24,7 +24,7 @@ def make_case(
     config = TASK.Config(max_target_length=8, **fields)
     tokens = TASK(config).tokenizer(model)
     examples = TASK(config).make(rows, tokens, TASK(config).labels(ROWS), longest, use)
-    loaded = TASK(config).load(model, (), pretrained=True, changes={})
+    loaded = load_head(TASK(config), model)
     return examples, Network(loaded, TASK.forward).eval(), tokens
 
 
@@ -108,8 +108,7 @@ def test_random_weights_are_of_the_same_network(folder: Folder) -> None:
     config = TASK.Config()
     for family in FAMILIES:
         one, two = (
-            TASK(config).load(folder(family), (), pretrained=trained, changes={})
-            for trained in (True, False)
+            load_head(TASK(config), folder(family), pretrained=trained) for trained in (True, False)
         )
         shapes = [[(n, p.shape) for n, p in model.named_parameters()] for model in (one, two)]
         assert shapes[0] == shapes[1]

@@ -13,6 +13,7 @@ from plmctl.evaluation.scoring import answers
 from plmctl.families.t5 import T5
 from plmctl.models.network import Network
 from plmctl.tasks.text_to_text import Config, TextToText, TextToTextExamples
+from tests.tasks.conftest import load_head
 
 WORDS = [f"w{number}" for number in range(40)]
 
@@ -63,7 +64,7 @@ def examples(
 
 
 def network(folder: str) -> Network:
-    model = TextToText(Config()).load(folder, (), pretrained=True, changes={})
+    model = load_head(TextToText(Config()), folder)
     return Network(model, TextToText.forward).eval()
 
 
@@ -125,6 +126,16 @@ def test_a_batch_writes_what_each_row_writes_alone(folder: str, fields: dict) ->
         dataset.compute_metrics(together)
 
 
+def test_the_settings_of_a_model_are_not_used_and_stay(folder: str) -> None:
+    """A model's own settings for generating are saved with it; an answer does not follow them."""
+    net, made = network(folder), examples(folder, "predict")
+    batch = collated(made, [0, 1])
+    before = made.outputs(net, batch)["ids"]
+    net.model.generation_config.update(max_new_tokens=1, repetition_penalty=9.0)
+    assert torch.equal(made.outputs(net, batch)["ids"], before)
+    assert net.model.generation_config.max_new_tokens == 1
+
+
 def test_ranking_is_the_loss_of_each_label(folder: str) -> None:
     labels = ["w1", "w1 w2", "w3 w4 w5", "w6"]  # one is the beginning of another
     data = [
@@ -155,7 +166,7 @@ def test_ranking_is_the_loss_of_each_label(folder: str) -> None:
 
 def test_random_weights_are_of_the_same_network(folder: str) -> None:
     own = T5ForConditionalGeneration.from_pretrained(folder)
-    drawn = TextToText(Config()).load(folder, (), pretrained=False, changes={"dropout_rate": 0.2})
+    drawn = load_head(TextToText(Config()), folder, pretrained=False, changes={"dropout_rate": 0.2})
     assert drawn.config.dropout_rate == 0.2
     tied = own.lm_head.weight is own.shared.weight
     assert (drawn.lm_head.weight is drawn.shared.weight) == tied

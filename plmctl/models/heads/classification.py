@@ -6,8 +6,7 @@ transformers' own head, decoders on the last token of a text, encoders with a he
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,26 +14,18 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 from transformers import (
     AutoConfig,
-    AutoModel,
     AutoModelForMultipleChoice,
     AutoModelForSequenceClassification,
     GPT2DoubleHeadsModel,
     OpenAIGPTDoubleHeadsModel,
-    PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from plmctl.errors import ConfigError
 from plmctl.models.decoder import hidden_states
-from plmctl.models.load import (
-    NewHeads,
-    config_of,
-    load_encoder,
-    load_with_labels,
-    report_or_refuse,
-    without_pooler,
-)
+from plmctl.models.heads.encoder import OwnHeadConfig, encoder_of, load_encoder
+from plmctl.models.load import Start, config_of, load_with_labels
 from plmctl.models.parameters import add_token_embeddings, initialize_head_as_published
 
 # --- Loading a network with its head ---
@@ -44,63 +35,43 @@ _CHOICE = {"openai-gpt": OpenAIGPTDoubleHeadsModel, "gpt2": GPT2DoubleHeadsModel
 """Where AutoModelForMultipleChoice has none."""
 
 
-@dataclass(frozen=True)
-class TokenIds:
-    """What a network gets from its tokenizer.
-
-    Attributes:
-        pad: The padding token, for a network whose config names none.
-        new: Tokens that finetuning adds to the family's vocabulary (GPT-1).
-    """
-
-    pad: int | None
-    new: tuple[int, ...]
-
-
 def load_classifier(
-    model: str,
-    tokens: TokenIds,
-    *,
-    pretrained: bool,
-    changes: Mapping[str, Any],
-    choice: bool = False,
-    new_heads: NewHeads | None = None,
+    start: Start, changes: Mapping[str, Any], *, new_ids: Sequence[int] = (), choice: bool = False
 ) -> PreTrainedModel:
     """A network with a head on whole texts, in float32.
 
     Args:
-        model: A model folder or Hub id.
-        tokens: The special tokens of its tokenizer, with its family's template.
-        pretrained: False keeps the architecture and draws random weights.
-        changes: Changes to its config.
+        start: The model that it starts from; its tokenizer has its family's template.
+        changes: Fields of its config to set.
+        new_ids: Tokens that finetuning adds to the family's vocabulary (GPT-1).
         choice: One number per option, for multiple choice.
-        new_heads: Called with a new head; None: the folder has to have one.
 
     Raises:
         ConfigError: The family has no such head.
         DataError: As ``load_network``.
     """
-    config: Any = config_of(model)
-    cls = _class_with_head(model, config, choice)
+    config: Any = config_of(start.model)
+    cls = class_with_head(start.model, config, choice=choice)
     if config.pad_token_id is None:  # transformers' GPT classes find the last token by it
-        config.pad_token_id = tokens.pad
+        config.pad_token_id = start.tokenizer.pad_token_id
     for name, value in changes.items():
         setattr(config, name, value)
-    if pretrained:
-        network, fresh = load_with_labels(cls, model, config, new_heads)
-    else:
-        network = cls.from_config(config, dtype=torch.float32) if _is_auto(cls) else cls(config)
-        fresh = [""]  # all of it
-    for module in map(network.get_submodule, fresh):
+    network, new = load_with_labels(cls, start, config)
+    for module in map(network.get_submodule, new):
         initialize_head_as_published(module, config)
-    if tokens.new and max(tokens.new) >= network.get_input_embeddings().num_embeddings:
-        add_token_embeddings(network, list(tokens.new))
+    if new_ids and max(new_ids) >= network.get_input_embeddings().num_embeddings:
+        add_token_embeddings(network, list(new_ids))
     classifier: PreTrainedModel = network
     return classifier
 
 
-def _class_with_head(model: str, config: Any, choice: bool) -> Any:
-    """The class of the network with its head.
+def class_with_head(model: str, config: Any, *, choice: bool = False) -> Any:
+    """The class of the network with a head on whole texts.
+
+    Args:
+        model: A model folder or Hub id, for messages.
+        config: Its config.
+        choice: For multiple choice.
 
     Raises:
         ConfigError: There is none.
@@ -117,10 +88,6 @@ def _class_with_head(model: str, config: Any, choice: bool) -> Any:
     if type(config) not in auto._model_mapping:  # noqa: SLF001  # transformers has no accessor
         raise ConfigError(f"{model}: a {config.model_type} has no head for {task}")
     return auto
-
-
-def _is_auto(cls: Any) -> bool:
-    return cls in (AutoModelForMultipleChoice, AutoModelForSequenceClassification)
 
 
 # --- Encoders: transformers' own forward, with the inputs that the network takes ---
@@ -163,9 +130,9 @@ def _known_inputs(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 # --- Decoders: the last token of a text (GPT-1, GPT-2 and GPT-3) ---
 #
-# The weights are those of transformers' classes, the forward is here. transformers' own reads the
-# last token that is not the padding token, and so skips an end-of-text token of the text; and it
-# has neither GPT-1's dropout before the head nor its language model.
+# The weights are those of transformers' classes. What is computed between them is here, since
+# theirs takes the last token that is not the padding token, which passes over a text's own
+# end-of-text, and has neither GPT-1's dropout before the head nor its language model beside it.
 
 
 def is_decoder(model: Any) -> bool:
@@ -186,7 +153,7 @@ def classify_with_decoder(
         model: One of these.
         input_ids: [B, L], or [B, 2, L] for a pair in both orders, whose vectors are added.
         attention_mask: As input_ids, 0 at padding, which is at the end.
-        lm_cells: [K] positions of the flattened batch whose next token is predicted; None: none.
+        lm_cells: [K] positions in the flattened batch whose next token is predicted; None: of none.
         options: Not used: a pair has both its orders.
 
     Returns:
@@ -214,7 +181,7 @@ def choose_with_decoder(
 
     Args:
         model: One of these.
-        input_ids: [B, O, L], one text per option.
+        input_ids: [B, O, L], a text an option.
         attention_mask: As input_ids, 0 at padding, which is at the end.
         options: [B, O], false where an item has fewer options.
         lm_cells: As in ``classify``.
@@ -225,7 +192,7 @@ def choose_with_decoder(
     states, last = _states_and_last(model, input_ids, attention_mask)
     vectors = last.view(*input_ids.shape[:2], -1)
     rate = model.config.summary_first_dropout
-    if model.training and rate > 0:  # one mask per item, so that its options are compared fairly
+    if model.training and rate > 0:  # one mask an item, so that its options are compared fairly
         vectors = vectors * dropout(torch.ones_like(vectors[:, :1]), rate)
     scores = model.multiple_choice_head.summary(vectors).squeeze(-1)
     logits = {"choice": scores.masked_fill(~options, float("-inf"))}
@@ -253,8 +220,7 @@ def _next_token_logits(model: Any, states: Tensor, positions: Tensor) -> Tensor:
 
 # --- Encoders with a classifier over all vectors: their mean, their maximum, or the first one's ---
 #
-# transformers' classes have no such head. Importing this module makes its Auto classes know ours. A
-# folder has its own model type, so that nothing else reads the weights as BERT's own head.
+# Importing this module makes transformers' Auto classes know the network.
 
 
 _OF_THE_HEAD = ("num_labels", "id2label", "label2id", "problem_type")
@@ -262,8 +228,8 @@ _OF_THE_HEAD = ("num_labels", "id2label", "label2id", "problem_type")
 _NO_ENCODERS = ("openai-gpt", "gpt2", "elmo")
 
 
-class PooledConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
-    """Config of an encoder and of the pooling of its vectors.
+class PooledConfig(OwnHeadConfig):  # type: ignore[no-untyped-call]  # theirs
+    """Config of an encoder and of what is made of its vectors.
 
     Attributes:
         encoder: The encoder's own config, as a dictionary.
@@ -279,10 +245,6 @@ class PooledConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
     initializer_range: float = 0.02
     type_vocab_size: int = 1
 
-    def of_encoder(self) -> Any:
-        """The encoder's config."""
-        return AutoConfig.for_model(**(self.encoder or {"model_type": "bert"}))
-
 
 class PooledForSequenceClassification(PreTrainedModel):
     """Encoder, pooling, dropout, and a linear layer."""
@@ -293,11 +255,9 @@ class PooledForSequenceClassification(PreTrainedModel):
 
     def __init__(self, config: PooledConfig) -> None:
         super().__init__(config)
-        inner: Any = config.of_encoder()
-        build: Any = AutoModel.from_config
-        self.encoder = without_pooler(build(inner))
+        self.encoder = encoder_of(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
-        self.classifier = nn.Linear(inner.hidden_size, config.num_labels or 2)
+        self.classifier = nn.Linear(self.encoder.config.hidden_size, config.num_labels or 2)
         self.post_init()  # type: ignore[no-untyped-call]  # theirs
 
     def forward(
@@ -320,7 +280,7 @@ AutoModelForSequenceClassification.register(PooledConfig, PooledForSequenceClass
 
 
 def pool(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """One vector per row, of its real tokens, special ones among them.
+    """One vector a row, of its real tokens, special ones among them.
 
     Args:
         states: [B, L, H].
@@ -338,58 +298,58 @@ def pool(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
     return states.masked_fill(~real, 0.0).sum(1) / real.sum(1)
 
 
-def load_pooled(
-    model: str,
-    pooling: str,
-    *,
-    pretrained: bool,
-    changes: Mapping[str, Any],
-    new_heads: NewHeads | None = None,
-) -> PreTrainedModel:
+def load_pooled(start: Start, pooling: str, changes: Mapping[str, Any]) -> PreTrainedModel:
     """A network with a pooled head, in float32.
 
     Args:
-        model: A folder or Hub id of an encoder, or a finetuned folder with this head.
+        start: An encoder, or a finetuned folder with this head.
         pooling: "cls", "mean" or "max".
-        pretrained: False keeps the architecture and draws random weights.
-        changes: To the config.
-        new_heads: Called with a new head; None: the folder has to have one.
+        changes: Fields of the config to set.
 
     Raises:
         ConfigError: The family has no encoder to pool.
         DataError: As ``load_network``.
     """
-    inner: Any = AutoConfig.from_pretrained(model)
-    again = pretrained and isinstance(inner, PooledConfig)
-    if isinstance(inner, PooledConfig):
-        inner = inner.of_encoder()
-    if inner.is_encoder_decoder or inner.model_type in _NO_ENCODERS:
-        raise ConfigError(
-            f"task.pooling: {model} is a {inner.model_type}, and pooling is for encoders",
-            "leave it out: the head is the family's own",
-        )
+    saved: Any = config_of(start.model)
+    encoder = check_pooled(start.model, saved)
     for name in changes.keys() - set(_OF_THE_HEAD):
-        setattr(inner, name, changes[name])
-    rate: Any = getattr(inner, "classifier_dropout", None)
+        setattr(encoder, name, changes[name])
+    rate: Any = getattr(encoder, "classifier_dropout", None)
     if rate is None:
-        rate = getattr(inner, "hidden_dropout_prob", getattr(inner, "dropout", 0.1))
+        rate = getattr(encoder, "hidden_dropout_prob", getattr(encoder, "dropout", 0.1))
     config = PooledConfig(
-        encoder=inner.to_dict(),
+        encoder=encoder.to_dict(),
         pooling=pooling,
         classifier_dropout=rate,
-        initializer_range=inner.initializer_range,
-        type_vocab_size=getattr(inner, "type_vocab_size", 1),
+        initializer_range=encoder.initializer_range,
+        type_vocab_size=getattr(encoder, "type_vocab_size", 1),
         **{name: changes[name] for name in _OF_THE_HEAD if name in changes},
     )
-    config.pad_token_id = inner.pad_token_id
-    if again:
-        loaded: PreTrainedModel = load_with_labels(
-            PooledForSequenceClassification, model, config, new_heads
-        )[0]
-        return loaded
+    config.pad_token_id = encoder.pad_token_id
+    network: PreTrainedModel
+    if start.pretrained and isinstance(saved, PooledConfig):
+        network, _ = load_with_labels(PooledForSequenceClassification, start, config)
+        return network
     network = PooledForSequenceClassification(config)
-    initialize_head_as_published(network, inner)
-    if pretrained:
-        report_or_refuse(model, network, ["classifier"], new_heads)
-        network.encoder.load_state_dict(load_encoder(model, inner).state_dict())
+    initialize_head_as_published(network, encoder)
+    load_encoder(network, start, ["classifier"])
     return network
+
+
+def check_pooled(model: str, config: Any) -> Any:
+    """The config of the encoder whose vectors are pooled.
+
+    Args:
+        model: A model folder or Hub id, for messages.
+        config: Its config.
+
+    Raises:
+        ConfigError: The family has no encoder to pool.
+    """
+    encoder = config.of_encoder() if isinstance(config, PooledConfig) else config
+    if encoder.is_encoder_decoder or encoder.model_type in _NO_ENCODERS:
+        raise ConfigError(
+            f"task.pooling: {model} is a {encoder.model_type}, and pooling is for encoders",
+            "leave it out: the head is the family's own",
+        )
+    return encoder

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
-    AutoModel,
     AutoModelForTokenClassification,
-    PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers import initialization as init
@@ -19,14 +17,8 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from plmctl.errors import ConfigError
 from plmctl.models.elmo import ScalarMix
-from plmctl.models.load import (
-    NewHeads,
-    config_of,
-    load_encoder,
-    load_with_labels,
-    report_or_refuse,
-    without_pooler,
-)
+from plmctl.models.heads.encoder import OwnHeadConfig, encoder_of, load_encoder
+from plmctl.models.load import Start, config_of, load_with_labels
 from plmctl.models.parameters import initialize_head_as_published
 
 # --- Loading a network with its head ---
@@ -49,51 +41,28 @@ def check_tagger(model: str) -> str:
     return str(network.model_type)
 
 
-def load_tagger(
-    model: str,
-    labels: tuple[str, ...],
-    *,
-    pretrained: bool,
-    mix: bool,
-    changes: Mapping[str, Any],
-    new_heads: NewHeads | None = None,
-) -> Any:
+def load_tagger(start: Start, changes: Mapping[str, Any], *, mix: bool) -> Any:
     """A network with a head on every piece, in float32, whose config names the tags.
 
     Args:
-        model: A model folder or Hub id.
-        labels: By id.
-        pretrained: False keeps the architecture and draws random weights.
-        mix: The head reads a mix of all layers; a network that was saved with a mix always does.
-        changes: To the config.
-        new_heads: Called with a new head; None: the folder has to have one.
+        start: The model that it starts from; its labels are the tags.
+        changes: Fields of its config to set.
+        mix: The head reads a mix of all layers; a network that was saved with one always does.
 
     Raises:
         DataError: As ``load_network``.
     """
-    kind = check_tagger(model)
-    names: dict[str, Any] = {
-        "num_labels": len(labels),
-        "id2label": dict(enumerate(labels)),
-        "label2id": {name: number for number, name in enumerate(labels)},
+    kind = check_tagger(start.model)
+    labels: dict[str, Any] = {
+        "num_labels": len(start.labels),
+        "id2label": dict(enumerate(start.labels)),
+        "label2id": {name: number for number, name in enumerate(start.labels)},
     }
     if mix and kind not in ("elmo", MixedConfig.model_type):
-        dropout = next(iter(changes.values()), 0.1)
-        return load_mixed(
-            model,
-            names,
-            pretrained=pretrained,
-            dropout=dropout,
-            changes=changes,
-            new_heads=new_heads,
-        )
-    config = AutoConfig.from_pretrained(model, **names, **changes)
-    cls: Any = AutoModelForTokenClassification
-    if not pretrained:
-        network, fresh = cls.from_config(config, dtype=torch.float32), ["classifier"]
-    else:
-        network, fresh = load_with_labels(cls, model, config, new_heads)
-    if "classifier" in fresh:
+        return _load_mixed(start, changes, labels)
+    config = AutoConfig.from_pretrained(start.model, **labels, **changes)
+    network, new = load_with_labels(AutoModelForTokenClassification, start, config)
+    if not start.pretrained or "classifier" in new:
         initialize_head_as_published(network.classifier, config)
     return network
 
@@ -105,7 +74,7 @@ def load_tagger(
 # this module makes transformers' Auto classes know it.
 
 
-class MixedConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
+class MixedConfig(OwnHeadConfig):
     """An encoder's config, and the dropout before the tags.
 
     Attributes:
@@ -116,13 +85,11 @@ class MixedConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
     model_type = "mixed_layers"
     sub_configs = {"encoder": AutoConfig}
 
-    encoder: dict[str, Any] | PreTrainedConfig | None = None
     dropout: float = 0.1
 
     def __post_init__(self, **kwargs: Any) -> None:
         if isinstance(self.encoder, dict):
-            fields = {name: value for name, value in self.encoder.items() if name != "model_type"}
-            self.encoder = AutoConfig.for_model(self.encoder["model_type"], **fields)
+            self.encoder = self.of_encoder()
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]  # theirs
 
 
@@ -137,8 +104,7 @@ class MixedForTokenClassification(PreTrainedModel):  # type: ignore[no-untyped-c
     def __init__(self, config: MixedConfig) -> None:
         super().__init__(config)
         self.num_labels = config.num_labels
-        auto: Any = AutoModel
-        self.encoder = without_pooler(auto.from_config(config.encoder))
+        self.encoder = encoder_of(config)
         inner: Any = self.encoder.config
         self.mix = ScalarMix(inner.num_hidden_layers + 1)
         self.dropout = nn.Dropout(config.dropout)
@@ -175,31 +141,12 @@ AutoConfig.register(MixedConfig.model_type, MixedConfig)
 AutoModelForTokenClassification.register(MixedConfig, MixedForTokenClassification)
 
 
-def load_mixed(
-    model: str,
-    labels: dict[str, Any],
-    *,
-    pretrained: bool,
-    dropout: float,
-    changes: Mapping[str, Any],
-    new_heads: NewHeads | None,
+def _load_mixed(
+    start: Start, changes: Mapping[str, Any], labels: dict[str, Any]
 ) -> MixedForTokenClassification:
-    """The network over a model folder or Hub id.
-
-    Args:
-        model: An encoder's, with any head, which is left out.
-        labels: num_labels, id2label and label2id.
-        pretrained: False draws random weights.
-        dropout: The dropout rate of the mixed vectors.
-        changes: To the encoder's config.
-        new_heads: Called with the head; None: the folder would have to have one.
-
-    Raises:
-        DataError: As ``load_network``.
-    """
-    config = AutoConfig.from_pretrained(model, **changes)
-    network = MixedForTokenClassification(MixedConfig(encoder=config, dropout=dropout, **labels))
-    if pretrained:
-        report_or_refuse(model, network, ["mix", "classifier"], new_heads)
-        network.encoder = load_encoder(model, config)
+    """The network over an encoder, whose config gets the changes."""
+    encoder = AutoConfig.from_pretrained(start.model, **changes)
+    dropout = next(iter(changes.values()), 0.1)
+    network = MixedForTokenClassification(MixedConfig(encoder=encoder, dropout=dropout, **labels))
+    load_encoder(network, start, ["mix", "classifier"])
     return network

@@ -1,51 +1,52 @@
-"""A causal network as a text-to-text model: it reads a prompt and generates an answer."""
+"""Networks that write a text after a text: GPT-1, GPT-2 and GPT-3, and encoder-decoders (T5).
+
+From top to bottom: loading, the logits of target tokens, generating, and the log-probabilities of
+given texts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+)
 
-from plmctl.arrays import batches
+from plmctl.arrays import batches, lengths_of, padded
 from plmctl.models.decoder import hidden_states
-from plmctl.models.load import load_network
+from plmctl.models.load import Start, from_scratch, load_network
 from plmctl.models.parameters import add_token_embeddings
 
+if TYPE_CHECKING:
+    from transformers.generation.streamers import BaseStreamer
 
-@dataclass(frozen=True)
-class Prompts:
-    """The ids that are read before the answers are generated.
-
-    Attributes:
-        ids: [B, L].
-        lengths: [B] how many of a row's ids are read.
-    """
-
-    ids: Tensor
-    lengths: Tensor
+# --- Loading, and the logits of target tokens ---
 
 
 def load_writer(
-    model: str, new_ids: Sequence[int], *, pretrained: bool, changes: Mapping[str, Any]
+    start: Start, changes: Mapping[str, Any], new_ids: Sequence[int]
 ) -> PreTrainedModel:
     """GPT-1, GPT-2 or GPT-3 with its language-model head, in float32.
 
     Args:
-        model: A model folder or Hub id.
+        start: The model that it starts from.
+        changes: Fields of its config to set.
         new_ids: The ids of tokens that finetuning adds to the vocabulary (GPT-1).
-        pretrained: False keeps the architecture and draws random weights.
-        changes: To its config.
     """
-    config = AutoConfig.from_pretrained(model, **changes)
-    cls: Any = AutoModelForCausalLM
+    config = AutoConfig.from_pretrained(start.model, **changes)
     network: Any = (
-        load_network(cls, model, config=config).network
-        if pretrained
-        else cls.from_config(config, dtype=torch.float32)
+        load_network(AutoModelForCausalLM, start.model, config=config).network
+        if start.pretrained
+        else from_scratch(AutoModelForCausalLM, config)
     )
     if new_ids and max(new_ids) >= network.get_input_embeddings().num_embeddings:
         add_token_embeddings(network, list(new_ids))
@@ -67,9 +68,9 @@ def write(
         model: A causal network with its language-model head.
         input_ids: [B, L], padded at the end, where no token of a causal network sees it.
         attention_mask: [B, L], not used.
-        positions: [K] positions of the flattened batch that predict a target token.
+        positions: [K] positions in the flattened batch that predict a target token.
         prompts: [B], not used.
-        project: Computes logits from the hidden states and the output layer.
+        project: Function of hidden states and output layer; by default it gives logits.
 
     Returns:
         lm: [K, V].
@@ -78,63 +79,163 @@ def write(
     return {"lm": project(states[positions], model.lm_head)}
 
 
-def generate_answers(
-    model: Any,
-    prompts: Prompts,
-    *,
-    end: int,
-    longest: int,
-    beams: int,
-    length_penalty: float,
-) -> Tensor:
-    """The most probable continuation of each prompt, token by token or by beams.
+# --- Generating ---
 
-    GPT-1 counts its positions from the first one of a row, so that only its prompts of equal length
-    are together; those of the others are moved to the right, with padding before them.
+
+@dataclass(frozen=True)
+class Search:
+    """How the next token is searched for.
+
+    Attributes:
+        max_new_tokens: Tokens to generate at most.
+        beams: Hypotheses of beam search; 1: the token with the largest logit.
+        length_penalty: Beam search: a hypothesis' score is its log-probability divided by its
+            length to this power.
+        early_stopping: Beam search: stop when as many hypotheses have ended as there are beams.
+        no_repeat_ngram: Never generate a sequence of this many tokens twice; 0: no limit.
+    """
+
+    max_new_tokens: int
+    beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool = False
+    no_repeat_ngram: int = 0
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids that generating requires.
+
+    Attributes:
+        ends: Each of them ends a text.
+        pad: Padding.
+        start: Encoder-decoders: the first tokens of the decoder.
+    """
+
+    ends: tuple[int, ...]
+    pad: int
+    start: tuple[int, ...] = ()
+
+
+Processors = Callable[[tuple[int, ...], int], list[Any]]
+"""From the numbers of the rows of a batch, and the tokens before the first new one, to functions of
+ids [B, T] and logits [B, V] that give other logits."""
+
+
+def caches(config: Any) -> bool:
+    """Whether a network can continue from cached keys and values; GPT-1 cannot."""
+    return str(config.model_type) != "openai-gpt"
+
+
+def generate_rows(
+    model: Any,
+    rows: Sequence[Sequence[int]],
+    search: Search,
+    special: SpecialIds,
+    *,
+    batch_size: int | None = None,
+    processors: Processors = lambda numbers, width: [],
+    streamer: BaseStreamer | None = None,
+) -> list[list[int]]:
+    """The ids that a network generates after each row, end tokens and padding included.
+
+    Rows of similar length are in one batch, padded at the left for causal networks; GPT-1, whose
+    positions count padding too, gets batches of one length. Apart from rounding, a text does not
+    depend on the other rows.
 
     Args:
-        model: A causal network with its language-model head.
-        prompts: B of them.
-        end: The id that ends a text.
-        longest: Tokens of an answer, at most.
-        beams: 1 is greedy.
-        length_penalty: The sum of the log-probabilities is divided by the length to this power.
-
-    Returns:
-        [B, longest], ``end`` after the end.
+        model: A network with a language-model head.
+        rows: What a causal network continues, or what the encoder reads.
+        search: How the next token is searched for.
+        special: Ids of the tokenizer.
+        batch_size: Rows at once; None: all.
+        processors: Change the logits before the search.
+        streamer: Receives the tokens of a single row as they are generated.
     """
-    ids_BL, device = prompts.ids, prompts.ids.device
-    answers_BT = torch.full((len(ids_BL), longest), end, device=device)
-    caches = model.config.model_type != "openai-gpt"
-    settings = GenerationConfig(  # type: ignore[no-untyped-call]  # theirs
-        max_new_tokens=longest,
-        num_beams=beams,
-        length_penalty=length_penalty if beams > 1 else None,
-        early_stopping=beams > 1,
+    settings = _generation_config(model, search, special)
+    # Padding, which is the end token of GPT-2, would count as a token that was there already.
+    same_length = not caches(model.config) or search.no_repeat_ngram == 1
+    result: dict[int, list[int]] = {}
+    with _without_own_settings(model):
+        for which in batches(lengths_of(rows), most=batch_size, same_length=same_length):
+            numbers = tuple(which.tolist())
+            inputs = _inputs(model, [rows[number] for number in numbers], special)
+            width = inputs.get("decoder_input_ids", inputs["input_ids"]).shape[1]
+            generated = model.generate(
+                **inputs,
+                generation_config=settings,
+                logits_processor=LogitsProcessorList(processors(numbers, width)),
+                streamer=streamer,
+            )
+            result.update(zip(numbers, generated[:, width:].tolist(), strict=True))
+    return [result[number] for number in range(len(rows))]
+
+
+@contextmanager
+def _without_own_settings(model: Any) -> Iterator[None]:
+    """No default settings meanwhile: generate() takes from them what a call does not set."""
+    own = model.generation_config
+    model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]  # theirs
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
+def _inputs(model: Any, rows: Sequence[Sequence[int]], special: SpecialIds) -> dict[str, Tensor]:
+    two_stacks, device = bool(model.config.is_encoder_decoder), model.device
+    ids, real = padded(rows, special.pad, left=not two_stacks)
+    inputs = {"input_ids": torch.from_numpy(ids).to(device)}
+    if caches(model.config):  # GPT-1 gets no padding, and computes faster without a mask
+        inputs["attention_mask"] = torch.from_numpy(real).to(device).long()
+    if two_stacks:
+        inputs["decoder_input_ids"] = torch.tensor([special.start] * len(rows), device=device)
+    return inputs
+
+
+def _generation_config(model: Any, search: Search, special: SpecialIds) -> GenerationConfig:
+    beams: dict[str, Any] = {}
+    if search.beams > 1:
+        beams = {
+            "num_beams": search.beams,
+            "length_penalty": search.length_penalty,
+            "early_stopping": search.early_stopping,
+        }
+    return GenerationConfig(  # type: ignore[no-untyped-call]  # theirs
+        max_new_tokens=search.max_new_tokens,
         do_sample=False,
-        eos_token_id=end,
-        pad_token_id=end,
-        use_cache=caches,
+        no_repeat_ngram_size=search.no_repeat_ngram or None,
+        eos_token_id=sorted(special.ends) or None,
+        pad_token_id=special.pad,
+        decoder_start_token_id=special.start[0] if special.start else None,
+        use_cache=caches(model.config),
+        **beams,
     )
-    lengths = prompts.lengths.cpu().numpy()
-    for which in batches(lengths, same_length=not caches):
-        rows, width = torch.from_numpy(which).to(device), int(lengths[which[0]])
-        places = torch.arange(width, device=device) - (width - prompts.lengths[rows, None])
-        inputs = {"input_ids": ids_BL[rows].gather(1, places.clamp(min=0))}
-        if caches:
-            inputs["attention_mask"] = (places >= 0).long()
-        ids = model.generate(**inputs, generation_config=settings)[:, width:]
-        answers_BT[rows, : ids.shape[1]] = ids
-    return answers_BT
 
 
-def label_scores(model: Any, prompts: Prompts, labels: Sequence[Sequence[int]]) -> Tensor:
+# --- The log-probabilities of given texts ---
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What a causal network reads before the texts that are scored.
+
+    Attributes:
+        ids: [B, L].
+        lengths: [B] how many of a row's ids are read.
+    """
+
+    ids: Tensor
+    lengths: Tensor
+
+
+def decoder_label_scores(model: Any, prompts: Prompts, labels: Sequence[Sequence[int]]) -> Tensor:
     """The log-probability of each label after each prompt, [B, C] in nats.
 
     Args:
         model: A causal network with its language-model head.
         prompts: B of them.
-        labels: C token sequences, each with what ends it.
+        labels: C token sequences, each with its end token.
     """
     lengths, device = prompts.lengths, prompts.ids.device
     rows = torch.arange(len(lengths), device=device)[:, None]
@@ -143,11 +244,43 @@ def label_scores(model: Any, prompts: Prompts, labels: Sequence[Sequence[int]]) 
     for label in labels:
         label_T = torch.tensor(label, device=device)
         width = longest + len(label)
-        positions_BT = lengths[:, None] + torch.arange(len(label), device=device)
+        places_BT = lengths[:, None] + torch.arange(len(label), device=device)
         ids_BL = torch.nn.functional.pad(prompts.ids[:, :longest], (0, len(label)))
-        ids_BL[rows, positions_BT] = label_T
-        before_K = (rows * width + positions_BT - 1).flatten()
+        ids_BL[rows, places_BT] = label_T
+        before_K = (rows * width + places_BT - 1).flatten()
         logits_KV = write(model, ids_BL, ids_BL, before_K, lengths)["lm"].float().log_softmax(-1)
         each_K = logits_KV.gather(-1, label_T.repeat(len(lengths))[:, None])
         scores.append(each_K.view(len(lengths), -1).sum(-1))
+    return torch.stack(scores, dim=1)
+
+
+def encoder_decoder_label_scores(
+    model: Any, inputs: dict[str, Tensor], labels: Sequence[Sequence[int]]
+) -> Tensor:
+    """The log-probability of each label as the whole answer; the encoder runs once per row.
+
+    Args:
+        model: An encoder-decoder of transformers.
+        inputs: input_ids and attention_mask, [B, L].
+        labels: C token sequences, each with its end token: a label that is the beginning of another
+            one is no likelier for it.
+
+    Returns:
+        [B, C], in nats.
+    """
+    encoded = model.get_encoder()(**inputs)
+    rows = len(inputs["input_ids"])
+    scores = []
+    for label in labels:
+        target_T = torch.tensor(label, device=inputs["input_ids"].device)
+        target_BT = target_T.expand(rows, -1)
+        start_B1 = torch.full_like(target_BT[:, :1], model.config.decoder_start_token_id)
+        logits_BTV = model(
+            encoder_outputs=encoded,
+            attention_mask=inputs["attention_mask"],
+            decoder_input_ids=torch.cat([start_B1, target_BT[:, :-1]], dim=1),
+            use_cache=False,
+        ).logits
+        each_BT = logits_BTV.float().log_softmax(-1).gather(-1, target_BT[..., None]).squeeze(-1)
+        scores.append(each_BT.sum(-1))
     return torch.stack(scores, dim=1)
