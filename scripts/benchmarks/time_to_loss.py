@@ -144,7 +144,7 @@ def _loss(args: argparse.Namespace, folder: Path, model: Path) -> float:
     }
     config = {"run": f"{model}-eval", "model": str(model), "measures": [measure]}
     output = _run("-m", "plmctl", "eval", _config(folder / "eval.yaml", config), "--json")
-    return float(json.loads(output)["results"][0]["loss"])
+    return float(json.loads(output)["results"][args.objective]["loss"])
 
 
 def run(args: argparse.Namespace, _: str) -> dict[str, float]:
