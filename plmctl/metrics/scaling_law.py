@@ -19,7 +19,7 @@ from plmctl.arrays import Bools, Floats
 _HUBER = 1e-3  # Hoffmann et al., appendix D.3
 _EXPONENTS = 0.01, 2.0  # what a fit may give
 _STARTS = tuple(product((0.3, 0.8), (0.3, 0.8), (0.3, 0.8)))  # E over the lowest loss, exponents
-_TOLERANCE = 1e-7
+_TOLERANCE, _MAX_ITERATIONS = 1e-7, 200
 _CONSTANTS = 5
 
 
@@ -147,6 +147,7 @@ def fit(parameters: Floats, tokens: Floats, losses: Floats, start: Law | None = 
             x_scale="jac",
             ftol=_TOLERANCE,
             xtol=_TOLERANCE,
+            max_nfev=_MAX_ITERATIONS,
         )
         for first in starts
     ]
