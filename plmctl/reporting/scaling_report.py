@@ -19,10 +19,7 @@ Document = Mapping[str, Any]
 
 _RUNGS = ("rung", "parameters", "tokens", "FLOPs", "held-out loss", "fitted", "residual")
 _HELD_OUT = ("size left out", "its longest run", "predicted loss", "measured", "error")
-_PREDICTIONS = (
-    *("compute", "FLOPs", "best size", "parameters", "tokens", "steps"),
-    *("loss", "95 %", "time here, about"),
-)
+_PREDICTIONS = ("compute", "size", "parameters", "tokens", "steps", "loss", "95 %", "time here")
 
 
 # --- Rows of the tables ---
@@ -34,8 +31,8 @@ def ladder_table(rungs: Sequence[Mapping[str, Any]]) -> Table:
     rows = [
         [
             row["rung"],
-            row["parameters"],
-            row["tokens"],
+            _short(row["parameters"]),
+            _short(row["tokens"]),
             f"{row['tokens'] / row['parameters']:.1f}",
             row["steps"],
             row["shared_steps"],
@@ -66,8 +63,8 @@ def _rung_rows(document: Document) -> list[list[object]]:
     return [
         [
             row["rung"],
-            row["parameters"],
-            row["tokens"],
+            _short(row["parameters"]),
+            _short(row["tokens"]),
             f"{row['flops']:.3g}",
             f"{row['loss']:.4f}",
             f"{row['fitted']:.4f}",
@@ -85,6 +82,16 @@ def _law_rows(document: Document) -> list[tuple[str, str]]:
         rows.append(("best N", f"C^a, a = {_interval(document['best_size_exponent'])}"))
     rows.append(("L(C), lowest losses", "K / C^gamma"))
     return rows + [(name, _interval(value)) for name, value in document["power_law"].items()]
+
+
+def _short(count: int | None) -> str:
+    """``187k``, ``2.72M``: three digits."""
+    if count is None:
+        return "-"
+    for unit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= unit:
+            return f"{count / unit:.3g}{letter}"
+    return str(count)
 
 
 def _interval(value: Mapping[str, float | None]) -> str:
@@ -110,11 +117,10 @@ def _held_out_rows(document: Document) -> list[list[object]]:
 def _prediction_rows(document: Document) -> list[list[object]]:
     return [
         [
-            f"{one['factor']}x",
-            f"{one['flops']:.3g}",
+            f"{one['factor']}x, {one['flops']:.2g}",
             one["size"],
-            one["parameters"],
-            one["tokens"],
+            _short(one["parameters"]),
+            _short(one["tokens"]),
             one["steps"],
             f"{one['loss']:.3f}",
             "-" if one["low"] is None else f"{one['low']:.3f} to {one['high']:.3f}",
