@@ -123,6 +123,8 @@ def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool
     prepared = preflight(config)
     maker = SizeMaker(path, tuple(overrides), config, prepared.vocab)
     sizes = requested_sizes(maker, request.sizes)
+    for size in sizes:
+        preflight(size.config)
     text = prepare(config, prepared.encoder)
     if text.valid is None:
         raise DataError(

@@ -82,7 +82,7 @@ class Budget:
             amount, kind = float(match[1]), "flops"
         elif plain.endswith("tokens"):
             try:
-                amount, kind = float(StepsOrShare(text.strip()).tokens or 0), "tokens"
+                amount, kind = float(StepsOrShare(plain).tokens or 0), "tokens"
             except ValueError:
                 amount = 0.0
         if not 0 < amount < math.inf:
