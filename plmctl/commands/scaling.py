@@ -638,7 +638,8 @@ def _plot_data(
     by_parameters = []
     for level, share in enumerate(plan.shares):
         own = runs.where(levels == level)
-        curve: dict[str, Any] = {"name": f"{share:g} of the tokens", **_points(own.parameters, own)}
+        part = "all" if share == 1 else f"{share:g}"
+        curve: dict[str, Any] = {"name": f"{part} of the tokens", **_points(own.parameters, own)}
         if law is not None:
             n = np.geomspace(own.parameters.min(), own.parameters.max(), _POINTS)
             d = np.exp(np.interp(np.log(n), np.log(own.parameters), np.log(own.tokens)))

@@ -203,9 +203,9 @@ def draw_law(plot: LawPlot) -> Figure:
 
 
 def _law_tick(tick: float, _: int | None = None) -> str:
-    """``300k``, ``3M``; ``1e13`` beyond the units."""
+    """``300k``, ``3M``, ``1B``; ``3e10`` beyond."""
     for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if unit <= tick < 1e12:
+        if unit <= tick < 1e10:
             return f"{tick / unit:.4g}{letter}"
     mantissa, exponent = f"{tick:.1e}".split("e")
     return f"{float(mantissa):g}e{int(exponent)}"
