@@ -531,7 +531,7 @@ def _prediction(
 
 def _leave_one_out(plan: LadderPlan, rungs: Sequence[Rung], runs: Runs) -> list[dict[str, Any]]:
     """Each size predicted by the others: its longest run."""
-    found = []
+    rows = []
     for size in plan.sizes:
         others = runs.parameters != size.parameters
         kept = runs.where(others)
@@ -541,7 +541,7 @@ def _leave_one_out(plan: LadderPlan, rungs: Sequence[Rung], runs: Runs) -> list[
         place = max(n for n, rung in enumerate(rungs) if rung.size is size)
         predicted = float(law.loss(runs.parameters[place], runs.tokens[place]))
         measured_loss = float(runs.losses[place])
-        found.append(
+        rows.append(
             {
                 "size": size.name,
                 "rung": rungs[place].name,
@@ -550,7 +550,7 @@ def _leave_one_out(plan: LadderPlan, rungs: Sequence[Rung], runs: Runs) -> list[
                 "error": predicted / measured_loss - 1,
             }
         )
-    return found
+    return rows
 
 
 # --- When a fit is not to be trusted ---
@@ -566,11 +566,11 @@ _PASSES = 4  # repetitions of the text that are about as good as new text (Muenn
 def _warnings(
     document: Mapping[str, Any], runs: Runs, fitted: Fitted, sizes: SizesTried
 ) -> list[str]:
-    found = []
+    warnings = []
     rungs, next_one = document["rungs"], document["predictions"][0]
     count = len(np.unique(runs.parameters))
     if fitted.law is None:
-        found.append(
+        warnings.append(
             f"{count} sizes are too few for L(N, D), which needs three: only L(C) is fitted, and "
             "the best size is unknown"
         )
@@ -578,48 +578,48 @@ def _warnings(
         for name in ("alpha", "beta"):
             value = document["law"][name]
             if not _USUAL[0] <= value["value"] <= _USUAL[1]:
-                found.append(
+                warnings.append(
                     f"{name} = {value['value']:.2f} is outside of {_USUAL[0]} to {_USUAL[1]}: the "
                     "runs do not decide it"
                 )
             elif value["low"] is not None and value["high"] - value["low"] > value["value"]:
-                found.append(
+                warnings.append(
                     f"{name} is uncertain: {value['low']:.2f} to {value['high']:.2f}; use more "
                     "sizes, or a larger budget"
                 )
         edges = (sizes.names[0], sizes.names[-1])
         at_edge = [p["factor"] for p in document["predictions"] if p["size"] in edges]
         if at_edge:
-            found.append(
+            warnings.append(
                 f"the best size for {', '.join(f'{k}x' for k in at_edge)} the compute is the "
                 "smallest or the largest that was tried: the runs do not decide it"
             )
     if next_one["low"] is None:
-        found.append("as many constants as runs: the uncertainty is unknown")
+        warnings.append("as many constants as runs: the uncertainty is unknown")
     elif next_one["high"] - next_one["low"] > _WIDE * next_one["loss"]:
-        found.append(
+        warnings.append(
             f"the interval of the next loss is wide: {next_one['low']:.3f} to "
             f"{next_one['high']:.3f}"
         )
     off = [row for row in rungs if abs(row["residual"]) > _NOISY * row["loss"]]
     if off and fitted.law is not None:
         names = ", ".join(row["rung"] for row in off)
-        found.append(f"the law misses runs by more than {_NOISY:.0%}: {names}")
+        warnings.append(f"the law misses runs by more than {_NOISY:.0%}: {names}")
     wrong = [one for one in document["held_out_sizes"] if abs(one["error"]) > _WRONG]
     for one in wrong:
-        found.append(
+        warnings.append(
             f"without {one['size']} the law predicts its loss {one['error']:+.1%} wrong: "
             f"{one['predicted']:.3f}, measured {one['loss']:.3f}"
         )
     for one, two in pairwise(rungs):
         if one["size"] == two["size"] and two["loss"] > one["loss"]:
-            found.append(f"{two['rung']} has a higher loss than the shorter {one['rung']}")
+            warnings.append(f"{two['rung']} has a higher loss than the shorter {one['rung']}")
     if document["passes"] is not None and document["passes"] > _PASSES:
-        found.append(
+        warnings.append(
             f"the longest run reads the text {document['passes']:.1f} times: repeated text teaches "
             "less than new text, and the law does not know that"
         )
-    return found
+    return warnings
 
 
 # --- Data of the plots ---

@@ -209,12 +209,12 @@ def requested_sizes(maker: SizeMaker, requested: Sequence[str]) -> list[Size]:
     Raises:
         ConfigError: One of them is wrong, two are the same, or there is only one.
     """
-    found: list[Size] = []
+    sizes: list[Size] = []
     if not requested:
-        return found
+        return sizes
     for value in requested:
         if "=" not in value:
-            found += [maker.named(name.strip()) for name in value.split(",") if name.strip()]
+            sizes += [maker.named(name.strip()) for name in value.split(",") if name.strip()]
             continue
         changes = tuple(shlex.split(value))
         for change in changes:
@@ -224,17 +224,17 @@ def requested_sizes(maker: SizeMaker, requested: Sequence[str]) -> list[Size]:
                     f"--sizes: {key}: all sizes have the same text, batch and schedule",
                     "a size may set keys of model, optim and compute",
                 )
-        found.append(maker.make(maker.name_of(changes), changes))
-    found.sort(key=lambda size: size.parameters)
-    for one, two in pairwise(found):
+        sizes.append(maker.make(maker.name_of(changes), changes))
+    sizes.sort(key=lambda size: size.parameters)
+    for one, two in pairwise(sizes):
         if one.parameters == two.parameters:
             raise ConfigError(
                 f"--sizes: {one.name} and {two.name} have the same {one.parameters:,} parameters",
                 "leave one of them out",
             )
-    if len(found) < 2:
+    if len(sizes) < 2:
         raise ConfigError("--sizes: a ladder needs two sizes or more", "name three or four")
-    return found
+    return sizes
 
 
 def choose_sizes(maker: SizeMaker, largest: float, count: int) -> list[Size]:
@@ -320,7 +320,7 @@ class LadderPlan:
 
     def rungs(self, out: Path) -> list[Rung]:
         """All runs: size by size, short before long."""
-        made: list[Rung] = []
+        rungs: list[Rung] = []
         for size, steps in zip(self.sizes, self.steps, strict=True):
             lengths = [max(1, round(steps * share)) for share in self.shares]
             own = [rung_config(size, length, lengths[0], out) for length in lengths]
@@ -328,8 +328,8 @@ class LadderPlan:
                 tokens = course(config.train).tokens[-1]
                 shared = shared_steps(own[level - 1], config) if level else 0
                 flops = size.flops * tokens
-                made.append(Rung(size, level, config, size.parameters, tokens, flops, shared))
-        return made
+                rungs.append(Rung(size, level, config, size.parameters, tokens, flops, shared))
+        return rungs
 
     @property
     def shortest(self) -> list[int]:
@@ -351,7 +351,7 @@ def rung_config(size: Size, steps: int, shortest: int, out: Path) -> PretrainCon
     """
     config = size.config
     whole = course(config.train)
-    begun = shortest if config.schedule.name == "wsd" else steps
+    opening = shortest if config.schedule.name == "wsd" else steps
 
     def scaled(mark: StepsOrShare, of: int) -> StepsOrShare:
         if mark.tokens is not None:
@@ -360,7 +360,7 @@ def rung_config(size: Size, steps: int, shortest: int, out: Path) -> PretrainCon
             share = mark.root if isinstance(mark.root, float) else mark.of(1) / whole.steps
         return StepsOrShare(max(1, round(share * of)) if share else 0)
 
-    lengths = {"warmup": begun, "decay": steps, "decay_until": steps, "plateau": steps}
+    lengths = {"warmup": opening, "decay": steps, "decay_until": steps, "plateau": steps}
     marks = {name: scaled(dict(config.schedule)[name], of) for name, of in lengths.items()}
     ends = [round(end * steps / whole.steps) for end in whole.begins]
     phases = tuple(
@@ -370,7 +370,7 @@ def rung_config(size: Size, steps: int, shortest: int, out: Path) -> PretrainCon
     )
     changes: dict[str, Any] = {"phases": phases}
     if config.train.batch_ramp is not None:
-        tokens = max(1, round(config.train.batch_ramp.tokens * begun / whole.steps))
+        tokens = max(1, round(config.train.batch_ramp.tokens * opening / whole.steps))
         changes["batch_ramp"] = config.train.batch_ramp.model_copy(update={"tokens": tokens})
     log = {"validate_every": None, "every": max(1, min(config.log.every, steps // 20))}
     return config.model_copy(

@@ -136,7 +136,7 @@ def fit(parameters: Floats, tokens: Floats, losses: Floats, start: Law | None = 
         terms_there = start.A * middle[0] ** -start.alpha, start.B * middle[1] ** -start.beta
         a, b = map(float, np.log(terms_there))
         starts = [np.array([np.log(start.E), a, start.alpha, b, start.beta])]
-    found = [
+    solutions = [
         least_squares(
             residuals,
             np.clip(first, low + 1e-9, high - 1e-9),
@@ -151,7 +151,7 @@ def fit(parameters: Floats, tokens: Floats, losses: Floats, start: Law | None = 
         )
         for first in starts
     ]
-    x = min(found, key=lambda result: float(result.cost)).x
+    x = min(solutions, key=lambda result: float(result.cost)).x
     return Law(
         E=float(np.exp(x[0])),
         A=float(np.exp(x[1]) * middle[0] ** x[2]),
@@ -171,9 +171,9 @@ def on_frontier(compute: Floats, losses: Floats) -> Bools:
     """[R] which runs have a lower loss than every run with less compute."""
     order = np.lexsort((losses, compute))
     before = np.minimum.accumulate(np.concatenate([[np.inf], losses[order][:-1]]))
-    found = np.empty(len(losses), dtype=bool)
-    found[order] = losses[order] < before
-    return found
+    lowest = np.empty(len(losses), dtype=bool)
+    lowest[order] = losses[order] < before
+    return lowest
 
 
 # --- Uncertainty: the bootstrap of the residuals ---

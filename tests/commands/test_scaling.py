@@ -114,8 +114,8 @@ def test_a_size_of_the_family_decides_the_whole_shape(world: Path) -> None:
     """Whatever shape the config sets itself."""
     sizes = maker("gpt2.yaml")
     assert sizes.config.model.n_embd == 32
-    made = sizes.named("mini").config.model
-    assert (made.size, made.n_layer, made.n_embd, made.n_head) == ("mini", None, None, None)
+    model = sizes.named("mini").config.model
+    assert (model.size, model.n_layer, model.n_embd, model.n_head) == ("mini", None, None, None)
     assert sizes.named("mini").parameters > 3_000_000
 
 

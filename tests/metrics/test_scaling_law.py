@@ -27,9 +27,9 @@ def ladder(sizes: int = 4) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("law", [HOFFMANN, BESIROGLU], ids=["hoffmann", "besiroglu"])
 def test_the_constants_come_out_of_exact_losses(law: Law) -> None:
     parameters, tokens = ladder()
-    found = fit(parameters, tokens, law.loss(parameters, tokens))
+    fitted_law = fit(parameters, tokens, law.loss(parameters, tokens))
     for name, value in vars(law).items():
-        assert vars(found)[name] == pytest.approx(value, rel=0.02), name
+        assert vars(fitted_law)[name] == pytest.approx(value, rel=0.02), name
 
 
 def test_a_noisy_ladder_predicts_ten_times_its_compute() -> None:
@@ -37,18 +37,18 @@ def test_a_noisy_ladder_predicts_ten_times_its_compute() -> None:
     generator = np.random.default_rng(3)
     losses = BESIROGLU.loss(parameters, tokens)
     measured = losses * np.exp(0.003 * generator.standard_normal(len(losses)))
-    found = fit(parameters, tokens, measured)
+    fitted_law = fit(parameters, tokens, measured)
     n, d = np.array([parameters.max() * 3]), np.array([tokens.max() * 3.3])
-    assert found.loss(n, d) == pytest.approx(BESIROGLU.loss(n, d), rel=0.02)
+    assert fitted_law.loss(n, d) == pytest.approx(BESIROGLU.loss(n, d), rel=0.02)
 
 
 def test_one_failed_run_does_not_decide() -> None:
     parameters, tokens = ladder()
     losses = BESIROGLU.loss(parameters, tokens)
     losses[5] *= 1.3
-    found = fit(parameters, tokens, losses)
-    assert found.alpha == pytest.approx(BESIROGLU.alpha, rel=0.05)
-    assert found.beta == pytest.approx(BESIROGLU.beta, rel=0.05)
+    fitted_law = fit(parameters, tokens, losses)
+    assert fitted_law.alpha == pytest.approx(BESIROGLU.alpha, rel=0.05)
+    assert fitted_law.beta == pytest.approx(BESIROGLU.beta, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -252,5 +252,5 @@ def test_a_law_has_logarithmic_axes_and_its_predictions():
     assert [list(bar.get_ydata()) for bar in bars] == [[4.0, 4.2]]
     (legend,) = figure.legends
     assert {text.get_text() for text in legend.get_texts()} == {"1x64", "lowest loss", "prediction"}
-    found = read(page("t", embedded_law(law)))
-    assert found.texts("title")[-1] == "Loss by compute (nats) by FLOPs"
+    markup = read(page("t", embedded_law(law)))
+    assert markup.texts("title")[-1] == "Loss by compute (nats) by FLOPs"
