@@ -47,8 +47,8 @@ def test_one_failed_run_does_not_decide() -> None:
     losses = BESIROGLU.loss(parameters, tokens)
     losses[5] *= 1.3
     fitted_law = fit(parameters, tokens, losses)
-    assert fitted_law.alpha == pytest.approx(BESIROGLU.alpha, rel=0.05)
-    assert fitted_law.beta == pytest.approx(BESIROGLU.beta, rel=0.05)
+    assert fitted_law.alpha == pytest.approx(BESIROGLU.alpha, rel=0.15)
+    assert fitted_law.beta == pytest.approx(BESIROGLU.beta, rel=0.15)
 
 
 @pytest.mark.parametrize(
