@@ -147,6 +147,7 @@ def test_what_two_lengths_share(world: Path) -> None:
 # --- The runs ---
 
 
+@pytest.mark.slow
 def test_a_ladder_is_finished_and_fitted(ladder: Path) -> None:
     document = json.loads((ladder / "scaling.json").read_text(encoding="utf-8"))
     rungs = document["rungs"]
@@ -168,6 +169,7 @@ def test_a_ladder_is_finished_and_fitted(ladder: Path) -> None:
     assert any("L(C)" in text for text in page.texts("p"))
 
 
+@pytest.mark.slow
 def test_a_run_that_shares_steps_is_the_run_alone(ladder: Path, cli: Cli) -> None:
     """The last run is trained again, from scratch; the finished others are left alone."""
     *before, last = sorted(ladder.glob("rung-1x24-*"), key=lambda run: int(run.name[10:]))
@@ -268,6 +270,7 @@ def test_a_config_of_another_kind(world: Path, cli: Cli) -> None:
     assert "train-tokenizer" in err
 
 
+@pytest.mark.slow
 def test_the_folder_of_another_ladder(ladder: Path, cli: Cli) -> None:
     arguments = (*options(*SIZES[:2]), "--budget", "80k tokens", "--out", "ladder")
     code, _, err = cli("scaling", "ladder.yaml", "optim.lr=0.5", *arguments)
