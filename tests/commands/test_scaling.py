@@ -192,14 +192,17 @@ def test_a_run_that_shares_steps_is_the_run_alone(ladder: Path, cli: Cli) -> Non
     assert json.loads(out)["rungs"][-1]["rung"] == last.name
     assert '"branched"' not in (last / "events").read_text(encoding="utf-8")
     assert (last / "model/model.safetensors").read_bytes() == shared
-    assert _losses(last) == losses
+    again = _losses(last)  # the shared steps were logged as often as the shorter run logs
+    both = again.keys() & losses.keys()
+    assert len(both) > 10
+    assert all(again[step] == losses[step] for step in both)
     assert times == [path.stat().st_mtime_ns for run in before for path in run.rglob("*.json")]
 
 
-def _losses(run: Path) -> list[tuple[int, float]]:
+def _losses(run: Path) -> dict[int, float]:
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
-    return [(r["step"], r["loss"]) for r in records if "loss" in r]
+    return {r["step"]: r["loss"] for r in records if "loss" in r}
 
 
 @pytest.mark.slow
