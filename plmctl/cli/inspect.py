@@ -1,4 +1,4 @@
-"""The machine, and the cost of a run."""
+"""The machine, the cost of a run, and the best size for a budget."""
 
 from pathlib import Path
 from typing import Annotated
@@ -72,3 +72,55 @@ def plan(
 
     loaded = load("pretrain", config_file(config, "pretrain"), overrides or ())
     run(loaded, measure=measure, vocab_size=vocab_size, as_json=as_json)
+
+
+@app.command(
+    epilog=example("plmctl scaling demo/gpt2/pretrain --budget 10m schedule.name=wsd"),
+)
+def scaling(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Sizes of the family (tiny,mini), or the overrides of one size "
+            "('model.n_layer=3 model.n_embd=192'); may be given several times. Without it, sizes "
+            "that fit the budget.",
+            show_default=False,
+        ),
+    ] = None,
+    budget: Annotated[
+        str,
+        typer.Option(help="Cost of all runs: 30m, 2h, '1e15 FLOPs' or '20M tokens'."),
+    ] = "1h",
+    rungs: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Number of sizes, if they are not named; by default 4.", show_default=False
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder of all runs; by default the config's run folder with -scaling.",
+            show_default=False,
+        ),
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Show the runs and train nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a ladder of sizes and predict the next size.
+
+    Pretrains a few sizes of the config's family for two or three lengths each, fits the law
+    L(N, D) = E + A/N^alpha + B/D^beta to their validation losses, and predicts the best size, its
+    steps and its loss for 2, 4 and 10 times the compute of the largest run. Writes scaling.json and
+    scaling.html. The same command resumes; finished runs are kept.
+    """
+    from plmctl.commands.scaling import Request, run
+    from plmctl.run.stop import stopping_at_once
+
+    path = config_file(config, "pretrain")
+    request = Request(tuple(sizes or ()), budget, rungs, out, plan)
+    with stopping_at_once():
+        run(path, overrides or (), request, as_json=as_json)

@@ -59,7 +59,7 @@ def run(config: PretrainConfig, *, measure: bool, vocab_size: int | None, as_jso
         prepared = preflight(config, no_tokenizer=hint)
         result = costs(config, prepared.vocab, prepared.network, prepared)
         if measure:
-            result |= _measured(prepared)
+            result |= measured(prepared)
     table = metrics_table(f"{config.run} will cost", in_words(result))
     show_result(result, [table], as_json=as_json)
 
@@ -157,7 +157,7 @@ def _num_checkpoints(config: PretrainConfig) -> int:
 # --- Measured time: a few micro-batches on this machine ---
 
 
-def _measured(prepared: Prepared) -> dict[str, Any]:
+def measured(prepared: Prepared) -> dict[str, Any]:
     """Seconds of a step of each phase and of the run, from a few micro-batches here."""
     from plmctl.training.data import StepBatches
     from plmctl.training.engine import make_accelerator, make_engine

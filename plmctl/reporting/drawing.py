@@ -18,7 +18,7 @@ import numpy as np
 
 from plmctl.errors import PlmError
 from plmctl.reporting.html import PALETTE, Html, element, join
-from plmctl.reporting.plots import Interval, Plot, plots_of
+from plmctl.reporting.plots import Interval, LawPlot, Plot, plots_of
 from plmctl.reporting.run_files import each_run, read_runs
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Lengths in points; a point is a pixel of an embedded plot.
 _HEIGHT, _LEFT, _RIGHT, _TITLE, _BOTTOM = 240, 66, 18, 30, 40  # of the axes, and around them
 _NARROW, _WIDE = 560, 1140
+_LAW_HEIGHT = 320
 _LEGEND_ROW = 20
 _MAX_MARKERS = 80  # a dashed line of more points has no markers
 _INTERVAL_ROW, _INTERVAL_NAMES, _INTERVAL_VALUES = 30, 440, 80
@@ -151,6 +152,63 @@ def draw_curves(plot: Plot, *, wide: bool = False) -> Figure:
             )
         figure.text(0, 1, plot.title, fontsize=15, fontweight="bold", color=_INK, va="top")
     return figure
+
+
+def draw_law(plot: LawPlot) -> Figure:
+    """Points, the law through them with its band, and predictions with their intervals."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    shown = [*plot.points, *(curve for curve in plot.curves if curve.name)]
+    names = [line.name for line in shown] + (["prediction"] if plot.predictions else [])
+    columns = _legend_columns(names, _NARROW - _LEFT)
+    rows = -(-len(names) // columns)
+    with _style():
+        figure, axes = _new_figure(_NARROW, _LAW_HEIGHT, top=_TITLE + rows * _LEGEND_ROW)
+        if plot.band is not None:
+            axes.fill_between(*plot.band, color=_SOFT, alpha=0.15, linewidth=0)
+        for curve in plot.curves:
+            color = _SOFT if curve.name else _COLORS[curve.color % PALETTE]
+            style = _LINE_STYLES[curve.style]
+            axes.plot(curve.x, curve.y, color=color, label=curve.name or "_", **style)
+        for line in plot.points:
+            color = _COLORS[line.color % PALETTE]
+            axes.plot(line.x, line.y, "o", color=color, markersize=6, label=line.name)
+        for number, one in enumerate(plot.predictions):
+            if one.low is not None and one.high is not None:
+                axes.plot([one.x, one.x], [one.low, one.high], color=_INK, linewidth=1.4)
+            label = "_" if number else "prediction"
+            axes.plot([one.x], [one.value], "D", color=_INK, markersize=5.5, label=label)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3), numticks=12))
+        axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_formatter(FuncFormatter(_law_tick))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:.4g}"))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel(f"{plot.along} (log scale)")
+        axes.set_ylabel(f"{plot.unit} (log scale)")
+        figure.legend(
+            loc="upper left",
+            bbox_to_anchor=(_LEFT / _NARROW, 1 - (_TITLE - 8) / _points(figure)[1]),
+            ncols=columns,
+            frameon=False,
+            borderpad=0,
+            borderaxespad=0,
+            columnspacing=1.5,
+            handlelength=2,
+        )
+        figure.text(0, 1, plot.title, fontsize=15, fontweight="bold", color=_INK, va="top")
+    return figure
+
+
+def _law_tick(tick: float, _: int | None = None) -> str:
+    """``300k``, ``3M``, ``1B``; ``3e10`` beyond."""
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if unit <= tick < 1e10:
+            return f"{tick / unit:.4g}{letter}"
+    mantissa, exponent = f"{tick:.1e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def draw_intervals(intervals: Sequence[Interval]) -> Figure:
@@ -313,6 +371,11 @@ def embedded_curves(plot: Plot) -> Html:
     """``draw_curves`` as an element of a page."""
     title = f"{plot.title} ({plot.unit}) by {plot.along}"
     return embedded_svg(draw_curves(plot, wide=plot.wide), title, wide=plot.wide)
+
+
+def embedded_law(plot: LawPlot) -> Html:
+    """``draw_law`` as an element of a page."""
+    return embedded_svg(draw_law(plot), f"{plot.title} ({plot.unit}) by {plot.along}")
 
 
 def write_plots(

@@ -239,6 +239,49 @@ def ratio_of_extremes(values: Floats) -> float:
     return float(finite.max() / finite.min())
 
 
+# --- Points, a law through them, and its predictions ---
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A predicted value.
+
+    Attributes:
+        x: Where.
+        value: The prediction.
+        low: Start of its interval; None: unknown.
+        high: End of its interval.
+    """
+
+    x: float
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class LawPlot:
+    """Measured points and the law through them, both axes logarithmic.
+
+    Attributes:
+        title: What is shown.
+        unit: The unit of the vertical axis.
+        along: What the horizontal axis counts.
+        points: Measured; a line's color is that of its curve.
+        curves: The law.
+        band: x, low and high ends of the interval of the last curve; None: unknown.
+        predictions: Of runs that were not made.
+    """
+
+    title: str
+    unit: str
+    along: str
+    points: tuple[Line, ...]
+    curves: tuple[Line, ...]
+    band: tuple[Floats, Floats, Floats] | None
+    predictions: tuple[Predicted, ...]
+
+
 # --- Differences with their intervals ---
 
 

@@ -10,9 +10,16 @@ import warnings
 import numpy as np
 import pytest
 
-from plmctl.reporting.drawing import draw_curves, draw_intervals, embedded_curves, write_plots
+from plmctl.reporting.drawing import (
+    draw_curves,
+    draw_intervals,
+    draw_law,
+    embedded_curves,
+    embedded_law,
+    write_plots,
+)
 from plmctl.reporting.html import page
-from plmctl.reporting.plots import Interval, Line, Plot, plots_of
+from plmctl.reporting.plots import Interval, LawPlot, Line, Plot, Predicted, plots_of
 from plmctl.reporting.run_files import read_runs
 from plmctl.reporting.tables import interval_bars
 from tests.reporting import sample_runs
@@ -230,3 +237,25 @@ def test_bars_have_one_scale_with_zero_on_it() -> None:
 def test_no_difference_is_in_the_middle() -> None:
     assert interval_bars([Interval("same", 0.0, 0.0, 0.0)]) == ["o".center(21)]
     assert draw_intervals([Interval("same", 0.0, 0.0, 0.0)]).axes
+
+
+# --- A law through points ---
+
+
+def test_a_law_has_logarithmic_axes_and_its_predictions():
+    x = np.array([2e11, 2e12, 2e13])
+    points = Line("1x64", x, np.array([6.0, 5.0, 4.4]), 0)
+    curve, band = Line("lowest loss", x, np.array([6.1, 5.0, 4.3]), 0), (x, x * 0 + 4, x * 0 + 6)
+    ahead = (Predicted(4e13, 4.1, 4.0, 4.2), Predicted(8e13, 3.9, None, None))
+    law = LawPlot("Loss by compute", "nats", "FLOPs", (points,), (curve,), band, ahead)
+    figure = draw_law(law)
+    (axes,) = figure.axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert {"3e11", "3e12", "1e13"} <= set(ticks(axes.xaxis))
+    assert "5" in ticks(axes.yaxis)
+    bars = [line for line in axes.get_lines() if list(line.get_xdata()) == [4e13, 4e13]]
+    assert [list(bar.get_ydata()) for bar in bars] == [[4.0, 4.2]]
+    (legend,) = figure.legends
+    assert {text.get_text() for text in legend.get_texts()} == {"1x64", "lowest loss", "prediction"}
+    markup = read(page("t", embedded_law(law)))
+    assert markup.texts("title")[-1] == "Loss by compute (nats) by FLOPs"
