@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.commands.prepare import data_of, prepare
-from plmctl.commands.pretrain import make_plan, shapes_vary, training_examples
 from plmctl.corpus.build import find_stores
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.formatting import format_duration, format_value
@@ -77,14 +76,11 @@ def costs(
     """
     sizes, use = _network_sizes(config, vocab), resolve_compute(config, network)
     steps, mixed = course(config.train), use["precision"] != "fp32"
-    objective = get_objective(config.objective.name)
     # Share of the input tokens at which the vocabulary is predicted, and the length of a decoder's.
-    predicted = objective.targets_per_token(config.objective)
-    output = predicted if objective.ENCODER_DECODER else 1.0
+    predicted = get_objective(config.objective.name).targets_per_token(config.objective)
     flops = 0.0
-    for number, seq_len in enumerate(steps.seq_lens):
-        tokens = steps.tokens[number + 1] - steps.tokens[number]
-        flops += tokens * flops_per_token(sizes, seq_len, output)
+    for number, each in enumerate(phase_flops(config, vocab)):
+        flops += (steps.tokens[number + 1] - steps.tokens[number]) * each
     micro = use["micro_batch_size"]
     micros = micro if isinstance(micro, list) else [micro] * len(steps.seq_lens)
     scores = use["device"] == "cpu" or use["attention"] == "eager"
@@ -115,6 +111,14 @@ def costs(
         "disk": saved * _num_checkpoints(config) + 4.0 * sizes.parameters,
         "use": use,
     }
+
+
+def phase_flops(config: PretrainConfig, vocab: Vocab) -> tuple[float, ...]:
+    """FLOPs per token of each phase."""
+    sizes, objective = _network_sizes(config, vocab), get_objective(config.objective.name)
+    predicted = objective.targets_per_token(config.objective)
+    output = predicted if objective.ENCODER_DECODER else 1.0
+    return tuple(flops_per_token(sizes, phase.seq_len, output) for phase in config.train.phases)
 
 
 def _network_sizes(config: PretrainConfig, vocab: Vocab) -> Sizes:
@@ -149,6 +153,7 @@ def _num_checkpoints(config: PretrainConfig) -> int:
 
 def _measured(prepared: Prepared) -> dict[str, Any]:
     """Seconds of a step of each phase and of the run, from a few micro-batches here."""
+    from plmctl.commands.pretrain import make_plan, shapes_vary, training_examples
     from plmctl.training.data import StepBatches
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loop import take_step

@@ -202,7 +202,9 @@ class Amount(RootModel[int | str]):
         """``2:00:00``, ``100,000,000 tokens``, ``1e+17 FLOPs``."""
         if self.unit == "seconds":
             return format_duration(self.number)
-        return f"{self.number:.6g} FLOPs" if self.unit == "FLOPs" else f"{self.number:,} {self.unit}"
+        return (
+            f"{self.number:.6g} FLOPs" if self.unit == "FLOPs" else f"{self.number:,} {self.unit}"
+        )
 
     @classmethod
     def of(cls, text: str) -> Self:

@@ -760,7 +760,6 @@ class ShardTask:
             facts["sha256"] = [sha256_of(path) for path in self.source.files]
         write_checked(folder / FACTS, facts)
 
-
     def count(self) -> dict[Side, int]:
         """The words of each side, without encoding the text."""
         words: dict[Side, int] = dict.fromkeys(SIDES, 0)

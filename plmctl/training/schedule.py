@@ -139,10 +139,17 @@ class Course:
         return self.tokens[phase] + samples * self.seq_lens[phase]
 
 
-def course(train: TrainConfig) -> Course:
-    """The steps of a config; a budget must have become steps (``run/budget.py``)."""
+def course(train: TrainConfig, phase_steps: Sequence[int] | None = None) -> Course:
+    """The steps of a config.
+
+    Args:
+        train: The config.
+        phase_steps: Steps of each phase; None: the config's own, which a budget does not have.
+    """
     sizes: list[Sizes] = []
-    tokens, phase_steps = [0], train.phase_steps
+    tokens = [0]
+    if phase_steps is None:
+        phase_steps = train.phase_steps
     for phase, steps in zip(train.phases, phase_steps, strict=True):
         if train.batch_ramp is None:
             sizes.append(constant(train.batch_size))
