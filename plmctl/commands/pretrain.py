@@ -34,7 +34,6 @@ from plmctl.reporting.card import model_card
 from plmctl.reporting.report import write_report
 from plmctl.reporting.tables import metrics_table
 from plmctl.run import launch
-from plmctl.run.budget import FILE as BUDGET_FILE
 from plmctl.run.budget import (
     Decision,
     SampleCosts,
@@ -498,7 +497,7 @@ def _train(
                 config = decided(config, decision.steps)
                 plan = cut(make_plan(config, train, accelerator, costs), micros)
                 journal.expect(plan.steps)
-            _keep_decision(decision, folder, journal)
+            _keep_decision(decision, prepared.config, journal)
         plan = replace(plan, until=until)
         checkpoints = Checkpoints(
             folder / "checkpoints", retention(config.checkpoint, plan.save_at)
@@ -527,9 +526,12 @@ def _agreed_steps(
     return tuple(shared) if all(shared) else None
 
 
-def _keep_decision(decision: Decision | None, folder: Path, journal: Journal) -> None:
+def _keep_decision(decision: Decision | None, config: PretrainConfig, journal: Journal) -> None:
     """Print, log and save the steps of a budget, once per run; the main process does it."""
-    if decision is None or not launch.is_main() or (folder / BUDGET_FILE).is_file():
+    folder = Path(config.run)
+    if decision is None or not launch.is_main():
+        return
+    if Decision.read(folder, config.train) == decision:
         return
     journal.warn(decision.message)
     facts = {"budget": decision.budget, "reason": decision.reason}

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from plmctl.config.load import kind_of
 from plmctl.errors import ConfigError, PlmError
 from plmctl.reporting.tables import rows_table
+from plmctl.run.budget import copy_decision
 from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result
 from plmctl.run.folder import free_name
@@ -115,6 +116,7 @@ def _prove(config: RunConfig, wanted: Wanted, base: Path) -> tuple[list[Check], 
     for number in range(_ROUNDS):
         folder = base / f"killed-{number + 1}"
         killed = _changed(config, folder, wanted)
+        copy_decision(base / "whole", folder)  # a measured time would give other steps
         say(f"the same, to be killed {len(todo)} times")
         log, seed = folder.with_suffix(".log"), wanted.seed + number
         made = run_killed(body_of(killed, wanted.steps), folder, log, todo, seed, pace)
@@ -187,7 +189,8 @@ def plan_of(config: RunConfig, accelerator: Any) -> Plan:
         prepared = preflight(config)
         text = prepare(config, prepared.encoder)
         examples = pretrain.training_examples(prepared, text)
-        return pretrain.make_plan(config, examples, accelerator)
+        decided = pretrain.with_steps(prepared, text, examples)
+        return pretrain.make_plan(decided, examples, accelerator)
     return finetune.make_plan(config, finetune.read_examples(config).train, accelerator)
 
 

@@ -248,7 +248,7 @@ def _amount(value: int | str, example: str) -> tuple[Decimal, Unit]:
 
 def _amount_schema(pattern: str, examples: list[Any], *, steps: bool) -> ConfigDict:
     text = {"type": "string", "pattern": pattern}
-    kinds = [{"type": "integer", "minimum": 1}, text] if steps else [text]
+    kinds: list[Any] = [{"type": "integer", "minimum": 1}, text] if steps else [text]
     return ConfigDict(frozen=True, json_schema_extra={"anyOf": kinds, "examples": examples})
 
 

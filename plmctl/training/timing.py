@@ -51,6 +51,7 @@ class Timing:
         validate_every: Steps between validations; None: at the end only.
         save_every: Steps between checkpoints.
         extra_saves: Checkpoints besides these, at most.
+        source: Where the numbers come from.
     """
 
     step_seconds: tuple[float, ...]
@@ -60,6 +61,7 @@ class Timing:
     validate_every: int | None
     save_every: int
     extra_saves: int = 0
+    source: str = "measured here"
 
     def overhead(self, steps: int) -> float:
         """Seconds that a run of this many steps spends outside its steps, and some to spare."""
@@ -82,7 +84,7 @@ class Timing:
     @property
     def reason(self) -> str:
         """How the steps come about, in words."""
-        return f"measured here: {self.parts}"
+        return f"{self.source}: {self.parts}"
 
 
 @contextmanager
