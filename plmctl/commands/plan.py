@@ -246,6 +246,7 @@ def _product_rate(config: PretrainConfig, vocab: Vocab, network: PreTrainedConfi
     width, device = max(sizes.width, 32), torch.device(use["device"])
     types = {"bf16": torch.bfloat16, "fp16": torch.float16}
     kind = types.get(use["precision"], torch.float32)
+    operations = 2.0 * rows * width * 4 * width
     left = torch.randn(rows, width, device=device, dtype=kind)
     right = torch.randn(width, 4 * width, device=device, dtype=kind)
     done, seconds = 0, 0.0
@@ -256,7 +257,7 @@ def _product_rate(config: PretrainConfig, vocab: Vocab, network: PreTrainedConfi
             product = left @ right
         float(product[0, 0])  # waits for the device
         done, seconds = done + 4, time.perf_counter() - began
-    return 2.0 * rows * width * 4 * width * done / seconds
+    return operations * done / seconds
 
 
 # --- What each size of a family can do within a budget ---
@@ -356,19 +357,19 @@ def _propose(
         f"{{seq_len: {phase.seq_len}, share: {share:.6g}}}"
         for phase, share in zip(train.phases, shares(train), strict=True)
     )
-    overrides = [f"model.size={best['size']}", f"train.budget={budget.root}"]
+    overrides = [f"model.size={best['size']}", f"train.budget={budget.written}"]
     overrides.append(f"train.phases=[{phases}]")
     table = rows_table(
         f"{config.model.family} within {budget}",
-        ("size", "parameters", "steps", "tokens", "epochs", "FLOPs", "memory", "loss", ""),
+        ("size", "weights", "steps", "tokens", "epochs", "FLOPs", "memory", "loss", ""),
         [
             (
                 row["size"],
-                row["parameters"],
+                _short(row["parameters"]),
                 row["steps"],
-                row["tokens"],
+                _short(row["tokens"]),
                 row["epochs"],
-                f"{row['flops']:.3g}",
+                f"{row['flops']:.2g}",
                 _format_bytes(row["memory"]),
                 row["loss"],
                 "proposed" if row is best else "",
@@ -394,6 +395,14 @@ def _propose(
     say("copy: " + " ".join(f'"{one}"' if " " in one else one for one in overrides))
 
 
+def _short(count: float) -> str:
+    """``1.53M``."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:g}"
+
+
 def _within(train: TrainConfig, budget: Budget) -> TrainConfig:
     """The phases of a config with their shares of the steps, within a budget."""
     if train.budget is None:
@@ -412,7 +421,7 @@ def _of_size(config: PretrainConfig, size: str) -> ModelConfig:
     family = get_family(config.model.family)
     decides = {"size", *family.SIZE_FIELDS, *family.WIDTH}
     kept = {name: value for name, value in config.model if name not in decides}
-    return type(config.model)(size=size, **kept)
+    return type(config.model).model_validate({**kept, "size": size})
 
 
 # --- Measured time: a few micro-batches on this machine ---

@@ -399,13 +399,15 @@ def make_plan(
     compiled = compiles(config.compute, device, config.model.family, sharded=sharded)
     fixed = compiled and not shapes_vary(config)
     phases, steps = [], course(config.train)
-    for phase, own, sizes in zip(config.train.phases, examples, steps.sizes, strict=True):
+    lengths = config.train.phase_steps
+    parts = zip(config.train.phases, lengths, examples, steps.sizes, strict=True)
+    for phase, length, own, sizes in parts:
         micro = auto_micro_batch(
             config.train.micro_batch_size, -(-batch // world), phase.seq_len, device
         )
         width = phase.seq_len if fixed else None
         slicing = Slicing(batch, micro, accelerator.process_index, world, sizes, width=width)
-        phases.append(Phase(own, phase.steps, slicing))
+        phases.append(Phase(own, length, slicing))
     workers = config.compute.workers
     scale = factor(config.schedule, steps)
     words, at = None if costs is None else costs.words, frozenset[int]()

@@ -15,7 +15,6 @@ from pydantic import (
 )
 
 from plmctl.errors import ConfigError
-from plmctl.formatting import format_duration
 
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -198,13 +197,24 @@ class Amount(RootModel[int | str]):
         number = Decimal(self.root.split()[0])
         return int(number) if number == number.to_integral_value() else float(number)
 
+    @property
+    def written(self) -> str:
+        """As a config has it, a time in its largest units: ``1h30m``."""
+        if self.unit != "seconds":
+            return str(self.root)
+        text, left = "", Decimal(str(self.number))
+        for name, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+            count, left = divmod(left, size)
+            text += f"{count:f}{name}" if count else ""
+        return f"{text}{left.normalize():f}s" if left else text
+
     def __str__(self) -> str:
-        """``2:00:00``, ``100,000,000 tokens``, ``1e+17 FLOPs``."""
+        """``2h``, ``100,000,000 tokens``, ``1e+17 FLOPs``."""
         if self.unit == "seconds":
-            return format_duration(self.number)
-        return (
-            f"{self.number:.6g} FLOPs" if self.unit == "FLOPs" else f"{self.number:,} {self.unit}"
-        )
+            return self.written
+        if self.unit == "FLOPs":
+            return f"{self.number:.6g} FLOPs"
+        return f"{self.number:,} {self.unit}"
 
     @classmethod
     def of(cls, text: str) -> Self:

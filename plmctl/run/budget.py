@@ -76,7 +76,8 @@ def words_per_sample(words: Sequence[int | None], examples: StoreExamples) -> fl
     if not isinstance(examples, Mixture):
         return known[0] / len(examples)
     parts = zip(known, examples.parts, examples.counts.tolist(), strict=True)
-    return sum(count * total / len(part) for total, part, count in parts) / len(examples)
+    seen = sum(float(count) * total / len(part) for total, part, count in parts)
+    return seen / len(examples)
 
 
 # --- The decision ---
@@ -136,8 +137,8 @@ class Decision:
         path = folder / FILE
         try:
             saved: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            lists = {key: tuple(saved.pop(key)) for key in ("steps", "step_seconds")}
-            decision = cls(**lists, **saved)
+            saved |= {key: tuple(saved[key]) for key in ("steps", "step_seconds")}
+            decision = cls(**saved)
         except (OSError, ValueError, KeyError, TypeError) as error:
             if any(folder.glob("checkpoints/step-*")):
                 raise DataError(

@@ -76,10 +76,11 @@ class Timing:
     def parts(self) -> str:
         """The parts in words."""
         each = " and ".join(f"{seconds:.3g}" for seconds in self.step_seconds)
-        return (
-            f"a step takes {each} s, a validation {self.validation:.3g} s, a checkpoint "
-            f"{self.save:.3g} s, the start {format_duration(self.spent)}"
-        )
+        others = {"a validation": self.validation, "a checkpoint": self.save}
+        known = [f"{name} {seconds:.3g} s" for name, seconds in others.items() if seconds]
+        if self.spent:
+            known.append(f"the start {format_duration(self.spent)}")
+        return ", ".join([f"a step takes {each} s", *known])
 
     @property
     def reason(self) -> str:

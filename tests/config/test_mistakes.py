@@ -162,3 +162,27 @@ def test_an_unknown_key_that_is_called_as_its_branch(mistakes: Mistakes) -> None
     text = "run: r\nmodel: m\nmeasures:\n- {name: mlm, data: [a], mlm: {a: 1}}\n"
     (line,) = mistakes("eval", text)
     assert line.startswith("c.yaml:4:26: measures.0.mlm: unknown key; one of: name, data, ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["train.budget=2h"], "train.phases.0.steps: `train.budget` decides the steps"),
+        (
+            ["train.phases=[{seq_len: 64, share: 1}]"],
+            "train.phases.0.share: a share needs `train.budget`",
+        ),
+        (
+            ["train.budget=2h", "train.phases=[{seq_len: 64, share: 0.5}, {seq_len: 128}]"],
+            "each of several phases needs a `share`",
+        ),
+        (
+            ["train.budget=2h", "train.phases=[{seq_len: 64, share: 0.5}]"],
+            "the shares of all phases sum to 0.5, not to 1",
+        ),
+    ],
+)
+def test_steps_or_a_budget(settings: list[str], expected: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load("pretrain", "configs/demo/pretrain.yaml", settings)
+    assert expected in str(error.value)
