@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from plmctl.training.engine import Engine
     from plmctl.training.loop import Plan
 
-_WARM_UP = 3  # steps that are not counted: they allocate memory, and compile if the run does
+_COMPILED = (
+    3  # steps in which a compiled network may still compile; the first also allocates memory
+)
 
-_LEAST, _MOST = 3, 100  # steps per phase that are counted
+_MOST = 100  # steps per phase that are counted
 
 _SHARE = 0.03  # of the budget, for the steps of all phases
 
@@ -163,10 +165,13 @@ def _step_seconds(engine: Engine, plan: Plan, number: int, limit: float) -> floa
             raise PlmError("the loss of a trial step is not a number", "lower optim.lr")
         return time.perf_counter() - began, making
 
-    run(first, _WARM_UP)
-    one = agreed(engine, run(first + _WARM_UP, 1)[0])
-    count = max(_LEAST, min(_MOST, int(limit / max(one, 1e-6))))
-    whole, making = run(first + _WARM_UP + 1, count)
+    warm = _COMPILED if engine.accelerator.unwrap_model(engine.network).compiled else 1
+    run(first, warm)
+    whole, making = run(first + warm, 1)
+    count = min(_MOST, int(limit / agreed(engine, whole)))
+    if count > 1:
+        whole, making = run(first + warm + 1, count)
+    count = max(count, 1)
     if plan.workers:  # they make batches while the device computes
         whole = max(whole - making, making / plan.workers)
     return agreed(engine, whole / count)

@@ -173,12 +173,12 @@ def test_an_older_store_gets_its_words_from_prepare(cli: Cli) -> None:
 
 
 def test_an_interrupted_run_has_the_steps_of_its_measurement(cli: Cli) -> None:
-    write("timed.yaml", config("8s", max_words="600") | {"schedule": {"warmup": "10%"}})
+    write("timed.yaml", config("1m", max_words="600") | {"schedule": {"warmup": "10%"}})
     assert cli("preview", "timed.yaml", "run=timed", "--batch", "1")[0] == 2  # not measured yet
     code, _, err = cli("pretrain", "timed.yaml", "run=timed")
     assert code == 0, err
     assert "measured here: a step takes" in err
-    assert "of 8s used" in err
+    assert "of 1m used" in err
     decision = json.loads(Path("timed/budget.json").read_text())
     # The same steps without a measurement, interrupted: the measurement left no trace.
     steps = f"train.phases=[{{seq_len: 32, steps: {decision['steps'][0]}}}]"
