@@ -130,7 +130,7 @@ def _pretrain(
     text = prepare(config, prepared.encoder)
     train, valid = training_examples(prepared, text), validation_examples(prepared, text)
     costs = sample_costs(prepared, text, train)
-    decision = None if fresh else Decision.read(folder, config.train)
+    decision = None if fresh else Decision.read(folder, config.train, resumes=True)
     if decision is None and launch.is_main():
         decision = decide_without_training(prepared, costs)
     if not fresh:

@@ -128,26 +128,33 @@ class Decision:
             write_atomically(path, json.dumps(asdict(self), indent=1))
 
     @classmethod
-    def read(cls, folder: Path, train: TrainConfig) -> Decision | None:
+    def read(cls, folder: Path, train: TrainConfig, *, resumes: bool = False) -> Decision | None:
         """The decision of a run; None: there is none yet, or it is of another budget.
 
+        Args:
+            folder: The run folder; it need not exist.
+            train: With the budget.
+            resumes: The run continues from its checkpoints, which need the decision.
+
         Raises:
-            DataError: The run has checkpoints and no readable decision.
+            DataError: It resumes, has checkpoints, and no readable decision.
         """
+        if train.budget is None:
+            return None
         path = folder / FILE
         try:
             saved: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             saved |= {key: tuple(saved[key]) for key in ("steps", "step_seconds")}
             decision = cls(**saved)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            if any(folder.glob("checkpoints/step-*")):
+            if resumes and any(folder.glob("checkpoints/step-*")):
                 raise DataError(
                     f"{path}: missing or damaged, and the run has checkpoints: its number of steps "
                     "is unknown",
                     "restore the file, or start from scratch with --fresh",
                 ) from error
             return None
-        same = train.budget is not None and decision.budget == train.budget.root
+        same = decision.budget == train.budget.root
         return decision if same and len(decision.steps) == len(train.phases) else None
 
 
