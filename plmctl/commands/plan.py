@@ -35,7 +35,6 @@ from plmctl.run.preflight import Prepared, check_network, preflight, resolve_com
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import Vocab
 from plmctl.training.schedule import course
-from plmctl.training.timing import Timing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -196,6 +195,8 @@ def _decision(
     Raises:
         ConfigError: The budget is too small, or in words and there is no prepared text.
     """
+    from plmctl.training.timing import Timing
+
     train = config.train
     if train.budget is None:
         return None

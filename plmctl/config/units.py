@@ -272,7 +272,7 @@ class Budget(Amount):
     EXAMPLE = "a time such as 2h or 90m, or 100M tokens, 10M words, 1e17 FLOPs"
 
     model_config = _amount_schema(
-        rf"^\s*([0-9][0-9_.]*\s*(s|m|min|h|d)\s*)+$|^\s*{_OF_TEXT}\s*$"
+        rf"^\s*([0-9][0-9_.]*\s*(s|m|min|h|d|seconds)\s*)+$|^\s*{_OF_TEXT}\s*$"
         r"|^\s*[0-9][0-9_.]*([eE]\+?[0-9]+)?\s*[kKmMbBtT]?\s*[fF][lL][oO][pP][sS]?\s*$",
         ["2h", "90m", "100M tokens", "10M words", "1e17 FLOPs"],
         steps=False,
