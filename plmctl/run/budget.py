@@ -39,7 +39,7 @@ _BABYLM = [
 """Words at which the BabyLM shared tasks want a checkpoint."""
 
 
-# --- What the samples of each phase are worth ---
+# --- The costs of a sample of each phase ---
 
 
 @dataclass(frozen=True)

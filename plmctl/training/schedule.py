@@ -120,11 +120,11 @@ class Course:
         return tuple((after - before) // length for before, after, length in pairs)
 
     def spent(self, step: int, per_sample: Sequence[float]) -> float:
-        """What the samples of the steps before ``step`` are worth.
+        """The cost of the samples of the steps before ``step``.
 
         Args:
             step: Number of steps.
-            per_sample: What a sample of each phase is worth, in words, FLOPs or seconds.
+            per_sample: The cost of a sample of each phase, in words, FLOPs or seconds.
         """
         total = 0.0
         for number, sizes in enumerate(self.sizes):
