@@ -1,9 +1,6 @@
 """``plmctl plan``: the cost of a pretraining, before it starts.
 
-FLOPs are counted in the usual way (PaLM, appendix B; Kaplan et al. 2020): 6 per parameter and token
-for a forward and a backward pass, with the output matrix and without the embedding lookup, and 12
-per layer, hidden unit, position and token for attention. What heads save by running at masked
-positions only is not subtracted.
+``run/costs.py`` counts parameters and FLOPs; here are memory, disk and time.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.commands.prepare import data_of, data_of_stores, prepare
+from plmctl.commands.pretrain import make_plan, sample_costs, shapes_vary, training_examples
 from plmctl.config.base import ModelConfig
 from plmctl.config.sections import Phase, TrainConfig
 from plmctl.config.units import Budget
@@ -28,9 +26,10 @@ from plmctl.objectives.base import get_objective
 from plmctl.reporting.tables import metrics_table, rows_table
 from plmctl.run.budget import Decision, SampleCosts, decide, decided, log_steps, shares
 from plmctl.run.configs import PretrainConfig
+from plmctl.run.costs import Sizes, network_sizes, phase_flops
 from plmctl.run.display import say, show_result
 from plmctl.run.launch import process_count
-from plmctl.run.network import fresh_model, make_network, output_size
+from plmctl.run.network import make_network
 from plmctl.run.preflight import Prepared, check_network, preflight, resolve_compute, stand_in
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import Vocab
@@ -83,7 +82,7 @@ def run(
         say(decision.message)
         result |= {"budget": decision.budget, "words": decision.words, "reason": decision.reason}
     if measure and prepared is not None:
-        result |= _measured(replace(prepared, config=config))
+        result |= measured(replace(prepared, config=config))
     table = metrics_table(f"{config.run} will cost", in_words(result))
     show_result(result, [table], as_json=as_json)
 
@@ -99,7 +98,7 @@ def costs(
         network: transformers' config of its network.
         encoder: Its tokenizer, to find the token stores; None: they are not looked for.
     """
-    sizes, use = _network_sizes(config, vocab), resolve_compute(config, network)
+    sizes, use = network_sizes(config, vocab), resolve_compute(config, network)
     steps, mixed = course(config.train), use["precision"] != "fp32"
     # Share of the input tokens at which the vocabulary is predicted, and the length of a decoder's.
     predicted = get_objective(config.objective.name).targets_per_token(config.objective)
@@ -136,23 +135,6 @@ def costs(
         "disk": saved * _num_checkpoints(config) + 4.0 * sizes.parameters,
         "use": use,
     }
-
-
-def phase_flops(config: PretrainConfig, vocab: Vocab) -> tuple[float, ...]:
-    """FLOPs per token of each phase."""
-    sizes, objective = _network_sizes(config, vocab), get_objective(config.objective.name)
-    predicted = objective.targets_per_token(config.objective)
-    output = predicted if objective.ENCODER_DECODER else 1.0
-    return tuple(flops_per_token(sizes, phase.seq_len, output) for phase in config.train.phases)
-
-
-def _network_sizes(config: PretrainConfig, vocab: Vocab) -> Sizes:
-    import torch
-
-    if config.model.init_from is not None:
-        return sizes_of(make_network(config, vocab).model, output_size(config, vocab))
-    with torch.device("meta"):
-        return sizes_of(fresh_model(config, vocab), output_size(config, vocab))
 
 
 def _corpus_tokens(config: PretrainConfig, encoder: Encoder) -> int | None:
@@ -213,7 +195,7 @@ def _decision(
     if measure and prepared is not None:
         # Any number of steps will do: those that are timed do not depend on it.
         trial = decided(config, [1] * len(lengths))
-        seconds, source = _measured(replace(prepared, config=trial))["step_seconds"], "measured"
+        seconds, source = measured(replace(prepared, config=trial))["step_seconds"], "measured"
     else:
         rate = _UTILISED * _product_rate(config, vocab, network)
         processes = process_count(config.launch, config.compute.device)
@@ -225,8 +207,6 @@ def _decision(
 
 def _counted(prepared: Prepared, costs_known: SampleCosts) -> SampleCosts:
     """The same with the words of the prepared text."""
-    from plmctl.commands.pretrain import sample_costs, training_examples
-
     config = prepared.config
     for data in data_of_stores(config):
         if find_stores(data, prepared.encoder, root=Path(data.store)) is None:
@@ -239,7 +219,7 @@ def _product_rate(config: PretrainConfig, vocab: Vocab, network: PreTrainedConfi
     """FLOP/s of products of the shape that a feed-forward layer has, in the run's precision."""
     import torch
 
-    sizes, use = _network_sizes(config, vocab), resolve_compute(config, network)
+    sizes, use = network_sizes(config, vocab), resolve_compute(config, network)
     micro = use["micro_batch_size"]
     rows = min(
         4096, config.train.phases[0].seq_len * (micro[0] if isinstance(micro, list) else micro)
@@ -428,9 +408,8 @@ def _of_size(config: PretrainConfig, size: str) -> ModelConfig:
 # --- Measured time: a few micro-batches on this machine ---
 
 
-def _measured(prepared: Prepared) -> dict[str, Any]:
+def measured(prepared: Prepared) -> dict[str, Any]:
     """Seconds of a step of each phase and of the run, from a few micro-batches here."""
-    from plmctl.commands.pretrain import make_plan, shapes_vary, training_examples
     from plmctl.training.data import StepBatches
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loop import take_step
@@ -510,83 +489,11 @@ def _format_bytes(count: float) -> str:
     return f"{count / 1e9:,.2f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
 
 
-# --- Arithmetic and memory of a network, from its sizes ---
+# --- Memory of a network, from its sizes ---
 
 
 _STATE_BYTES = {"adamw": 8, "lamb": 8, "adagrad": 4, "muon": 4, "adafactor": 0}
 """Bytes per parameter of an optimizer's state; adafactor keeps only sums of rows and columns."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a network.
-
-    Attributes:
-        parameters: All parameters; shared ones count once.
-        used: Parameters that are multiplied, each as often as it is used: weights that layers share
-            count once per layer; the output matrix counts, embeddings do not.
-        layers: The number of layers of the encoder, the decoder, or both together.
-        width: The hidden size.
-        heads: Attention heads; 0 without attention.
-        outputs: Ids that are predicted.
-        two_stacks: Whether it is an encoder-decoder.
-    """
-
-    parameters: int
-    used: int
-    layers: int
-    width: int
-    heads: int
-    outputs: int
-    two_stacks: bool
-
-
-def sizes_of(model: Any, outputs: int) -> Sizes:
-    """The sizes of a model of transformers, which may be on the meta device.
-
-    Args:
-        model: The network.
-        outputs: Ids that it predicts.
-    """
-    from torch import nn
-
-    config = model.config
-    parameters = sum(p.numel() for p in model.parameters())
-    tables = {m.weight for m in model.modules() if isinstance(m, nn.Embedding)}
-    used = parameters - sum(table.numel() for table in tables)
-    layers: int = getattr(config, "num_hidden_layers", 0)
-    if groups := getattr(config, "num_hidden_groups", 0):  # ALBERT
-        shared = sum(p.numel() for n, p in model.named_parameters() if "layer_groups" in n)
-        used += shared * layers // groups - shared
-    width: int = getattr(config, "hidden_size", 0)
-    if getattr(config, "tie_word_embeddings", False) and tables:
-        used += outputs * (getattr(config, "embedding_size", None) or width)
-    return Sizes(
-        parameters,
-        used,
-        layers + (getattr(config, "num_decoder_layers", None) or 0),
-        width,
-        getattr(config, "num_attention_heads", 0) if layers else 0,
-        outputs,
-        bool(getattr(config, "is_encoder_decoder", False)),
-    )
-
-
-def flops_per_token(sizes: Sizes, seq_len: int, targets: float = 1.0) -> float:
-    """Floating-point operations of a forward and a backward pass, per input token.
-
-    Args:
-        sizes: The sizes of the network.
-        seq_len: Tokens of an input.
-        targets: For an encoder-decoder: target tokens per input token.
-    """
-    attention = 12 * sizes.layers * sizes.width * seq_len if sizes.heads else 0
-    if not sizes.two_stacks:
-        return float(6 * sizes.used + attention)
-    # A token goes through one of the two stacks; target tokens also through the output matrix.
-    matrix = sizes.outputs * sizes.width
-    half = 6 * (sizes.used - matrix) / 2 + attention / 2
-    return half + targets * (half + 6 * matrix)
 
 
 def state_memory(sizes: Sizes, optimizer: str, *, mixed: bool) -> dict[str, float]:

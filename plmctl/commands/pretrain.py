@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plmctl.arrays import Ints
-from plmctl.commands.plan import phase_flops
 from plmctl.commands.prepare import PreparedText, prepare
 from plmctl.corpus.sentences import choose_rule, sentence_spans
 from plmctl.corpus.store import Corpus, MixedStore, stores_of
@@ -46,6 +45,7 @@ from plmctl.run.budget import (
     words_seen,
 )
 from plmctl.run.configs import PretrainConfig
+from plmctl.run.costs import phase_flops
 from plmctl.run.display import COMPILE_NOTE, say, show_result
 from plmctl.run.folder import (
     AtWork,
