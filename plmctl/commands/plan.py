@@ -238,7 +238,8 @@ def _product_rate(config: PretrainConfig, vocab: Vocab, network: PreTrainedConfi
             product = left @ right
         float(product[0, 0])  # waits for the device
         done, seconds = done + 4, time.perf_counter() - began
-    return operations * done / seconds
+    rate: float = operations * done / seconds
+    return rate
 
 
 # --- What each size of a family can do within a budget ---

@@ -466,7 +466,9 @@ def _train(
     if config.train.budget is not None:
         steps = _agreed_steps(accelerator, decision, len(config.train.phases))
         config = decided(config, steps or [1] * len(config.train.phases))
-    plan = make_plan(config, train, accelerator, costs)
+    # While the steps are unknown, so are those of the checkpoints at words.
+    known = prepared.config.train.budget is None or steps
+    plan = make_plan(config, train, accelerator, costs if known else None)
     network = make_network(config, prepared.vocab)
     engine = make_engine(
         accelerator,
