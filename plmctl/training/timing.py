@@ -38,7 +38,7 @@ _SHARE = 0.03  # of the budget, for the steps of all phases
 
 _SPARE = 0.02  # of the time of the steps, for the logs and for a slower hour
 
-_REPORT = 3.0  # seconds, for the samples and the report
+_REPORT = 5.0  # seconds, for the samples and the report
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def test_a_measured_run_is_the_same_run(store: TokenStore, tmp_path: Path, run_p
 
 def test_what_comes_around_the_steps() -> None:
     timing = Timing((1.0, 3.0), 5.0, 2.0, 0.5, 10, 25, extra_saves=4)
-    # 3 validations and 1 + 4 checkpoints on the way, 2 of each at the end, 3 s for the report, and
+    # 3 validations and 1 + 4 checkpoints on the way, 2 of each at the end, 5 s for the report, and
     # 2 % of 30 steps of 2 s.
-    expected = 5 + 3 * 2 + 5 * 0.5 + 2 * 2 + 2 * 0.5 + 3 + 1.2
+    expected = 5 + 3 * 2 + 5 * 0.5 + 2 * 2 + 2 * 0.5 + 5 + 1.2
     assert timing.overhead(30) == pytest.approx(expected)
