@@ -29,6 +29,7 @@ from plmctl.examples.keys import fold, stream
 from plmctl.families.base import get_family
 from plmctl.files import is_model
 from plmctl.run import launch
+from plmctl.run.budget import save_at_steps
 from plmctl.run.configs import FinetuneConfig
 from plmctl.run.display import COMPILE_NOTE, say, show_result
 from plmctl.run.folder import AtWork, run_folder, write_environment, write_results
@@ -307,6 +308,7 @@ def _train(
     accelerator = make_accelerator(config.compute)
     accelerator.wait_for_everyone()  # until the main process has made the run folder
     plan = replace(make_plan(config, examples.train, accelerator), until=until)
+    plan = replace(plan, save_at=save_at_steps(config.checkpoint.at, plan.steps))
     engine = make_trained_network(prepared, examples.labels, accelerator)
     if accelerator.unwrap_model(engine.network).compiled:
         say(COMPILE_NOTE)
@@ -321,7 +323,9 @@ def _train(
         quiet=not accelerator.is_main_process,
         accept_gap=accept_gap,
     ) as journal:
-        checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
+        checkpoints = Checkpoints(
+            folder / "checkpoints", retention(config.checkpoint, plan.save_at)
+        )
         plan = fitted(engine, plan, journal, folder)
         watch = watch_of(config, folder / "best")
         judged = config if watch is not None else None  # if the best weights are kept

@@ -157,7 +157,7 @@ class SizeMaker:
             network = check_network(config, self.vocab)
         except ConfigError as error:
             raise ConfigError(f"--sizes: {name}: {error.message}", error.hint) from error
-        cost = costs(config, self.vocab, network, encoder=None)
+        cost = costs(config, self.vocab, network)
         return Size(name, changes, config, cost["parameters"], cost["flops_per_token"])
 
     def named(self, size: str) -> Size:

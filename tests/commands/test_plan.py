@@ -8,16 +8,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from plmctl import registry
-from plmctl.commands.plan import (
-    Sizes,
-    costs,
-    flops_per_token,
-    sizes_of,
-    state_memory,
-)
+from plmctl.commands.plan import costs, state_memory
 from plmctl.families.base import get_family
 from plmctl.objectives.base import get_objective
 from plmctl.run.configs import load
+from plmctl.run.costs import Sizes, flops_per_token, sizes_of
 from plmctl.run.preflight import check_network, stand_in
 from tests.commands.conftest import run_main
 

@@ -1,0 +1,127 @@
+"""The sizes of a network, and the floating-point operations of its tokens.
+
+FLOPs are counted in the usual way (PaLM, appendix B; Kaplan et al. 2020): 6 per parameter and token
+for a forward and a backward pass, with the output matrix and without the embedding lookup, and 12
+per layer, hidden unit, position and token for attention. What heads save by running at masked
+positions only is not subtracted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from plmctl.objectives.base import get_objective
+from plmctl.run.configs import PretrainConfig
+from plmctl.run.display import say
+from plmctl.run.network import fresh_model, loaded_model, make_network, output_size
+from plmctl.tokenization.load import Vocab
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a network.
+
+    Attributes:
+        parameters: All parameters; shared ones count once.
+        used: Parameters that are multiplied, each as often as it is used: weights that layers share
+            count once per layer; the output matrix counts, embeddings do not.
+        layers: The number of layers of the encoder, the decoder, or both together.
+        width: The hidden size.
+        heads: Attention heads; 0 without attention.
+        outputs: Ids that are predicted.
+        two_stacks: Whether it is an encoder-decoder.
+    """
+
+    parameters: int
+    used: int
+    layers: int
+    width: int
+    heads: int
+    outputs: int
+    two_stacks: bool
+
+
+def sizes_of(model: Any, outputs: int) -> Sizes:
+    """The sizes of a model of transformers, which may be on the meta device.
+
+    Args:
+        model: The network.
+        outputs: Ids that it predicts.
+    """
+    from torch import nn
+
+    config = model.config
+    parameters = sum(p.numel() for p in model.parameters())
+    tables = {m.weight for m in model.modules() if isinstance(m, nn.Embedding)}
+    used = parameters - sum(table.numel() for table in tables)
+    layers: int = getattr(config, "num_hidden_layers", 0)
+    if groups := getattr(config, "num_hidden_groups", 0):  # ALBERT
+        shared = sum(p.numel() for n, p in model.named_parameters() if "layer_groups" in n)
+        used += shared * layers // groups - shared
+    width: int = getattr(config, "hidden_size", 0)
+    if getattr(config, "tie_word_embeddings", False) and tables:
+        used += outputs * (getattr(config, "embedding_size", None) or width)
+    return Sizes(
+        parameters,
+        used,
+        layers + (getattr(config, "num_decoder_layers", None) or 0),
+        width,
+        getattr(config, "num_attention_heads", 0) if layers else 0,
+        outputs,
+        bool(getattr(config, "is_encoder_decoder", False)),
+    )
+
+
+def flops_per_token(sizes: Sizes, seq_len: int, targets: float = 1.0) -> float:
+    """Floating-point operations of a forward and a backward pass, per input token.
+
+    Args:
+        sizes: The sizes of the network.
+        seq_len: Tokens of an input.
+        targets: For an encoder-decoder: target tokens per input token.
+    """
+    attention = 12 * sizes.layers * sizes.width * seq_len if sizes.heads else 0
+    if not sizes.two_stacks:
+        return float(6 * sizes.used + attention)
+    # A token goes through one of the two stacks; target tokens also through the output matrix.
+    matrix = sizes.outputs * sizes.width
+    half = 6 * (sizes.used - matrix) / 2 + attention / 2
+    return half + targets * (half + 6 * matrix)
+
+
+def phase_flops(
+    config: PretrainConfig, vocab: Vocab, tokenizer: PreTrainedTokenizerBase | None = None
+) -> tuple[float, ...]:
+    """FLOPs per token of each phase; the arguments are those of ``network_sizes``."""
+    sizes = network_sizes(config, vocab, tokenizer)
+    objective = get_objective(config.objective.name)
+    predicted = objective.targets_per_token(config.objective)
+    output = predicted if objective.ENCODER_DECODER else 1.0
+    return tuple(flops_per_token(sizes, phase.seq_len, output) for phase in config.train.phases)
+
+
+def network_sizes(
+    config: PretrainConfig, vocab: Vocab, tokenizer: PreTrainedTokenizerBase | None = None
+) -> Sizes:
+    """The sizes of a config's network; a new one is made on the meta device, without weights.
+
+    Args:
+        config: The config of a pretraining.
+        vocab: The vocabulary of its tokenizer, or a stand-in.
+        tokenizer: The tokenizer; None: it is not trained yet.
+    """
+    import torch
+
+    if config.model.init_from is not None:
+        model = (
+            loaded_model(config, new_heads=say)
+            if tokenizer is None
+            else make_network(config, tokenizer).model
+        )
+        return sizes_of(model, output_size(config, vocab))
+    with torch.device("meta"):
+        return sizes_of(fresh_model(config, vocab), output_size(config, vocab))
