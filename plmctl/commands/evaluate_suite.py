@@ -312,7 +312,7 @@ def entries(
         files, absent = ({}, []) if own_data else _files(task, config.data)
         missing += absent
         recipe = recipes[task.name]
-        values = [f"{key}=[{json.dumps(value)}]" for key, value in files.items() if "." in key]
+        values = [f"{key}=[{json.dumps(value)}]" for key, value in files.items() if _is_data(key)]
         changes = [
             *recipe.changes,
             f"model={json.dumps(config.model)}",

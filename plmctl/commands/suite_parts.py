@@ -89,11 +89,10 @@ def planned_parts(
         if not files:
             at = f"{config.data}/{part.files[0]}" if config.data else f"DIR/{part.files[0]}"
             missing.append(f"{part.name}: {at} ({part.rows}); from {part.source}")
-            continue
         changes = [
             f"model={json.dumps(config.model)}",
             f"run={json.dumps(f'{config.run}/{part.name}')}",
-            f"measures.0.data={json.dumps(files)}",
+            *([f"measures.0.data={json.dumps(files)}"] if files else []),
             *settings[part.name],
         ]
         path = find_config(Path("configs/eval") / part.path, ("eval",))

@@ -136,7 +136,7 @@ class RankedCompletions(Measure[Config], config=Config):
             return f"of the completion's tokens, {masked}, all else seen"
         if model.text_to_text:
             return "in the decoder, after a sentinel at the end of the context in the encoder"
-        return "each token given all before it"
+        return "each token given all before it, without a begin token"
 
     def _read(self) -> tuple[dict[str, list[list[Pair]]], Paradigms]:
         """The items of each ranking, each a list of candidates, and their paradigms."""

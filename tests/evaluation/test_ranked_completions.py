@@ -53,11 +53,16 @@ def take(config: str, folder: Path, data: list[str], **fields: Any) -> Measureme
 
 
 def causal(model: LoadedModel, context: str, completion: str) -> float:
-    """log p(context + completion) - log p(context), where the context's tokens are the same."""
-    whole, bare = model.tokens([[context + completion], [context]])
+    """The sum over the completion's tokens of log p(token | those before it, without a begin)."""
+    (whole,), (bare,) = model.tokens([[context + completion]]), model.tokens([[context]])
     assert list(whole.ids[: len(bare.ids)]) == list(bare.ids)
-    scores = Likelihood.of(model).score_sentences([context + completion, context])
-    return float(scores.log_probability[0] - scores.log_probability[1])
+    with torch.inference_mode():
+        logits = model.generator(torch.from_numpy(whole.ids[None])).logits[0]
+    log_probs = logits.float().log_softmax(-1)
+    return sum(
+        float(log_probs[place - 1, whole.ids[place]])
+        for place in range(len(bare.ids), len(whole.ids))
+    )
 
 
 def masked(model: LoadedModel, context: str, completion: str) -> float:
@@ -178,19 +183,15 @@ def test_what_is_refused(folder_of: Folders, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not support elmo"):
         take("babylm/ewok.yaml", folder_of("elmo"), data)
     with pytest.raises(DataError, match=r"all\.jsonl:1: no column 'prefix_acceptable'"):
-        take(
-            "babylm/entity-tracking.yaml",
-            folder_of("gpt2"),
-            data,
-            paradigm="{file}",
-            options="Domain",
-        )
+        take("babylm/comps.yaml", folder_of("gpt2"), data)
     with pytest.raises(DataError, match="has no list of two completions"):
         take(
             "babylm/entity-tracking.yaml",
             folder_of("gpt2"),
             data,
-            **{"context": "{Context1}", "options": "Domain", "paradigm": "{file}"},
+            context="{Context1}",
+            options="Domain",
+            paradigm="{file}",
         )
     for fields in ({}, {"options": "x"}, {"rankings": {"a": [["{x}", "y"]]}}):
         with pytest.raises(ValidationError):
