@@ -35,14 +35,14 @@ PARTS = (
         "babylm/blimp.yaml",
         (*_places("blimp_filtered", "*.jsonl"), "blimp/*.jsonl"),
         OSF,
-        "BLiMP's files, one a paradigm",
+        "BLiMP's files, one per paradigm",
     ),
     SuitePart(
         "supplement",
         "babylm/supplement.yaml",
         (*_places("supplement_filtered", "*.jsonl"), "supplement/*.jsonl"),
         OSF,
-        "columns sentence_good, sentence_bad, one file a paradigm",
+        "columns sentence_good, sentence_bad, one file per paradigm",
     ),
     SuitePart(
         "ewok",

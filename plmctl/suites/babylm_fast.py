@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from plmctl.suites.babylm import OSF, PARTS, ZERO_SHOT, predictions_document
-from plmctl.suites.base import Predictions, Suite
+from plmctl.suites.base import Predictions, Recipe, Suite
 
 _FOLDERS = {
     "blimp": "blimp_fast",
@@ -33,7 +33,7 @@ class BabylmFast(Suite):
     )
     columns = ZERO_SHOT
     averages = ()
-    recipes: Mapping[str, Mapping[str, Any]] = {}
+    recipes: ClassVar[Mapping[str, Mapping[str, Recipe]]] = {}
     published = ()
 
     def submission(self, scores: Mapping[str, float], predictions: Predictions) -> dict[str, Any]:

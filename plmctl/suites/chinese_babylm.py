@@ -31,7 +31,7 @@ def _part(name: str, hub: str, rows: str) -> SuitePart:
 _PAIRS = "columns sentence_good, sentence_bad, UID"
 
 PARTS = (
-    _part("zhoblimp", "zhoblimp", f"{_PAIRS}, one file a paradigm"),
+    _part("zhoblimp", "zhoblimp", f"{_PAIRS}, one file per paradigm"),
     _part("hanzi_structure", "hanzi-structure", _PAIRS),
     _part("hanzi_pinyin", "hanzi-pinyin", _PAIRS),
 )
