@@ -104,8 +104,8 @@ def part_files(part: SuitePart, data: str | None) -> list[str]:
     """The files of a part in a data directory, sorted; empty if there are none."""
     if data is None:
         return []
-    found = (sorted(glob.glob(str(Path(glob.escape(data)) / pattern))) for pattern in part.files)
-    return next((files for files in found if files), [])
+    matches = (sorted(glob.glob(str(Path(glob.escape(data)) / pattern))) for pattern in part.files)
+    return next((files for files in matches if files), [])
 
 
 def run_parts(planned: Sequence[PartRun]) -> dict[str, str]:
@@ -148,13 +148,13 @@ _NORMAL = 1.96
 
 def _uncertainty(numbers: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """The standard errors of accuracies, with 1.96 of them to both sides."""
-    found = {}
+    errors = {}
     for name, value in numbers.items():
         error = numbers.get(name.replace("accuracy", "accuracy_se", 1))
         if name.startswith("accuracy") and not name.startswith("accuracy_se") and error is not None:
             margin = _NORMAL * error
-            found[name] = {"se": error, "low": value - margin, "high": value + margin}
-    return found
+            errors[name] = {"se": error, "low": value - margin, "high": value + margin}
+    return errors
 
 
 def group_tables(tasks: Mapping[str, Any]) -> list[Table]:

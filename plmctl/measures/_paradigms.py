@@ -89,8 +89,8 @@ class Paradigms:
             each column of groups ``name/COLUMN``: the unweighted mean of its groups'. Each with its
             standard error.
         """
-        found: dict[str, Any] = {}
-        found[name], found[error_name(name)] = mean_and_error(hits.astype(float).tolist())
+        results: dict[str, Any] = {}
+        results[name], results[error_name(name)] = mean_and_error(hits.astype(float).tolist())
         several = {"macro": self.names, **self.groups}
         for kind, values in several.items():
             key = f"{name}/{kind}"
@@ -98,14 +98,14 @@ class Paradigms:
                 mean_and_error(hits[mask].astype(float).tolist())
                 for mask in _masks(values).values()
             ]
-            found[key] = sum(mean for mean, _ in rows) / len(rows)
+            results[key] = sum(mean for mean, _ in rows) / len(rows)
             errors = [error for _, error in rows if error is not None]
-            found[error_name(key)] = (
+            results[error_name(key)] = (
                 math.sqrt(sum(error**2 for error in errors)) / len(rows)
                 if len(errors) == len(rows)
                 else None
             )
-        return found
+        return results
 
     def group_rows(self, hits: NDArray[np.bool_]) -> list[dict[str, Any]]:
         """A row per group: its column, its name, its accuracy over all its items, their number."""
@@ -126,10 +126,10 @@ class Paradigms:
 
     def chosen(self, texts: Sequence[str]) -> Mapping[str, list[str]]:
         """[N] texts by paradigm, each in the order of the data."""
-        found: dict[str, list[str]] = {}
+        by_paradigm: dict[str, list[str]] = {}
         for name, text in zip(self.names, texts, strict=True):
-            found.setdefault(name, []).append(text)
-        return found
+            by_paradigm.setdefault(name, []).append(text)
+        return by_paradigm
 
 
 def error_name(name: str) -> str:
@@ -139,12 +139,12 @@ def error_name(name: str) -> str:
 
 def file_names(paths: Sequence[str]) -> list[str]:
     """A name for each file: without folder and ending; a path where two have the same name."""
-    found: list[str] = []
+    names: list[str] = []
     for path in paths:
         stem = Path(path).name.split(".")[0]
         name = Path(path).parent.name if stem == "data" else stem
-        found.append(path if name in found else name)
-    return found
+        names.append(path if name in names else name)
+    return names
 
 
 def refuse_no_items(name: str, count: int) -> None:

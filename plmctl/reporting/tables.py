@@ -76,10 +76,10 @@ def classification_tables(title: str, results: Mapping[str, object]) -> list[Tab
     metrics = {k: v for k, v in results.items() if k not in own_tables and v is not None}
     tables = [metrics_table(title, metrics)]
     for name in ("paradigms", "groups"):
-        found = results.get(name)
-        if isinstance(found, list) and found:
-            columns = list(found[0])
-            rows = [[row[column] for column in columns] for row in found]
+        members = results.get(name)
+        if isinstance(members, list) and members:
+            columns = list(members[0])
+            rows = [[row[column] for column in columns] for row in members]
             tables.append(rows_table(f"by {name.removesuffix('s')}", columns, rows))
     if by_class := class_rows(results):
         tables.append(rows_table("by class", CLASS_COLUMNS, by_class))
