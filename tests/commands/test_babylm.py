@@ -69,7 +69,7 @@ def zero_shot(root: Path) -> None:
             }
             for n in range(4)
         ]
-        lines(root / "comps" / f"comps_{name}.jsonl", rows)
+        lines(root / "comps" / f"{name}.jsonl", rows)
     for split in ("regular", "ambiref"):
         rows = [
             {
