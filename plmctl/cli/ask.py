@@ -36,7 +36,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Finetune the model on glue, squad or clue, task by task, and score it.",
+            help="Score the model on glue, squad, clue, babylm, babylm-fast or chinese-babylm, "
+            "task by task; finetune it where the task needs it.",
             show_default=False,
         ),
     ] = None,
@@ -44,7 +45,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="With --suite: folder with TASK/train.jsonl and dev.jsonl; by default the Hub.",
+            help="With --suite: folder with TASK/train.jsonl and dev.jsonl, or as the organisers "
+            "publish it; by default the Hub.",
             show_default=False,
         ),
     ] = None,
@@ -154,7 +156,7 @@ def _suite(
         raise ConfigError(f"{wrong[0]} cannot be used with --suite", "leave it out")
     from plmctl.commands.evaluate_suite import SuiteRequest, run
 
-    run(SuiteRequest(model, name, **options), as_json=as_json)
+    run(SuiteRequest(model, name.replace("-", "_"), **options), as_json=as_json)
 
 
 @app.command(epilog=example("plmctl export runs/demo/bert runs/demo/bert-early --step 1000"))

@@ -1,7 +1,8 @@
 """``plmctl eval``: measure a model folder, or every checkpoint of its run."""
 
 import json
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,19 +31,43 @@ def run(config: EvalConfig, *, at_checkpoints: bool, fresh: bool, as_json: bool)
         fresh: Move the folder aside, if it exists.
         as_json: Print one JSON document.
     """
+    if not at_checkpoints:
+        results = evaluated(config, fresh=fresh)
+        tables = [
+            table
+            for name, measured in results.items()
+            for table in classification_tables(f"{name} of {config.model}", measured)
+        ]
+        show_result({"model": config.model, "results": results}, tables, as_json=as_json)
+        return
+    pretraining = _run_of(config.model)
+    with _evaluation(config, fresh=fresh) as (folder, accelerator):
+        _evaluate_checkpoints(config, folder, pretraining, accelerator, as_json=as_json)
+
+
+def evaluated(config: EvalConfig, *, fresh: bool = False) -> dict[str, Any]:
+    """Run every measure of the model, and return the results by measure.
+
+    Args:
+        config: The model and the measures.
+        fresh: Move the folder aside, if it exists.
+    """
+    check_model(config.model)
+    with _evaluation(config, fresh=fresh) as (folder, accelerator):
+        model = LoadedModel(config.model, accelerator, config.batch_size)
+        return _results(config, folder, model, config.model)
+
+
+@contextmanager
+def _evaluation(config: EvalConfig, *, fresh: bool) -> Iterator[tuple[Path, "Accelerator"]]:
+    """The run folder and the device; the run is finished if the block ends without an error."""
     from plmctl.training.engine import make_accelerator
 
-    pretraining = _run_of(config.model) if at_checkpoints else None
-    if pretraining is None:
-        check_model(config.model)
     folder = open_run(config, config.run, fresh=fresh)
     with AtWork(folder) if launch.is_main() else nullcontext() as work:
         accelerator = make_accelerator(config.compute)
         write_environment(folder, {})
-        if pretraining is None:
-            _evaluate_model(config, folder, accelerator, as_json=as_json)
-        else:
-            _evaluate_checkpoints(config, folder, pretraining, accelerator, as_json=as_json)
+        yield folder, accelerator
         if work is not None:
             written = sorted((folder / "eval").glob("*.json"))
             work.promise([f"eval/{path.name}" for path in written])
@@ -58,20 +83,6 @@ def _run_of(model: str) -> Path:
         f"{model}: there are no checkpoints beside it",
         "set `model` to the run folder of a pretraining",
     )
-
-
-def _evaluate_model(
-    config: EvalConfig, folder: Path, accelerator: "Accelerator", *, as_json: bool
-) -> None:
-    """All measures of the model: a table per measure."""
-    model = LoadedModel(config.model, accelerator, config.batch_size)
-    results = _results(config, folder, model, config.model)
-    tables = [
-        table
-        for name, measured in results.items()
-        for table in classification_tables(f"{name} of {config.model}", measured)
-    ]
-    show_result({"model": config.model, "results": results}, tables, as_json=as_json)
 
 
 def _evaluate_checkpoints(
@@ -120,6 +131,8 @@ def _results(
             for item, scores in measurement.per_item.items():
                 rows = f"rows/{name}{suffix}-{item}" if item else f"rows/{name}{suffix}"
                 write_results(folder, rows, scores.document())
+            if measurement.predictions:
+                write_results(folder, f"predictions/{name}{suffix}", measurement.predictions)
             document = {
                 "kind": "eval",
                 "measure": measure.model_dump(),

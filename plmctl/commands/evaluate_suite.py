@@ -23,6 +23,16 @@ from plmctl.commands.finetune_grid import (
     finish_all,
     protocol_runs,
 )
+from plmctl.commands.suite_parts import (
+    LabelledFile,
+    PartRun,
+    group_tables,
+    part_scores,
+    parts_of,
+    planned_parts,
+    run_parts,
+    write_submission,
+)
 from plmctl.config.load import find_config
 from plmctl.corpus.source import resolve
 from plmctl.errors import ConfigError, DataError, PlmError, nearest
@@ -84,28 +94,42 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     suite = get_suite(request.suite)
     check_model(request.model)
     family = family_of(request.model)
-    tasks = tasks_of(suite, request.suite, family, request.tasks)
+    tasks = tasks_of(suite, request.suite, family, request.tasks, request.data)
+    parts = parts_of(suite, family, request.tasks)
     config, task_settings = suite_config(suite, request)
     check_run(config, config.run, fresh=request.fresh)
-    planned = entries(config, tasks, suite.recipes[family], task_settings)
+    part_runs, missing = planned_parts(config, parts, task_settings)
+    planned = entries(config, tasks, suite.recipes.get(family, {}), task_settings, missing)
     runs_of_task = _protocol_runs(planned, request)
     configs = [run.config for runs in runs_of_task.values() for run in runs]
     check_unfinished(configs)
     open_run(config, config.run, fresh=request.fresh)
-    say(f"{request.suite}: {_names(runs_of_task)}, {len(configs)} runs")
+    count = len(configs) + len(part_runs)
+    names = [*(one.part.name for one in part_runs), *runs_of_task]
+    say(f"{request.suite}: {_names(names)}, {count} run{'s' if count > 1 else ''}")
     with AtWork(Path(config.run)) as work:
-        failed = finish_all(configs, request.jobs)
-        document = suite_scores(config, suite, family, planned, runs_of_task)
+        failed = run_parts(part_runs) | finish_all(configs, request.jobs)
+        document = suite_scores(config, suite, family, planned, runs_of_task, part_runs)
         work.promise([f"eval/{request.suite}.json"])
         write_results(Path(config.run), request.suite, document)
+        submission = write_submission(
+            suite,
+            Path(config.run),
+            document["results"],
+            part_runs,
+            _labelled_files(planned, document["tasks"]),
+        )
         if document["columns"]:
-            show_result(document, [suite_table(suite, document)], as_json=as_json)
+            tables = [*group_tables(document["tasks"]), suite_table(suite, document)]
+            show_result(document, tables, as_json=as_json)
             for line in table_notes(suite, document):
                 say(line)
+        if submission is not None:
+            say(f"{submission}: the file for the leaderboard")
         if failed:
             messages = "\n  ".join(f"{name}: {message}" for name, message in failed.items())
             raise PlmError(
-                f"{len(failed)} of {len(configs)} runs failed:\n  {messages}",
+                f"{len(failed)} of {count} runs failed:\n  {messages}",
                 "the others are kept; run the same command again to retry the failed runs",
             )
         work.finish()
@@ -115,7 +139,11 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
 
 
 def tasks_of(
-    suite: Suite, name: str, family: str, requested: Sequence[str] | None
+    suite: Suite,
+    name: str,
+    family: str,
+    requested: Sequence[str] | None,
+    data: str | None = None,
 ) -> list[SuiteTask]:
     """The tasks to run, in the suite's order.
 
@@ -123,31 +151,44 @@ def tasks_of(
         suite: The suite.
         name: Its name, for messages.
         family: The family of the model.
-        requested: Names; None: all tasks of the score that the family has a recipe for.
+        requested: Names of tasks and parts; None: all tasks of the score that the family has a
+            recipe for.
+        data: The data directory, in which optional tasks are looked for.
 
     Raises:
         ConfigError: There is no such task, or no recipe of it for the family.
     """
     tasks = {task.name: task for task in suite.tasks}
     recipes = suite.recipes.get(family, {})
-    if not recipes:
+    parts = {part.name for part in suite.parts}
+    if not recipes and not parts:
         raise ConfigError(
             f"{name}: no recipe for {family}",
             f"there are recipes for {', '.join(suite.recipes)}",
         )
     for task_name in requested or ():
+        if task_name in parts:
+            continue
         if task_name not in tasks:
             raise ConfigError(
-                f"--tasks: {name} has no task {task_name!r}{nearest(task_name, tasks)}"
+                f"--tasks: {name} has no task {task_name!r}{nearest(task_name, [*parts, *tasks])}"
             )
         if task_name not in recipes:
             raise ConfigError(
                 f"--tasks: {name} has no recipe of {task_name} for {family}",
-                f"there are recipes of {', '.join(recipes)}",
+                f"there are recipes of {', '.join(recipes) or 'none'}",
             )
     if requested is not None:
         return [task for task in suite.tasks if task.name in requested]
-    return [task for task in suite.tasks if task.name in recipes and not task.asked_for]
+    if parts and (without := [task for task in tasks if task not in recipes]):
+        say(f"skipped: there is no recipe of {', '.join(without)} for {family}")
+    return [
+        task
+        for task in suite.tasks
+        if task.name in recipes
+        and not task.asked_for
+        and not (task.optional and _files(task, data)[1])
+    ]
 
 
 def suite_config(suite: Suite, request: SuiteRequest) -> tuple[SuiteConfig, dict[str, list[str]]]:
@@ -181,6 +222,7 @@ def settings_of(
     run: str | None = None
     kept: list[str] = []
     of_task: dict[str, list[str]] = {task.name: [] for task in suite.tasks}
+    of_part: dict[str, list[str]] = {part.name: [] for part in suite.parts}
     for given in overrides:
         key, separator, value = given.partition("=")
         first, _, rest = key.partition(".")
@@ -189,17 +231,24 @@ def settings_of(
         if key == "run":
             run = value
             continue
-        bare = rest if first in of_task else key
-        if bare in ("run", "model") or (first not in of_task and _is_data(key)):
+        named = first in of_task or first in of_part
+        bare = rest if named else key
+        if bare in ("run", "model") or (not named and _is_data(key)):
             raise ConfigError(
                 f"override {given}: a suite sets `{bare}` itself",
                 "MODEL is the model, run=FOLDER the suite's folder, --data DIR the data; files of "
                 "one task are TASK.data.train=[FILE] and TASK.data.valid=[FILE]",
             )
         kept.append(given)
+        if first in of_part:
+            of_part[first].append(f"{bare}={value}")
+            continue
         for name in (first,) if first in of_task else of_task:
             of_task[name].append(f"{bare}={value}")
-    return run, tuple(kept), of_task
+        if key == "compute.device":  # of everything; the precision of parts stays fp32
+            for settings in of_part.values():
+                settings.append(f"{bare}={value}")
+    return run, tuple(kept), {**of_task, **of_part}
 
 
 def _is_data(key: str) -> bool:
@@ -241,6 +290,7 @@ def entries(
     chosen: Sequence[SuiteTask],
     recipes: Mapping[str, Recipe],
     settings: Mapping[str, Sequence[str]],
+    missing_parts: Sequence[str] = (),
 ) -> list[Entry]:
     """The tasks with their configs and data.
 
@@ -249,12 +299,13 @@ def entries(
         chosen: The tasks to run.
         recipes: The recipes of the model's family.
         settings: The settings of each task, in the order of the command line.
+        missing_parts: A line for each part of the suite whose files are missing.
 
     Raises:
         ConfigError: A recipe does not exist, or a setting is wrong.
         DataError: Data of a task are missing; the message lists them, with what to download.
     """
-    result, missing = [], []
+    result, missing = [], list(missing_parts)
     for task in chosen:
         own_data = any(
             setting.startswith(("data.train=", "data.valid=")) for setting in settings[task.name]
@@ -262,7 +313,7 @@ def entries(
         files, absent = ({}, []) if own_data else _files(task, config.data)
         missing += absent
         recipe = recipes[task.name]
-        values = [f"{key}=[{json.dumps(value)}]" for key, value in files.items() if "." in key]
+        values = [f"{key}=[{json.dumps(value)}]" for key, value in files.items() if _is_data(key)]
         changes = [
             *recipe.changes,
             f"model={json.dumps(config.model)}",
@@ -271,10 +322,12 @@ def entries(
             *values,
             *settings[task.name],
         ]
-        loaded = load(
-            "finetune", find_config(Path("configs/finetune") / recipe.path, ("finetune",)), changes
-        )
+        path = find_config(Path("configs/finetune") / recipe.path, ("finetune",))
+        loaded = load("finetune", path, changes)
+        if not any(one.startswith("train.max_length=") for one in settings[task.name]):
+            loaded = _within_positions(loaded)
         also = {stem: files.get(stem, task.also[stem]) for stem in task.also}
+        also = {stem: source for stem, source in also.items() if source}
         result.append(Entry(task, loaded, {} if own_data else also))
     if not config.data:
         missing += _absent_from_hub(result)
@@ -283,30 +336,56 @@ def entries(
         where = config.data or "DIR"
         layout = f"{where}/TASK/train.jsonl and {where}/TASK/dev.jsonl"
         option = "" if config.data else " and add --data DIR"
+        put = f"put them into {layout}{option} (jsonl, json, tsv, csv or parquet)"
+        if missing_parts:
+            put = "put them there" if config.data else "put them into a folder, and add --data DIR"
         raise DataError(
             f"{config.suite}: data are missing, nothing was scored:\n    {shown}",
-            f"put them into {layout}{option} (jsonl, json, tsv, csv or parquet), or choose tasks "
-            "with --tasks",
+            f"{put}, or choose tasks with --tasks",
         )
     return result
+
+
+def _within_positions(config: FinetuneConfig) -> FinetuneConfig:
+    """The config with a ``train.max_length`` that the network has positions for."""
+    from plmctl.models.load import config_of, longest_input
+
+    longest = longest_input(config_of(config.model))
+    if longest is None or config.train.max_length <= longest:
+        return config
+    say(
+        f"{config.run}: train.max_length is {longest}, the positions of {config.model}, not "
+        f"{config.train.max_length}"
+    )
+    train = config.train.model_copy(update={"max_length": longest})
+    return config.model_copy(update={"train": train})
 
 
 def _files(task: SuiteTask, data: str | None) -> tuple[dict[str, str], list[str]]:
     """The files of a task in a data directory by config key or stem, and which are missing."""
     if data is None:
         return {}, []
-    folder = Path(data) / task.name
+    root = Path(data)
     for train, dev in task.stems:
-        pair = (_file(folder, train), _file(folder, dev))
+        pair = (_file(root, train), _file(root, dev))
         if pair[0] and pair[1]:
             break
+    else:
+        train, dev = task.stems[0]
+        pair = (_file(root, train), _file(root, dev))
+    folder = (root / dev).parent
     files = {"data.train": pair[0], "data.valid": pair[1]}
     files |= {stem: _file(folder, stem) for stem in task.also}
-    names = ("train", "dev", *task.also)
-    absent = [name for name, path in zip(names, files.values(), strict=True) if path is None]
+    paths = (root / train, root / dev, *(folder / stem for stem in task.also))
+    needed = (True, True, *map(bool, task.also.values()))
+    absent = [
+        path
+        for path, found, must in zip(paths, files.values(), needed, strict=True)
+        if found is None and must
+    ]
     if not absent:
-        return {key: str(path) for key, path in files.items()}, []
-    wanted = ", ".join(f"{folder}/{name}.jsonl" for name in absent)
+        return {key: str(path) for key, path in files.items() if path is not None}, []
+    wanted = ", ".join(f"{path}.jsonl" for path in absent)
     return {}, [f"{task.name}: {wanted} ({task.rows}); on the Hub: {task.hub}"]
 
 
@@ -360,7 +439,7 @@ def _protocol_runs(planned: Sequence[Entry], request: SuiteRequest) -> dict[str,
     }
 
 
-def _names(tasks: Mapping[str, Sequence[Any]]) -> str:
+def _names(tasks: Sequence[str]) -> str:
     return f"{len(tasks)} task{'s' if len(tasks) > 1 else ''} ({', '.join(tasks)})"
 
 
@@ -383,8 +462,9 @@ def suite_scores(
     family: str,
     planned: Sequence[Entry],
     runs_of_task: Mapping[str, Sequence[ProtocolRun]],
+    part_runs: Sequence[PartRun],
 ) -> dict[str, Any]:
-    """The results of every finished task, with the earlier results of the folder."""
+    """The results of every finished task and part, with the earlier results of the folder."""
     folder = Path(config.run)
     before = _document_at(folder / "eval" / f"{config.suite}.json")
     tasks: dict[str, Any] = dict(before.get("tasks", {}))
@@ -396,8 +476,15 @@ def suite_scores(
             continue
         tasks[entry.task.name] = _task_scores(entry, compared)
         _write_rows(folder, entry, tasks[entry.task.name]["runs"])
+    for one in part_runs:
+        scores = part_scores(one)
+        if scores is None:
+            tasks.pop(one.part.name, None)
+        else:
+            tasks[one.part.name] = scores
     write_environment(folder, {name: task["data"] for name, task in tasks.items()})
-    ordered = {task.name: tasks[task.name] for task in suite.tasks if task.name in tasks}
+    names = [one.name for one in (*suite.parts, *suite.tasks)]
+    ordered = {name: tasks[name] for name in names if name in tasks}
     columns = suite_columns(suite, ordered)
     averages = suite_averages(suite, columns)
     flat = {c["name"]: c["value"] for c in (*columns, *averages)}
@@ -439,6 +526,18 @@ def _task_scores(entry: Entry, compared: Mapping[str, Any]) -> dict[str, Any]:
             for stem, documents in scored.items()
         },
     }
+
+
+def _labelled_files(planned: Sequence[Entry], tasks: Mapping[str, Any]) -> Iterator[LabelledFile]:
+    """The dev rows of every finished task, and its further rows, with the first of its runs."""
+    for entry in planned:
+        name, valid = entry.task.name, entry.config.data.valid
+        if name not in tasks or not isinstance(valid, tuple):
+            continue
+        run, compute = tasks[name]["runs"][0], entry.config.compute
+        yield LabelledFile(name, name, run, valid, compute)
+        for stem, source in entry.also.items():
+            yield LabelledFile(name, stem.removesuffix(".valid"), run, (source,), compute)
 
 
 def _further_scores(entry: Entry, run: str, stem: str, source: str) -> dict[str, Any]:
@@ -568,8 +667,7 @@ def published_results(suite: Suite, family: str) -> list[dict[str, Any]]:
             "shape": row.shape,
             "figures": {**row.scores, **_published_averages(suite, row.scores)},
         }
-        for row in suite.published
-        if row.family == family
+        for row in suite.beside(family)
     ]
 
 

@@ -7,6 +7,7 @@ checks look for empty rows, duplicates, imbalance, and training texts in the val
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 # --- Reading and splitting rows ---
 
 
+_BRACES = re.compile(r"\{([^{}]+)\}")
+
+
 @dataclass(frozen=True)
 class Row:
     """A row and its origin (``file:line``)."""
@@ -36,9 +40,19 @@ class Row:
     def cell(self, column: str) -> Any:
         """The value in a column.
 
+        Args:
+            column: Its name; or a text with names in braces, as in ``Question: {question}``, in
+                which each is replaced by its value. ``{target.name}`` is a field of a column.
+
         Raises:
             DataError: The column does not exist, or the value is null.
         """
+        if column not in self.values and _BRACES.search(column):
+            return _BRACES.sub(lambda match: str(self.cell(match[1])), column)
+        head, _, field = column.partition(".")
+        fields = self.values.get(head)
+        if column not in self.values and isinstance(fields, Mapping) and field in fields:
+            return fields[field]
         if column not in self.values:
             raise DataError(
                 f"{self.origin}: no column {column!r}{nearest(column, self.values)}",

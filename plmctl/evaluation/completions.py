@@ -19,6 +19,7 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.likelihood import (
     MaskedCopies,
     MaskedLikelihood,
+    MaskingVariant,
     equal_pieces,
     masked_until,
 )
@@ -423,10 +424,10 @@ def _padded_tensors(rows: Sequence[Sequence[int]], model: LoadedModel) -> tuple[
     return torch.from_numpy(ids).to(device), torch.from_numpy(live).to(device).long()
 
 
-# --- Encoders, for the lm-evaluation-harness ---
+# --- Encoders ---
 #
-# The likelihood is that of ``MaskedLikelihood`` with ``word_l2r``. This class adds where a
-# completion starts, and how a context is cut.
+# The likelihood is that of ``MaskedLikelihood``. This class adds where a completion starts, and how
+# a context is cut.
 
 
 class MaskedCompletions:
@@ -435,13 +436,20 @@ class MaskedCompletions:
     Args:
         model: The model.
         seq_len: Tokens at most, special tokens included; None: its positions.
+        variant: Which tokens are masked, see ``ScoringOptions``.
 
     Raises:
         ConfigError: The model has no such head.
     """
 
-    def __init__(self, model: LoadedModel, seq_len: int | None = None) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        seq_len: int | None = None,
+        variant: MaskingVariant = "word_l2r",
+    ) -> None:
         self._model = model
+        self._variant = variant
         self._likelihood = MaskedLikelihood.of(model)
         self._limit = min(seq_len or 2**31, model.context) - 2
 
@@ -496,7 +504,7 @@ class MaskedCompletions:
         rows, places = [], []
         for number, (ids, starts, first) in enumerate(texts):
             place = np.arange(first, len(ids))
-            until = masked_until(starts, "word_l2r")[first:]
+            until = masked_until(starts, self._variant)[first:]
             places.append(np.stack([np.full_like(place, number), place + 1, until + 1]))
             rows.append(self._likelihood.with_special_tokens(ids))
         row, place, until = np.concatenate([np.zeros((3, 0), np.int64), *places], axis=1)

@@ -78,10 +78,13 @@ class Measurement:
     Attributes:
         results: The metrics, with what they were measured on.
         per_item: The scores of the items, by the name of the score; "" if there is only one.
+        predictions: The text that the model prefers for each item, by paradigm; only of measures
+            that compare texts.
     """
 
     results: dict[str, Any]
     per_item: Mapping[str, PerItemScores] = field(default_factory=dict)
+    predictions: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 C = TypeVar("C", bound=MeasureConfig)

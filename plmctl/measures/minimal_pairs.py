@@ -6,31 +6,35 @@ every token the same probability prefers the sentence of fewer tokens: ``shorter
 of such a model.
 """
 
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from plmctl.arrays import Floats, Ints
-from plmctl.config.base import MeasureConfig, Text
+from plmctl.config.base import Text
 from plmctl.corpus.labelled import Row
 from plmctl.errors import DataError
 from plmctl.evaluation.likelihood import Likelihood, ScoringOptions
 from plmctl.evaluation.model import LoadedModel
 from plmctl.hashing import digest_of_items
+from plmctl.measures._paradigms import (
+    ParadigmConfig,
+    Paradigms,
+    error_name,
+    file_names,
+    refuse_no_items,
+)
 from plmctl.measures.base import Measure, Measurement, PerItemScores
 from plmctl.metrics.statistics import mean_and_error
 
 _ROUNDING = 1e-6  # relative, of a score that is summed over tokens in float32
 
 
-class Config(MeasureConfig):
+class Config(ParadigmConfig):
     """Accuracy on minimal pairs of sentences (BLiMP), for every family."""
 
     name: Literal["minimal_pairs"] = "minimal_pairs"
-    data: tuple[Text, ...] = Field(min_length=1)
-    """Pairs: jsonl, csv, tsv or parquet; each file is a paradigm, as in BLiMP."""
     good: Text = "sentence_good"
     """Column of the acceptable sentence."""
     bad: Text = "sentence_bad"
@@ -48,9 +52,9 @@ class MinimalPairs(Measure[Config], config=Config):
 
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
         """Accuracies by sum, token and byte with their standard errors, per file and of all."""
-        config, files = self.config, _read(self.config)
+        config = self.config
+        texts, paradigms = _read(config)
         likelihood = Likelihood.of(model)
-        texts = [text for pairs in files.values() for pair in pairs for text in pair]
         scores = likelihood.score_sentences(texts, config.variant, config.span)
         sizes = np.array([len(text.encode()) for text in texts])
         signs = {
@@ -60,28 +64,23 @@ class MinimalPairs(Measure[Config], config=Config):
         }
         hits = {name: sign > 0 for name, sign in signs.items()}
         shorter = scores.tokens[::2] < scores.tokens[1::2]
-        cuts = np.cumsum([len(pairs) for pairs in files.values()])[:-1]
-        by_file = {name: np.split(values, cuts) for name, values in hits.items()}
-        paradigms = []
-        for number, (file, shorter_here) in enumerate(
-            zip(files, np.split(shorter, cuts), strict=True)
-        ):
-            accuracy, error = mean_and_error(by_file["accuracy"][number].tolist())
-            paradigms.append(
+        rows = []
+        for name, mask in paradigms.masks().items():
+            accuracy, error = mean_and_error(hits["accuracy"][mask].tolist())
+            rows.append(
                 {
-                    "paradigm": file,
+                    "paradigm": name,
                     "accuracy": accuracy,
                     "accuracy_se": error,
-                    "token": float(by_file["accuracy/token"][number].mean()),
-                    "byte": float(by_file["accuracy/byte"][number].mean()),
-                    "shorter": float(shorter_here.mean()),
-                    "pairs": len(shorter_here),
+                    "token": float(hits["accuracy/token"][mask].mean()),
+                    "byte": float(hits["accuracy/byte"][mask].mean()),
+                    "shorter": float(shorter[mask].mean()),
+                    "pairs": int(mask.sum()),
                 }
             )
-        results: dict[str, Any] = {}
-        for name, values in hits.items():
-            error_name = name.replace("accuracy", "accuracy_se", 1)
-            results[name], results[error_name] = mean_and_error(values.tolist())
+        results = paradigms.results("accuracy", hits["accuracy"])
+        for name in ("accuracy/token", "accuracy/byte"):
+            results[name], results[error_name(name)] = mean_and_error(hits[name].tolist())
         options = ScoringOptions(variant=config.variant, span=config.span)
         results |= {
             "shorter": float(shorter.mean()),
@@ -89,16 +88,23 @@ class MinimalPairs(Measure[Config], config=Config):
             "ties": int((signs["accuracy"] == 0).sum()),
             "cut": scores.cut,
             "unknown": scores.unknown,
-            "paradigms": paradigms,
+            "paradigms": rows,
+            **({"groups": paradigms.group_rows(hits["accuracy"])} if config.groups else {}),
             "definition": (
                 "share of pairs whose good sentence has the higher score, ties (equal to 1e-6) "
-                "wrong; token, byte: the score over the sentence's tokens or UTF-8 bytes; shorter: "
+                "wrong; macro: mean of the paradigms, unweighted; "
+                "token, byte: the score over the sentence's tokens or UTF-8 bytes; shorter: "
                 "pairs whose good sentence has fewer tokens; score: "
                 + likelihood.sentence_definition(options)
             ),
         }
         values = hits["accuracy"].astype(np.float64).tolist()
-        return Measurement(results, {"": PerItemScores("accuracy", digest_of_items(texts), values)})
+        pairs = zip(hits["accuracy"], texts[::2], texts[1::2], strict=True)
+        return Measurement(
+            results,
+            {"": PerItemScores("accuracy", digest_of_items(texts), values)},
+            paradigms.chosen([good if hit else bad for hit, good, bad in pairs]),
+        )
 
 
 def _compare(scores: Floats) -> Ints:
@@ -113,8 +119,8 @@ def _compare(scores: Floats) -> Ints:
     return np.where(tie, 0, np.sign(good - bad)).astype(np.int64)
 
 
-def _read(config: Config) -> dict[str, list[tuple[str, str]]]:
-    """The pairs of each file, by its name."""
+def _read(config: Config) -> tuple[list[str], Paradigms]:
+    """The sentences, the good one before the bad one of each pair, and the pairs' paradigms."""
     from plmctl.corpus.source import resolve
     from plmctl.corpus.tabular import rows
 
@@ -126,17 +132,16 @@ def _read(config: Config) -> dict[str, list[tuple[str, str]]]:
             "set `data` of this measure to files of pairs; BLiMP's are in the folder data of "
             "github.com/alexwarstadt/blimp",
         ) from error
-    files: dict[str, list[tuple[str, str]]] = {}
-    for source in sources:
-        pairs = []
+    texts: list[str] = []
+    paradigms = Paradigms.of(config)
+    for source, file in zip(sources, file_names([one.name for one in sources]), strict=True):
+        before = len(texts)
         for values, origin in rows(source):
             row = Row(values, origin)
-            pairs.append((_sentence(row, config.good), _sentence(row, config.bad)))
-        if not pairs:
-            raise DataError(f"{source.name} contains no pairs", "write one JSON object per line")
-        name = Path(source.name).name.split(".")[0]
-        files[source.name if name in files else name] = pairs
-    return files
+            texts += [_sentence(row, config.good), _sentence(row, config.bad)]
+            paradigms.add(row, file, config)
+        refuse_no_items(source.name, len(texts) - before)
+    return texts, paradigms
 
 
 def _sentence(row: Row, column: str) -> str:

@@ -72,14 +72,15 @@ def classification_tables(title: str, results: Mapping[str, object]) -> list[Tab
         title: Above the first table.
         results: As ``metrics.classification`` returns them, with any further metrics.
     """
-    own_tables = ("per_class", "confusion", "paradigms")
+    own_tables = ("per_class", "confusion", "paradigms", "groups")
     metrics = {k: v for k, v in results.items() if k not in own_tables and v is not None}
     tables = [metrics_table(title, metrics)]
-    paradigms = results.get("paradigms")
-    if isinstance(paradigms, list) and paradigms:
-        columns = list(paradigms[0])
-        rows = [[row[column] for column in columns] for row in paradigms]
-        tables.append(rows_table("by paradigm", columns, rows))
+    for name in ("paradigms", "groups"):
+        members = results.get(name)
+        if isinstance(members, list) and members:
+            columns = list(members[0])
+            rows = [[row[column] for column in columns] for row in members]
+            tables.append(rows_table(f"by {name.removesuffix('s')}", columns, rows))
     if by_class := class_rows(results):
         tables.append(rows_table("by class", CLASS_COLUMNS, by_class))
     confusion = results.get("confusion")

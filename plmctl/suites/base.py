@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from plmctl import registry
 
@@ -23,21 +23,55 @@ class SuiteTask:
         hub: Its data on the Hub.
         rows: The content of its files, in words.
         names: Stems of its two files, besides train and dev, as (train, dev).
-        also: Further labelled files to score, by stem, and the data on the Hub for each.
+        places: Other places of its two files in a data directory, without endings, as (train, dev);
+            the first of them is named if they are missing.
+        also: Further labelled files to score, by stem, and the data on the Hub for each; "": only
+            scored if the file exists.
         asked_for: Run only if the user names it: not a part of the suite's score.
+        optional: Run only if the user names it, or its files are in the data directory.
     """
 
     name: str
     hub: str
     rows: str
     names: tuple[tuple[str, str], ...] = ()
+    places: tuple[tuple[str, str], ...] = ()
     also: Mapping[str, str] = field(default_factory=dict)
     asked_for: bool = False
+    optional: bool = False
 
     @property
     def stems(self) -> tuple[tuple[str, str], ...]:
-        """Stems that its two files may have."""
-        return (("train", "dev"), *self.names)
+        """Where its two files may be in a data directory, without endings."""
+        own = [
+            (f"{self.name}/{train}", f"{self.name}/{dev}")
+            for train, dev in (("train", "dev"), *self.names)
+        ]
+        return (*self.places, *own)
+
+
+@dataclass(frozen=True)
+class SuitePart:
+    """A part that is scored without finetuning.
+
+    Attributes:
+        name: Its folder in the suite's run folder.
+        path: The shipped config of its measure, under ``configs/eval``.
+        files: Where its files may be in a data directory, as patterns: the first that matches
+            anything counts.
+        source: Where users get them.
+        rows: Their content, in words.
+        asked_for: Run only if the user names it.
+        refused: By family that it does not support, the reason.
+    """
+
+    name: str
+    path: str
+    files: tuple[str, ...]
+    source: str
+    rows: str
+    asked_for: bool = False
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -136,7 +170,9 @@ class Suite(ABC):
     title: ClassVar[str]
     """In words, with its paper."""
     tasks: ClassVar[tuple[SuiteTask, ...]]
-    """In the order of the table."""
+    """The tasks that models are finetuned on, in the order of the table."""
+    parts: ClassVar[tuple[SuitePart, ...]] = ()
+    """What is scored without finetuning, in the order of the table."""
     columns: ClassVar[tuple[Column, ...]]
     """The metrics of the table."""
     averages: ClassVar[tuple[Average, ...]]
@@ -146,14 +182,33 @@ class Suite(ABC):
     published: ClassVar[tuple[Published, ...]]
     """Published results, in per cent."""
 
+    def beside(self, family: str) -> tuple[Published, ...]:
+        """The published results to show beside a model of a family: those of its family."""
+        return tuple(row for row in self.published if row.family == family)
+
     def nearest(
         self, family: str, shape: tuple[int, int] | None, count: int
     ) -> tuple[Published, ...]:
-        """Published results of a family: those of the same size first, then those on dev rows."""
-        rows = [row for row in self.published if row.family == family]
+        """Those to show beside a model: those of the same size first, then those on dev rows."""
+        rows = list(self.beside(family))
         same = shape is not None
         rows.sort(key=lambda row: (not (same and row.shape == shape), row.split != "dev"))
         return tuple(rows[:count])
+
+    def submission(
+        self, scores: Mapping[str, float], predictions: Predictions
+    ) -> Mapping[str, Any] | None:
+        """The document that the suite's leaderboard takes; None: there is none.
+
+        Args:
+            scores: By column, in per cent.
+            predictions: By task or part: its predictions by file or paradigm.
+        """
+        return None
+
+
+Predictions = Mapping[str, Mapping[str, Sequence[str | int]]]
+"""Texts that a model prefers, or numbers of labels, in the order of the rows."""
 
 
 def get_suite(name: str) -> Suite:

@@ -67,7 +67,8 @@ class Config(ScoredConfig):
 
     name: Literal["classification"] = "classification"
     text: str | tuple[str, str] = "text"
-    """Column of the text; two columns for a pair."""
+    """Column of the text; two columns for a pair. Or a text with columns in braces, as in
+    `"Question: {question} Answer: {answer}"`; `{target.name}` is a field of a column."""
     label: str = "label"
     """Column of the label: a name or a number; of several labels: a list, or names in one text."""
     problem: Problem = "single_label"

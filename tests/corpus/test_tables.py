@@ -80,3 +80,24 @@ def test_sides_without_rows_are_refused(tmp_path: Path, table: str) -> None:
     (tmp_path / "a.txt").write_text("x", encoding="utf-8")
     with pytest.raises(DataError, match="a text file has no columns"):
         read_rows([str(tmp_path / "a.txt")])
+
+
+def test_a_text_of_several_columns() -> None:
+    values = {
+        "question": "who?",
+        "answer": 3,
+        "target": {"name": "it"},
+        "{raw}": "kept",
+        "none": None,
+    }
+    row = Row(values, "f:1")
+    assert row.cell("Question: {question} Answer: {answer}") == "Question: who? Answer: 3"
+    assert row.cell('Is "{target.name}" {answer}?') == 'Is "it" 3?'
+    assert row.cell("target.name") == "it"
+    assert row.cell("{raw}") == "kept"  # a column of this name is a column
+    with pytest.raises(DataError, match="f:1: no column 'quest'; did you mean 'question'"):
+        row.cell("{quest}")
+    with pytest.raises(DataError, match="'none' is null"):
+        row.cell("{none}")
+    with pytest.raises(DataError, match=r"no column 'target\.nam"):
+        row.cell("{target.nam}")

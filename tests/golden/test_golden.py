@@ -761,6 +761,12 @@ CHOICE = {
 }
 KNOWN = {"name": "closed_book_qa", "data": ["known-valid.jsonl"], "max_new_tokens": 6}
 MINIMAL = {"name": "minimal_pairs", "data": ["minimal-valid.jsonl"]}
+RANKED = {
+    "name": "ranked_completions",
+    "data": ["choice-valid.jsonl"],
+    "context": "{question}",
+    "options": "options",
+}
 MEASURES: dict[str, list[dict]] = {
     "bert": [
         {"name": "mlm", **LONG},
@@ -768,6 +774,7 @@ MEASURES: dict[str, list[dict]] = {
         {"name": "bits_per_byte", **TEXT, "max_bytes": 500},
         {"name": "pseudo_perplexity", **TEXT, "max_bytes": 500},
         MINIMAL,
+        RANKED,
     ],
     "albert": [{"name": "mlm", **LONG}, {"name": "sop", **LONG}],
     "gpt1": [{"name": "clm", **LONG, "separator": "none"}, MINIMAL],
@@ -781,6 +788,7 @@ MEASURES: dict[str, list[dict]] = {
         {"name": "lambada", "data": ["passage-valid.jsonl"]},
         CHOICE,
         {**KNOWN, "shots": FEW},
+        RANKED,
     ],
     "t5": [
         {"name": "span_corruption", **LONG},

@@ -27,13 +27,19 @@ def average(name: str) -> Average:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_suite_names_is_there(name: str) -> None:
     suite = get_suite(name)
-    tasks, columns = [t.name for t in suite.tasks], [c.name for c in suite.columns]
+    tasks = [one.name for one in (*suite.parts, *suite.tasks)]
+    columns = [c.name for c in suite.columns]
     assert len(set(tasks)) == len(tasks)
     assert len(set(columns)) == len(columns)
     assert {column.task for column in suite.columns} == set(tasks)
     for column in suite.columns:
-        task = next(task for task in suite.tasks if task.name == column.task)
-        assert column.rows in ("dev", *task.also)
+        also = next((task.also for task in suite.tasks if task.name == column.task), ())
+        assert column.rows in ("dev", *also)
+    for part in suite.parts:
+        config = load("eval", ROOT / "configs/eval" / part.path)
+        assert len(config.measures) == 1
+        assert config.compute.precision == "fp32"
+        assert set(part.refused) <= set(registry.names("families"))
     for one in suite.averages:
         assert {n for group in one.groups for n in group} <= set(columns)
     for row in suite.published:
@@ -68,6 +74,49 @@ def test_glue_s_mean_is_the_published_one_with_wnli() -> None:
     t5 = average("GLUE").of(published("glue", "T5-small", "test"))
     assert t5 is not None
     assert (8 * t5 + 69.2) / 9 == pytest.approx(77.4, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("model", "glue", "macro"),
+    [
+        ("BabyLlama 10M 2024", 63.3, 60.8),
+        ("LTG-BERT 10M 2024", 60.3, 57.7),
+        ("BabyLlama 100M 2024", 69.0, 63.7),
+        ("LTG-BERT 100M 2024", 68.4, 64.0),
+    ],
+)
+def test_the_averages_of_babylm_are_the_published_ones(
+    model: str, glue: float, macro: float
+) -> None:
+    scores = published("babylm", model, "dev")
+    averages = {one.name: one.of(scores) for one in get_suite("babylm").averages}
+    assert averages["GLUE 11"] == pytest.approx(glue, abs=0.051)
+    assert averages["macro 2024"] == pytest.approx(macro, abs=0.1)  # of rounded scores
+
+
+def test_babylm_compares_all_families() -> None:
+    shown = get_suite("babylm").nearest("t5", None, 3)
+    assert [row.family for row in shown] == ["t5", "t5", "gpt2"]
+    assert shown[0].scores["BLiMP 12"] == pytest.approx(58.8, abs=0.05)
+
+
+def test_predictions_in_the_form_of_the_leaderboard() -> None:
+    made = get_suite("babylm").submission(
+        {}, {"supplement": {"hypernym": ["a", "b"]}, "rte": {"rte": [1]}, "multiblimp": {"eng": []}}
+    )
+    assert made == {
+        "blimp_supplement": {
+            "hypernym": {
+                "predictions": [
+                    {"id": "hypernym_0", "pred": "a"},
+                    {"id": "hypernym_1", "pred": "b"},
+                ]
+            }
+        },
+        "glue": {"rte": {"predictions": [{"id": "rte_0", "pred": 1}]}},
+    }
+    chinese = get_suite("chinese_babylm").submission({"ZhoBLiMP": 75.0, "Pinyin": 50.0}, {})
+    assert chinese == {"zhoblimp": {"accuracy": 0.75}, "hanzi_pinyin": {"accuracy": 0.5}}
 
 
 def test_an_average_lacks_what_a_column_lacks() -> None:

@@ -1,0 +1,229 @@
+"""The suites of BabyLM end to end: official files, the table, the leaderboard's file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands.conftest import Cli, sentence
+from tests.commands.test_bad_input import refused
+from tests.evaluation.models import make_folder
+
+FAST = ("train.epochs=1", "train.max_length=32", "train.batch_size=32", "compute.device=cpu")
+
+
+def lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_text(text, encoding="utf-8")
+
+
+def short(number: int) -> str:
+    return " ".join(sentence(number).split()[:3])
+
+
+def pairs(name: str, start: int, count: int, **columns: str) -> list[dict[str, str]]:
+    return [
+        {
+            "sentence_good": sentence(number),
+            "sentence_bad": " ".join(sentence(number).split()[::-1]),
+            "UID": name,
+            **columns,
+        }
+        for number in range(start, start + count)
+    ]
+
+
+def zero_shot(root: Path) -> None:
+    """Own sentences in the official files of 2025."""
+    terms = ("binding", "s-selection", "argument_structure")
+    for number, term in enumerate(terms):
+        name = f"paradigm_{number}"
+        rows = pairs(name, 10 * number, 6, linguistics_term=term, field="syntax")
+        lines(root / "blimp_filtered" / f"{name}.jsonl", rows)
+    for name in ("hypernym", "turn_taking"):
+        rows = [
+            {key: value for key, value in row.items() if key != "UID"} for row in pairs(name, 3, 4)
+        ]
+        lines(root / "supplement_filtered" / f"{name}.jsonl", rows)
+    for domain in ("social-relations", "spatial-relations"):
+        rows = []
+        for number in range(4):
+            one, two, three, four = (short(4 * number + n) for n in range(4))
+            for texts in ((one, two, three, four), (two, one, four, three)):
+                keys = ("Context1", "Context2", "Target1", "Target2")
+                rows.append({"Domain": domain, **dict(zip(keys, texts, strict=True))})
+        lines(root / "ewok_filtered" / f"{domain}.jsonl", rows)
+    for name in (
+        "comps_base",
+        "comps_wugs",
+        "comps_wugs_dist-before",
+        "comps_wugs_dist-in-between",
+    ):
+        rows = [
+            {
+                "prefix_acceptable": short(n),
+                "prefix_unacceptable": short(n + 1),
+                "property_phrase": "sees it.",
+            }
+            for n in range(4)
+        ]
+        lines(root / "comps" / f"{name}.jsonl", rows)
+    for split in ("regular", "ambiref"):
+        rows = [
+            {
+                "input_prefix": f"{short(n)} in",
+                "options": [f" {short(n + k)}" for k in (0, 5)],
+                "numops": n // 2,
+            }
+            for n in range(4)
+        ]
+        lines(root / "entity_tracking" / f"{split}.jsonl", rows)
+
+
+def labelled(root: Path, name: str, columns: tuple[str, ...], labels: int = 2) -> None:
+    """TASK.train and TASK.valid of the official folder."""
+    for side, start, count in (("train", 0, 32), ("valid", 64, 16)):
+        rows = [
+            {
+                **{column: short(number + n) for n, column in enumerate(columns)},
+                "label": number % labels,
+            }
+            for number in range(start, start + count)
+        ]
+        lines(root / f"{name}.{side}.jsonl", rows)
+
+
+@pytest.fixture
+def data(world: Path) -> Path:
+    folder = world / "evaluation_data"
+    zero_shot(folder / "full_eval")
+    glue = folder / "full_eval" / "glue_filtered"
+    labelled(glue, "wsc", ("text", "span1_text", "span2_text"))
+    labelled(glue, "mnli", ("premise", "hypothesis"), 3)
+    return folder
+
+
+def document(run: str, name: str) -> dict[str, Any]:
+    return json.loads(Path(run, name).read_text(encoding="utf-8"))
+
+
+def test_the_parts_without_finetuning(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
+    model = str(pretrained["bert"] / "model")
+    parts = "blimp,supplement,ewok,comps,entity_tracking"
+    command = ("eval", model, "--suite", "babylm", "--data", str(data), "run=babylm-1")
+    code, out, err = cli(*command, "--tasks", parts, "compute.device=cpu", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    scores = {column["name"]: column["value"] for column in found["columns"]}
+    assert list(scores) == [
+        "BLiMP", "BLiMP 12", "Supplement", "EWoK", "EWoK ctx", "COMPS", "Entity",
+    ]  # fmt: skip
+    blimp = document("babylm-1/blimp", "eval/minimal_pairs.json")["results"]
+    means = [row["accuracy"] for row in blimp["paradigms"]]
+    assert len(means) == 3
+    assert scores["BLiMP"] == pytest.approx(100 * sum(means) / 3)
+    of_group = (means[0] + (means[1] + means[2]) / 2) / 2  # two names of one phenomenon
+    assert scores["BLiMP 12"] == pytest.approx(100 * of_group)
+    submission = document("babylm-1", "submission.json")
+    assert list(submission) == ["blimp", "blimp_supplement", "ewok", "comps", "entity_tracking"]
+    assert list(submission["blimp_supplement"]) == ["hypernym", "turn_taking"]
+    assert list(submission["comps"]) == ["base", "wugs", "wugs_dist_before", "wugs_dist_in_between"]
+    assert list(submission["entity_tracking"]) == [
+        "ambiref_0_ops", "ambiref_1_ops", "regular_0_ops", "regular_1_ops",
+    ]  # fmt: skip
+    first = submission["blimp"]["paradigm_0"]["predictions"]
+    assert [item["id"] for item in first] == [f"paradigm_0_{n}" for n in range(6)]
+    right = [item["pred"] == sentence(n) for n, item in enumerate(first)]
+    assert sum(right) / 6 == means[0]
+
+    # The same command again measures nothing; the table has the groups and the baselines.
+    code, out, err = cli(*command, "--tasks", parts, "compute.device=cpu")
+    assert code == 0
+    assert "measuring" not in err
+    assert "argument_structure" in out
+    assert "GPT-BERT" in out
+    assert "babylm-1/submission.json: the file for the leaderboard" in err
+
+
+def test_finetuned_tasks_of_the_official_folder(
+    cli: Cli, pretrained: dict[str, Path], data: Path
+) -> None:
+    mismatched = data / "full_eval" / "glue_filtered" / "mnli-mm.valid.jsonl"
+    rows = [{"premise": short(n), "hypothesis": short(n + 9), "label": n % 3} for n in range(9)]
+    lines(mismatched, rows)
+    model = str(pretrained["gpt2"] / "model")
+    command = ("eval", model, "--suite", "babylm", "--data", str(data), "run=babylm-2", *FAST)
+    code, out, err = cli(*command, "--tasks", "wsc,mnli", "--json")
+    assert code == 0, err
+    assert [column["name"] for column in json.loads(out)["columns"]] == [
+        "MNLI", "MNLI-mm", "WSC",
+    ]  # fmt: skip
+    glue = document("babylm-2", "submission.json")["glue"]
+    assert {name: len(of["predictions"]) for name, of in glue.items()} == {
+        "mnli": 16, "mnli-mm": 9, "wsc": 16,
+    }  # fmt: skip
+    predicted = [item["pred"] for item in glue["wsc"]["predictions"]]
+    accuracy = sum(label == n % 2 for n, label in enumerate(predicted)) / 16
+    (wsc,) = [column for column in json.loads(out)["columns"] if column["name"] == "WSC"]
+    assert wsc["value"] == pytest.approx(100 * accuracy)
+
+
+def test_missing_files_are_named(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
+    model = str(pretrained["bert"] / "model")
+    for path in (data / "full_eval" / "ewok_filtered").iterdir():
+        path.unlink()
+    found = cli("eval", model, "--suite", "babylm", "--data", str(data), "run=babylm-3")
+    refused(
+        found,
+        3,
+        "nothing was scored",
+        "full_eval/ewok_filtered/*.jsonl",
+        "dl_and_filter",
+        "full_eval/glue_filtered/boolq.train.jsonl",
+        "osf.io",
+    )
+    assert "cola" not in found[2]  # the newer folders do not have it
+    assert not Path("babylm-3").exists()
+    asked = ("eval", model, "--suite", "babylm-fast", "--data", str(data), "run=babylm-3")
+    refused(cli(*asked), 3, "fast_eval/blimp_fast/*.jsonl")
+    refused(cli(*asked, "--tasks", "blmp"), 2, "did you mean 'blimp'")
+    refused(cli(*asked, "--tasks", "blimp", "blimp.measures.0.varient=x"), 2, "varient")
+
+
+def test_what_a_family_cannot_do(cli: Cli, data: Path, tmp_path: Path) -> None:
+    model = str(make_folder(tmp_path, "elmo"))
+    asked = ("eval", model, "--suite", "babylm-fast", "--data", str(data), "compute.device=cpu")
+    fast = data / "fast_eval"
+    zero_shot(fast)
+    for path in list(fast.iterdir()):
+        path.rename(fast / f"{path.name.removesuffix('_filtered')}_fast")
+    code, out, err = cli(*asked, "run=babylm-4", "--json")
+    assert code == 0, err
+    assert "ewok is skipped: ELMo's likelihood is of whole sentences" in err
+    assert {column["task"] for column in json.loads(out)["columns"]} == {"blimp", "supplement"}
+    refused(cli(*asked, "run=babylm-5", "--tasks", "ewok"), 2, "does not support elmo")
+
+
+def test_the_chinese_task(cli: Cli, pretrained: dict[str, Path], world: Path) -> None:
+    folder = world / "chinese"
+    lines(folder / "zhoblimp" / "BA_deletion.jsonl", pairs("BA_deletion", 0, 4))
+    lines(folder / "zhoblimp" / "BEI_deletion.jsonl", pairs("BEI_deletion", 5, 4))
+    mixed = [*pairs("a", 0, 3), *pairs("b", 3, 3), *pairs("a", 6, 3)]
+    lines(folder / "hanzi_pinyin" / "hanzi_pinyin.jsonl", mixed)
+    labelled(folder / "clue", "cluewsc2020", ("text", "span1_text", "span2_text"))
+    model = str(pretrained["gpt2"] / "model")
+    code, out, err = cli(
+        *("eval", model, "--suite", "chinese-babylm", "--data", str(folder), "run=zh-1", *FAST),
+        *("--tasks", "zhoblimp,hanzi_pinyin,cluewsc2020", "--json"),
+    )
+    assert code == 0, err
+    scores = {column["name"]: column["value"] for column in json.loads(out)["columns"]}
+    pinyin = document("zh-1/hanzi_pinyin", "eval/minimal_pairs.json")["results"]
+    assert [(row["paradigm"], row["pairs"]) for row in pinyin["paradigms"]] == [("a", 6), ("b", 3)]
+    assert document("zh-1", "submission.json") == {
+        "zhoblimp": {"accuracy": pytest.approx(scores["ZhoBLiMP"] / 100)},
+        "hanzi_pinyin": {"accuracy": pytest.approx(scores["Pinyin"] / 100)},
+        "cluewsc2020": {"accuracy": pytest.approx(scores["CLUEWSC"] / 100)},
+    }
