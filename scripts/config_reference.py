@@ -44,6 +44,7 @@ TITLES: dict[Kind, str] = {
     "eval": "Evaluation: `plmctl eval`",
 }
 
+
 def page() -> str:
     """The whole page."""
     parts = [INTRODUCTION]
