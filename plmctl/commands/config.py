@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from plmctl.config.load import (
     COMMANDS,
     KINDS,
     Kind,
+    Shipped,
     configs_folder,
     kind_of,
     schema_of,
@@ -169,13 +171,23 @@ def example_of(kind: Kind, key: ConfigKey) -> str:
     """An override of a shipped config, with the value that is written there, or with another."""
     command = f"plmctl {COMMANDS[kind]}"
     written = key.name.replace("[]", ".0")
-    for one in sorted(shipped_configs(), key=lambda one: one.name.count("/")):
-        if one.kind == kind:
-            for value in _values(read_document(one.path).data, key):
-                return f"{command} {one.name} {shlex.quote(f'{written}={_flow(value)}')}"
+    for config, data in _shipped_data(kind):
+        for value in _values(data, key):
+            return f"{command} {config} {shlex.quote(f'{written}={_flow(value)}')}"
     other = [choice for choice in key.choices if choice != key.default]
     value = next(iter(other), key.default if key.default not in ("", "empty") else "...")
     return "" if key.section else f"{command} CONFIG {shlex.quote(f'{written}={value}')}"
+
+
+@cache
+def _shipped_data(kind: Kind) -> list[tuple[str, dict[str, Any]]]:
+    """The shipped configs of a kind as they are written, by name; those of folders come last."""
+    ours = sorted((one for one in shipped_configs() if one.kind == kind), key=_depth)
+    return [(one.name, read_document(one.path).data) for one in ours]
+
+
+def _depth(one: Shipped) -> int:
+    return one.name.count("/")
 
 
 def _values(data: Any, key: ConfigKey) -> Iterator[Any]:
