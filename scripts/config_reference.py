@@ -25,7 +25,9 @@ that come with plmctl, and `plmctl config show CONFIG` prints one with every def
 - **Names.** CONFIG is a file, or the name of a shipped config from any folder: its path below
   `configs/KIND/` without `.yaml` (`bert-base`, `glue/bert/mnli`), below `configs/`
   (`pretrain/gpt1`, `demo/pretrain`), or the whole (`configs/pretrain/bert-base.yaml`). A file of
-  that name in the working directory wins. `plmctl config copy NAME FILE` writes a copy to edit.
+  that name in the working directory wins, also if its `.yaml` is left out; the command prints which
+  file it uses. `plmctl config copy NAME FILE` writes a copy to edit.
+- **Help.** `plmctl config explain KEY` prints what this page has about a key, with an example.
 - **Overrides.** `KEY=VALUE` after the file sets a key, and later ones win: `optim.lr=1e-3`,
   `'data.train=[a.txt, b.txt]'`, `train.phases.0.steps=2000` (0 is the first item of the list).
   Values are YAML.
