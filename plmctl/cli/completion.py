@@ -55,9 +55,9 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
         return _values(ctx, words[-2])
     if words[-2:-1] == ["="] and len(words) > 2:  # KEY=VAL
         return [value for value in _values(ctx, words[-3]) if value.startswith(incomplete)]
-    key, equals, begun = incomplete.partition("=")
+    key, equals, start = incomplete.partition("=")
     if equals:
-        return [f"{key}={value}" for value in _values(ctx, key) if value.startswith(begun)]
+        return [f"{key}={value}" for value in _values(ctx, key) if value.startswith(start)]
     keys = [one for one in _keys(_kinds(ctx)) if not one.section and "[]" not in one.name]
     names = sorted({one.name for one in keys if one.name.startswith(incomplete)})
     if len(names) == 1:  # with a value beside it the shell puts no space after the =
