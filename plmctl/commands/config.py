@@ -138,7 +138,7 @@ def explain(name: str, *, as_json: bool) -> None:
     for kind in KINDS:
         for key in same_key(keys[kind], name):
             below = [one.name for one in keys[kind] if _is_below(one, key)]
-            meaning = {
+            meaning: dict[str, Any] = {
                 "key": key.name,
                 "value": key.value,
                 "default": key.default,

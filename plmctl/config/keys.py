@@ -167,12 +167,13 @@ def _default(field: Schema) -> str:
         return "empty" if "default" in field else ""
     # A text that is empty or has line ends cannot be seen without quotes.
     plain = isinstance(value, str) and value.strip() == value and value
-    return value if plain else json.dumps(value, ensure_ascii=False)
+    return str(value) if plain else json.dumps(value, ensure_ascii=False)
 
 
 def union_of(field: Schema) -> Schema:
     """The discriminator of a field that names a member, or of the items of its list; else {}."""
-    return field.get("discriminator") or field.get("items", {}).get("discriminator") or {}
+    found: Schema = field.get("discriminator") or field.get("items", {}).get("discriminator") or {}
+    return found
 
 
 def resolve(field: Schema, schema: Schema) -> Schema:

@@ -87,7 +87,8 @@ def parse(
     """
     document = _read(path, overrides)
     other = next((k for k, mark in _MARKS.items() if mark in document.data), kind)
-    if kind is not None and other not in (None, kind) and _MARKS[kind] not in document.data:
+    wrong = kind is not None and other != kind and _MARKS[kind] not in document.data
+    if wrong and other is not None:
         raise ConfigError(
             f"{document.name}: this config is for another command",
             f"use `plmctl {COMMANDS[other]}`",
