@@ -5,7 +5,7 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check
 INSTALL = $(PIP) install -q -c constraints.txt
 SEED ?= 1
 
-.PHONY: demo demo-zh test slow golden lint types fix docs clean
+.PHONY: demo demo-zh test slow golden lint types fix docs release-check versions clean
 
 demo: .venv/samples  ## English: pretrain BERT and GPT-2, see what it buys (about 10 minutes)
 	.venv/bin/python scripts/demo.py configs/demo --seed $(SEED)
@@ -38,8 +38,15 @@ fix: .venv/dev
 docs: .venv/dev  ## The pages that are made from the code
 	.venv/bin/python scripts/config_reference.py
 
+release-check: .venv/release  ## Build, check, install into a new environment, run there
+	.venv/bin/python scripts/check_install.py release
+
+versions: .venv/release  ## The lowest and the newest versions that pyproject.toml allows (GBs)
+	.venv/bin/python scripts/check_install.py versions lowest
+	.venv/bin/python scripts/check_install.py versions newest
+
 clean:
-	rm -rf .venv runs stores
+	rm -rf .venv build dist runs stores
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -61,3 +68,7 @@ clean:
 .venv/dev: .venv/base pyproject.toml
 	$(INSTALL) -e '.[dev,elmo,peft,samples,samples-zh,tensorboard,text,zh]'
 	touch $@ .venv/samples .venv/samples-zh  # it has theirs
+
+.venv/release: .venv/dev
+	$(INSTALL) -e '.[release]'
+	touch $@

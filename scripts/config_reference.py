@@ -4,12 +4,11 @@ python scripts/config_reference.py            write it
 python scripts/config_reference.py --check    exit 1 if it is not up to date
 """
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from plmctl.config.keys import ConfigKey, Schema, keys_of, members_of
 from plmctl.config.load import KINDS, Kind, schema_of
 from plmctl.run.configs import model_of
 
@@ -26,7 +25,9 @@ that come with plmctl, and `plmctl config show CONFIG` prints one with every def
 - **Names.** CONFIG is a file, or the name of a shipped config from any folder: its path below
   `configs/KIND/` without `.yaml` (`bert-base`, `glue/bert/mnli`), below `configs/`
   (`pretrain/gpt1`, `demo/pretrain`), or the whole (`configs/pretrain/bert-base.yaml`). A file of
-  that name in the working directory wins. `plmctl config copy NAME FILE` writes a copy to edit.
+  that name in the working directory wins, also if its `.yaml` is left out; the command prints which
+  file it uses. `plmctl config copy NAME FILE` writes a copy to edit.
+- **Help.** `plmctl config explain KEY` prints what this page has about a key, with an example.
 - **Overrides.** `KEY=VALUE` after the file sets a key, and later ones win: `optim.lr=1e-3`,
   `'data.train=[a.txt, b.txt]'`, `train.phases.0.steps=2000` (0 is the first item of the list).
   Values are YAML.
@@ -45,109 +46,38 @@ TITLES: dict[Kind, str] = {
     "eval": "Evaluation: `plmctl eval`",
 }
 
-TYPES = {
-    "string": "text",
-    "integer": "whole number",
-    "number": "number",
-    "boolean": "true, false",
-    "null": "empty",
-    "object": "keys",
-}
-LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-
-Schema = dict[str, Any]
-
 
 def page() -> str:
     """The whole page."""
     parts = [INTRODUCTION]
     for kind in KINDS:
         schema = schema_of(model_of(kind))
-        parts.append(f"## {TITLES[kind]}\n\n{schema['description']}\n\n{table(schema, schema)}")
+        tags = {prefix + tag for _, tag, prefix, _, _ in members_of(schema)}
+        keys = [one for one in keys_of(schema) if not one.member and one.name not in tags]
+        parts.append(f"## {TITLES[kind]}\n\n{schema['description']}\n\n{table(keys)}")
         parts += members(schema)
     return "\n".join(parts)
 
 
 def members(schema: Schema) -> Iterator[str]:
     """A section for each thing that a key can name."""
-    for key, field in schema["properties"].items():
-        union = union_of(field)
-        for name, reference in union.get("mapping", {}).items():
-            tag, member = union["propertyName"], resolve({"$ref": reference}, schema)
-            written = f"{{{tag}: {name}}}"
-            written = f"[{written}]" if field.get("type") == "array" else written
-            # The key that names it stands in the title.
-            named = {**member, "properties": {**member["properties"]}}
-            del named["properties"][tag]
-            yield f"### `{key}: {written}`\n\n{member['description']}\n\n{table(named, schema)}"
+    keys = list(keys_of(schema))
+    for member, tag, prefix, model, _ in members_of(schema):
+        # The key that names it stands in the title.
+        own = [one for one in keys if one.member == member and one.name != prefix + tag]
+        yield f"### `{member}`\n\n{model['description']}\n\n{table(own, prefix)}"
 
 
-def table(model: Schema, schema: Schema) -> str:
-    if not model["properties"]:
-        return "It has no further keys.\n"
+def table(keys: list[ConfigKey], prefix: str = "") -> str:
+    """A row per key that holds a value; the keys of a member are without their prefix."""
     lines = ["| key | value | default | |", "| --- | --- | --- | --- |"]
-    for key, field, needed in rows(model, schema):
-        default = "**needed**" if needed else shown(field)
-        cells = (f"`{key}`", typed(field, schema), default, field.get("description", ""))
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def rows(model: Schema, schema: Schema, prefix: str = "") -> Iterator[tuple[str, Schema, bool]]:
-    """Each key that holds a value, dotted; a key that holds keys is followed by those keys."""
-    for name, field in model["properties"].items():
-        key = prefix + name
-        inner = resolve(field, schema)
-        items = resolve(inner.get("items", {}), schema)
-        needed = name in model.get("required", ())
-        if "properties" in inner:
-            yield from rows(inner, schema, f"{key}.")
-        elif "properties" in items:
-            yield key, {**field, "type": "array", "items": {"type": "object"}}, needed
-            yield from rows(items, schema, f"{key}[].")
-        else:
-            yield key, {**inner, **field}, needed
-            for choice in field.get("anyOf", ()):  # keys that may be left out, or a plain value
-                whole = resolve(choice, schema)
-                yield from rows(whole, schema, f"{key}.") if "properties" in whole else ()
-
-
-def typed(field: Schema, schema: Schema) -> str:
-    """What may stand there, for people."""
-    field = {**resolve(field, schema), **field}
-    union = union_of(field)
-    if union:
-        names = ", ".join(f"`{name}`" for name in union["mapping"])
-        return f"one or more of {names}" if field.get("type") == "array" else f"one of {names}"
-    if "examples" in field:  # a number with a unit
-        return "such as " + " or ".join(f"`{example}`" for example in field["examples"])
-    if "const" in field or "enum" in field:
-        return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
-    if "anyOf" in field:
-        return ", or ".join(typed(part, schema) for part in field["anyOf"])
-    if field["type"] == "array" and "prefixItems" in field:
-        return f"list of {len(field['prefixItems'])}: {typed(field['prefixItems'][0], schema)}"
-    if field["type"] == "array":
-        return f"list of {typed(field['items'], schema)}"
-    limits = [f"{sign} {field[word]:g}" for word, sign in LIMITS.items() if word in field]
-    return " ".join([TYPES[field["type"]], ", ".join(limits)]).strip()
-
-
-def union_of(field: Schema) -> Schema:
-    return field.get("discriminator") or field.get("items", {}).get("discriminator") or {}
-
-
-def resolve(field: Schema, schema: Schema) -> Schema:
-    reference = field.get("$ref")
-    return schema["$defs"][reference.removeprefix("#/$defs/")] if reference else field
-
-
-def shown(field: Schema) -> str:
-    """The default; none stands here where it depends on other keys."""
-    value = field.get("default")
-    if value is None:
-        return "empty" if "default" in field else ""
-    return f"`{value}`" if isinstance(value, str) else f"`{json.dumps(value)}`"
+    for key in keys:
+        name = key.name.removeprefix(prefix)
+        default = f"`{key.default}`" if key.default not in ("", "empty") else key.default
+        cells = (f"`{name}`", key.value, "**needed**" if key.required else default, key.help)
+        if not key.section:
+            lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n" if len(lines) > 2 else "It has no further keys.\n"
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plmctl import __version__
+from plmctl.cli.completion import complete_config, complete_override
 
 if TYPE_CHECKING:
     from plmctl.config.load import Kind
@@ -57,7 +58,9 @@ def _options(
 ConfigFile = Annotated[
     Path,
     typer.Argument(
-        metavar="CONFIG", help="A YAML file, or the name of a shipped config (see config list)."
+        metavar="CONFIG",
+        help="A YAML file, or the name of a shipped config (see config list).",
+        autocompletion=complete_config,
     ),
 ]
 Overrides = Annotated[
@@ -66,6 +69,7 @@ Overrides = Annotated[
         metavar="KEY=VALUE",
         help="Overrides, as in optim.lr=1e-3 'data.train=[a.txt, b.txt]'; the last one wins.",
         show_default=False,
+        autocompletion=complete_override,
     ),
 ]
 Fresh = Annotated[
@@ -95,7 +99,7 @@ def example(line: str) -> str:
 
 
 def config_file(requested: Path, *kinds: "Kind") -> Path:
-    """The file that CONFIG means; a shipped config is announced.
+    """The file that CONFIG means; which one it is, is printed if a shipped config has the name.
 
     Args:
         requested: A file, or the name of a shipped config.
@@ -104,10 +108,12 @@ def config_file(requested: Path, *kinds: "Kind") -> Path:
     Raises:
         ConfigError: No such file and no such name, or a name of several configs.
     """
-    from plmctl.config.load import KINDS, find_config
+    from plmctl.config.load import KINDS, find_config, is_shipped, shipped_names
     from plmctl.run.display import say
 
     path = find_config(requested, kinds or KINDS)
-    if path != requested:
+    if path != requested and is_shipped(path):
         say(f"using the shipped config {path}")
+    elif path != requested or requested.as_posix() in shipped_names():
+        say(f"using {path} of this folder, not a shipped config")
     return path

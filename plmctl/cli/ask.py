@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from plmctl.cli.app import Fresh, Json, app, config_file, example
+from plmctl.cli.completion import complete_config, complete_override
 from plmctl.errors import ConfigError
 
 
@@ -22,6 +23,7 @@ def evaluate(
             metavar="CONFIG",
             help="A YAML file or the name of a shipped config; with --suite a model folder or Hub "
             "id; or a tokenizer folder.",
+            autocompletion=complete_config,
         ),
     ],
     overrides: Annotated[
@@ -30,6 +32,7 @@ def evaluate(
             metavar="KEY=VALUE",
             help="Overrides of the config, or of a suite's recipes; or more tokenizer folders.",
             show_default=False,
+            autocompletion=complete_override,
         ),
     ] = None,
     suite: Annotated[

@@ -1,4 +1,4 @@
-"""``plmctl config``: show, list and copy configs, and print their schema."""
+"""``plmctl config``: show, list, explain and copy configs, and print their schema."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 from plmctl.cli.app import SETTINGS, ConfigFile, Json, Overrides, app, config_file, example
+from plmctl.cli.completion import complete_key
 
 config_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings=SETTINGS,
-    help="Show, list and copy configs; print their schema.",
+    help="Show, list, explain and copy configs; print their schema.",
 )
 
 app.add_typer(config_app, name="config")
@@ -46,6 +47,28 @@ def config_schema(
     from plmctl.run.configs import json_schema
 
     typer.echo(json_schema(kind))
+
+
+@config_app.command("explain", epilog=example("plmctl config explain train.phases"))
+def config_explain(
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY",
+            help="A key as in an override, such as optim.lr or train.phases.0.steps.",
+            autocompletion=complete_key,
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Explain a key.
+
+    Prints what a key means, its values, units and default, and an example, for each kind of config
+    that has it.
+    """
+    from plmctl.commands import config as command
+
+    command.explain(key, as_json=as_json)
 
 
 @config_app.command("list", epilog=example("plmctl config list"))

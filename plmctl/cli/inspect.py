@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from plmctl.cli.app import ConfigFile, Json, Overrides, app, config_file, example
+from plmctl.cli.completion import complete_config
 from plmctl.errors import ConfigError
 
 
@@ -17,6 +18,7 @@ def doctor(
             metavar="[CONFIG]",
             help="A YAML file of a run, or the name of a shipped config.",
             show_default=False,
+            autocompletion=complete_config,
         ),
     ] = None,
     overrides: Overrides = None,

@@ -1,18 +1,37 @@
-"""``plmctl config list``: the configs there are, and what their keys can name."""
+"""``plmctl config list`` and ``explain``: the configs there are, and what their keys mean."""
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
+import yaml
 from rich.table import Table
 from rich.text import Text
 
 from plmctl import registry
-from plmctl.config.load import KINDS, Kind, configs_folder, kind_of, shipped_configs
+from plmctl.config.document import read_document
+from plmctl.config.keys import ConfigKey, keys_of, near_keys, plain_name, same_key
+from plmctl.config.load import (
+    COMMANDS,
+    KINDS,
+    Kind,
+    Shipped,
+    configs_folder,
+    kind_of,
+    schema_of,
+    shipped_configs,
+)
 from plmctl.corpus import sample
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, did_you_mean
+from plmctl.run.configs import model_of
 from plmctl.run.display import say, show_result
+
+# --- The list ---
+
 
 # The folders of the registry, and how a config names a member.
 _FOLDERS = {
@@ -25,7 +44,10 @@ _FOLDERS = {
 
 
 def run(*, as_json: bool) -> None:
-    """Configs are the shipped ones, and those under ``configs`` of the working directory."""
+    """List configs and members.
+
+    Configs are the shipped ones, and those under ``configs`` of the working directory.
+    """
     files = _configs()
     members = {
         folder: {name: _summary(folder, name) for name in registry.names(folder)}
@@ -33,7 +55,7 @@ def run(*, as_json: bool) -> None:
     }
     samples = {"text": sample.text_names(), "labelled": sample.table_names()}
     tables = [
-        *(_table(f"configs for plmctl {_COMMANDS[kind]}", files[kind]) for kind in KINDS),
+        *(_table(f"configs for plmctl {COMMANDS[kind]}", files[kind]) for kind in KINDS),
         *(_table(key, members[folder]) for folder, key in _FOLDERS.items()),
         _table(
             "data: {train: [...]}",
@@ -53,12 +75,6 @@ def run(*, as_json: bool) -> None:
 
 
 _COPY = "the shipped configs are in {}; `plmctl config copy NAME FILE` copies one"
-_COMMANDS: dict[Kind, str] = {
-    "tokenizer": "train-tokenizer",
-    "pretrain": "pretrain",
-    "finetune": "finetune",
-    "eval": "eval",
-}
 _SAMPLES = {"text": "text that a package carries", "labelled": "labelled rows made from it"}
 
 
@@ -101,4 +117,116 @@ def _table(title: str, rows: Mapping[str, str]) -> Table:
     table.add_column(no_wrap=True, overflow="ellipsis")  # a line each; a pipe has all of it
     for name, line in rows.items():
         table.add_row(Text(f"  {name}"), Text(line))
+    return table
+
+
+# --- What a key means ---
+
+
+def explain(name: str, *, as_json: bool) -> None:
+    """Print what a key means, in each kind of config that has it.
+
+    Args:
+        name: As in an override; the place in a list may be left out (``train.phases.steps``).
+        as_json: Print one JSON document.
+
+    Raises:
+        ConfigError: No kind of config has such a key; the message has near ones.
+    """
+    keys = {kind: list(keys_of(schema_of(model_of(kind)))) for kind in KINDS}
+    entries: list[dict[str, Any]] = []
+    for kind in KINDS:
+        for key in same_key(keys[kind], name):
+            below = [one.name for one in keys[kind] if _is_below(one, key)]
+            meaning: dict[str, Any] = {
+                "key": key.name,
+                "value": key.value,
+                "default": key.default,
+                "required": key.required,
+                "help": key.help,
+                "keys": list(dict.fromkeys(below)),
+            }
+            same = next((one for one in entries if meaning.items() <= one.items()), None)
+            if same is None:
+                same = meaning | {"kinds": [], "members": [], "example": example_of(kind, key)}
+                entries.append(same)
+            same["kinds"] += [kind] * (kind not in same["kinds"])
+            same["members"] += [key.member] * bool(key.member and key.member not in same["members"])
+    if not entries:
+        near = near_keys([one for kind in KINDS for one in keys[kind]], name)
+        raise ConfigError(
+            f"{name}: no config has this key{did_you_mean(near)}",
+            "docs/configuration.md and `plmctl config schema KIND` list all keys",
+        )
+    show_result({"keys": entries}, [_meaning_table(one) for one in entries], as_json=as_json)
+
+
+def _is_below(one: ConfigKey, key: ConfigKey) -> bool:
+    """Whether a key is directly in another; a member's only in that of its member."""
+    inside = plain_name(one.name).rpartition(".")[0] == plain_name(key.name)
+    return inside and one.member == key.member
+
+
+def example_of(kind: Kind, key: ConfigKey) -> str:
+    """An override of a shipped config, with the value that is written there, or with another."""
+    command = f"plmctl {COMMANDS[kind]}"
+    written = key.name.replace("[]", ".0")
+    for config, data in _shipped_data(kind):
+        for value in _values(data, key):
+            return f"{command} {config} {shlex.quote(f'{written}={_flow(value)}')}"
+    other = [choice for choice in key.choices if choice != key.default]
+    value = next(iter(other), key.default if key.default not in ("", "empty") else "...")
+    return "" if key.section else f"{command} CONFIG {shlex.quote(f'{written}={value}')}"
+
+
+@cache
+def _shipped_data(kind: Kind) -> list[tuple[str, dict[str, Any]]]:
+    """The shipped configs of a kind as they are written, by name; those of folders come last."""
+    ours = sorted((one for one in shipped_configs() if one.kind == kind), key=_depth)
+    return [(one.name, read_document(one.path).data) for one in ours]
+
+
+def _depth(one: Shipped) -> int:
+    return one.name.count("/")
+
+
+def _values(data: Any, key: ConfigKey) -> Iterator[Any]:
+    """The values that a config gives a key; of a member's key, only if it names the member."""
+    top = plain_name(key.name).partition(".")[0]
+    named = yaml.safe_load(key.member)[top] if key.member else {}
+    wanted = named[0] if isinstance(named, list) else named
+    level = [data]
+    for part in plain_name(key.name).split("."):
+        items = [item for one in level for item in (one if isinstance(one, list) else [one])]
+        level = [one[part] for one in items if isinstance(one, dict) and part in one]
+        if part == top:
+            flat = [item for one in level for item in (one if isinstance(one, list) else [one])]
+            level = [one for one in flat if wanted.items() <= one.items()] if wanted else level
+    yield from level
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML in one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
+    return text.strip().removesuffix("...").strip()
+
+
+def _meaning_table(entry: Mapping[str, Any]) -> Table:
+    kinds = ", ".join(COMMANDS[kind] for kind in entry["kinds"])
+    default = "none: it must be given" if entry["required"] else entry["default"]
+    rows = {
+        "for": "\n".join([f"plmctl {kinds}", *entry["members"]]),
+        "meaning": entry["help"],
+        "value": entry["value"].replace("`", ""),
+        "default": default,
+        "keys": "\n".join(entry["keys"]),
+        "example": entry["example"],
+    }
+    title = Text(entry["key"], style="bold")
+    table = Table(title=title, title_justify="left", box=None, show_header=False)
+    table.add_column(no_wrap=True, style="cyan")
+    table.add_column(overflow="fold")
+    for name, text in rows.items():
+        if text:
+            table.add_row(Text(f"  {name}"), Text(text))
     return table

@@ -32,6 +32,14 @@ Kind = Literal["tokenizer", "pretrain", "finetune", "eval"]
 
 KINDS: tuple[Kind, ...] = ("tokenizer", "pretrain", "finetune", "eval")
 
+COMMANDS: dict[Kind, str] = {
+    "tokenizer": "train-tokenizer",
+    "pretrain": "pretrain",
+    "finetune": "finetune",
+    "eval": "eval",
+}
+"""The command that each is for."""
+
 
 # The key that only this kind of config has.
 _MARKS: dict[Kind, str] = {
@@ -79,10 +87,11 @@ def parse(
     """
     document = _read(path, overrides)
     other = next((k for k, mark in _MARKS.items() if mark in document.data), kind)
-    if kind is not None and other != kind and _MARKS[kind] not in document.data:
-        command = "train-tokenizer" if other == "tokenizer" else other
+    wrong = kind is not None and other != kind and _MARKS[kind] not in document.data
+    if wrong and other is not None:
         raise ConfigError(
-            f"{document.name}: this config is for another command", f"use `plmctl {command}`"
+            f"{document.name}: this config is for another command",
+            f"use `plmctl {COMMANDS[other]}`",
         )
     return _validated(model, document)
 
@@ -187,6 +196,8 @@ def shipped_configs() -> tuple[Shipped, ...]:
 def find_config(requested: Path, kinds: Sequence[Kind] = KINDS) -> Path:
     """The file that CONFIG means: a file that exists, or a shipped config by its name.
 
+    A file of the working directory comes first, also if its ``.yaml`` is left out.
+
     Args:
         requested: A path, or a name: ``bert-base``, ``pretrain/bert-base``, or the path that the
             config has in the repository, ``configs/pretrain/bert-base.yaml``.
@@ -195,18 +206,23 @@ def find_config(requested: Path, kinds: Sequence[Kind] = KINDS) -> Path:
     Raises:
         ConfigError: No such file and no such name, with near ones; or a name of several configs.
     """
-    # A name of 5,000 characters does not exist; Path.exists() would raise an error for it.
-    exists = os.path.exists(requested)
+    exists = os.path.exists(
+        requested
+    )  # False, where Path.exists() raises: a name of 5,000 characters
     if exists and not requested.is_dir():
         return requested
+    for suffix in (".yaml", ".yml"):
+        if not exists and os.path.isfile(f"{requested}{suffix}"):
+            return Path(f"{requested}{suffix}")
     name = _config_name(requested)
     named = [one for one in shipped_configs() if name in (one.name, one.place)]
     # A config for another command is returned too: `load` names the command.
     fitting = [one for one in named if one.kind in kinds] or named
     if len(fitting) > 1:
+        lines = (f"{one.place} for `plmctl {COMMANDS[one.kind]}`" for one in fitting)
         raise ConfigError(
-            f"{requested}: {len(fitting)} shipped configs have this name",
-            f"write {' or '.join(one.place for one in fitting)}",
+            f"{requested}: {len(fitting)} shipped configs have this name; write one of",
+            "\n  ".join(lines),
         )
     if fitting:
         return fitting[0].path
@@ -217,6 +233,16 @@ def find_config(requested: Path, kinds: Sequence[Kind] = KINDS) -> Path:
         f"{_near_configs(requested, kinds)}",
         "`plmctl config list` names the shipped configs",
     )
+
+
+def is_shipped(path: Path) -> bool:
+    """Whether a file is one of the shipped configs."""
+    return any(one.path.resolve() == path.resolve() for one in shipped_configs())
+
+
+def shipped_names() -> frozenset[str]:
+    """All names that shipped configs have."""
+    return frozenset(name for one in shipped_configs() for name in (one.name, one.place))
 
 
 def copy_config(path: Path, to: Path) -> None:

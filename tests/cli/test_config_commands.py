@@ -1,17 +1,22 @@
 """config show, list, copy and schema."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 import yaml
 
 from plmctl import registry
-from plmctl.config.load import KINDS, find_config, kind_of
-from plmctl.run.configs import load
+from plmctl.commands.config import example_of
+from plmctl.config.keys import keys_of
+from plmctl.config.load import COMMANDS, KINDS, Kind, find_config, kind_of, schema_of
+from plmctl.run.configs import load, model_of
 from tests.cli.conftest import ROOT, Cli
 
 PRETRAIN = "configs/demo/pretrain.yaml"
+SHIPPED = ROOT / "configs" / "pretrain" / "bert-base.yaml"
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +122,9 @@ def test_a_name_shows_and_copies_the_shipped_config(
     Path("a/mine.yaml").write_text("changed")
     code, _, err = cli("config", "copy", "gpt1", "a/mine.yaml")
     assert code == 2  # the name of a tokenizer's config too
-    assert "write pretrain/gpt1 or tokenizer/gpt1" in err
+    assert err.endswith(
+        "  pretrain/gpt1 for `plmctl pretrain`\n  tokenizer/gpt1 for `plmctl train-tokenizer`\n"
+    )
     code, _, err = cli("config", "copy", "pretrain/gpt1", "a/mine.yaml")
     assert code == 2
     assert "a/mine.yaml exists already" in err
@@ -132,8 +139,67 @@ def test_a_file_here_wins_over_the_shipped_name(
         "run: mine\nalgorithm: wordpiece\nfamily: bert\nvocab_size: 999\ndata: {train: [a.txt]}\n"
     )
     code, out, err = cli("config", "show", "bert-base")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "using bert-base of this folder, not a shipped config\n")
     assert "run: mine\n" in out
+    Path("bert-base").rename("bert-base.yaml")
+    code, out, err = cli("config", "show", "bert-base")
+    assert (code, err) == (0, "using bert-base.yaml of this folder, not a shipped config\n")
+    assert "run: mine\n" in out
+    Path("bert-base").mkdir()  # a model, perhaps
+    code, out, err = cli("config", "show", "bert-base")
+    assert (code, err.splitlines()[0]) == (0, f"using the shipped config {SHIPPED}")
+    code, out, err = cli("config", "show", "bert-base.yaml")
+    assert (code, err) == (0, "")
+
+
+def test_explain(cli: Cli) -> None:
+    code, out, err = cli("config", "explain", "train.phases.0.seq_len", "--json")
+    assert (code, err) == (0, "")
+    (key,) = json.loads(out)["keys"]
+    assert (key["key"], key["kinds"]) == ("train.phases[].seq_len", ["pretrain"])
+    assert (key["value"], key["required"]) == ("whole number ≥ 8", True)
+    assert re.fullmatch(r"plmctl pretrain \S+ train\.phases\.0\.seq_len=\d+", key["example"])
+    _, out, _ = cli("config", "explain", "train.phases")
+    assert "train.phases[].steps" in out
+    _, out, _ = cli("config", "explain", "optim.lr", "--json")
+    defaults = {tuple(one["kinds"]): one["default"] for one in json.loads(out)["keys"]}
+    assert defaults["finetune",] == "3e-05"  # of finetuning, whatever the optimizer
+    _, out, _ = cli("config", "explain", "seed", "--json")
+    assert {kind for one in json.loads(out)["keys"] for kind in one["kinds"]} == set(KINDS)
+
+
+def test_explain_of_a_members_key(cli: Cli) -> None:
+    _, out, _ = cli("config", "explain", "objective.masking", "--json")
+    members = [member for one in json.loads(out)["keys"] for member in one["members"]]
+    assert "objective: {name: mlm+nsp}" in members
+    assert "objective: {name: clm}" not in members
+    _, out, _ = cli("config", "explain", "objective.name", "--json")
+    (key,) = json.loads(out)["keys"]
+    assert all(f"`{name}`" in key["value"] for name in registry.names("objectives"))
+
+
+@pytest.mark.parametrize(
+    ("typo", "near"),
+    [("lr", "'optim.lr'"), ("optim.lrr", "'optim.lr'"), ("train.phase.stps", "[].steps'")],
+)
+def test_explain_names_near_keys(cli: Cli, typo: str, near: str) -> None:
+    code, out, err = cli("config", "explain", typo)
+    assert (code, out) == (2, "")
+    assert near in err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_example_is_right(kind: Kind) -> None:
+    """An example that names a shipped config can be typed."""
+    keys = list(keys_of(schema_of(model_of(kind))))
+    tried = 0
+    for key in {key.name: key for key in keys}.values():
+        _, command, name, *override = shlex.split(example_of(kind, key) or "plmctl - CONFIG")
+        if name != "CONFIG":
+            assert command == COMMANDS[kind]
+            load(kind, find_config(Path(name), [kind]), override)
+            tried += 1
+    assert tried > 5
 
 
 def test_a_folder_of_data_does_not_hide_the_config_that_reads_it(

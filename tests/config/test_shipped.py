@@ -53,7 +53,11 @@ def test_the_kind_decides_and_a_file_wins() -> None:
 @pytest.mark.parametrize(
     ("name", "kinds", "message"),
     [
-        ("gpt1", KINDS, r"^gpt1: 2 shipped configs have this name\n  write pretrain/gpt1 or tok"),
+        (
+            "gpt1",
+            KINDS,
+            r"; write one of\n  pretrain/gpt1 for `plmctl pretrain`\n  tok",
+        ),
         ("bert-bsae", ("pretrain",), r"no such file, and no .* did you mean 'bert-base' or "),
         ("rte", ("finetune",), r"did you mean 'glue/albert/rte' or 'glue/bert/rte' or 'glue/d"),
         ("configs/demo/pretrian.yaml", ("pretrain",), r"did you mean 'demo/pretrain' or"),
