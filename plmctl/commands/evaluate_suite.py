@@ -380,8 +380,8 @@ def _files(task: SuiteTask, data: str | None) -> tuple[dict[str, str], list[str]
     needed = (True, True, *map(bool, task.also.values()))
     absent = [
         path
-        for path, found, must in zip(paths, files.values(), needed, strict=True)
-        if found is None and must
+        for path, file, must in zip(paths, files.values(), needed, strict=True)
+        if file is None and must
     ]
     if not absent:
         return {key: str(path) for key, path in files.items() if path is not None}, []

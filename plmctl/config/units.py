@@ -217,8 +217,8 @@ class Amount(RootModel[int | str]):
         return f"{self.number:,} {self.unit}"
 
     @classmethod
-    def of(cls, text: str) -> Self:
-        """The amount in a text.
+    def of(cls, text: str, option: str) -> Self:
+        """The amount in the text of an option of a command.
 
         Raises:
             ConfigError: It is none.
@@ -227,7 +227,7 @@ class Amount(RootModel[int | str]):
             return cls.model_validate(text)
         except ValidationError as error:
             message = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise ConfigError(f"{message}, not {text!r}") from None
+            raise ConfigError(f"{option}: {message}, not {text!r}") from None
 
 
 def _amount(value: int | str, example: str) -> tuple[Decimal, Unit]:

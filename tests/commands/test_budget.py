@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plmctl.commands.plan import effective_tokens, predicted_loss
 from plmctl.commands.verify_resume import compare_states, records
 from plmctl.config.sections import BatchRamp, Phase, ScheduleConfig, TrainConfig
 from plmctl.config.units import Budget, Mark, StepsOrShare
@@ -98,16 +97,6 @@ def test_marks_are_the_nearest_steps() -> None:
     assert nearest_step(float, 0.2, 10) == 1
     with pytest.raises(ConfigError, match=r"checkpoint\.at: the words .* not counted \(why\)"):
         save_steps((Mark("1M words"),), path, None, "why")
-
-
-def test_the_loss_law_and_repeated_text() -> None:
-    # Besiroglu's constants, 1 B parameters and 20 B tokens: 1.8172 + 0.3575 + 0.3542.
-    assert predicted_loss(1e9, 2e10) == pytest.approx(2.529, abs=2e-3)
-    assert predicted_loss(70e9, 1.4e12, "hoffmann") == pytest.approx(1.937, abs=1e-3)
-    assert effective_tokens(90, 100) == 90
-    # Four epochs are nearly four times new text, a hundred are worth 16 epochs.
-    assert effective_tokens(400, 100) == pytest.approx(372, abs=2)
-    assert effective_tokens(1e6, 100) == pytest.approx(100 + 1540)
 
 
 # --- Real runs ---
