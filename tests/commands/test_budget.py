@@ -186,6 +186,29 @@ def test_an_interrupted_run_has_the_steps_of_its_measurement(cli: Cli) -> None:
     assert "budget.json: missing or damaged" in err
 
 
+def test_a_measured_run_with_an_average_and_a_growing_batch_resumes_exactly(cli: Cli) -> None:
+    more = {
+        "batch_ramp": {"start": 2, "tokens": 600},
+        "average": {"name": "last", "over": 0.5, "every": 2},
+    }
+    write("grown.yaml", config("1m", max_words="500", **more))
+    for until in ("2", "7"):  # before the average starts, and after
+        assert cli("pretrain", "grown.yaml", "run=grown", "--until", until)[0] == 75
+    assert cli("pretrain", "grown.yaml", "run=grown")[0] == 0
+    (steps,) = json.loads(Path("grown/budget.json").read_text())["steps"]
+    assert 8 <= steps <= 12  # more than two of a full batch, and the average from the middle on
+    phases = f"train.phases=[{{seq_len: 32, steps: {steps}}}]"
+    plain = ["train.budget=null", "train.max_words=null", phases, "run=grown-plain"]
+    assert cli("pretrain", "grown.yaml", *plain)[0] == 0
+    last = f"checkpoints/step-{steps:06d}"
+    checks = compare_states(Path("grown") / last, Path("grown-plain") / last)
+    assert "average" in {check.name for check in checks}
+    assert not any(check.different for check in checks)
+    lines = [[line["loss"] for line in records(Path(run)) if "loss" in line]
+             for run in ("grown", "grown-plain")]  # fmt: skip
+    assert lines[0] == lines[1]
+
+
 def test_two_processes_have_the_same_steps(cli: Cli, tmp_path: Path) -> None:
     write("both.yaml", config("2k tokens"))
     run_in_two(tmp_path, "pretrain", "both.yaml", "run=both", "data.store=both-store")
