@@ -39,6 +39,10 @@ _ONLY_WITH = {
 class TokenizerDataConfig(TextConfig):
     """Text to learn a vocabulary from."""
 
+    words: Literal["pretokenizer", "marked"] = "pretokenizer"
+    """marked: the text is already segmented, by `word_mark` or by a column with a list of the words
+    of each document. The vocabulary is learned from the text without the marks, as the model sees
+    it."""
     max_bytes: Bytes = 1_000_000_000
     """Learn from at most about this much text: a seeded sample of it."""
 

@@ -35,6 +35,7 @@ from plmctl.run.network import (
 )
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import TOKEN_NAMES, Vocab, open_tokenizer
+from plmctl.tokenization.words import check_mark
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -106,6 +107,8 @@ def preflight(config: PretrainConfig, no_tokenizer: str | None = None) -> Prepar
     except ConfigError as error:
         raise ConfigError(error.message, no_tokenizer or error.hint) from error
     tokenizer = open_tokenizer(config.tokenizer)
+    if config.data.words == "marked":
+        check_mark(config.data.word_mark, tokenizer.all_special_tokens)
     vocab = Vocab.of(tokenizer)
     network = check_network(config, vocab)
     objective = get_objective(config.objective.name)
@@ -381,8 +384,8 @@ def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
         raise ConfigError(
             f"objective.unit: word, but {share:.1%} of the tokens are whole words, so this would "
             "mask tokens",
-            "for Chinese set `data.words: jieba`, which finds words of several characters; "
-            "otherwise use `unit: token`",
+            "for Chinese set `data.words: jieba`, which finds words of several characters, or "
+            "`data.words: marked` for text that is already segmented; otherwise use `unit: token`",
         )
     most = int(count_exact(np.array([seq_len]), config.rate, config.max_predictions)[0])
     long = sizes[sizes > most].sum() / sizes.sum()
