@@ -111,8 +111,10 @@ class TokenizerConfig(Model):
     @classmethod
     def _is_new(cls, value: object, info: ValidationInfo) -> object:
         if value not in (None, ()) and info.data.get("extend") is not None:
+            empty = "[]" if isinstance(value, tuple) else "null"
             raise ValueError(
-                f"{info.field_name} cannot change in a tokenizer that is extended; leave it out"
+                f"{info.field_name} cannot change in a tokenizer that is extended; leave it out "
+                f"(on the command line: {info.field_name}={empty})"
             )
         return value
 

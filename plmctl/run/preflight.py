@@ -58,9 +58,11 @@ def check_model(model: str) -> None:
         hint = f"did you mean {inside}?" if inside.is_dir() else "pretrain one first"
         raise ConfigError(f"{folder} is not a model folder: it has no config.json", hint)
     if not folder.exists() and (model.startswith((".", "/")) or model.count("/") > 1):
-        raise ConfigError(f"{model}: no such folder", "pretrain a model first, or give a Hub id")
+        raise ConfigError(
+            f"{model}: no such folder in {Path.cwd()}", "pretrain a model first, or give a Hub id"
+        )
     if not folder.exists():
-        refuse_unreachable(model, "pretrain a model first, or give a Hub id")
+        refuse_unreachable(model, "check the path, or connect to the network if it is a Hub id")
 
 
 # --- Preflight: config in, what every later part of the run needs out ---

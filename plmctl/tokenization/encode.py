@@ -372,7 +372,13 @@ def _tokenizer_file(source: str) -> Path:
     path = Path(source) / "tokenizer.json"
     if path.is_file():
         return path
-    if Path(source).exists() or source.startswith((".", "/")) or source.count("/") > 1:
+    if not Path(source).exists() and (source.startswith((".", "/")) or source.count("/") > 1):
+        raise ConfigError(
+            f"{source}: no such folder in {Path.cwd()}",
+            "check the path and the folder that you are in, or train a tokenizer with `plmctl "
+            "train-tokenizer`",
+        )
+    if Path(source).exists():
         raise ConfigError(
             f"{source}: no tokenizer.json here", "train one with `plmctl train-tokenizer`"
         )
