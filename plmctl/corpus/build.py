@@ -396,7 +396,8 @@ def _make_shards(
         decision = _decide_sentences(config)
         tasks = _shard_tasks(config, folder / "shards", decision)
         if config.duplicates == "drop" and any(task.facts is None for task in tasks):
-            tasks = _without_duplicates(tasks, folder / "hashes", processes, progress)
+            first, progress = _in_two_parts(progress)
+            tasks = _without_duplicates(tasks, folder / "hashes", processes, first)
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as beside:
             missing = [task for task in tasks if task.facts is None]
             _make_all(missing, tasks, encoder, Path(beside), processes, progress)
@@ -405,6 +406,18 @@ def _make_shards(
             shutil.rmtree(folder)
         raise
     return decision, tasks
+
+
+def _in_two_parts(progress: Progress) -> tuple[Progress, Progress]:
+    """The progress of hashing the text, a tenth of the work, and of encoding it."""
+
+    def first(done: int, total: int) -> None:
+        progress(done // 10, total)
+
+    def second(done: int, total: int) -> None:
+        progress(total // 10 + done - done // 10, total)
+
+    return first, second
 
 
 def _check_text(
@@ -663,7 +676,12 @@ class _HashTask:
     def make(self, encoder: TextEncoder | None, beside: Path) -> None:
         """Read the documents, and write their hashes."""
         hashes = np.fromiter((hash_of(one.text) for one in self.shard.documents()), "<u8")
-        write_atomically(self.path, hashes.tobytes(), several_writers=True)
+        try:
+            write_atomically(self.path, hashes.tobytes(), several_writers=True)
+        except OSError as error:
+            # Another process that builds the same store may have just finished it.
+            if self.shard.facts is None:
+                raise _write_error(error, self.path) from error
 
 
 def _without_duplicates(
@@ -671,7 +689,7 @@ def _without_duplicates(
 ) -> list[ShardTask]:
     """The shards, each with the numbers of its documents that came before in the corpus.
 
-    All hashes are in memory at once, with the order of a sixteenth of them: about 10 bytes per
+    All hashes are in memory at once, with the order of a sixteenth of them: about 12 bytes per
     document. Documents without text are no duplicates: they are left out anyway.
     """
     folder.mkdir(exist_ok=True)
@@ -679,6 +697,8 @@ def _without_duplicates(
     _make_all(
         [one for one in work if not one.path.exists()], work, None, folder, processes, progress
     )
+    if all(task.facts is not None for task in tasks):  # another process has finished the store
+        return tasks
     sizes = [one.path.stat().st_size // 8 for one in work]
     ends = np.cumsum(sizes)
     hashes = np.empty(sum(sizes), dtype="<u8")
