@@ -33,8 +33,8 @@ def metrics_table(title: str, metrics: Mapping[str, object]) -> Table:
     table.add_column(justify="right", style="bold", overflow="fold")  # a path is never cut
     for name, value in metrics.items():
         text = format_value(value)
-        # Sentences, such as the definition of a metric, are read from the left.
-        table.add_row(Text(name), Text(text, justify="left" if text.count(" ") > 5 else None))
+        # Long text, such as a path or the definition of a metric, is read from the left.
+        table.add_row(Text(name), Text(text, justify="left" if len(text) > 40 else None))
     return table
 
 
