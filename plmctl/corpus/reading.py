@@ -51,16 +51,16 @@ def documents(
         ConfigError: No such sample.
     """
     if source.kind == "sample":
-        found = sample.documents(source.name.removeprefix("sample:"), start, end)
+        unmarked = sample.documents(source.name.removeprefix("sample:"), start, end)
     elif source.kind == "text":
         unit = text_unit(source) if config.documents == "auto" else config.documents
-        found = _documents_of_text_file(source, unit, start, end)
+        unmarked = _documents_of_text_file(source, unit, start, end)
     else:
-        found = _documents_of_rows(source, config, start, end)
+        unmarked = _documents_of_rows(source, config, start, end)
     if config.words != "marked":
-        yield from found
+        yield from unmarked
         return
-    for document in found:
+    for document in unmarked:
         if document.words is not None:  # a list of words
             yield document
         else:
