@@ -51,16 +51,16 @@ def documents(
         ConfigError: No such sample.
     """
     if source.kind == "sample":
-        unmarked = sample.documents(source.name.removeprefix("sample:"), start, end)
+        every_document = sample.documents(source.name.removeprefix("sample:"), start, end)
     elif source.kind == "text":
         unit = text_unit(source) if config.documents == "auto" else config.documents
-        unmarked = _documents_of_text_file(source, unit, start, end)
+        every_document = _documents_of_text_file(source, unit, start, end)
     else:
-        unmarked = _documents_of_rows(source, config, start, end)
+        every_document = _documents_of_rows(source, config, start, end)
     if config.words != "marked":
-        yield from unmarked
+        yield from every_document
         return
-    for document in unmarked:
+    for document in every_document:
         if document.words is not None:  # a list of words
             yield document
         else:
