@@ -75,7 +75,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     shutil.rmtree(beside, ignore_errors=True)
     try:
         yield beside
-        _give_default_mode(beside)
+        give_default_mode(beside)
         for path in beside.iterdir():
             sync(path)
         sync(beside)
@@ -85,7 +85,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     sync(target.parent)
 
 
-def _give_default_mode(folder: Path) -> None:
+def give_default_mode(folder: Path) -> None:
     """Give the files of a folder the mode of a new file: safetensors lets only the owner read."""
     probe = folder / ".mode"
     probe.touch()

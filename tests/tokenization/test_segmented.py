@@ -76,8 +76,9 @@ def test_words_of_marked_chinese(saved: Saved, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "albert"])
 def test_the_ids_are_those_of_the_raw_text_however_it_is_segmented(
-    saved: Saved, tmp_path: Path, family: str
+    saved: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
+    monkeypatch.setattr("plmctl.corpus.build._BATCH_CHARACTERS", 20)  # in several stretches too
     algorithm = {"bert": "wordpiece", "gpt2": "byte_bpe", "albert": "unigram"}[family]
     plain, marked = (
         Encoder(saved(algorithm, family), words) for words in ("pretokenizer", "marked")
