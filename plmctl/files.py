@@ -75,6 +75,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     shutil.rmtree(beside, ignore_errors=True)
     try:
         yield beside
+        give_default_mode(beside)
         for path in beside.iterdir():
             sync(path)
         sync(beside)
@@ -82,6 +83,17 @@ def new_folder(target: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     sync(target.parent)
+
+
+def give_default_mode(folder: Path) -> None:
+    """Give the files of a folder the mode of a new file: safetensors lets only the owner read."""
+    probe = folder / ".mode"
+    probe.touch()
+    mode = probe.stat().st_mode
+    probe.unlink()
+    for path in folder.iterdir():
+        if path.is_file():
+            path.chmod(mode & 0o777)
 
 
 def sync(path: Path) -> None:

@@ -36,7 +36,8 @@ def load(folder: str, name: str) -> ModuleType:
         ConfigError: No such member; the message has the nearest name.
     """
     if name not in names(folder):
-        raise ConfigError(f"unknown {folder} name {name!r}{nearest(name, names(folder))}")
+        singular = {"families": "family"}.get(folder, folder.removesuffix("s"))
+        raise ConfigError(f"unknown {singular} {name!r}{nearest(name, names(folder))}")
     return importlib.import_module(f"plmctl.{folder}.{name.replace('+', '_and_')}")
 
 

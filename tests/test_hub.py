@@ -7,6 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from plmctl.corpus.source import Source
+from plmctl.corpus.tabular import _is_downloaded, open_dataset
+from plmctl.errors import ConfigError
+from plmctl.run.preflight import check_model
+from plmctl.tokenization.encode import Encoder
+
 NOWHERE = {"HF_ENDPOINT": "https://hub.invalid", "HF_HUB_OFFLINE": "0"}
 CONFIG = """
 run: r
@@ -35,3 +41,25 @@ def test_a_slip_is_reported_immediately(arguments: list[str], name: str, tmp_pat
     assert f"plmctl: {name}: no such folder, and the Hub (hub.invalid) cannot" in done.stderr
     assert "etry" not in done.stderr
     assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_data_set_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(*_: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr("socket.getaddrinfo", nobody)
+    monkeypatch.setattr("plmctl.hub.getproxies", dict)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
+    (tmp_path / "somebody___old_text").mkdir()
+    with pytest.raises(ConfigError, match="hf:somebody/NewText: the Hub .* cannot be reached"):
+        open_dataset(Source("hf:somebody/NewText:test", "hf"))
+    assert _is_downloaded("somebody/OldText")
+    assert not _is_downloaded("somebody/NewText")
+
+
+def test_a_folder_that_does_not_exist_is_named_with_the_working_directory() -> None:
+    for check in (Encoder, check_model):
+        with pytest.raises(ConfigError, match=f"runs/t/wp: no such folder in {Path.cwd()}"):
+            check("runs/t/wp")

@@ -50,3 +50,9 @@ def test_an_unknown_name_has_its_nearest() -> None:
     """As ``load``."""
     with pytest.raises(ConfigError, match="mlm"):
         registry.member("objectives", "mlmm", Shape)
+
+
+def test_the_message_names_one_member() -> None:
+    for folder, what in (("suites", "suite"), ("families", "family")):
+        with pytest.raises(ConfigError, match=f"unknown {what} 'gleu'"):
+            registry.load(folder, "gleu")

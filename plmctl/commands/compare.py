@@ -14,7 +14,7 @@ from plmctl.reporting.plots import Interval
 from plmctl.reporting.report import write_report
 from plmctl.reporting.run_files import Run, metrics_of, read_runs
 from plmctl.reporting.tables import interval_bars, rows_table
-from plmctl.run.display import show_result
+from plmctl.run.display import say, show_result
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,8 +37,14 @@ def run(folders: Sequence[str], *, out: str | None, as_json: bool) -> None:
         raise ConfigError("compare: only one run is given", "name two run folders or more")
     runs = read_runs([Path(folder) for folder in folders])
     metrics = {run.name: {m.name: m.value for m in metrics_of(run)} for run in runs}
+    shown = {run.name: _shown(run) for run in runs}
     pairs = [pair for one, two in combinations(runs, 2) for pair in differences(one, two)]
-    tables = [_side_by_side(metrics)]
+    tables = [_side_by_side(shown)]
+    if sum(any("perplexity" in name for name in of) for of in shown.values()) > 1:
+        say(
+            "perplexity per token is only comparable between models with the same tokenizer; "
+            "bits per byte is comparable between all models on the same text"
+        )
     if pairs:
         tables.append(_differences(pairs))
     document: dict[str, Any] = {"figures": metrics, "differences": pairs}
@@ -107,7 +113,18 @@ def _named(pair: dict[str, Any]) -> str:
     return f"{pair['second']} - {pair['first']} ({of}{pair['credit']}{low})"
 
 
-def _side_by_side(metrics: dict[str, dict[str, Any]]) -> "Table":
+def _shown(run: Run) -> dict[str, object]:
+    """The metrics of a run for the table: those of a measure with its name, and no definitions."""
+    measure = next(iter(run.evaluations), "")
+    alone = run.kind == "eval" and len(run.evaluations) == 1  # else the names have it already
+    return {
+        f"{measure}: {metric.name}" if alone else metric.name: metric.value
+        for metric in metrics_of(run)
+        if not metric.name.endswith("definition")
+    }
+
+
+def _side_by_side(metrics: dict[str, dict[str, object]]) -> "Table":
     """A row per metric, a column per run: there are more metrics than runs."""
     names = list(dict.fromkeys(name for values in metrics.values() for name in values))
     rows = [[name, *(values.get(name, "") for values in metrics.values())] for name in names]

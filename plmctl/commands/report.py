@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from plmctl.errors import ConfigError
+from plmctl.reporting.run_files import no_run
 from plmctl.run.display import say, show_result
 
 
@@ -33,7 +34,7 @@ def run(
     folders = [Path(run) for run in runs]
     for folder in folders:
         if not (folder / "config.yaml").is_file():
-            raise ConfigError(f"{folder}: no run here (no config.yaml)", "name a run folder")
+            raise no_run(folder)
     for name in formats:
         if name not in FORMATS:
             raise ConfigError(f"--format {name}: unknown format", f"use {', '.join(FORMATS)}")

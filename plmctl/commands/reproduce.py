@@ -15,6 +15,7 @@ from plmctl.commands.verify_resume import (
 )
 from plmctl.config.load import kind_of, parse
 from plmctl.errors import ConfigError
+from plmctl.reporting.run_files import no_run
 from plmctl.reporting.tables import rows_table
 from plmctl.run.budget import copy_decision
 from plmctl.run.configs import model_of
@@ -78,7 +79,7 @@ def _original(folder: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
     """
     path = folder / "config.yaml"
     if not path.is_file():
-        raise ConfigError(f"{folder}: no run here (no config.yaml)", "name a run folder")
+        raise no_run(folder)
     kind = kind_of(path)
     if kind not in ("pretrain", "finetune"):
         raise ConfigError(

@@ -126,7 +126,17 @@ def _explain(model: type[BaseModel], data: Any, path: Key, errors: list[ErrorDet
     expected = ", or ".join(dict.fromkeys(text.removeprefix("expected ") for text in messages))
     names = re.findall("'([^']+)'", expected) if kind == "literal_error" else []
     near = did_you_mean(near_names(str(value), names))
-    return f"expected {expected}, not {_short(value)}{near}"
+    return f"expected {expected}, not {_short(value)}{near}{_example(path, kind, value)}"
+
+
+def _example(path: Key, kind: str, value: Any) -> str:
+    """How to write what was probably meant, for two values that the command line cannot say."""
+    if kind == "string_type" and value is None:
+        return f"; an empty text needs two pairs of quotes: '{dotted(path)}=\"\"'"
+    if path[:1] == ("grid",) and isinstance(value, dict):
+        name, values = next(iter(value.items()), ("KEY", "[a, b]"))
+        return f"; name the whole key: grid='{{{dotted((*path[1:], name))}: {_short(values)}}}'"
+    return ""
 
 
 def _validator_message(error: ErrorDetails) -> str:

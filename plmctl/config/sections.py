@@ -39,6 +39,25 @@ class TextConfig(Model):
     documents: Literal["auto", "blank_line", "file", "line"] = "auto"
     """What a document is in a txt file; auto: blank lines separate them if there are any, else the
     file is one."""
+    words: Literal["pretokenizer", "jieba", "albert", "marked"] = "pretokenizer"
+    """Where words start, for whole-word masking. pretokenizer: where the tokenizer's own rules
+    split text, and at each Chinese character; jieba: also Chinese words of several characters, by
+    jieba (`pip install 'plmctl[zh]'`); albert: as in ALBERT's code, for English and a Unigram
+    tokenizer: a piece with a digit, an apostrophe or a character that is not English is a word;
+    marked: the text is already segmented, by `word_mark` or by a column with a list of the words.
+    The model sees the text without the marks."""
+    word_mark: Text = "\u2581"
+    """With `words: marked`: what stands between words, and is removed from the text. A space also
+    removes the spaces of the text itself. A list of words needs no mark: they are joined as they
+    are."""
+
+    @model_validator(mode="after")
+    def _mark_of_words(self) -> Self:
+        if self.words != "marked" and self.word_mark != "\u2581":
+            raise ValueError("word_mark is only used with `words: marked`")
+        if set(self.word_mark) & set("\r\n"):
+            raise ValueError("word_mark: expected a mark without line ends")
+        return self
 
 
 class MixtureSource(Model):
@@ -71,11 +90,10 @@ class DataConfig(TextConfig):
     and T5's objectives; line if text files clearly have one sentence per line, with blank lines
     between documents, like BERT's input; otherwise by script. `prepare` and `preview` print what
     was chosen and why. The text itself does not change."""
-    words: Literal["pretokenizer", "jieba", "albert"] = "pretokenizer"
-    """Where words start, for whole-word masking. pretokenizer: where the tokenizer's own rules
-    split text, and at each Chinese character; jieba: also Chinese words of several characters, by
-    jieba (`pip install 'plmctl[zh]'`); albert: as in ALBERT's code, for English and a Unigram
-    tokenizer: a piece with a digit, an apostrophe or a character that is not English is a word."""
+    duplicates: Literal["keep", "drop"] = "keep"
+    """drop: of documents with the same text, apart from white space around it, only the first one
+    is kept; within `train`, within separate validation files, and within each source of a
+    `mixture`. The text is read twice."""
     store: Text = "stores"
     """Folder that keeps the token stores."""
 

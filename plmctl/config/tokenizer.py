@@ -39,6 +39,10 @@ _ONLY_WITH = {
 class TokenizerDataConfig(TextConfig):
     """Text to learn a vocabulary from."""
 
+    words: Literal["pretokenizer", "marked"] = "pretokenizer"
+    """marked: the text is already segmented, by `word_mark` or by a column with a list of the words
+    of each document. The vocabulary is learned from the text without the marks, as the model sees
+    it."""
     max_bytes: Bytes = 1_000_000_000
     """Learn from at most about this much text: a seeded sample of it."""
 
@@ -107,8 +111,10 @@ class TokenizerConfig(Model):
     @classmethod
     def _is_new(cls, value: object, info: ValidationInfo) -> object:
         if value not in (None, ()) and info.data.get("extend") is not None:
+            empty = "[]" if isinstance(value, tuple) else "null"
             raise ValueError(
-                f"{info.field_name} cannot change in a tokenizer that is extended; leave it out"
+                f"{info.field_name} cannot change in a tokenizer that is extended; leave it out "
+                f"(on the command line: {info.field_name}={empty})"
             )
         return value
 

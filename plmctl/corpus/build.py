@@ -30,7 +30,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -38,9 +39,17 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.corpus.document import share_of
-from plmctl.corpus.reading import Piece, cut_source, documents, opening, text_unit
-from plmctl.corpus.sentences import Decision, Rule, decide, sentence_starts, split_sentences
+from plmctl.arrays import Ints
+from plmctl.corpus.document import Document, hash_of, share_of
+from plmctl.corpus.reading import Piece, check_marks, cut_source, documents, opening, text_unit
+from plmctl.corpus.sentences import (
+    Decision,
+    Rule,
+    decide,
+    sentence_spans,
+    sentence_starts,
+    split_sentences,
+)
 from plmctl.corpus.source import Source, resolve, size_of
 from plmctl.corpus.store import OFFSET_FILES, SHARD_FILES, check_ids, find_damage, token_dtype
 from plmctl.corpus.words import WordRule, count_words, word_rule
@@ -63,7 +72,10 @@ SIDES: tuple[Side, ...] = ("train", "valid")
 FACTS = "facts.json"
 
 COUNTS = ("documents", "sentences", "tokens", "bytes", "dropped")
-"""Counts of a side: dropped are documents without a token; bytes are those of the kept text."""
+"""Counts of a side: dropped are documents without a token; bytes are those of the kept text.
+
+With `duplicates: drop` there is one more, ``duplicates``: documents that came before.
+"""
 
 _BATCH_CHARACTERS = 500_000  # encoded together: a single document may be a gigabyte
 
@@ -91,6 +103,11 @@ class TextEncoder(Protocol):
 
         ``places`` are positions of characters in the text, ascending.
         """
+
+    def with_words(
+        self, texts: list[str], places: Sequence[Sequence[int]], words: Sequence[Ints]
+    ) -> list[tuple[NDArray[np.int64], NDArray[np.bool_], Sequence[int]]]:
+        """As ``with_places``, with the words of segmented text, by the characters of each text."""
 
 
 # --- Finding and building the stores of a corpus ---
@@ -287,7 +304,11 @@ def _find_damaged(folder: Path, every_byte: bool) -> list[Path]:
 
 def _key(config: DataConfig, encoder: TextEncoder, version: int) -> str:
     sides = [config.train, config.valid if isinstance(config.valid, tuple) else ()]
-    rules = config.model_dump(mode="json", include={"valid", "text", "documents", "sentences"})
+    named = {"valid", "text", "documents", "sentences"}
+    # Options that are not used are no part of the key, so that older stores keep their names.
+    named |= {"word_mark"} if config.words == "marked" else set()
+    named |= {"duplicates"} if config.duplicates == "drop" else set()
+    rules = config.model_dump(mode="json", include=named)
     stamps = [[_stamp(source) for source in resolve(names)] for names in sides]
     return digest_of_json([version, rules, stamps, encoder.fingerprint])
 
@@ -322,6 +343,11 @@ def _build_one(
     decision, rule, tasks = _make_shards(config, encoder, folder, processes, progress)
     facts = [task.facts or {} for task in tasks]
     _check_text(config, facts, folder, purpose)
+    if config.duplicates == "drop":
+        counts = [_total_counts(facts, side) for side in SIDES]
+        repeated = sum(count["duplicates"] for count in counts)
+        total = repeated + sum(count["documents"] + count["dropped"] for count in counts)
+        notice(f"duplicates: {repeated:,} of {total:,} documents dropped (data.duplicates: drop)")
     try:
         _write_stores(folder, encoder, decision, rule, tasks, facts)
     except FileNotFoundError:
@@ -385,15 +411,32 @@ def _make_shards(
     except OSError as error:
         raise _write_error(error, folder) from error
     try:
+        check_marks(config)
         decision, words = _decide_rules(config)
         tasks = _shard_tasks(config, folder / "shards", decision, words)
+        if config.duplicates == "drop" and any(task.facts is None for task in tasks):
+            first, progress = _in_two_parts(progress)
+            tasks = _without_duplicates(tasks, folder / "hashes", processes, first)
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as beside:
-            _make_missing(tasks, encoder, Path(beside), processes, progress)
+            missing = [task for task in tasks if task.facts is None]
+            _make_all(missing, tasks, encoder, Path(beside), processes, progress)
     except (DataError, ConfigError):
         if not any((folder / "shards").iterdir()):  # nothing to resume
             shutil.rmtree(folder)
         raise
     return decision, words, tasks
+
+
+def _in_two_parts(progress: Progress) -> tuple[Progress, Progress]:
+    """The progress of hashing the text, a tenth of the work, and of encoding it."""
+
+    def first(done: int, total: int) -> None:
+        progress(done // 10, total)
+
+    def second(done: int, total: int) -> None:
+        progress(total // 10 + done - done // 10, total)
+
+    return first, second
 
 
 def _check_text(
@@ -485,7 +528,8 @@ def _all_offsets(paths: list[Path]) -> Iterator[bytes]:
 
 
 def _total_counts(facts: list[dict[str, Any]], side: Side) -> dict[str, int]:
-    return {name: sum(fact[side][name] for fact in facts) for name in COUNTS}
+    names = [*COUNTS, *(["duplicates"] if "duplicates" in facts[0][side] else [])]
+    return {name: sum(fact[side][name] for fact in facts) for name in names}
 
 
 def _source_hashes(tasks: list[ShardTask], facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -503,7 +547,7 @@ def _source_hashes(tasks: list[ShardTask], facts: list[dict[str, Any]]) -> list[
 
 def _remove_unfinished(folder: Path) -> None:
     """Remove temporary files of builds that were killed."""
-    for left in folder.glob(".unfinished-*"):
+    for left in [*folder.glob(".unfinished-*"), folder / "hashes"]:
         shutil.rmtree(left, ignore_errors=True)
     for path in folder.glob(".manifest.json.*"):
         path.unlink(missing_ok=True)
@@ -559,22 +603,35 @@ def count_missing_words(
 # --- Building the missing shards, in this process or in several ---
 
 
-_in_worker: list[TextEncoder] = []  # the encoder of a worker process: loaded once per process
+class _Task(Protocol):
+    """A piece of work on a piece of a source."""
+
+    @property
+    def piece(self) -> Piece:
+        """The part of the source."""
+
+    def make(self, encoder: TextEncoder | None, beside: Path) -> None:
+        """Do it; unfinished files are in the folder ``beside``."""
 
 
-def _make_missing(
-    tasks: list[ShardTask],
-    encoder: TextEncoder,
+_in_worker: list[TextEncoder | None] = []  # the encoder of a worker process: loaded once
+
+
+def _make_all(
+    missing: Sequence[_Task],
+    tasks: Sequence[_Task],
+    encoder: TextEncoder | None,
     beside: Path,
     processes: int | None,
     progress: Callable[[int, int], None],
 ) -> None:
-    """Build the missing shards.
+    """Do tasks.
 
     Args:
-        tasks: All shards.
+        missing: The tasks to do.
+        tasks: These, and those that are done.
         encoder: The tokenizer; it is sent to the processes.
-        beside: A folder for unfinished shards.
+        beside: A folder for unfinished files.
         processes: How many processes; None: one per core.
         progress: Called with the bytes done and the total.
 
@@ -582,7 +639,6 @@ def _make_missing(
         DataError: Bad input, with file and line.
         PlmError: A process was killed, or could not be started.
     """
-    missing = [task for task in tasks if task.facts is None]
     total = sum(task.piece.size for task in tasks)
     done = total - sum(task.piece.size for task in missing)
     progress(done, total)
@@ -647,7 +703,7 @@ def _kill_pool(others: set[BaseProcess]) -> None:
         process.kill()
 
 
-def _start_worker(encoder: TextEncoder) -> None:
+def _start_worker(encoder: TextEncoder | None) -> None:
     # One thread per process: the processes are the parallelism.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     # A terminal or a scheduler may send signals to all processes; the parent then ends the pool.
@@ -665,8 +721,73 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _make_in_worker(task: ShardTask, beside: Path) -> None:
+def _make_in_worker(task: _Task, beside: Path) -> None:
     task.make(_in_worker[0], beside)
+
+
+# --- Duplicates: which documents came before, by a hash of 8 bytes per document ---
+
+
+@dataclass(frozen=True)
+class _HashTask:
+    """Writes the hashes of the documents of a shard, in order, to a file.
+
+    Attributes:
+        path: The file: uint64, little-endian.
+        shard: The shard.
+    """
+
+    path: Path
+    shard: ShardTask
+
+    @property
+    def piece(self) -> Piece:
+        """The part of the source."""
+        return self.shard.piece
+
+    def make(self, encoder: TextEncoder | None, beside: Path) -> None:
+        """Read the documents, and write their hashes."""
+        hashes = np.fromiter((hash_of(one.text) for one in self.shard.documents()), "<u8")
+        try:
+            write_atomically(self.path, hashes.tobytes(), several_writers=True)
+        except OSError as error:
+            # Another process that builds the same store may have just finished it.
+            if self.shard.facts is None:
+                raise _write_error(error, self.path) from error
+
+
+def _without_duplicates(
+    tasks: list[ShardTask], folder: Path, processes: int | None, progress: Progress
+) -> list[ShardTask]:
+    """The shards, each with the numbers of its documents that came before in the corpus.
+
+    All hashes are in memory at once, with the order of a sixteenth of them: about 12 bytes per
+    document. Documents without text are no duplicates: they are left out anyway.
+    """
+    folder.mkdir(exist_ok=True)
+    work = [_HashTask(folder / task.folder.name, task) for task in tasks]
+    _make_all(
+        [one for one in work if not one.path.exists()], work, None, folder, processes, progress
+    )
+    if all(task.facts is not None for task in tasks):  # another process has finished the store
+        return tasks
+    sizes = [one.path.stat().st_size // 8 for one in work]
+    ends = np.cumsum(sizes)
+    hashes = np.empty(sum(sizes), dtype="<u8")
+    for one, size, end in zip(work, sizes, ends, strict=True):
+        hashes[end - size : end] = np.fromfile(one.path, dtype="<u8")
+    repeated = np.zeros(len(hashes), dtype=np.bool_)
+    leading = hashes.view("u1")[7::8] >> 4  # the highest four bits
+    for part in range(16):
+        places = np.flatnonzero(leading == part)
+        order = places[np.argsort(hashes[places], kind="stable")]
+        same = hashes[order[1:]] == hashes[order[:-1]]
+        repeated[order[1:][same]] = True
+    repeated[hashes == hash_of("")] = False
+    return [
+        replace(task, repeated=np.flatnonzero(repeated[end - size : end]))
+        for task, size, end in zip(tasks, sizes, ends, strict=True)
+    ]
 
 
 # --- One shard: a piece of a source, read, encoded and written ---
@@ -692,6 +813,7 @@ class ShardTask:
         words: The name of the rule by which words are counted; empty: they are not.
         side: The side of all its documents; None: decided by the hash of each.
         share: If ``side`` is None, documents whose hash is below this are held out.
+        repeated: With `duplicates: drop`, the numbers of the documents to leave out.
     """
 
     folder: Path
@@ -702,6 +824,11 @@ class ShardTask:
     words: str
     side: Side | None
     share: float
+    repeated: Ints | None = field(default=None, compare=False)
+
+    def documents(self) -> Iterator[Document]:
+        """The documents of the piece, duplicates included."""
+        return documents(self.source, self.config, self.piece.start, self.piece.end)
 
     @property
     def facts(self) -> dict[str, Any] | None:
@@ -722,7 +849,7 @@ class ShardTask:
     def _range(self) -> list[int | None]:
         return [self.piece.start, self.piece.end]
 
-    def make(self, encoder: TextEncoder, beside: Path) -> None:
+    def make(self, encoder: TextEncoder | None, beside: Path) -> None:
         """Read, encode and write the shard.
 
         Args:
@@ -733,6 +860,8 @@ class ShardTask:
             DataError: Bad input, with file and line, or ids outside the vocabulary.
             PlmError: It cannot be written.
         """
+        if encoder is None:
+            raise TypeError("a shard needs the tokenizer")
         unfinished = beside / self.folder.name
         try:
             self._write(encoder, unfinished)
@@ -750,12 +879,22 @@ class ShardTask:
         for side in SIDES:
             (folder / side).mkdir(parents=True)
             writers[side] = _ShardWriter(folder / side, encoder, vocab_size)
+        repeated = set() if self.repeated is None else set(self.repeated.tolist())
+        duplicates = dict.fromkeys(SIDES, 0)
         words: dict[Side, int] = dict.fromkeys(SIDES, 0)
-        for side, text in self._texts():
-            writers[side].add(text, self.rule)
-            words[side] += count_words(text, self.words) if self.words else 0
+        for number, document in enumerate(self.documents()):
+            held_out = self.side is None and share_of(document.text) < self.share
+            side = self.side or ("valid" if held_out else "train")
+            if number in repeated:
+                duplicates[side] += 1
+                continue
+            writers[side].add(document, self.rule)
+            words[side] += count_words(document.text, self.words) if self.words else 0
         facts: dict[str, Any] = {"range": self._range, "word_rule": self.words}
         facts |= {side: writer.close() | {"words": words[side]} for side, writer in writers.items()}
+        if self.repeated is not None:
+            for side in SIDES:
+                facts[side]["duplicates"] = duplicates[side]
         if self.piece.start == 0:  # the first shard of a source has the hash of the whole source
             facts["sha256"] = [sha256_of(path) for path in self.source.files]
         write_checked(folder / FACTS, facts)
@@ -788,13 +927,20 @@ class _ShardWriter:
         # Texts to encode: sentences, or parts of documents.
         self._texts: list[str] = []
         self._places: list[list[int]] = []  # where sentences start in each text
+        self._words: list[Ints] = []  # where words start in each text, if the text is segmented
         self._documents: list[int] = []  # number of texts of each document
         self._characters = 0
 
-    def add(self, text: str, rule: Rule) -> None:
+    def add(self, document: Document, rule: Rule) -> None:
         """Add a document."""
+        text = document.text
         if not self._encoder.keeps_white_space:
-            texts = split_sentences(text, rule)
+            if document.words is None:
+                texts = split_sentences(text, rule)
+            else:
+                spans = sentence_spans(text, rule)
+                texts = [text[start:end] for start, end in spans]
+                self._words += [_within(document.words, *span) for span in spans]
             self._places += [[0]] * len(texts)
         elif starts := sentence_starts(text, rule):
             texts = self._encoder.stretches(text, _BATCH_CHARACTERS)
@@ -804,6 +950,9 @@ class _ShardWriter:
                 [start - int(begin) for start in starts[first:last]]
                 for begin, first, last in zip(ends, cuts, cuts[1:], strict=False)
             ]
+            if document.words is not None:  # a sentence starts a word too
+                words = np.union1d(document.words, starts)
+                self._words += [_within(words, *span) for span in pairwise(ends.tolist())]
         else:
             texts = []  # only white space
         self._texts += texts
@@ -830,8 +979,8 @@ class _ShardWriter:
         ends = [0]  # number of tokens up to the end of each text
         at = 0
         for texts in _text_batches(self._texts):
-            places = self._places[len(starts) : len(starts) + len(texts)]
-            for size, first_tokens in self._write(texts, places):
+            batch = slice(len(starts), len(starts) + len(texts))
+            for size, first_tokens in self._write(texts, self._places[batch], self._words[batch]):
                 starts.append(ends[-1] + np.asarray(first_tokens, dtype=np.int64))
                 ends.append(ends[-1] + size)
         sentences, documents = [], []
@@ -848,17 +997,21 @@ class _ShardWriter:
         self._counts["dropped"] += int(np.count_nonzero(lengths == 0))
         self._counts["sentences"] += int(lengths.sum())
         self._counts["tokens"] += ends[-1]
-        self._texts, self._places, self._documents, self._characters = [], [], [], 0
+        self._texts, self._places, self._words = [], [], []
+        self._documents, self._characters = [], 0
 
     def _write(
-        self, texts: list[str], places: list[list[int]]
+        self, texts: list[str], places: list[list[int]], words: list[Ints]
     ) -> Iterator[tuple[int, Sequence[int]]]:
         """Write the tokens of texts; yields how many each has, and the first at each place."""
-        encoded = self._encoder.with_places(texts, places)
+        if words:
+            encoded = self._encoder.with_words(texts, places, words)
+        else:
+            encoded = self._encoder.with_places(texts, places)
         ids = np.concatenate([ids for ids, _, _ in encoded])
         check_ids(ids, self._vocab_size)
         self._put("tokens", ids.astype(self._dtype))
-        bits = np.concatenate([self._bits, *(words for _, words, _ in encoded)])
+        bits = np.concatenate([self._bits, *(starts for _, starts, _ in encoded)])
         whole = len(bits) // 8 * 8
         self._put("words", np.packbits(bits[:whole], bitorder="little"))
         self._bits = bits[whole:]
@@ -873,6 +1026,12 @@ class _ShardWriter:
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)
+
+
+def _within(words: Ints, start: int, end: int) -> Ints:
+    """The positions in [start, end), counted from the start."""
+    first, last = np.searchsorted(words, [start, end])
+    return words[first:last] - start
 
 
 def _text_batches(texts: list[str]) -> Iterator[list[str]]:

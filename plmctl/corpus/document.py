@@ -11,10 +11,13 @@ import hashlib
 import io
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from plmctl.arrays import Ints
 from plmctl.errors import DataError
 
 # --- Documents ---
@@ -27,10 +30,18 @@ class Document:
     Attributes:
         text: The text.
         origin: ``file:line``, or a sample's name for it.
+        words: Characters where the words of segmented text start, ascending; None for other text.
     """
 
     text: str
     origin: str
+    words: Ints | None = field(default=None, compare=False)
+
+    @classmethod
+    def of_words(cls, words: list[str], origin: str) -> Document:
+        """The document of these words, joined as they are."""
+        starts = np.cumsum([len(word) for word in words[:-1]], dtype=np.int64)
+        return cls("".join(words), origin, np.unique(starts))
 
 
 def share_of(text: str) -> float:
@@ -43,8 +54,12 @@ def share_of(text: str) -> float:
     Args:
         text: The document; white space around it does not count.
     """
-    digest = hashlib.blake2b(text.strip().encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
+    return hash_of(text) / 2**64
+
+
+def hash_of(text: str) -> int:
+    """A hash of a text below 2^64; white space around it does not count."""
+    return int.from_bytes(hashlib.blake2b(text.strip().encode(), digest_size=8).digest(), "big")
 
 
 # --- Bytes to lines of text ---

@@ -56,7 +56,7 @@ class Row:
         if column not in self.values:
             raise DataError(
                 f"{self.origin}: no column {column!r}{nearest(column, self.values)}",
-                "name the columns under `task`",
+                "name the columns under `task`; with `predict --input`: --column FIELD=COLUMN",
             )
         value = self.values[column]
         if value is None:
@@ -282,7 +282,7 @@ def summarize_checks(checks: dict[str, Any]) -> list[str]:
 def _summarize_side(name: str, side: Mapping[str, Any]) -> list[str]:
     parts = [f"{side['rows']:,} rows"]
     for key, words in (
-        ("duplicates", "duplicates"),
+        ("duplicates", "duplicates" if side.get("duplicates") != 1 else "duplicate"),
         ("half_empty", "with an empty column"),
         ("cut", "cut to max_length"),
     ):
@@ -299,6 +299,6 @@ def _summarize_labels(side: Mapping[str, Any]) -> str:
     if not labels:
         return ""
     total = sum(labels.values())
-    shown = [f"{name} {count / total:.0%}" for name, count in labels.items()]
+    shown = [f"{name or 'no label'} {count / total:.0%}" for name, count in labels.items()]
     more = f" and {len(shown) - _MAX_LABELS} more" if len(shown) > _MAX_LABELS else ""
     return f"; {', '.join(shown[:_MAX_LABELS])}{more}"

@@ -7,6 +7,7 @@ folder, documents of a sample.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from plmctl.corpus import sample
 from plmctl.corpus.document import Document, read_lines
-from plmctl.corpus.source import Source, size_of
+from plmctl.corpus.source import Source, resolve, size_of
 from plmctl.corpus.tabular import missing_column, open_dataset, open_parquet, origin_of, rows
 from plmctl.errors import DataError
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 
 # --- The documents of a source ---
+
+
+_SAMPLED_SOURCES, _MARKED = 16, 50_000  # where word marks are expected: sources, characters of each
+
+_LATIN = re.compile("[A-Za-z]{2}")
 
 
 Unit = Literal["blank_line", "file", "line"]
@@ -45,21 +51,45 @@ def documents(
         ConfigError: No such sample.
     """
     if source.kind == "sample":
-        yield from sample.documents(source.name.removeprefix("sample:"), start, end)
+        every_document = sample.documents(source.name.removeprefix("sample:"), start, end)
     elif source.kind == "text":
         unit = text_unit(source) if config.documents == "auto" else config.documents
-        yield from _documents_of_text_file(source, unit, start, end)
+        every_document = _documents_of_text_file(source, unit, start, end)
     else:
-        for values, origin in rows(source, start, end, config.text):
-            if config.text not in values:
-                raise missing_column(origin, config.text, list(values))
-            text = values[config.text]
-            if text is not None and not isinstance(text, str):
+        every_document = _documents_of_rows(source, config, start, end)
+    if config.words != "marked":
+        yield from every_document
+        return
+    for document in every_document:
+        if document.words is not None:  # a list of words
+            yield document
+        else:
+            yield Document.of_words(document.text.split(config.word_mark), document.origin)
+
+
+def _documents_of_rows(
+    source: Source, config: TextConfig, start: int, end: int | None
+) -> Iterator[Document]:
+    for values, origin in rows(source, start, end, config.text):
+        if config.text not in values:
+            raise missing_column(origin, config.text, list(values))
+        text = values[config.text]
+        if isinstance(text, list) and config.words == "marked":
+            if not all(isinstance(word, str) for word in text):
                 raise DataError(
-                    f"{origin}: column {config.text!r} holds a {type(text).__name__}, not text",
-                    "name the column of the text: `data.text`",
+                    f"{origin}: column {config.text!r} holds a list of something else than words",
+                    "name a column with a list of the words of each document: `data.text`",
                 )
+            yield Document.of_words(text, origin)
+        elif text is None or isinstance(text, str):
             yield Document(text or "", origin)  # empty documents are left out later
+        else:
+            raise DataError(
+                f"{origin}: column {config.text!r} holds a {type(text).__name__}, not text",
+                "if these are the words of a document, set `data.words: marked`"
+                if isinstance(text, list)
+                else "name the column of the text: `data.text`",
+            )
 
 
 def _documents_of_text_file(
@@ -95,10 +125,53 @@ def text_unit(source: Source) -> Unit:
     return "file"
 
 
+def check_marks(config: TextConfig) -> None:
+    """Refuse text without word marks, or whose words would run together, if it should be marked.
+
+    Only the openings of some sources are read.
+
+    Raises:
+        DataError: The text is not segmented, or its words lack the spaces between them.
+    """
+    if config.words != "marked":
+        return
+    sources = resolve(config.train)
+    by_line = config.model_copy(update={"documents": "line"})
+    marks = letters = spaces = 0
+    example = ""
+    for source in sources[:: max(1, len(sources) // _SAMPLED_SOURCES)]:
+        size = 0
+        for document in documents(source, by_line):
+            text, words = document.text, [] if document.words is None else document.words.tolist()
+            joined = [at for at in words if _LATIN.fullmatch(text[max(0, at - 1) : at + 1])]
+            example = example or (text[max(0, joined[0] - 20) :][:40] if joined else "")
+            marks, letters, size = marks + len(words), letters + len(joined), size + len(text)
+            spaces += text.strip().count(" ")
+            if size > _MARKED:
+                break
+    names = ", ".join(config.train)
+    if not marks:
+        raise DataError(
+            f"data.words: marked, but there is no mark {config.word_mark!r} "
+            f"({' '.join(f'U+{ord(mark):04X}' for mark in config.word_mark)}) and no list of words "
+            f"in the beginning of {names}",
+            "set `data.word_mark` to what stands between words, or leave out `data.words`",
+        )
+    if letters > marks / 2 and spaces < letters / 4:
+        raise DataError(
+            f"data.words: marked removes the marks, and then the words of {names} have no spaces "
+            f"between them: {example!r}",
+            "keep the spaces of the text beside the marks, or within the words of a list: "
+            '["The", " cat", " sat"]',
+        )
+
+
 def opening(source: Source, config: TextConfig, size: int) -> str:
     """About the first ``size`` characters of a source; those of a text file unchanged."""
     if source.kind == "text":
-        pieces, gap = (line.text for line in read_lines(source.path)), ""
+        mark = config.word_mark if config.words == "marked" else ""
+        lines = (line.text for line in read_lines(source.path))
+        pieces, gap = (line.replace(mark, "") if mark else line for line in lines), ""
     else:
         pieces, gap = (document.text for document in documents(source, config)), "\n"
     taken: list[str] = []

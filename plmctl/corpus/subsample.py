@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.document import Document, share_of
-from plmctl.corpus.reading import Piece, cut_source, documents
+from plmctl.corpus.reading import Piece, check_marks, cut_source, documents
 from plmctl.corpus.source import Source, resolve
 
 # --- By whole documents ---
@@ -159,9 +159,10 @@ def subsample_bytes(config: TextConfig, max_bytes: int, seed: int) -> ByteSubsam
         seed: Seed of the sample.
 
     Raises:
-        DataError: A source does not exist.
+        DataError: A source does not exist, or its words are not marked as the config says.
         ConfigError: Files of an unsupported kind.
     """
+    check_marks(config)
     config = config.model_copy(update={"documents": "line"})
     size = max(_SMALLEST, min(_LARGEST, max_bytes // _PIECES))
     parts = [

@@ -9,12 +9,14 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.corpus import sample
 from plmctl.corpus.document import locate, read_lines
 from plmctl.corpus.source import Source
 from plmctl.errors import DataError
+from plmctl.hub import refuse_unreachable
 
 if TYPE_CHECKING:
     import datasets
@@ -184,6 +186,8 @@ def open_dataset(source: Source) -> datasets.Dataset:
 
     name, *rest = source.name.removeprefix("hf:").split(":") if source.kind == "hf" else [""]
     split = rest[-1] if rest else "train"
+    if source.kind == "hf" and not _is_downloaded(name):
+        refuse_unreachable(name, "connect to the network, or name local files", "datasets")
     try:
         if source.kind == "datasets":
             loaded = datasets.load_from_disk(source.name)
@@ -204,6 +208,17 @@ def open_dataset(source: Source) -> datasets.Dataset:
             )
         loaded = loaded[split]
     return loaded
+
+
+def _is_downloaded(name: str) -> bool:
+    """Whether ``datasets`` has prepared some of this data set before."""
+    import datasets
+
+    def plain(text: str) -> str:  # ``datasets`` writes CamelCase as camel_case
+        return text.replace("/", "").replace("_", "").lower()
+
+    cache = Path(datasets.config.HF_DATASETS_CACHE)
+    return cache.is_dir() and plain(name) in {plain(path.name) for path in cache.iterdir()}
 
 
 def _dataset_rows(source: Source, start: int, end: int | None, column: str | None) -> Rows:

@@ -132,7 +132,8 @@ def _word_uses(
         for number, sentence, vectors in zip(which.tolist(), batch, read(batch), strict=True):
             spans = spans_of(sentence, use.word)
             for span, vector in zip(spans, _word_vectors(vectors, spans), strict=True):
-                if (sentence, span) != (use.sentence, use.span):
+                own = sentence == use.sentence and span[0] < use.span[1] and use.span[0] < span[1]
+                if not own:  # nor a part of the given use, such as a character of a Chinese word
                     yield number, span, vector
 
 

@@ -1,6 +1,7 @@
 """The model card: README.md of the ``model/`` folder of a run."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ def _provenance(run: Run) -> str:
         section = facts.get(group)
         rows += section.items() if isinstance(section, Mapping) else []
     if isinstance(facts.get("command"), list):
-        rows.insert(0, ("command", f"`{' '.join(map(str, facts['command']))}`"))
+        rows.insert(0, ("command", f"`{shlex.join(map(str, facts['command']))}`"))
     return _table("Environment", rows)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from plmctl.characters import HAN, KANA
 from plmctl.formatting import format_value
 from plmctl.reporting.drawing import draw_intervals, embedded_curves, embedded_svg
 from plmctl.reporting.html import (
@@ -342,6 +344,10 @@ def samples_section(run: Run) -> Html:
     if not isinstance(items, list) or not items:
         return Html()
     filled = run.samples.get("kind") == "fill-mask"
+    items = [
+        {key: _unspaced(of) if isinstance(of, str) else of for key, of in item.items()}
+        for item in items
+    ]
     parts = [_filled_sample(item) if filled else _generated_sample(item) for item in items]
     title = _SAMPLE_TITLES.get(str(run.samples.get("kind")), "Samples: continued texts")
     return join(element("h2", title), element("div", *parts, class_="panel"))
@@ -375,11 +381,18 @@ def config_section(run: Run) -> Html:
 def environment_section(run: Run) -> Html:
     """Versions, hardware, command, hashes."""
     rows = [
-        (key, " ".join(map(str, value)) if isinstance(value, list) else str(value))
+        (key, _environment_value(key, value))
         for key, value in flatten(run.environment, " ")
         if value is not None
     ]
     return _details("Environment", table((), rows, numbers=False)) if rows else Html()
+
+
+def _environment_value(key: str, value: object) -> str:
+    if not isinstance(value, list):
+        return str(value)
+    words = list(map(str, value))
+    return shlex.join(words) if key == "command" else " ".join(words)  # a command can be pasted
 
 
 def _confusion_table(confusion: Mapping[str, Any]) -> Html:
@@ -409,6 +422,15 @@ def _confusion_cell(count: int, share: float, truth: str, predicted: str) -> Htm
         style=f"background:rgba(0,114,178,{0.6 * share:.3f})",
         title=f"{share:.1%} of {truth} predicted as {predicted}",
     )
+
+
+_WIDE = f"[{HAN}{KANA}\u3000-\u303f\uff00-\uffef]"
+_WIDE_GAP = re.compile(rf"(?<={_WIDE}) (?={_WIDE}|\[MASK\])|(?<=\[MASK\]) (?={_WIDE})")
+
+
+def _unspaced(text: str) -> str:
+    """A text without the spaces that WordPiece's decoder puts between Chinese characters."""
+    return _WIDE_GAP.sub("", text)
 
 
 def _filled_sample(item: Mapping[str, Any]) -> Html:

@@ -61,6 +61,13 @@ def read_status(folder: Path) -> Status | None:
     return Status(str(status.get("status", "")), **text, files=listed)
 
 
+def no_run(folder: Path) -> ConfigError:
+    """The error for a folder that is not a run folder, such as the ``model/`` in one."""
+    inside = (folder.parent / "config.yaml").is_file()
+    hint = f"did you mean {folder.parent}?" if inside else "name a run folder"
+    return ConfigError(f"{folder}: no run here (no config.yaml)", hint)
+
+
 @dataclass(frozen=True)
 class Run:
     """The contents of a run folder.
@@ -169,7 +176,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
 def read_run(folder: Path, name: str) -> Run:
     """One run; errors as ``read_runs``."""
     if not (folder / "config.yaml").is_file():
-        raise ConfigError(f"{folder}: no run here (no config.yaml)", "name a run folder")
+        raise no_run(folder)
     config = read_config(folder / "config.yaml").data
     unreadable: list[str] = []
     evaluations = {

@@ -30,9 +30,11 @@ def metrics_table(title: str, metrics: Mapping[str, object]) -> Table:
     """A name and its value per row."""
     table = _table(title, show_header=False)
     table.add_column()
-    table.add_column(justify="right", style="bold")
+    table.add_column(justify="right", style="bold", overflow="fold")  # a path is never cut
     for name, value in metrics.items():
-        table.add_row(Text(name), Text(format_value(value)))
+        text = format_value(value)
+        # Long text, such as a path or the definition of a metric, is read from the left.
+        table.add_row(Text(name), Text(text, justify="left" if len(text) > 40 else None))
     return table
 
 

@@ -38,6 +38,7 @@ from plmctl.run.network import (
 from plmctl.tasks.base import ScoredConfig, Task, make_task
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import TOKEN_NAMES, Vocab, open_tokenizer
+from plmctl.tokenization.words import check_mark
 from plmctl.training.trackers import check_trackers
 
 if TYPE_CHECKING:
@@ -90,9 +91,11 @@ def check_model(model: str) -> None:
         hint = f"did you mean {inside}?" if inside.is_dir() else "pretrain one first"
         raise ConfigError(f"{folder} is not a model folder: it has no config.json", hint)
     if not folder.exists() and (model.startswith((".", "/")) or model.count("/") > 1):
-        raise ConfigError(f"{model}: no such folder", "pretrain a model first, or give a Hub id")
+        raise ConfigError(
+            f"{model}: no such folder in {Path.cwd()}", "pretrain a model first, or give a Hub id"
+        )
     if not folder.exists():
-        refuse_unreachable(model, "pretrain a model first, or give a Hub id")
+        refuse_unreachable(model, "check the path, or connect to the network if it is a Hub id")
 
 
 # --- Preflight of a pretraining: config in, what every later part of the run needs out ---
@@ -139,6 +142,8 @@ def preflight(config: PretrainConfig, no_tokenizer: str | None = None) -> Prepar
     except ConfigError as error:
         raise ConfigError(error.message, no_tokenizer or error.hint) from error
     tokenizer = open_tokenizer(config.tokenizer)
+    if config.data.words == "marked":
+        check_mark(config.data.word_mark, tokenizer.all_special_tokens)
     vocab = Vocab.of(tokenizer)
     network = check_network(config, vocab)
     objective = get_objective(config.objective.name)
@@ -465,8 +470,8 @@ def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
         raise ConfigError(
             f"objective.unit: word, but {share:.1%} of the tokens are whole words, so this would "
             "mask tokens",
-            "for Chinese set `data.words: jieba`, which finds words of several characters; "
-            "otherwise use `unit: token`",
+            "for Chinese set `data.words: jieba`, which finds words of several characters, or "
+            "`data.words: marked` for text that is already segmented; otherwise use `unit: token`",
         )
     rate = max(config.rate_at(0.0), config.rate_at(1.0))
     most = int(count_exact(np.array([seq_len]), rate, config.max_predictions)[0])

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from plmctl.arrays import Ints
 from plmctl.errors import ConfigError
 from plmctl.hashing import sha256_of
 from plmctl.hub import refuse_unreachable
@@ -43,6 +44,7 @@ from plmctl.tokenization.words import (
     albert_starts,
     has_chinese,
     jieba_version,
+    marked_starts,
     starts_within,
 )
 
@@ -80,8 +82,8 @@ class Encoder:
 
     Args:
         source: A tokenizer folder, or a Hub id, whose ``tokenizer.json`` is downloaded.
-        words: What decides where words start: the pre-tokenizer, jieba within Chinese text, or
-            ALBERT's rule for pieces.
+        words: What decides where words start: the pre-tokenizer, jieba within Chinese text,
+            ALBERT's rule for pieces, or the text itself (``with_words``).
 
     Attributes:
         fingerprint: Hash of everything that decides ids and word starts.
@@ -92,7 +94,9 @@ class Encoder:
     """
 
     def __init__(
-        self, source: str, words: Literal["pretokenizer", "jieba", "albert"] = "pretokenizer"
+        self,
+        source: str,
+        words: Literal["pretokenizer", "jieba", "albert", "marked"] = "pretokenizer",
     ):
         check_tokenizer(source)
         self._path, self._jieba = _tokenizer_file(source), words == "jieba"
@@ -102,6 +106,8 @@ class Encoder:
         self._starts = self._albert_starts(source) if words == "albert" else None
         if self._starts is not None:
             self.fingerprint += "+albert"
+        if words == "marked":
+            self.fingerprint += "+marked"
 
     def __getstate__(self) -> dict[str, object]:
         # The tokenizer and everything that is computed from it are left out.
@@ -208,6 +214,24 @@ class Encoder:
             for encoding, wanted in zip(encodings, places, strict=True)
         ]
         return [(*one, first) for one, first in zip(encoded, at, strict=True)]
+
+    def with_words(
+        self, texts: list[str], places: Sequence[Sequence[int]], words: Sequence[Ints]
+    ) -> Placed:
+        """As ``with_places``, with the words of segmented text.
+
+        Args:
+            texts: One or more, without marks.
+            places: As for ``with_places``.
+            words: Characters of each text where words start.
+        """
+        placed: Placed = []
+        encodings = self._placing.encode_batch(texts, add_special_tokens=False)
+        for text, encoding, wanted, own in zip(texts, encodings, places, words, strict=True):
+            starts = marked_starts(text, encoding.offsets, own)
+            at = _first_tokens(encoding.offsets, wanted) if any(wanted) else [0] * len(wanted)
+            placed.append((np.array(encoding.ids, dtype=np.int64), starts, at))
+        return placed
 
     def _place_by_units(self, units: list[list[str]], places: Sequence[Sequence[int]]) -> Placed:
         """Encode texts given as units; most places are at the beginning of a unit."""
@@ -348,7 +372,13 @@ def _tokenizer_file(source: str) -> Path:
     path = Path(source) / "tokenizer.json"
     if path.is_file():
         return path
-    if Path(source).exists() or source.startswith((".", "/")) or source.count("/") > 1:
+    if not Path(source).exists() and (source.startswith((".", "/")) or source.count("/") > 1):
+        raise ConfigError(
+            f"{source}: no such folder in {Path.cwd()}",
+            "check the path and the folder that you are in, or train a tokenizer with `plmctl "
+            "train-tokenizer`",
+        )
+    if Path(source).exists():
         raise ConfigError(
             f"{source}: no tokenizer.json here", "train one with `plmctl train-tokenizer`"
         )

@@ -22,6 +22,7 @@ from plmctl.tokenization.algorithms.base import Algorithm, Progress, VocabTask, 
 from plmctl.tokenization.extending import extend_tokenizer, load_to_extend
 from plmctl.tokenization.templates import kind_of_units, make_tokenizer, special_tokens
 from plmctl.tokenization.units import Kind, pattern
+from plmctl.tokenization.words import check_mark
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -67,6 +68,8 @@ def train(config: TokenizerConfig, texts: Iterable[str], work: Work) -> Trained:
         DataError: No text.
     """
     first, last = special_tokens(config)
+    if config.data.words == "marked":
+        check_mark(config.data.word_mark, first + last)
     algorithm = get_algorithm(config.algorithm)()
     old = load_to_extend(config) if config.extend else None
     rules = (old or make_tokenizer(config, {})).backend_tokenizer

@@ -1,10 +1,10 @@
-"""Where words start: by the pre-tokenizer with additions for Chinese, or by ALBERT's rule."""
+"""Where words start: by the pre-tokenizer with additions for Chinese, ALBERT's rule, or marks."""
 
 from __future__ import annotations
 
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.arrays import Bools
+from plmctl.arrays import Bools, Ints
 from plmctl.characters import ALL_HAN, HAN_RANGES
 from plmctl.errors import ConfigError
 from plmctl.tokenization.units import is_bert_mark
@@ -78,6 +78,52 @@ def albert_starts(pieces: Sequence[str]) -> Bools:
         ],
         dtype=np.bool_,
     )
+
+
+def check_mark(mark: str, special_tokens: Iterable[str]) -> None:
+    """Refuse a word mark that is in a special token, which could then never be in the text.
+
+    Raises:
+        ConfigError: With the special token.
+    """
+    for token in special_tokens:
+        if mark in token:
+            raise ConfigError(
+                f"data.word_mark: {mark!r} is in the special token {token!r}",
+                "mark the words of the text with something else, such as \u2581 (U+2581)",
+            )
+
+
+def marked_starts(text: str, offsets: Sequence[tuple[int, int]], words: Ints) -> Bools:
+    """Whether each token starts a word of segmented text, [tokens].
+
+    A token starts a word if its first character that is not white space does. Tokens of only white
+    space belong to what follows. If a token has the end of a word and the beginning of the next,
+    both words are one here: they can only be masked together. A line end also ends a word.
+
+    Args:
+        text: The text.
+        offsets: The characters of each token. Tokens can share a character if each has some of its
+            bytes.
+        words: [W] characters where words start.
+    """
+    code = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    spans = np.array(offsets, dtype=np.int64).reshape(-1, 2)
+    if not len(spans):
+        return np.zeros(0, dtype=np.bool_)
+    # For each character, and the end: the first character from there that is not white space.
+    end = len(code)
+    visible = np.append(np.where(np.isin(code, _SPACES), end, np.arange(end)), end)
+    visible = np.minimum.accumulate(visible[::-1])[::-1]
+    begins = np.zeros(end + 1, dtype=np.bool_)
+    begins[visible[words]] = True
+    begins[visible[np.flatnonzero(code == ord("\n")) + 1]] = True
+    first = visible[spans[:, 0]]
+    new = first != np.append(-1, first[:-1])
+    covered = np.append(0, np.maximum.accumulate(spans[:, 1])[:-1])
+    starts: Bools = begins[first] & new & (first >= covered)
+    starts[0] = True
+    return starts
 
 
 def starts_within(

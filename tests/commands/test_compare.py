@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plmctl.commands import compare
+from plmctl.reporting.run_files import Run
 from tests.commands.conftest import VERBS, Cli, write
 from tests.commands.test_bad_input import refused
 
@@ -93,3 +95,24 @@ def test_language_measures_are_compared_item_by_item(cli: Cli, pretrained: dict[
     out = cli("compare", "pairs-bert", "pairs-other", "--json")[1]
     differences = json.loads(out)["differences"]
     assert [pair["measure"] for pair in differences] == ["minimal_pairs"]
+
+
+def test_metrics_of_different_measures_have_their_own_rows(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def measured(name: str, measure: str, **results: object) -> Run:
+        return Run(Path(name), name, "eval", {}, {}, (), (), {measure: {"results": results}})
+
+    runs = [
+        measured("one", "minimal_pairs", accuracy=0.6, definition="the share of pairs"),
+        measured("two", "multiple_choice", accuracy=0.4),
+        measured("three", "perplexity", perplexity=20.0),
+        measured("four", "perplexity", perplexity=30.0),
+    ]
+    assert compare._shown(runs[0]) == {"minimal_pairs: accuracy": 0.6}
+    monkeypatch.setattr(compare, "read_runs", lambda folders: runs)
+    compare.run([run.name for run in runs], out=None, as_json=False)
+    out, err = capfd.readouterr()
+    assert "minimal_pairs: accuracy" in out
+    assert "multiple_choice: accuracy" in out
+    assert "only comparable between models with the same tokenizer" in err

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from plmctl.commands import doctor
+from plmctl.corpus import sample
 from plmctl.run import preflight
 from plmctl.training import engine
 from tests.commands.conftest import run_main
@@ -103,3 +104,9 @@ def test_what_is_compiled_and_computed_twice_is_said(
         assert changed["memory"]["activations"] < plain["memory"]["activations"]
         assert run_main(command, *arguments, *settings) == 0
         assert "compiled, activation checkpointing" in " ".join(capfd.readouterr().out.split())
+
+
+def test_the_samples_that_it_names_exist() -> None:
+    names = [use.removeprefix("sample:") for use in doctor._EXTRAS.values() if "sample:" in use]
+    assert len(names) == 2
+    assert set(names) <= set(sample.text_names())

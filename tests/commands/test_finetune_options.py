@@ -27,7 +27,7 @@ def test_the_rows_are_looked_at_first(cli: Cli, pretrained: dict[str, Path]) -> 
     write("checked.yaml", fields)
     code, _, err = cli("finetune", "checked.yaml")
     assert code == 0
-    assert "train: 21 rows, 1 duplicates (4.8%)" in err
+    assert "train: 21 rows, 1 duplicate (4.8%)" in err
     assert "4 validation rows have a text that is also in the training rows" in err
     assert "dup-valid.tsv:2 is dup.tsv:7" in err
     checks = json.loads(Path("checked/eval/data.json").read_text())

@@ -117,6 +117,16 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         ("eval", "measures=[{data: [a]}]", "measures.0: needs `name:`; one of "),
         ("tokenizer", "data.max_bytes=2G", "data.max_bytes: expected a size such as 500MB or 2GB"),
         ("tokenizer", "vocab_size=10", "vocab_size: expected 100 or more, not 10"),
+        (
+            "finetune",
+            "task.text=",
+            "not null; an empty text needs two pairs of quotes: 'task.text=",
+        ),
+        (
+            "finetune",
+            "grid.optim.lr=[1e-3,3e-4]",
+            "; name the whole key: grid='{optim.lr: [0.001, 0.0003]}'",
+        ),
     ],
 )
 def test_one_mistake(mistakes: Mistakes, kind: Kind, override: str, expected: str) -> None:

@@ -20,6 +20,7 @@ from plmctl.corpus.document import share_of
 from plmctl.corpus.sentences import Rule, split_sentences
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import DataError, PlmError
+from plmctl.hashing import digest_of_json
 from plmctl.tokenization.encode import Encoder
 from tests.corpus.encoders import LetterEncoder, WrongEncoder
 
@@ -142,6 +143,50 @@ def test_the_split_is_by_document_and_keeps_duplicates_together(tmp_path: Path) 
     assert len(train) + len(valid) == 400
     assert 50 <= len(valid) <= 110  # 80 are expected, with a standard deviation of 8
     assert {tuple(encoded(text)[0]) for text in texts if share_of(text) < 0.2} == valid
+
+
+def test_of_equal_documents_only_the_first_is_kept(tmp_path: Path, corpus: Path) -> None:
+    rows = [f"Document {n % 7_000} is here. It has words.\n\n" for n in range(20_000)]
+    (corpus / "c.txt").write_text("".join(rows), encoding="utf-8")
+    (corpus / "d.txt").write_text("  Document 3 is here. It has words. \n\n \n", encoding="utf-8")
+    names = (f"{corpus}/c.txt", f"{corpus}/d.txt")
+    NOTICES.clear()
+    drop = DataConfig(train=names, valid=0.1, duplicates="drop")
+    one = make(drop, tmp_path / "one")
+    assert NOTICES == ["duplicates: 13,001 of 20,001 documents dropped (data.duplicates: drop)"]
+    assert len(list((one.train.parent / "shards").iterdir())) >= 3  # equal documents lie in several
+    sides = one.manifest["train"], one.manifest["valid"]
+    assert sum(side["documents"] for side in sides) == 7_000
+    assert sum(side["duplicates"] for side in sides) == 13_001
+    (corpus / "e.txt").write_text("".join(rows[:7_000]), encoding="utf-8")
+    once = make(DataConfig(train=(f"{corpus}/e.txt",), valid=0.1), tmp_path / "once")
+    for path, expected in ((one.train, once.train), (one.valid, once.valid)):
+        store, of_once = TokenStore.open(path or Path()), TokenStore.open(expected or Path())
+        everything = np.arange(store.num_tokens)
+        assert np.array_equal(store.tokens(everything), of_once.tokens(everything))
+        assert np.array_equal(store.documents, of_once.documents)
+    # Nothing is left of the search, and without it neither the name nor the content has it.
+    assert not (one.train.parent / "hashes").exists()
+    keep = drop.model_copy(update={"duplicates": "keep"})
+    assert _key(keep, LetterEncoder(), 3) != _key(drop, LetterEncoder(), 3)
+    assert "duplicates" not in once.manifest["train"]
+    # The same in any number of processes, and if a shard is built again.
+    before = tree(tmp_path / "one")
+    make(drop, tmp_path / "two", processes=2)
+    assert tree(tmp_path / "two") == before
+    shutil.rmtree(one.train.parent / "shards" / "00000")
+    make(drop, tmp_path / "one")
+    assert tree(tmp_path / "one") == before
+
+
+def test_a_store_that_keeps_duplicates_has_the_name_that_it_always_had(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("One. Two.", encoding="utf-8")
+    config = DataConfig(train=(str(path),), valid=None)
+    facts = path.stat()
+    stamps = [[[str(path.resolve()), "text", [[facts.st_size, facts.st_mtime_ns]]]], []]
+    rules = {"valid": None, "text": "text", "documents": "auto", "sentences": "auto"}
+    assert _key(config, LetterEncoder(), 3) == digest_of_json([3, rules, stamps, "letters"])
 
 
 def test_validation_files_of_their_own(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from plmctl.corpus.labelled import Row, read_rows
+from plmctl.corpus.labelled import Row, check_rows, read_rows, summarize_checks
 from plmctl.errors import DataError
 
 CONLL = """-DOCSTART- -X- -X- O
@@ -77,3 +77,11 @@ def test_lists_of_class_labels_are_given_by_name(tmp_path: Path) -> None:
         {"tokens": ["a", "b"], "ner": ["B-PER", "O"]},
         {"tokens": [], "ner": []},
     ]
+
+
+def test_one_duplicate_and_rows_without_a_label() -> None:
+    rows = [Row({"text": text, "label": label}, "a:1") for text, label in (("x", []), ("x", ["b"]))]
+    checks = check_rows(rows, {}, ["text"], "label")
+    checks["train"]["labels"] = {"": 3, "b": 1}
+    (line, *_) = summarize_checks(checks)
+    assert line == "train: 2 rows, 1 duplicate (50.0%); no label 75%, b 25%"

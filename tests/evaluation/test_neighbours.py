@@ -113,7 +113,8 @@ def test_neighbours_are_those_of_all_pairs(
         return float(vector @ query / np.linalg.norm(vector) / np.linalg.norm(query))
 
     others = [(s, span, cosine(v)) for s, span, v in everything]
-    others = [one for one in others if one[:2] != (use.sentence, use.span)]
+    start, end = use.span  # neither the use itself nor a part of it, such as one of its characters
+    others = [o for o in others if o[0] != use.sentence or o[1][0] >= end or o[1][1] <= start]
     expected = sorted(others, key=lambda one: -one[2])[:6]
     for batch_size in (1, 3):
         neighbours, unseen = nearest(read, use, SENTENCES, 6, batch_size)

@@ -1,3 +1,6 @@
+import json
+import shlex
+
 import pytest
 import yaml
 from transformers.pipelines import SUPPORTED_TASKS
@@ -88,3 +91,12 @@ def test_the_card_of_an_elmo_says_what_to_import(tmp_path):
     assert "pipeline_tag" not in front_matter(card)
     assert "import plmctl.models.elmo" in card
     assert "AutoModelForPreTraining.from_pretrained(folder)" in card
+
+
+def test_the_command_can_be_pasted_into_a_shell(tmp_path):
+    folder = sample_runs.pretrain(tmp_path / "bert", steps=400)
+    facts = json.loads((folder / "environment.json").read_text())
+    command = ["plmctl", "pretrain", "c.yaml", "train.phases=[{seq_len: 64, steps: 60}]"]
+    (folder / "environment.json").write_text(json.dumps({**facts, "command": command}))
+    (line,) = [line for line in model_card(folder).splitlines() if line.startswith("| command |")]
+    assert shlex.split(line.split("`")[1]) == command

@@ -128,3 +128,10 @@ def test_a_config_that_is_no_yaml_is_told_with_its_line(tmp_path):
     (tmp_path / "config.yaml").write_text("run: x\nmodel: [1\n")
     with pytest.raises(ConfigError, match=r"config.yaml:3:\d+: not YAML"):
         read_runs([tmp_path])
+
+
+def test_the_model_in_a_run_leads_to_the_run(tmp_path):
+    folder = sample_runs.pretrain(tmp_path / "bert", steps=400)
+    with pytest.raises(ConfigError) as caught:
+        read_runs([folder / "model"])
+    assert caught.value.hint == f"did you mean {folder}?"

@@ -98,6 +98,13 @@ def test_chinese_text_stays_as_it_is(tmp_path):
     assert any("北 ✓" in text for text in page.texts("li"))
 
 
+def test_chinese_samples_have_no_spaces_between_characters(tmp_path):
+    folder = sample_runs.pretrain(tmp_path / "zh", steps=400)
+    item = {"text": "中 国 队 在 [MASK] 京 夺 冠 abc def 。 次", "answer": "北", "predictions": []}
+    sample_runs.evaluation(folder, "samples", {"kind": "fill-mask", "items": [item]})
+    assert "中国队在北京夺冠 abc def 。次" in report(tmp_path, folder).texts("p")
+
+
 def test_generated_text(tmp_path):
     folder = sample_runs.pretrain(tmp_path / "gpt", steps=400)
     item = {"prompt": "the <b>", "text": " & so on"}

@@ -2,7 +2,12 @@ import io
 
 from rich.console import Console
 
-from plmctl.reporting.tables import classification_tables, confusion_table, rows_table
+from plmctl.reporting.tables import (
+    classification_tables,
+    confusion_table,
+    metrics_table,
+    rows_table,
+)
 from tests.reporting import sample_runs
 
 
@@ -24,6 +29,18 @@ def test_a_classifier_in_three_tables():
 
 def test_results_without_classes_are_one_table():
     assert len(classification_tables("mlm", {"loss": 3.0, "perplexity": 20.1})) == 1
+
+
+def test_paths_are_whole_and_sentences_start_on_the_left():
+    path = "runs/finetune/sst-grid/" + "lr=0.0003-" * 9 + "seed=3"
+    sentence = "the share of rows whose label the model predicts, over all rows"
+    lines = printed(metrics_table("t", {"best run": path, "definition": sentence, "rows": 3}))
+    assert "".join(line.removeprefix("best run").strip() for line in lines[1:4]).startswith(path)
+    (line,) = [line for line in lines if line.startswith("definition")]
+    assert line.split(maxsplit=1) == ["definition", sentence]
+    assert line.endswith("  " + sentence)
+    assert len(line) < 79  # it starts on the left
+    assert lines[-1].endswith(" 3")
 
 
 def test_labels_and_cells_are_text_and_no_markup():

@@ -8,6 +8,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from plmctl.__main__ import main
+from plmctl.commands.evaluate_tokenizers import run
+from plmctl.errors import ConfigError
 from plmctl.tokenization.quality import by_size, measure, overlap, segments, sizes_of, surface
 from tests.tokenization.conftest import TEXTS
 
@@ -138,3 +140,11 @@ def test_what_it_refuses(
     assert (code, "no text in" in err) == (3, True)
     code, _, err = evaluate(folder, str(tmp_path), "--text", str(empty))
     assert (code, "not a tokenizer folder" in err) == (2, True)
+
+
+def test_a_model_needs_a_config_or_a_suite(tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(ConfigError, match="is a model, and nothing says what to measure") as caught:
+        run([str(tmp_path)], text=(), out=None, as_json=False)
+    assert "--suite glue" in str(caught.value)
