@@ -483,7 +483,7 @@ def suite_scores(
         else:
             tasks[one.part.name] = scores
     write_environment(folder, {name: task["data"] for name, task in tasks.items()})
-    names = [one.name for one in (*suite.parts, *suite.tasks)]
+    names = [*(part.name for part in suite.parts), *(task.name for task in suite.tasks)]
     ordered = {name: tasks[name] for name in names if name in tasks}
     columns = suite_columns(suite, ordered)
     averages = suite_averages(suite, columns)

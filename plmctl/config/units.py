@@ -268,7 +268,7 @@ _OF_TEXT = r"[0-9][0-9_.]*([eE]\+?[0-9]+)?\s*[kKmMbBtT]?\s*([tT]okens?|[wW]ords?
 class Budget(Amount):
     """How much a run may use: time, tokens, words or FLOPs."""
 
-    UNITS = ("seconds", "tokens", "words", "FLOPs")
+    UNITS: ClassVar[tuple[Unit, ...]] = ("seconds", "tokens", "words", "FLOPs")
     EXAMPLE = "a time such as 2h or 90m, or 100M tokens, 10M words, 1e17 FLOPs"
 
     model_config = _amount_schema(
