@@ -103,7 +103,8 @@ def test_a_plan_spends_its_budget(world: Path, amount: str) -> None:
 
 
 def test_sizes_are_chosen_by_the_budget(world: Path) -> None:
-    sizes = maker(scaled("chosen"))
+    train = {"batch_size": 256, "phases": [{"seq_len": 32, "steps": 100}]}  # not millions of steps
+    sizes = maker(scaled("chosen", train=train))
     small = make_plan(sizes, [], LadderBudget.of("20M tokens", "--budget"), 3)
     large = make_plan(sizes, [], LadderBudget.of("2B tokens", "--budget"), 3)
     assert [size.name for size in small.sizes] == ["1x64", "2x128", "3x192"]

@@ -59,7 +59,7 @@ def test_the_kind_decides_and_a_file_wins() -> None:
             r"; write one of\n  pretrain/gpt1 for `plmctl pretrain`\n  tok",
         ),
         ("bert-bsae", ("pretrain",), r"no such file, and no .* did you mean 'bert-base' or "),
-        ("rte", ("finetune",), r"did you mean 'glue/albert/rte' or 'glue/bert/rte' or 'glue/d"),
+        ("rte", ("finetune",), r"did you mean 'babylm/rte' or 'glue/albert/rte' or 'glue/b"),
         ("configs/demo/pretrian.yaml", ("pretrain",), r"did you mean 'demo/pretrain' or"),
         ("mien.yaml", ("eval",), r"did you mean 'mine.yaml'\?"),
         ("sub/mien.yaml", KINDS, r"no shipped config has this name\n  `plmctl config list`"),
