@@ -1,5 +1,6 @@
 """The sources that a config names: files, folders of ``datasets``, sample texts, data sets of the
-Hub and of ModelScope."""
+Hub and of ModelScope.
+"""
 
 import glob
 import hashlib
