@@ -181,7 +181,7 @@ def push(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or a model folder.")],
     repo: Annotated[
         str,
-        typer.Argument(metavar="REPO", help="A name on the Hub: OWNER/NAME, or NAME for yours."),
+        typer.Argument(metavar="REPO", help="On the Hub: OWNER/NAME, or NAME for yours."),
     ],
     license_name: Annotated[
         str | None,

@@ -1,4 +1,7 @@
-"""``plmctl push``: a model folder to the Hugging Face Hub. Nothing else of plmctl uploads anything."""
+"""``plmctl push``: a model folder to the Hugging Face Hub.
+
+Nothing else of plmctl uploads anything.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The sources that a config names: files, folders of ``datasets``, sample texts, data sets of the
-Hub and of ModelScope.
-"""
+"""The sources that a config names: files, folders and samples, the Hub and ModelScope."""
 
 import glob
 import hashlib

@@ -1,4 +1,4 @@
-"""The model card: README.md of the ``model/`` folder of a run, of an exported one, and on the Hub."""
+"""The model card: README.md of the ``model/`` folder of a run, of an exported one, on the Hub."""
 
 import json
 import re
