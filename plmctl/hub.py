@@ -104,8 +104,6 @@ def refuse_unreachable(name: str, hint: str) -> None:
         ConfigError: The Hub cannot be reached, and no earlier download of that name exists; or
             HF_ENDPOINT is not an address.
     """
-    if name.startswith(MODELSCOPE):
-        return
     reason = unavailable(name, "models")
     if reason:
         raise ConfigError(f"{name}: no such folder, and {reason}", hint)

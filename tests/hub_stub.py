@@ -146,7 +146,9 @@ class _Handler(BaseHTTPRequestHandler):
                 del files[value["path"]]
         repo.commits.append((branch, message))
         oid = _sha(files)
-        self._json({"success": True, "commitOid": oid, "commitUrl": f"{self.state.url}/{oid}"})
+        self._json(
+            {"success": True, "commitOid": oid, "commitUrl": f"{self.state.url}/me/x/commit/{oid}"}
+        )
 
     def _batch(self, wanted: dict) -> dict:
         if wanted["oid"] in self.state.large:

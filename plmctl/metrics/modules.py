@@ -220,9 +220,8 @@ def _load_from_hub(name: str) -> Any:
     """
     own_name = name.removeprefix(_HUB)
     # `evaluate` keeps the metrics that anybody can use under the name of their kind.
-    reason = hub.unavailable(
-        own_name if "/" in own_name else f"evaluate-metric/{own_name}", "spaces"
-    )
+    space = own_name if "/" in own_name else f"evaluate-metric/{own_name}"
+    reason = hub.unavailable(space, "spaces")
     if reason:
         raise ConfigError(
             f"task.metrics: {name}: {reason}",

@@ -22,6 +22,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.utils.hub import cached_file
 
+from plmctl import hub
 from plmctl.errors import ConfigError, DataError
 from plmctl.models.fast import use_fused_attention
 
@@ -39,7 +40,7 @@ def config_of(source: str) -> PreTrainedConfig:
     """
     _register_own_networks()
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(source)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(hub.local(source))
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(
@@ -156,7 +157,7 @@ def load_network(
     """
     try:
         network, info = cls.from_pretrained(
-            source,
+            hub.local(source),
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
@@ -309,7 +310,9 @@ def _check_vocabulary(network: PreTrainedModel, source: str) -> None:
     """Refuse a tokenizer with more ids than embeddings; fewer are fine (T5's rows are padded)."""
     if network.config.model_type == "elmo":  # reads characters
         return
-    path = cached_file(source, "tokenizer.json", _raise_exceptions_for_missing_entries=False)
+    path = cached_file(
+        hub.local(source), "tokenizer.json", _raise_exceptions_for_missing_entries=False
+    )
     if path is None:
         return
     try:

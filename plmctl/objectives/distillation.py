@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from plmctl import hub
 from plmctl.arrays import Ints
 from plmctl.config.base import ObjectiveConfig, Text
 from plmctl.config.sections import MaskingConfig
@@ -271,7 +272,7 @@ def check_teacher(teacher: str, tokenizer: str, rows: int) -> None:
 
     _check_teacher_folder(teacher)
     try:
-        size = AutoConfig.from_pretrained(teacher).vocab_size
+        size = AutoConfig.from_pretrained(hub.local(teacher)).vocab_size
         teacher_vocab, vocab = (load_tokenizer(at).get_vocab() for at in (teacher, tokenizer))
     except OSError as error:
         raise ConfigError(
@@ -309,7 +310,7 @@ def check_teacher_shape(
     """
     from transformers import AutoConfig
 
-    config: Any = AutoConfig.from_pretrained(teacher)
+    config: Any = AutoConfig.from_pretrained(hub.local(teacher))
     positions = config.max_position_embeddings - 2 * (config.model_type == "roberta")
     if seq_len > positions:
         raise ConfigError(

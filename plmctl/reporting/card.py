@@ -298,8 +298,9 @@ def _model_index(
                 task_type=purpose or "feature-extraction",
                 dataset_type=one.dataset,
                 dataset_name=one.data,
+                dataset_split="validation" if one.name == "validation" else None,
                 metric_type=key,
-                metric_name=key.replace("_", " "),
+                metric_name=f"{one.name}: {key.replace('_', ' ')}",
                 metric_value=round(value, 6),
             )
             for one in evaluations

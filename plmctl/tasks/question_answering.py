@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from plmctl import hub
 from plmctl.arrays import Ints, padded
 from plmctl.errors import ConfigError, DataError
 from plmctl.examples.windows import (
@@ -177,7 +178,7 @@ class QuestionAnswering(Task[Config], config=Config):
                 "bert, roberta, albert, distilbert and gpt2 have; T5 answers as text "
                 "(text_to_text)",
             )
-        network = AutoConfig.from_pretrained(model, num_labels=2, **changes)
+        network = AutoConfig.from_pretrained(hub.local(model), num_labels=2, **changes)
         if pretrained:
             loaded = load_network(cls, model, config=network, new_heads=new_heads)
             whole: PreTrainedModel = loaded.network

@@ -181,7 +181,7 @@ def test_what_cannot_be_pushed(
     # The server repeats the token; plmctl does not.
     for token, message in (
         ("hf_wrong_secret", "the Hub does not accept the token"),
-        ("hf_wrong\nsecret", "a character that no token has"),
+        ("hf_wrong secret", "a character that no token has"),
     ):
         monkeypatch.setenv("HF_TOKEN", token)
         for debug in ((), ("--debug",)):
@@ -190,7 +190,8 @@ def test_what_cannot_be_pushed(
             except Exception as error:
                 assert debug
                 code, out, err = 2, "", repr([error, error.__cause__])
-            assert (code, message in err) == (2, True)
+            assert code == 2
+            assert message in err
             assert "secret" not in out + err
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", "nowhere")

@@ -25,6 +25,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from plmctl import hub
 from plmctl.errors import ConfigError
 from plmctl.models.decoder import hidden_states
 from plmctl.models.load import (
@@ -359,7 +360,7 @@ def load_pooled(
         ConfigError: The family has no encoder to pool.
         DataError: As ``load_network``.
     """
-    inner: Any = AutoConfig.from_pretrained(model)
+    inner: Any = AutoConfig.from_pretrained(hub.local(model))
     again = pretrained and isinstance(inner, PooledConfig)
     if isinstance(inner, PooledConfig):
         inner = inner.of_encoder()

@@ -17,6 +17,7 @@ from transformers import (
 from transformers import initialization as init
 from transformers.modeling_outputs import TokenClassifierOutput
 
+from plmctl import hub
 from plmctl.errors import ConfigError
 from plmctl.models.elmo import ScalarMix
 from plmctl.models.load import (
@@ -87,7 +88,7 @@ def load_tagger(
             changes=changes,
             new_heads=new_heads,
         )
-    config = AutoConfig.from_pretrained(model, **names, **changes)
+    config = AutoConfig.from_pretrained(hub.local(model), **names, **changes)
     cls: Any = AutoModelForTokenClassification
     if not pretrained:
         network, fresh = cls.from_config(config, dtype=torch.float32), ["classifier"]
@@ -197,7 +198,7 @@ def load_mixed(
     Raises:
         DataError: As ``load_network``.
     """
-    config = AutoConfig.from_pretrained(model, **changes)
+    config = AutoConfig.from_pretrained(hub.local(model), **changes)
     network = MixedForTokenClassification(MixedConfig(encoder=config, dropout=dropout, **labels))
     if pretrained:
         report_or_refuse(model, network, ["mix", "classifier"], new_heads)

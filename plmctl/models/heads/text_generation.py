@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
+from plmctl import hub
 from plmctl.arrays import batches
 from plmctl.models.decoder import hidden_states
 from plmctl.models.load import load_network
@@ -40,7 +41,7 @@ def load_writer(
         pretrained: False keeps the architecture and draws random weights.
         changes: To its config.
     """
-    config = AutoConfig.from_pretrained(model, **changes)
+    config = AutoConfig.from_pretrained(hub.local(model), **changes)
     cls: Any = AutoModelForCausalLM
     network: Any = (
         load_network(cls, model, config=config).network
