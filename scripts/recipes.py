@@ -137,8 +137,8 @@ def draw(plots: list[Plot], path: Path) -> None:
 
     columns = min(3, len(plots))
     rows = -(-len(plots) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.2 * rows), layout="constrained")
-    grid: Any = figure.subplots(rows, columns, squeeze=False)
+    drawing = Figure(figsize=(4.2 * columns, 3.2 * rows), layout="constrained")
+    grid: Any = drawing.subplots(rows, columns, squeeze=False)
     for axes, one in zip(grid.flat, plots, strict=False):
         for line in one.lines:
             style = "--" if line.name == "frequency" else "-"
@@ -148,7 +148,7 @@ def draw(plots: list[Plot], path: Path) -> None:
     for axes in grid.flat[len(plots):]:  # fmt: skip
         axes.set_axis_off()
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    drawing.savefig(path, dpi=120)
     Console().print(f"curves: {path}")
 
 

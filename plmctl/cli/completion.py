@@ -107,12 +107,12 @@ def _files(incomplete: str) -> list[str]:
     """YAML files and folders that begin so."""
     folder, name = os.path.split(incomplete)
     try:
-        found = sorted(os.scandir(folder or "."), key=lambda entry: entry.name)
+        entries = sorted(os.scandir(folder or "."), key=lambda entry: entry.name)
     except OSError:
         return []
     return [
         os.path.join(folder, entry.name) + ("/" if entry.is_dir() else "")
-        for entry in found
+        for entry in entries
         if entry.name.startswith(name)
         and (name or not entry.name.startswith("."))
         and (entry.is_dir() or entry.name.endswith((".yaml", ".yml")))

@@ -80,26 +80,26 @@ _SAMPLES = {"text": "text that a package carries", "labelled": "labelled rows ma
 
 def _configs() -> dict[Kind, dict[str, str]]:
     """Configs by kind and by what is typed for them, with what their first lines say about them."""
-    found: dict[Kind, dict[str, str]] = {kind: {} for kind in KINDS}
+    summaries: dict[Kind, dict[str, str]] = {kind: {} for kind in KINDS}
     for one in shipped_configs():
-        found[one.kind][one.name] = _comment(one.path)
+        summaries[one.kind][one.name] = _comment(one.path)
     here = Path("configs")
     if here.resolve() == configs_folder().resolve():
-        return found
+        return summaries
     for path in sorted(here.rglob("*.yaml")):
         try:
-            found[kind_of(path)][str(path)] = _comment(path)
+            summaries[kind_of(path)][str(path)] = _comment(path)
         except ConfigError:  # another program's YAML
             continue
-    return found
+    return summaries
 
 
 def _comment(path: Path) -> str:
     """The first sentence of the comment that a config begins with, less its command line."""
     lines = path.read_text(encoding="utf-8").splitlines()
     comment = list(takewhile(lambda line: line.startswith("#"), lines))
-    said = " ".join(line.lstrip("# ") for line in comment if not line.startswith("# plmctl"))
-    return re.split(r"(?<=\.) (?=[A-Z])", said)[0]
+    text = " ".join(line.lstrip("# ") for line in comment if not line.startswith("# plmctl"))
+    return re.split(r"(?<=\.) (?=[A-Z])", text)[0]
 
 
 def _summary(folder: str, name: str) -> str:

@@ -380,8 +380,8 @@ def _files(task: SuiteTask, data: str | None) -> tuple[dict[str, str], list[str]
     needed = (True, True, *map(bool, task.also.values()))
     absent = [
         path
-        for path, found, must in zip(paths, files.values(), needed, strict=True)
-        if found is None and must
+        for path, file, must in zip(paths, files.values(), needed, strict=True)
+        if file is None and must
     ]
     if not absent:
         return {key: str(path) for key, path in files.items() if path is not None}, []
@@ -483,7 +483,7 @@ def suite_scores(
         else:
             tasks[one.part.name] = scores
     write_environment(folder, {name: task["data"] for name, task in tasks.items()})
-    names = [one.name for one in (*suite.parts, *suite.tasks)]
+    names = [*(part.name for part in suite.parts), *(task.name for task in suite.tasks)]
     ordered = {name: tasks[name] for name in names if name in tasks}
     columns = suite_columns(suite, ordered)
     averages = suite_averages(suite, columns)

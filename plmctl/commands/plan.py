@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from plmctl.commands.prepare import data_of, data_of_stores, prepare
 from plmctl.commands.pretrain import make_plan, sample_costs, shapes_vary, training_examples
 from plmctl.config.base import ModelConfig
@@ -22,6 +24,7 @@ from plmctl.corpus.build import find_stores
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.families.base import get_family
 from plmctl.formatting import format_duration, format_value
+from plmctl.metrics.scaling_law import BESIROGLU, effective_tokens
 from plmctl.objectives.base import get_objective
 from plmctl.reporting.tables import metrics_table, rows_table
 from plmctl.run.budget import Decision, SampleCosts, decide, decided, log_steps, shares
@@ -72,7 +75,9 @@ def run(
         prepared = preflight(config, no_tokenizer=hint)
         vocab, network = prepared.vocab, prepared.network
     if budget is not None:
-        _propose(config, Budget.of(budget), vocab, prepared, measure=measure, as_json=as_json)
+        _propose(
+            config, Budget.of(budget, "--budget"), vocab, prepared, measure=measure, as_json=as_json
+        )
         return
     decision = _decision(config, vocab, network, prepared, measure=measure)
     if decision is not None:
@@ -252,43 +257,7 @@ def _product_rate(config: PretrainConfig, vocab: Vocab, network: PreTrainedConfi
 # --- What each size of a family can do within a budget ---
 
 
-LOSS_LAWS = {
-    "besiroglu": (1.8172, 482.01, 0.3478, 2085.43, 0.3658),
-    "hoffmann": (1.69, 406.4, 0.34, 410.7, 0.28),
-}
-"""E, A, alpha, B, beta of the loss E + A / N^alpha + B / D^beta, for N parameters and D tokens:
-Hoffmann et al. (2022), as refitted by Besiroglu et al. (2024, arXiv:2404.10102), and as printed."""
-
-_REPEATED = 15.4  # epochs after which repeated text is worth little (Muennighoff et al., 2023)
-
-_MANY_EPOCHS = 4.0  # up to here repeated text is nearly as good as new text (the same paper)
-
-
-def predicted_loss(parameters: float, tokens: float, law: str = "besiroglu") -> float:
-    """The loss of a language model, in nats per token; for the order of sizes, not as a forecast.
-
-    Args:
-        parameters: All parameters.
-        tokens: Tokens of training, none of them repeated.
-        law: A name in ``LOSS_LAWS``.
-    """
-    least, a, alpha, b, beta = LOSS_LAWS[law]
-    return float(least + a / parameters**alpha + b / tokens**beta)
-
-
-def effective_tokens(tokens: float, unique: float) -> float:
-    """New tokens that are worth as much as ``tokens`` tokens of a text that is repeated.
-
-    Args:
-        tokens: Tokens of training.
-        unique: Tokens of the text.
-
-    Source: Muennighoff et al., 2023, arXiv:2305.16264, equation 5.
-    """
-    if tokens <= unique:
-        return tokens
-    repetitions = tokens / unique - 1
-    return unique + unique * _REPEATED * (1 - math.exp(-repetitions / _REPEATED))
+_MANY_EPOCHS = 4.0  # repeated text is nearly as good as new text up to here (arXiv:2305.16264)
 
 
 def _propose(
@@ -324,6 +293,7 @@ def _propose(
         assert decision is not None
         result = costs(decided(sized, decision.steps), vocab, network, None)
         effective = effective_tokens(decision.tokens, corpus or math.inf)
+        weights = np.array(result["parameters"])
         rows.append(
             {
                 "size": size,
@@ -333,7 +303,7 @@ def _propose(
                 "epochs": None if corpus is None else round(decision.tokens / corpus, 2),
                 "flops": decision.flops,
                 "memory": result["memory"]["total"],
-                "loss": round(predicted_loss(result["parameters"], effective), 4),
+                "loss": round(float(BESIROGLU.loss(weights, np.array(effective))), 4),
                 "reason": decision.reason,
             }
         )

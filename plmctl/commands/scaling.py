@@ -28,7 +28,7 @@ from plmctl.arrays import Floats
 from plmctl.commands.prepare import PreparedText, prepare
 from plmctl.commands.pretrain import run as pretrain
 from plmctl.commands.scaling_ladder import (
-    Budget,
+    LadderBudget,
     LadderPlan,
     Rung,
     SizeMaker,
@@ -114,7 +114,7 @@ def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool
         raise ConfigError("--rungs cannot be used with --sizes", "leave one of them out")
     config = load("pretrain", path, overrides)
     _check_config(config)
-    budget = Budget.of(request.budget)
+    budget = LadderBudget.of(request.budget, "--budget")
     settings = ScalingConfig(
         budget=request.budget, sizes=request.sizes, rungs=request.rungs, pretrain=config
     )
@@ -154,12 +154,17 @@ def _check_config(config: PretrainConfig) -> None:
     """Refuse a config that has nothing to scale, or no loss to fit.
 
     Raises:
-        ConfigError: It starts from a model, or validates nothing.
+        ConfigError: It starts from a model, has a budget of its own, or validates nothing.
     """
     if config.model.init_from is not None:
         raise ConfigError(
             f"model.init_from: {config.model.init_from} has one size, and a ladder needs several",
             "leave it out",
+        )
+    if config.train.budget is not None:
+        raise ConfigError(
+            "train.budget: the runs of a ladder have steps, which --budget decides",
+            "leave it out, and give each phase steps: their shares of the run are kept",
         )
     if not config.data.valid:
         raise ConfigError(

@@ -11,16 +11,15 @@ warmup-stable-decay schedule all but the decay.
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from plmctl.commands.plan import costs, measured
-from plmctl.config.units import StepsOrShare
+from plmctl.config.units import Budget, StepsOrShare, Unit
 from plmctl.errors import ConfigError, nearest
 from plmctl.families.base import get_family
 from plmctl.run.configs import PretrainConfig, load
@@ -49,58 +48,23 @@ _SHAPES = (
 # --- The budget ---
 
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_TIME = re.compile(r"(?:\d+(?:\.\d+)?\s*[smhd]\s*)+")
-_FLOPS = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*flops?")
+class LadderBudget(Budget):
+    """What a whole ladder may cost."""
+
+    UNITS = ("seconds", "tokens", "FLOPs")
+    EXAMPLE = "a time such as 30m, 1h or 2d, or 20M tokens, 1e15 FLOPs"
 
 
-@dataclass(frozen=True)
-class Budget:
-    """What a whole ladder may cost.
-
-    Attributes:
-        kind: The unit.
-        amount: Seconds, FLOPs or tokens.
-    """
-
-    kind: Literal["seconds", "flops", "tokens"]
-    amount: float
-
-    @classmethod
-    def of(cls, text: str) -> Budget:
-        """A budget as written: ``1h30m``, ``1e15 FLOPs``, ``20M tokens``.
-
-        Raises:
-            ConfigError: It is none of these.
-        """
-        plain = text.strip().lower()
-        amount, kind = 0.0, "seconds"
-        if _TIME.fullmatch(plain):
-            parts = re.findall(r"([\d.]+)\s*([smhd])", plain)
-            amount = sum(float(number) * _UNITS[unit] for number, unit in parts)
-        elif match := _FLOPS.fullmatch(plain):
-            amount, kind = float(match[1]), "flops"
-        elif plain.endswith("tokens"):
-            try:
-                amount, kind = float(StepsOrShare(plain).tokens or 0), "tokens"
-            except ValueError:
-                amount = 0.0
-        if not 0 < amount < math.inf:
-            raise ConfigError(
-                f"--budget: {text!r} is no budget",
-                "write a time (30m, 1h, 2d), FLOPs ('1e15 FLOPs') or tokens ('20M tokens')",
-            )
-        return cls(kind, amount)  # type: ignore[arg-type]  # one of the three
-
-    def written(self, amount: float) -> str:
-        """An amount, rounded up, as a user would write it."""
-        if self.kind == "flops":
-            exponent = math.floor(math.log10(amount))
-            return f"{math.ceil(amount / 10.0 ** (exponent - 1)) / 10:g}e{exponent} FLOPs"
-        if self.kind == "tokens":
-            return f"{math.ceil(amount / 1000)}k tokens"
-        unit = next(u for u in ("d", "h", "m", "s") if amount >= 2 * _UNITS[u] or u == "s")
-        return f"{math.ceil(amount / _UNITS[unit])}{unit}"
+def rounded_up(amount: float, unit: Unit) -> str:
+    """A budget of at least this amount, as a user would write it: ``3h``, ``1.2e15 FLOPs``."""
+    if unit == "FLOPs":
+        exponent = math.floor(math.log10(amount))
+        return f"{math.ceil(amount / 10.0 ** (exponent - 1)) / 10:g}e{exponent} FLOPs"
+    if unit == "tokens":
+        return f"{math.ceil(amount / 1000)}k tokens"
+    units = {"d": 86_400, "h": 3600, "m": 60}
+    name = next((name for name, size in units.items() if amount >= 2 * size), "s")
+    return f"{math.ceil(amount / units.get(name, 1))}{name}"
 
 
 # --- Sizes ---
@@ -405,7 +369,7 @@ def _step(steps: Course, number: int) -> tuple[int, int, int]:
     return phase, steps.seq_lens[phase], steps.sizes[phase].of(within)
 
 
-def make_plan(maker: SizeMaker, sizes: list[Size], budget: Budget, count: int) -> LadderPlan:
+def make_plan(maker: SizeMaker, sizes: list[Size], budget: LadderBudget, count: int) -> LadderPlan:
     """The longest ladder that a budget pays for.
 
     Args:
@@ -419,12 +383,12 @@ def make_plan(maker: SizeMaker, sizes: list[Size], budget: Budget, count: int) -
     """
     if not sizes:
         sizes = choose_sizes(maker, _best_spent(maker, budget), count)
-    if budget.kind == "seconds":
+    if budget.unit == "seconds":
         say(f"measuring {len(sizes)} sizes on this machine")
         prices = [seconds_per_token(size) for size in sizes]
     else:
-        prices = [size.flops if budget.kind == "flops" else 1.0 for size in sizes]
-    amount = budget.amount * (_TRAINING if budget.kind == "seconds" else 1.0)
+        prices = [size.flops if budget.unit == "FLOPs" else 1.0 for size in sizes]
+    amount = budget.number * (_TRAINING if budget.unit == "seconds" else 1.0)
     plan = _filled(sizes, prices, amount, _SHARES[0])
     for shares in _SHARES[1:]:
         if min(plan.shortest) < _MIN_STEPS:
@@ -435,11 +399,11 @@ def make_plan(maker: SizeMaker, sizes: list[Size], budget: Budget, count: int) -
             + (", fits" if steps >= _MIN_STEPS else f", needs {_MIN_STEPS}")
             for size, steps in zip(sizes, plan.shortest, strict=True)
         ]
-        needed = 1.1 * budget.amount * _MIN_STEPS / max(min(plan.shortest), 1)
+        needed = 1.1 * budget.number * _MIN_STEPS / max(min(plan.shortest), 1)
         raise ConfigError(
             "--budget: too small for this ladder\n  " + "\n  ".join(lines),
-            f"set --budget '{budget.written(needed)}' or more, or use smaller or fewer sizes, or a "
-            "smaller train.batch_size",
+            f"set --budget '{rounded_up(needed, budget.unit)}' or more, or use smaller or fewer "
+            "sizes, or a smaller train.batch_size",
         )
     return plan
 
@@ -473,13 +437,13 @@ def _filled(
     return plan
 
 
-def _best_spent(maker: SizeMaker, budget: Budget) -> float:
+def _best_spent(maker: SizeMaker, budget: LadderBudget) -> float:
     """Parameters of a network that the largest run of a ladder trains on 20 tokens each."""
     share = 0.6 / sum(_SHARES[0])  # of the largest size, of its longest run
-    if budget.kind == "tokens":
-        return share * budget.amount / _TOKENS_PER_PARAMETER
-    flops = budget.amount
-    if budget.kind == "seconds":
+    if budget.unit == "tokens":
+        return share * budget.number / _TOKENS_PER_PARAMETER
+    flops = budget.number
+    if budget.unit == "seconds":
         one = next(size for size in maker.candidates() if size.name != "1x64")
         flops *= _TRAINING * one.flops / seconds_per_token(one)
     return math.sqrt(share * flops / (6 * _TOKENS_PER_PARAMETER))

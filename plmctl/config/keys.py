@@ -172,15 +172,16 @@ def _default(field: Schema) -> str:
 
 def union_of(field: Schema) -> Schema:
     """The discriminator of a field that names a member, or of the items of its list; else {}."""
-    found: Schema = field.get("discriminator") or field.get("items", {}).get("discriminator") or {}
-    return found
+    items = field.get("items", {})
+    union: Schema = field.get("discriminator") or items.get("discriminator") or {}
+    return union
 
 
 def resolve(field: Schema, schema: Schema) -> Schema:
     """What a reference refers to; any other field as it is."""
     reference = field.get("$ref")
-    found: Schema = schema["$defs"][reference.removeprefix("#/$defs/")] if reference else field
-    return found
+    target: Schema = schema["$defs"][reference.removeprefix("#/$defs/")] if reference else field
+    return target
 
 
 # --- Finding a key by what was typed ---
@@ -203,5 +204,5 @@ def near_keys(keys: Sequence[ConfigKey], name: str, most: int = 3) -> list[str]:
     known = {plain_name(one.name): one.name for one in keys}
     ends = [plain for plain in known if plain.endswith(f".{wanted}")]
     last = [plain for plain in known if near_names(wanted, [plain.rpartition(".")[2]])]
-    found = dict.fromkeys([*ends, *near_names(wanted, list(known), most), *last])
-    return [known[plain] for plain in found][:most]
+    nearest = dict.fromkeys([*ends, *near_names(wanted, list(known), most), *last])
+    return [known[plain] for plain in nearest][:most]

@@ -217,8 +217,8 @@ class Amount(RootModel[int | str]):
         return f"{self.number:,} {self.unit}"
 
     @classmethod
-    def of(cls, text: str) -> Self:
-        """The amount in a text.
+    def of(cls, text: str, option: str) -> Self:
+        """The amount in the text of an option of a command.
 
         Raises:
             ConfigError: It is none.
@@ -227,7 +227,7 @@ class Amount(RootModel[int | str]):
             return cls.model_validate(text)
         except ValidationError as error:
             message = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise ConfigError(f"{message}, not {text!r}") from None
+            raise ConfigError(f"{option}: {message}, not {text!r}") from None
 
 
 def _amount(value: int | str, example: str) -> tuple[Decimal, Unit]:
@@ -268,7 +268,7 @@ _OF_TEXT = r"[0-9][0-9_.]*([eE]\+?[0-9]+)?\s*[kKmMbBtT]?\s*([tT]okens?|[wW]ords?
 class Budget(Amount):
     """How much a run may use: time, tokens, words or FLOPs."""
 
-    UNITS = ("seconds", "tokens", "words", "FLOPs")
+    UNITS: ClassVar[tuple[Unit, ...]] = ("seconds", "tokens", "words", "FLOPs")
     EXAMPLE = "a time such as 2h or 90m, or 100M tokens, 10M words, 1e17 FLOPs"
 
     model_config = _amount_schema(

@@ -9,6 +9,7 @@ at each compute.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import product
 
@@ -21,6 +22,7 @@ _EXPONENTS = 0.01, 2.0  # what a fit may give
 _STARTS = tuple(product((0.3, 0.8), (0.3, 0.8), (0.3, 0.8)))  # E over the lowest loss, exponents
 _TOLERANCE, _MAX_ITERATIONS = 1e-7, 200
 _CONSTANTS = 5
+_REPEATED = 15.4  # epochs after which repeated text is worth little (Muennighoff et al. 2023)
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,21 @@ HOFFMANN = Law(E=1.69, A=406.4, alpha=0.34, B=410.7, beta=0.28)
 BESIROGLU = Law(E=1.8172, A=482.01, alpha=0.3478, B=2085.43, beta=0.3658)
 """The refit by Besiroglu et al. (2024, arXiv:2404.10102), whose optimum is 20 tokens per
 parameter."""
+
+
+def effective_tokens(tokens: float, unique: float) -> float:
+    """New tokens that are worth as much as ``tokens`` tokens of a text that is repeated.
+
+    Args:
+        tokens: Tokens of training.
+        unique: Tokens of the text.
+
+    Source: Muennighoff et al., 2023, arXiv:2305.16264, equation 5.
+    """
+    if tokens <= unique:
+        return tokens
+    repetitions = tokens / unique - 1
+    return unique + unique * _REPEATED * (1 - math.exp(-repetitions / _REPEATED))
 
 
 @dataclass(frozen=True)

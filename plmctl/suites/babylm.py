@@ -9,73 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plmctl.suites._babylm import (
+    MACRO,
+    OSF,
+    PARTS,
+    ZERO_SHOT,
+    places,
+    predictions_document,
+)
 from plmctl.suites.base import (
     Average,
     Column,
     Predictions,
     Published,
     Suite,
-    SuitePart,
     SuiteTask,
     recipes,
-)
-
-OSF = "the folder evaluation_data of https://osf.io/ryjfm"
-_EWOK = "Hub: ewok-core/ewok-core-1.0 (accept its terms), filtered by the official dl_and_filter.py"
-ELMO = {"elmo": "ELMo's likelihood is of whole sentences, not of a part after a context"}
-
-
-def _places(folder: str, name: str) -> tuple[str, ...]:
-    return tuple(f"{at}{name}" for at in (f"full_eval/{folder}/", f"{folder}/"))
-
-
-PARTS = (
-    SuitePart(
-        "blimp",
-        "babylm/blimp.yaml",
-        (*_places("blimp_filtered", "*.jsonl"), "blimp/*.jsonl"),
-        OSF,
-        "BLiMP's files, one per paradigm",
-    ),
-    SuitePart(
-        "supplement",
-        "babylm/supplement.yaml",
-        (*_places("supplement_filtered", "*.jsonl"), "supplement/*.jsonl"),
-        OSF,
-        "columns sentence_good, sentence_bad, one file per paradigm",
-    ),
-    SuitePart(
-        "ewok",
-        "babylm/ewok.yaml",
-        (*_places("ewok_filtered", "*.jsonl"), "ewok/*.jsonl"),
-        _EWOK,
-        "columns Domain, Context1, Context2, Target1, Target2",
-        refused=ELMO,
-    ),
-    SuitePart(
-        "comps",
-        "babylm/comps.yaml",
-        _places("comps", "*.jsonl"),
-        OSF,
-        "columns prefix_acceptable, prefix_unacceptable, property_phrase",
-        refused=ELMO,
-    ),
-    SuitePart(
-        "entity_tracking",
-        "babylm/entity-tracking.yaml",
-        _places("entity_tracking", "*.jsonl"),
-        OSF,
-        "columns input_prefix, options (the right one first), numops",
-        refused=ELMO,
-    ),
-    SuitePart(
-        "multiblimp",
-        "multiblimp.yaml",
-        ("multiblimp/*/data.tsv", "multiblimp/*.tsv", "multiblimp/*.jsonl"),
-        "Hub: jumelet/multiblimp, LANGUAGE/data.tsv",
-        "columns sen, wrong_sen",
-        asked_for=True,
-    ),
 )
 
 _TWO = "columns sentence1, sentence2, label"
@@ -90,11 +39,11 @@ def _glue(
     also: Mapping[str, str] | None = None,
 ) -> SuiteTask:
     """A task in the official folder: TASK.train and TASK.valid."""
-    trained = _places("glue_filtered", f"{name}.train")
-    scored = _places("glue_filtered", f"{name}.valid")
-    places = tuple(zip(trained, scored, strict=True))
+    trained = places("glue_filtered", f"{name}.train")
+    scored = places("glue_filtered", f"{name}.valid")
+    pairs = tuple(zip(trained, scored, strict=True))
     source = f"{hub}, config {name}, or {OSF}"
-    return SuiteTask(name, source, rows, places=places, also=also or {}, optional=optional)
+    return SuiteTask(name, source, rows, places=pairs, also=also or {}, optional=optional)
 
 
 # CoLA, SST-2, QNLI and the mismatched rows of MNLI are in the folders of 2023 and 2024 only.
@@ -111,32 +60,17 @@ TASKS = (
     _glue("wsc", "columns text, span1_text, span2_text, label", hub="aps/super_glue"),
 )
 
-_MACRO = "accuracy, mean of the {}, unweighted"
-
-ZERO_SHOT = (
-    Column("BLiMP", "blimp", "accuracy/macro", _MACRO.format("paradigms")),
-    Column(
-        "BLiMP 12",
-        "blimp",
-        "accuracy/linguistics_term",
-        "accuracy, mean of the 12 phenomena, unweighted, as the table of 2023",
-    ),
-    Column("Supplement", "supplement", "accuracy/macro", _MACRO.format("five sets")),
-    Column("EWoK", "ewok", "accuracy/macro", _MACRO.format("domains") + ", two targets"),
-    Column("Entity", "entity_tracking", "accuracy/macro", _MACRO.format("18 sets")),
-)
-
 COLUMNS = (
     *ZERO_SHOT[:4],
     Column(
         "EWoK ctx",
         "ewok",
         "accuracy/contexts/macro",
-        _MACRO.format("domains") + ", two contexts of one target, as EWoK's paper",
+        MACRO.format("domains") + ", two contexts of one target, as EWoK's paper",
     ),
-    Column("COMPS", "comps", "accuracy/macro", _MACRO.format("four sets")),
+    Column("COMPS", "comps", "accuracy/macro", MACRO.format("four sets")),
     ZERO_SHOT[4],
-    Column("MultiBLiMP", "multiblimp", "accuracy/macro", _MACRO.format("languages")),
+    Column("MultiBLiMP", "multiblimp", "accuracy/macro", MACRO.format("languages")),
     Column("CoLA", "cola", "matthews", "Matthews correlation"),
     Column("SST-2", "sst2", "accuracy", "accuracy"),
     Column("MRPC F1", "mrpc", "f1", "F1 of label 1"),
@@ -304,33 +238,7 @@ PUBLISHED = (
 )  # fmt: skip
 
 
-# --- The suite, and the document of its leaderboard ---
-
-_SUBMITTED = {"supplement": "blimp_supplement"}  # the official names of parts, where others
-
-
-def predictions_document(predictions: Predictions, glue: Sequence[str]) -> dict[str, Any]:
-    """Predictions as the leaderboard reads them: ``{part: {paradigm: {"predictions": [...]}}}``.
-
-    Args:
-        predictions: By task or part, and by paradigm.
-        glue: The finetuned tasks; they are under ``glue``.
-    """
-    document: dict[str, Any] = {}
-    for name, of in predictions.items():
-        part = "glue" if name in glue else _SUBMITTED.get(name, name)
-        document.setdefault(part, {}).update(
-            {
-                paradigm: {
-                    "predictions": [
-                        {"id": f"{paradigm}_{number}", "pred": chosen}
-                        for number, chosen in enumerate(several)
-                    ]
-                }
-                for paradigm, several in of.items()
-            }
-        )
-    return document
+# --- The suite ---
 
 
 class Babylm(Suite):

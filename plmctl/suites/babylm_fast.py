@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from plmctl.suites.babylm import OSF, PARTS, ZERO_SHOT, predictions_document
+from plmctl.suites._babylm import OSF, PARTS, ZERO_SHOT, predictions_document
 from plmctl.suites.base import Predictions, Recipe, Suite
 
 _FOLDERS = {

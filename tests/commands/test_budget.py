@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plmctl.commands.plan import effective_tokens, predicted_loss
 from plmctl.commands.verify_resume import compare_states, records
 from plmctl.config.sections import BatchRamp, Phase, ScheduleConfig, TrainConfig
 from plmctl.config.units import Budget, Mark, StepsOrShare
@@ -100,16 +99,6 @@ def test_marks_are_the_nearest_steps() -> None:
         save_steps((Mark("1M words"),), path, None, "why")
 
 
-def test_the_loss_law_and_repeated_text() -> None:
-    # Besiroglu's constants, 1 B parameters and 20 B tokens: 1.8172 + 0.3575 + 0.3542.
-    assert predicted_loss(1e9, 2e10) == pytest.approx(2.529, abs=2e-3)
-    assert predicted_loss(70e9, 1.4e12, "hoffmann") == pytest.approx(1.937, abs=1e-3)
-    assert effective_tokens(90, 100) == 90
-    # Four epochs are nearly four times new text, a hundred are worth 16 epochs.
-    assert effective_tokens(400, 100) == pytest.approx(372, abs=2)
-    assert effective_tokens(1e6, 100) == pytest.approx(100 + 1540)
-
-
 # --- Real runs ---
 
 
@@ -195,6 +184,30 @@ def test_an_interrupted_run_has_the_steps_of_its_measurement(cli: Cli) -> None:
     code, _, err = cli("pretrain", "timed.yaml", "run=timed")
     assert code == 3
     assert "budget.json: missing or damaged" in err
+
+
+def test_a_measured_run_with_an_average_and_a_growing_batch_resumes_exactly(cli: Cli) -> None:
+    more = {
+        "batch_ramp": {"start": 2, "tokens": 600},
+        "average": {"name": "last", "over": 0.5, "every": 2},
+    }
+    write("grown.yaml", config("20m", max_words="2k", **more))
+    grown = "pretrain", "grown.yaml", "run=grown"
+    assert cli(*grown, "--until", "2")[0] == 75
+    (steps,) = json.loads(Path("grown/budget.json").read_text())["steps"]
+    assert steps >= 8  # some of a full batch, and the average from the middle on
+    assert cli(*grown, "--until", str(steps - 2))[0] == 75
+    assert cli(*grown)[0] == 0
+    phases = f"train.phases=[{{seq_len: 32, steps: {steps}}}]"
+    plain = ["train.budget=null", "train.max_words=null", phases, "run=grown-plain"]
+    assert cli("pretrain", "grown.yaml", *plain)[0] == 0
+    last = f"checkpoints/step-{steps:06d}"
+    checks = compare_states(Path("grown") / last, Path("grown-plain") / last)
+    assert "average" in {check.name for check in checks}
+    assert not any(check.different for check in checks)
+    lines = [[line["loss"] for line in records(Path(run)) if "loss" in line]
+             for run in ("grown", "grown-plain")]  # fmt: skip
+    assert lines[0] == lines[1]
 
 
 def test_two_processes_have_the_same_steps(cli: Cli, tmp_path: Path) -> None:

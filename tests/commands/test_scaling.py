@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from plmctl.commands.scaling_ladder import (
-    Budget,
+    LadderBudget,
     SizeMaker,
     make_plan,
     requested_sizes,
+    rounded_up,
     rung_config,
     shared_steps,
 )
@@ -60,40 +61,41 @@ def ladder(world: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "amount"),
+    ("text", "unit", "amount"),
     [
         ("1h", "seconds", 3600),
         ("1h 30m", "seconds", 5400),
         ("90s", "seconds", 90),
-        ("1e15 FLOPs", "flops", 1e15),
-        ("2.5e12flop", "flops", 2.5e12),
+        ("1e15 FLOPs", "FLOPs", 1e15),
+        ("2.5e12flop", "FLOPs", 2.5e12),
         ("20M tokens", "tokens", 20e6),
     ],
 )
-def test_a_budget_as_written(text: str, kind: str, amount: float) -> None:
-    assert Budget.of(text) == Budget(kind, amount)  # type: ignore[arg-type]
-    again = Budget.of(Budget.of(text).written(amount))
-    assert amount <= again.amount <= 1.1 * amount
+def test_a_budget_as_written(text: str, unit: str, amount: float) -> None:
+    budget = LadderBudget.of(text, "--budget")
+    assert (budget.unit, budget.number) == (unit, amount)
+    again = LadderBudget.of(rounded_up(amount, budget.unit), "--budget")
+    assert amount <= again.number <= 1.1 * amount
 
 
 @pytest.mark.parametrize(
-    "text", ["", "h", "-1h", "0s", "1e15", "5 parsecs", "x tokens", "0 tokens"]
+    "text", ["", "h", "-1h", "0s", "1e15", "5 parsecs", "x tokens", "0 tokens", "10M words"]
 )
 def test_no_budget(text: str) -> None:
     with pytest.raises(ConfigError, match="--budget"):
-        Budget.of(text)
+        LadderBudget.of(text, "--budget")
 
 
 @pytest.mark.parametrize("amount", ["3e11 FLOPs", "900k tokens"])
 def test_a_plan_spends_its_budget(world: Path, amount: str) -> None:
     sizes = maker(scaled("spent"))
-    budget = Budget.of(amount)
+    budget = LadderBudget.of(amount, "--budget")
     plan = make_plan(sizes, requested_sizes(sizes, SIZES), budget, 4)
     rungs = plan.rungs(Path("out"))
     spent = sum(
-        rung.new * (rung.flops if budget.kind == "flops" else rung.tokens) for rung in rungs
+        rung.new * (rung.flops if budget.unit == "FLOPs" else rung.tokens) for rung in rungs
     )
-    assert 0.9 * budget.amount <= spent <= budget.amount
+    assert 0.9 * budget.number <= spent <= budget.number
     longest = [rung for rung in rungs if rung.level == 2]
     assert max(r.flops for r in longest) / min(r.flops for r in longest) <= 21
     largest = longest[-1].tokens / longest[-1].parameters
@@ -102,8 +104,8 @@ def test_a_plan_spends_its_budget(world: Path, amount: str) -> None:
 
 def test_sizes_are_chosen_by_the_budget(world: Path) -> None:
     sizes = maker(scaled("chosen"))
-    small = make_plan(sizes, [], Budget.of("20M tokens"), 3)
-    large = make_plan(sizes, [], Budget.of("2B tokens"), 3)
+    small = make_plan(sizes, [], LadderBudget.of("20M tokens", "--budget"), 3)
+    large = make_plan(sizes, [], LadderBudget.of("2B tokens", "--budget"), 3)
     assert [size.name for size in small.sizes] == ["1x64", "2x128", "3x192"]
     assert large.sizes[-1].parameters > 10 * small.sizes[-1].parameters
     for plan in (small, large):
@@ -234,6 +236,8 @@ def test_three_sizes_give_the_whole_law(world: Path, cli: Cli) -> None:
         (["--sizes", "train.batch_size=3", "--sizes", "tiny"], "train.batch_size"),
         (["--sizes", "tiny,mini", "--budget", "soon"], "--budget"),
         (["--sizes", "tiny,mini", "--budget", "30k tokens"], "needs 20"),
+        (["--sizes", "tiny,mini", "--budget", "10M words"], "--budget"),
+        (["train.budget=1M tokens", "train.phases=[{seq_len: 32}]"], "train.budget"),
         (["data.valid=null"], "nothing is validated"),
         (["data.valid=0"], "nothing is validated"),
         (["model.init_from=done-gpt2/model"], "init_from"),

@@ -134,7 +134,7 @@ def test_budgets(written: str, kept: str, unit: str, shown: str) -> None:
     budget = BUDGET.validate_python(written, strict=True)
     assert (budget.root, budget.unit, str(budget)) == (kept, unit, shown)
     assert BUDGET.validate_python(kept, strict=True) == budget
-    assert Budget.of(budget.written) == budget
+    assert Budget.of(budget.written, "--budget") == budget
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from plmctl.metrics.scaling_law import (
     BESIROGLU,
     HOFFMANN,
     Law,
+    effective_tokens,
     enough,
     fit,
     fit_power,
@@ -65,7 +66,16 @@ def test_the_best_size_is_the_published_one(
 
 def test_losses_are_the_published_ones() -> None:
     assert HOFFMANN.loss(np.array(70e9), np.array(1.4e12)) == pytest.approx(1.937, abs=5e-4)
+    # Besiroglu's constants, 1 B parameters and 20 B tokens: 1.8172 + 0.3575 + 0.3542.
+    assert BESIROGLU.loss(np.array(1e9), np.array(2e10)) == pytest.approx(2.529, abs=2e-3)
     assert HOFFMANN.loss(np.array(280e9), np.array(300e9)) == pytest.approx(1.993, abs=5e-4)
+
+
+def test_repeated_text_is_worth_less() -> None:
+    assert effective_tokens(90, 100) == 90
+    # Four epochs are nearly four times new text, a hundred are worth 16 epochs.
+    assert effective_tokens(400, 100) == pytest.approx(372, abs=2)
+    assert effective_tokens(1e6, 100) == pytest.approx(100 + 1540)
 
 
 def test_which_runs_are_enough() -> None:
