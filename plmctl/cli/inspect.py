@@ -60,15 +60,21 @@ def plan(
         int | None,
         typer.Option(min=6, help="Number of ids of a tokenizer that is not trained yet."),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help='Compare the sizes of the family within 2h, "100M tokens", 1e17FLOPs.'),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Estimate the cost of a pretraining.
 
     Prints parameters, tokens, passes over the text, FLOPs, memory (an estimate) and disk; with
-    --measure also the time on this machine. Nothing is written to the run folder.
+    --measure also the time on this machine. With --budget: for each size of the family the steps
+    that fit, the predicted order of the losses, and the overrides of the best size. Nothing is
+    written to the run folder.
     """
     from plmctl.commands.plan import run
     from plmctl.run.configs import load
 
     loaded = load("pretrain", config_file(config, "pretrain"), overrides or ())
-    run(loaded, measure=measure, vocab_size=vocab_size, as_json=as_json)
+    run(loaded, measure=measure, vocab_size=vocab_size, as_json=as_json, budget=budget)

@@ -36,6 +36,7 @@ from plmctl.families.base import get_family
 from plmctl.files import is_model
 from plmctl.metrics.statistics import spread
 from plmctl.run import launch
+from plmctl.run.budget import save_at_steps
 from plmctl.run.configs import FinetuneConfig
 from plmctl.run.display import COMPILE_NOTE, say, show_result
 from plmctl.run.folder import (
@@ -238,6 +239,7 @@ def _train(
     plan = replace(
         make_plan(config, examples.train, accelerator), until=until, **failure_handling(config)
     )
+    plan = replace(plan, save_at=save_at_steps(config.checkpoint.at, plan.steps))
     check_metric(engine, config, examples.few)
     if accelerator.is_main_process:
         write_environment(folder, examples.hashes)
@@ -249,7 +251,9 @@ def _train(
         quiet=not accelerator.is_main_process,
         accept_gap=accept_gap,
     ) as journal:
-        checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
+        checkpoints = Checkpoints(
+            folder / "checkpoints", retention(config.checkpoint, plan.save_at)
+        )
         plan = fitted(engine, plan, journal, folder)
         watch = watch_of(config, folder / "best")
         judged = config if watch is not None else None  # if the best weights are kept

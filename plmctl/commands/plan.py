@@ -8,20 +8,25 @@ positions only is not subtracted.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl.commands.prepare import data_of, prepare
-from plmctl.commands.pretrain import make_plan, shapes_vary, training_examples
+from plmctl.commands.prepare import data_of, data_of_stores, prepare
+from plmctl.config.base import ModelConfig
+from plmctl.config.sections import Phase, TrainConfig
+from plmctl.config.units import Budget
 from plmctl.corpus.build import find_stores
 from plmctl.errors import ConfigError, DataError, PlmError
+from plmctl.families.base import get_family
 from plmctl.formatting import format_duration, format_value
 from plmctl.objectives.base import get_objective
-from plmctl.reporting.tables import metrics_table
+from plmctl.reporting.tables import metrics_table, rows_table
+from plmctl.run.budget import Decision, SampleCosts, decide, decided, log_steps, shares
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say, show_result
 from plmctl.run.launch import process_count
@@ -30,6 +35,7 @@ from plmctl.run.preflight import Prepared, check_network, preflight, resolve_com
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import Vocab
 from plmctl.training.schedule import course
+from plmctl.training.timing import Timing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -37,7 +43,14 @@ if TYPE_CHECKING:
 _TRIALS = 4  # micro-batches, of which the first is not counted
 
 
-def run(config: PretrainConfig, *, measure: bool, vocab_size: int | None, as_json: bool) -> None:
+def run(
+    config: PretrainConfig,
+    *,
+    measure: bool,
+    vocab_size: int | None,
+    as_json: bool,
+    budget: str | None = None,
+) -> None:
     """Print what a run will cost: arithmetic, memory, disk, and time if it is measured.
 
     Args:
@@ -45,21 +58,33 @@ def run(config: PretrainConfig, *, measure: bool, vocab_size: int | None, as_jso
         measure: Time a few micro-batches on this machine, for which the text is prepared.
         vocab_size: Ids of a tokenizer that is not trained yet.
         as_json: Print one JSON document.
+        budget: Instead, what each size of the family can do within this budget.
 
     Raises:
         ConfigError: As ``preflight``.
     """
+    prepared = None
     if vocab_size is not None:
         if measure:
             raise ConfigError("--measure needs the tokenizer itself", "leave --vocab-size out")
         vocab = stand_in(vocab_size)
-        result = costs(config, vocab, check_network(config, vocab), encoder=None)
+        network = check_network(config, vocab)
     else:
         hint = "train it first, or set how many ids it will have: --vocab-size 30522"
         prepared = preflight(config, no_tokenizer=hint)
-        result = costs(config, prepared.vocab, prepared.network, prepared.encoder)
-        if measure:
-            result |= _measured(prepared)
+        vocab, network = prepared.vocab, prepared.network
+    if budget is not None:
+        _propose(config, Budget.of(budget), vocab, prepared, measure=measure, as_json=as_json)
+        return
+    decision = _decision(config, vocab, network, prepared, measure=measure)
+    if decision is not None:
+        config = decided(config, decision.steps)
+    result = costs(config, vocab, network, None if prepared is None else prepared.encoder)
+    if decision is not None:
+        say(decision.message)
+        result |= {"budget": decision.budget, "words": decision.words, "reason": decision.reason}
+    if measure and prepared is not None:
+        result |= _measured(replace(prepared, config=config))
     table = metrics_table(f"{config.run} will cost", in_words(result))
     show_result(result, [table], as_json=as_json)
 
@@ -77,14 +102,11 @@ def costs(
     """
     sizes, use = _network_sizes(config, vocab), resolve_compute(config, network)
     steps, mixed = course(config.train), use["precision"] != "fp32"
-    objective = get_objective(config.objective.name)
     # Share of the input tokens at which the vocabulary is predicted, and the length of a decoder's.
-    predicted = objective.targets_per_token(config.objective)
-    output = predicted if objective.ENCODER_DECODER else 1.0
+    predicted = get_objective(config.objective.name).targets_per_token(config.objective)
     flops = 0.0
-    for number, seq_len in enumerate(steps.seq_lens):
-        tokens = steps.tokens[number + 1] - steps.tokens[number]
-        flops += tokens * flops_per_token(sizes, seq_len, output)
+    for number, each in enumerate(phase_flops(config, vocab)):
+        flops += (steps.tokens[number + 1] - steps.tokens[number]) * each
     micro = use["micro_batch_size"]
     micros = micro if isinstance(micro, list) else [micro] * len(steps.seq_lens)
     scores = use["device"] == "cpu" or use["attention"] == "eager"
@@ -117,6 +139,14 @@ def costs(
     }
 
 
+def phase_flops(config: PretrainConfig, vocab: Vocab) -> tuple[float, ...]:
+    """FLOPs per token of each phase."""
+    sizes, objective = _network_sizes(config, vocab), get_objective(config.objective.name)
+    predicted = objective.targets_per_token(config.objective)
+    output = predicted if objective.ENCODER_DECODER else 1.0
+    return tuple(flops_per_token(sizes, phase.seq_len, output) for phase in config.train.phases)
+
+
 def _network_sizes(config: PretrainConfig, vocab: Vocab) -> Sizes:
     import torch
 
@@ -141,7 +171,257 @@ def _num_checkpoints(config: PretrainConfig) -> int:
     """Checkpoints on disk at the end, including the one that is being written."""
     keep, steps = config.checkpoint, config.train.steps
     kept_apart = steps // keep.keep_every if keep.keep_every else 0
-    return max(1, min(steps // keep.every, keep.keep + 1 + kept_apart + keep.keep_best))
+    at = len(log_steps(steps)) if isinstance(keep.at, str) else len(keep.at)
+    return max(1, at + min(steps // keep.every, keep.keep + 1 + kept_apart + keep.keep_best))
+
+
+# --- The steps of a budget, without training ---
+
+
+_UTILISED = 0.5  # share of the speed of matrix products that a training reaches, about
+
+_TRIED = 0.3  # seconds of matrix products
+
+
+def _decision(
+    config: PretrainConfig,
+    vocab: Vocab,
+    network: PreTrainedConfig,
+    prepared: Prepared | None,
+    *,
+    measure: bool,
+) -> Decision | None:
+    """The steps of the config's budget: of its run, computed, or estimated; None without a budget.
+
+    Raises:
+        ConfigError: The budget is too small, or in words and there is no prepared text.
+    """
+    train = config.train
+    if train.budget is None:
+        return None
+    if (known := Decision.read(Path(config.run), train)) is not None:
+        return known
+    lengths = tuple(phase.seq_len for phase in train.phases)
+    per_token = phase_flops(config, vocab)
+    flops = tuple(length * each for length, each in zip(lengths, per_token, strict=True))
+    counts = SampleCosts(lengths, flops, None, "the text is not prepared")
+    if prepared is not None and (train.budget.unit == "words" or train.max_words is not None):
+        counts = _counted(replace(prepared, config=config), counts)
+    if train.budget.unit != "seconds":
+        return decide(train, config.schedule, counts)
+    if measure and prepared is not None:
+        # Any number of steps will do: those that are timed do not depend on it.
+        trial = decided(config, [1] * len(lengths))
+        seconds, source = _measured(replace(prepared, config=trial))["step_seconds"], "measured"
+    else:
+        rate = _UTILISED * _product_rate(config, vocab, network)
+        processes = process_count(config.launch, config.compute.device)
+        seconds = [train.batch_size * each / rate / processes for each in flops]
+        source = f"estimated from matrix products here ({rate:.3g} FLOP/s at {_UTILISED:.0%})"
+    timing = Timing(tuple(seconds), 0.0, 0.0, 0.0, None, config.checkpoint.every, source=source)
+    return decide(train, config.schedule, counts, timing)
+
+
+def _counted(prepared: Prepared, costs_known: SampleCosts) -> SampleCosts:
+    """The same with the words of the prepared text."""
+    from plmctl.commands.pretrain import sample_costs, training_examples
+
+    config = prepared.config
+    for data in data_of_stores(config):
+        if find_stores(data, prepared.encoder, root=Path(data.store)) is None:
+            return costs_known
+    text = prepare(config, prepared.encoder)
+    return sample_costs(prepared, text, training_examples(prepared, text))
+
+
+def _product_rate(config: PretrainConfig, vocab: Vocab, network: PreTrainedConfig) -> float:
+    """FLOP/s of products of the shape that a feed-forward layer has, in the run's precision."""
+    import torch
+
+    sizes, use = _network_sizes(config, vocab), resolve_compute(config, network)
+    micro = use["micro_batch_size"]
+    rows = min(
+        4096, config.train.phases[0].seq_len * (micro[0] if isinstance(micro, list) else micro)
+    )
+    width, device = max(sizes.width, 32), torch.device(use["device"])
+    types = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    kind = types.get(use["precision"], torch.float32)
+    operations = 2.0 * rows * width * 4 * width
+    left = torch.randn(rows, width, device=device, dtype=kind)
+    right = torch.randn(width, 4 * width, device=device, dtype=kind)
+    done, seconds = 0, 0.0
+    float((left @ right).sum())
+    began = time.perf_counter()
+    while seconds < _TRIED:
+        for _ in range(4):
+            product = left @ right
+        float(product[0, 0])  # waits for the device
+        done, seconds = done + 4, time.perf_counter() - began
+    return operations * done / seconds
+
+
+# --- What each size of a family can do within a budget ---
+
+
+LOSS_LAWS = {
+    "besiroglu": (1.8172, 482.01, 0.3478, 2085.43, 0.3658),
+    "hoffmann": (1.69, 406.4, 0.34, 410.7, 0.28),
+}
+"""E, A, alpha, B, beta of the loss E + A / N^alpha + B / D^beta, for N parameters and D tokens:
+Hoffmann et al. (2022), as refitted by Besiroglu et al. (2024, arXiv:2404.10102), and as printed."""
+
+_REPEATED = 15.4  # epochs after which repeated text is worth little (Muennighoff et al., 2023)
+
+_MANY_EPOCHS = 4.0  # up to here repeated text is nearly as good as new text (the same paper)
+
+
+def predicted_loss(parameters: float, tokens: float, law: str = "besiroglu") -> float:
+    """The loss of a language model, in nats per token; for the order of sizes, not as a forecast.
+
+    Args:
+        parameters: All parameters.
+        tokens: Tokens of training, none of them repeated.
+        law: A name in ``LOSS_LAWS``.
+    """
+    least, a, alpha, b, beta = LOSS_LAWS[law]
+    return float(least + a / parameters**alpha + b / tokens**beta)
+
+
+def effective_tokens(tokens: float, unique: float) -> float:
+    """New tokens that are worth as much as ``tokens`` tokens of a text that is repeated.
+
+    Args:
+        tokens: Tokens of training.
+        unique: Tokens of the text.
+
+    Source: Muennighoff et al., 2023, arXiv:2305.16264, equation 5.
+    """
+    if tokens <= unique:
+        return tokens
+    repetitions = tokens / unique - 1
+    return unique + unique * _REPEATED * (1 - math.exp(-repetitions / _REPEATED))
+
+
+def _propose(
+    config: PretrainConfig,
+    budget: Budget,
+    vocab: Vocab,
+    prepared: Prepared | None,
+    *,
+    measure: bool,
+    as_json: bool,
+) -> None:
+    """Print a row for each size of the family, and the overrides of the best one.
+
+    Raises:
+        ConfigError: The run continues from a folder, or no size fits the budget.
+    """
+    if config.model.init_from is not None:
+        raise ConfigError("--budget proposes a size, and model.init_from has one", "leave one out")
+    train = _within(config.train, budget)
+    corpus = None if prepared is None else _corpus_tokens(config, prepared.encoder)
+    rows, reasons = [], dict[str, str]()
+    for size in get_family(config.model.family).SIZES:
+        sized = config.model_copy(update={"model": _of_size(config, size), "train": train})
+        try:
+            network = check_network(sized, vocab)
+            own = None if prepared is None else replace(prepared, config=sized, network=network)
+            # A run in this folder is of another config.
+            apart = sized.model_copy(update={"run": str(Path(config.run) / f".{size}")})
+            decision = _decision(apart, vocab, network, own, measure=measure)
+        except ConfigError as error:
+            reasons[size] = error.message
+            continue
+        assert decision is not None
+        result = costs(decided(sized, decision.steps), vocab, network, None)
+        effective = effective_tokens(decision.tokens, corpus or math.inf)
+        rows.append(
+            {
+                "size": size,
+                "parameters": result["parameters"],
+                "steps": sum(decision.steps),
+                "tokens": decision.tokens,
+                "epochs": None if corpus is None else round(decision.tokens / corpus, 2),
+                "flops": decision.flops,
+                "memory": result["memory"]["total"],
+                "loss": round(predicted_loss(result["parameters"], effective), 4),
+                "reason": decision.reason,
+            }
+        )
+    for size, reason in reasons.items():
+        say(f"{size}: {reason}")
+    if not rows:
+        raise ConfigError(f"--budget {budget}: no size of {config.model.family} fits it")
+    best = min(rows, key=lambda row: row["loss"])
+    phases = ", ".join(
+        f"{{seq_len: {phase.seq_len}, share: {share:.6g}}}"
+        for phase, share in zip(train.phases, shares(train), strict=True)
+    )
+    overrides = [f"model.size={best['size']}", f"train.budget={budget.written}"]
+    overrides.append(f"train.phases=[{phases}]")
+    table = rows_table(
+        f"{config.model.family} within {budget}",
+        ("size", "weights", "steps", "tokens", "epochs", "FLOPs", "memory", "loss", ""),
+        [
+            (
+                row["size"],
+                _short(row["parameters"]),
+                row["steps"],
+                _short(row["tokens"]),
+                row["epochs"],
+                f"{row['flops']:.2g}",
+                _format_bytes(row["memory"]),
+                row["loss"],
+                "proposed" if row is best else "",
+            )
+            for row in rows
+        ],
+    )
+    document = {"budget": str(budget.root), "sizes": rows, "proposed": best["size"]}
+    show_result({**document, "overrides": overrides}, [table], as_json=as_json)
+    say(f"steps: {best['reason']}")
+    say(
+        "loss: computed, not measured: Hoffmann et al. (2022) with the constants of Besiroglu et "
+        "al. (2024), of large causal models; only the order of the sizes means something"
+    )
+    if corpus is None:
+        say("epochs: unknown, so repeated text is not taken into account; run `plmctl prepare`")
+    elif best["epochs"] > _MANY_EPOCHS:
+        say(
+            f"epochs: the text has {corpus:,} tokens and is repeated {best['epochs']:g} times; the "
+            "loss counts repeated text as worth less (Muennighoff et al., 2023): more text is "
+            "better"
+        )
+    say("copy: " + " ".join(f'"{one}"' if " " in one else one for one in overrides))
+
+
+def _short(count: float) -> str:
+    """``1.53M``."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:g}"
+
+
+def _within(train: TrainConfig, budget: Budget) -> TrainConfig:
+    """The phases of a config with their shares of the steps, within a budget."""
+    if train.budget is None:
+        parts = [steps / train.steps for steps in train.phase_steps]
+    else:
+        parts = list(shares(train))
+    phases = tuple(
+        Phase(seq_len=phase.seq_len, share=part)
+        for phase, part in zip(train.phases, parts, strict=True)
+    )
+    return train.model_copy(update={"budget": budget, "phases": phases})
+
+
+def _of_size(config: PretrainConfig, size: str) -> ModelConfig:
+    """The network of a config in another size: without the fields that a size decides."""
+    family = get_family(config.model.family)
+    decides = {"size", *family.SIZE_FIELDS, *family.WIDTH}
+    kept = {name: value for name, value in config.model if name not in decides}
+    return type(config.model).model_validate({**kept, "size": size})
 
 
 # --- Measured time: a few micro-batches on this machine ---
@@ -149,6 +429,7 @@ def _num_checkpoints(config: PretrainConfig) -> int:
 
 def _measured(prepared: Prepared) -> dict[str, Any]:
     """Seconds of a step of each phase and of the run, from a few micro-batches here."""
+    from plmctl.commands.pretrain import make_plan, shapes_vary, training_examples
     from plmctl.training.data import StepBatches
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loop import take_step
@@ -179,7 +460,8 @@ def _measured(prepared: Prepared) -> dict[str, Any]:
         del times[:-_TRIALS]
         seconds.append(statistics.median(times[1:]) * len(batches) / processes)
     full = sum(one * phase.steps for one, phase in zip(seconds, plan.phases, strict=True))
-    whole = sum(p.seq_len * p.steps for p in config.train.phases) * config.train.batch_size
+    tokens = [p.seq_len * q.steps for p, q in zip(config.train.phases, plan.phases, strict=True)]
+    whole = sum(tokens) * config.train.batch_size
     return {"step_seconds": seconds, "seconds": full * course(config.train).tokens[-1] / whole}
 
 
@@ -190,10 +472,12 @@ def in_words(result: Mapping[str, Any]) -> dict[str, object]:
     """The costs as the table shows them."""
     memory, corpus = result["memory"], result["corpus_tokens"]
     parts = ", ".join(f"{name} {_format_bytes(n)}" for name, n in memory.items() if name != "total")
+    seen = {"words": result["words"]} if result.get("words") else {}
     words = {
         "parameters": result["parameters"],
         "steps": result["steps"],
         "tokens": result["tokens"],
+        **seen,
         "passes over the text": "unknown; run `plmctl prepare`"
         if corpus is None
         else f"{format_value(result['passes'])} of {corpus:,} tokens",

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plmctl.config.sections import DataConfig, MixtureSource
-from plmctl.corpus.build import Stores, build_stores, find_stores
+from plmctl.corpus.build import Stores, build_stores, count_missing_words, find_stores
 from plmctl.corpus.store import Corpus, MixedStore, TokenStore, mixed_digest, stores_of
+from plmctl.corpus.words import WordRule
 from plmctl.reporting.tables import metrics_table
 from plmctl.run import launch
 from plmctl.run.configs import PretrainConfig
@@ -31,6 +32,24 @@ class PreparedText:
     """The hashes of the data and the tokenizer, for ``environment.json``."""
     sentences: str
     """How the text is split into sentences, and why."""
+    words: tuple[int | None, ...]
+    """Words of each store of the training text; None: they were not counted."""
+    word_rules: tuple[WordRule, ...]
+    """How they were counted, or why not."""
+
+    @property
+    def num_words(self) -> int | None:
+        """Words of the training text; None if those of a store are unknown."""
+        known = [count for count in self.words if count is not None]
+        return sum(known) if len(known) == len(self.words) else None
+
+    @property
+    def word_rule(self) -> str:
+        """The rule by which words were counted, or why they were not."""
+        names = [rule.name for rule in self.word_rules]
+        if all(names):
+            return " and ".join(dict.fromkeys(names))
+        return next(rule.reason for rule in self.word_rules if not rule.name)
 
 
 def run(config: PretrainConfig, *, as_json: bool, every_byte: bool = False) -> None:
@@ -42,18 +61,24 @@ def run(config: PretrainConfig, *, as_json: bool, every_byte: bool = False) -> N
         every_byte: Compare every byte of existing stores with their hashes.
     """
     began = time.perf_counter()
-    text = prepare(config, preflight(config).encoder, every_byte=every_byte)
+    encoder = preflight(config).encoder
+    text = prepare(config, encoder, every_byte=every_byte)
+    if text.num_words is None and _count_words(config, encoder):
+        text = prepare(config, encoder)
     contents: dict[str, object] = {
         "documents": text.train.num_documents,
         "sentences": text.train.num_sentences,
+        "words": text.num_words,
         "tokens": text.train.num_tokens,
         "validation tokens": text.valid.num_tokens if text.valid else 0,
         "seconds": round(time.perf_counter() - began, 1),
         "folder": ", ".join(str(store.path) for store in stores_of(text.train)),
     }
     say(f"sentences: {text.sentences}")
+    say(f"words: {'split by ' if text.num_words else 'not counted: '}{text.word_rule}")
+    rules = {"sentence_rule": text.sentences, "word_rule": text.word_rule}
     table = metrics_table("token store", contents)
-    show_result({**contents, "sentence_rule": text.sentences}, [table], as_json=as_json)
+    show_result({**contents, **rules}, [table], as_json=as_json)
 
 
 def prepare(config: PretrainConfig, encoder: Encoder, *, every_byte: bool = False) -> PreparedText:
@@ -70,6 +95,8 @@ def prepare(config: PretrainConfig, encoder: Encoder, *, every_byte: bool = Fals
         TokenStore.open(stores.valid) if stores.valid else None,
         {"data": stores.digest, "tokenizer": encoder.fingerprint},
         _sentence_rule(config, stores),
+        (stores.words,),
+        (stores.word_rule,),
     )
 
 
@@ -78,6 +105,30 @@ def data_of(config: PretrainConfig) -> DataConfig:
     if config.data.sentences != "auto" or config.objective.reads_sentences:
         return config.data
     return config.data.model_copy(update={"sentences": "none"})
+
+
+def data_of_stores(config: PretrainConfig) -> list[DataConfig]:
+    """The data of each store: of the corpus, or of each source of a mixture.
+
+    Separate validation files are built once, with the first source.
+    """
+    data, own = data_of(config), []
+    for number, source in enumerate(data.mixture):
+        valid = None if number and isinstance(data.valid, tuple) else data.valid
+        changes = {"train": source.train, "mixture": (), "valid": valid}
+        own.append(data.model_copy(update=changes))
+    return own or [data]
+
+
+def _count_words(config: PretrainConfig, encoder: Encoder) -> bool:
+    """Count the words of stores that have no count; whether any were counted."""
+    counted = False
+    for data in data_of_stores(config):
+        with work_progress("counting words") as progress:
+            root = Path(data.store)
+            stores = count_missing_words(data, encoder, root=root, progress=progress)
+        counted |= stores is not None
+    return counted
 
 
 def _sentence_rule(config: PretrainConfig, stores: Stores) -> str:
@@ -112,13 +163,10 @@ def _stores(data: DataConfig, encoder: Encoder, tokenizer: str, every_byte: bool
 
 
 def _prepare_mixture(config: PretrainConfig, encoder: Encoder, every_byte: bool) -> PreparedText:
-    """A store for each source; separate validation files are built once, with the first source."""
-    data, built = data_of(config), []
-    for number, source in enumerate(data.mixture):
-        valid = None if number and isinstance(data.valid, tuple) else data.valid
-        changes = {"train": source.train, "mixture": (), "valid": valid}
-        own = data.model_copy(update=changes)
-        built.append(_stores(own, encoder, config.tokenizer, every_byte))
+    """A store for each source."""
+    data = data_of(config)
+    own = data_of_stores(config)
+    built = [_stores(one, encoder, config.tokenizer, every_byte) for one in own]
     parts = list(zip(data.mixture, built, strict=True))
     held_out = [(source, Path(stores.valid)) for source, stores in parts if stores.valid]
     empty = [source.name for source, stores in parts if stores.valid is None]
@@ -130,6 +178,8 @@ def _prepare_mixture(config: PretrainConfig, encoder: Encoder, every_byte: bool)
         _mixed(held_out) if held_out else None,
         {"data": digest, "tokenizer": encoder.fingerprint},
         "; ".join(f"{source.name}: {_sentence_rule(config, stores)}" for source, stores in parts),
+        tuple(stores.words for stores in built),
+        tuple(stores.word_rule for stores in built),
     )
 
 

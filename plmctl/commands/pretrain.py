@@ -9,6 +9,7 @@ after it is completed without training.
 from __future__ import annotations
 
 import json
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plmctl.arrays import Ints
+from plmctl.commands.plan import phase_flops
 from plmctl.commands.prepare import PreparedText, prepare
 from plmctl.corpus.sentences import choose_rule, sentence_spans
 from plmctl.corpus.store import Corpus, MixedStore, stores_of
@@ -32,6 +34,17 @@ from plmctl.reporting.card import model_card
 from plmctl.reporting.report import write_report
 from plmctl.reporting.tables import metrics_table
 from plmctl.run import launch
+from plmctl.run.budget import (
+    Decision,
+    SampleCosts,
+    check_words,
+    decide,
+    decided,
+    difference,
+    save_steps,
+    words_per_sample,
+    words_seen,
+)
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import COMPILE_NOTE, say, show_result
 from plmctl.run.folder import (
@@ -51,14 +64,15 @@ from plmctl.run.preflight import Prepared, check_text, failure_handling, preflig
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import Vocab, load_tokenizer
 from plmctl.training import loop
-from plmctl.training.checkpoint import Checkpoints, load_weights
+from plmctl.training.checkpoint import Checkpoints, load_weights, snapshot
 from plmctl.training.data import Phase, Slicing, auto_micro_batch, mixture, scoring_batches
-from plmctl.training.distributed import is_sharded, whole
+from plmctl.training.distributed import is_sharded, reduce, whole
 from plmctl.training.engine import compiles, make_accelerator, make_engine
 from plmctl.training.journal import Journal
 from plmctl.training.loop import Plan
-from plmctl.training.memory import fitted
+from plmctl.training.memory import cut, fitted
 from plmctl.training.schedule import course, factor
+from plmctl.training.timing import Timing, agreed, throwaway, time_steps, timed
 from plmctl.training.trackers import check_trackers
 
 if TYPE_CHECKING:
@@ -115,6 +129,10 @@ def _pretrain(
     prepared = preflight(config)
     text = prepare(config, prepared.encoder)
     train, valid = training_examples(prepared, text), validation_examples(prepared, text)
+    costs = sample_costs(prepared, text, train)
+    decision = None if fresh else Decision.read(folder, config.train, resumes=True)
+    if decision is None and launch.is_main():
+        decision = decide_without_training(prepared, costs)
     if not fresh:
         check_inputs(folder, text.hashes)
     if launch.is_main():
@@ -123,14 +141,31 @@ def _pretrain(
     if processes > 1 and not launch.is_worker():
         options = launch.options(until, accept_gap=accept_gap)
         raise SystemExit(start_processes("pretrain", folder, processes, options))
+    began = time.monotonic()
     with AtWork(folder) if launch.is_main() else nullcontext() as work:
         metrics, model = _train(
-            prepared, train, valid, text.hashes, until=until, accept_gap=accept_gap
+            prepared,
+            train,
+            valid,
+            text.hashes,
+            costs,
+            decision,
+            until=until,
+            accept_gap=accept_gap,
         )
         if work is not None and model is not None:
             _save(prepared, folder, work, model, metrics)
             _complete(config, folder, work, text)
+            if (used := Decision.read(folder, config.train)) is not None:
+                whole = "resumed" not in _events(folder)
+                say(difference(used, time.monotonic() - began if whole else None))
     return metrics
+
+
+def _events(folder: Path) -> set[str]:
+    """The names of the events of a run."""
+    lines = (folder / "events").read_text(encoding="utf-8").splitlines()
+    return {str(json.loads(line)["event"]) for line in lines}
 
 
 # --- Examples: the objective over the prepared text, built once per phase ---
@@ -228,13 +263,131 @@ def examples_of(prepared: Prepared, corpus: Corpus, seq_len: int) -> StoreExampl
     return examples
 
 
+# --- The steps of a budget ---
+
+
+def sample_costs(
+    prepared: Prepared, text: PreparedText, examples: Sequence[StoreExamples]
+) -> SampleCosts:
+    """What a sample of each phase costs, for budgets, caps and checkpoints at words."""
+    config = prepared.config
+    words = [words_per_sample(text.words, one) for one in examples]
+    known = tuple(each for each in words if each is not None)
+    lengths = tuple(phase.seq_len for phase in config.train.phases)
+    per_token = phase_flops(config, prepared.vocab) if config.train.budget is not None else ()
+    flops = tuple(length * each for length, each in zip(lengths, per_token, strict=False))
+    rule = text.word_rule
+    return SampleCosts(lengths, flops, known if len(known) == len(words) else None, rule)
+
+
+def decide_without_training(prepared: Prepared, costs: SampleCosts) -> Decision | None:
+    """The steps of a budget in tokens, words or FLOPs; None: of a time, or there is no budget.
+
+    Raises:
+        ConfigError: The budget is too small, the words are unknown, or more than the config allows.
+    """
+    train = prepared.config.train
+    if train.budget is None:
+        check_words(train, course(train), costs)
+        return None
+    if train.budget.unit == "seconds":
+        return None
+    return decide(train, prepared.config.schedule, costs)
+
+
+def with_steps(
+    prepared: Prepared, text: PreparedText, examples: Sequence[StoreExamples]
+) -> PretrainConfig:
+    """The config with the number of its steps: of its run, or computed.
+
+    Raises:
+        ConfigError: The budget is a time, and no run has measured it yet.
+    """
+    config = prepared.config
+    if config.train.budget is None:
+        return config
+    decision = Decision.read(Path(config.run), config.train)
+    if decision is None:
+        costs = sample_costs(prepared, text, examples)
+        decision = decide_without_training(prepared, costs)
+    if decision is None:
+        raise ConfigError(
+            f"train.budget: the steps of {config.train.budget} are measured when the run starts",
+            "start the run first (`plmctl pretrain CONFIG --until 1`), or set steps",
+        )
+    return decided(config, decision.steps)
+
+
+def _measured(
+    engine: Engine,
+    plan: Plan,
+    prepared: Prepared,
+    costs: SampleCosts,
+    checkpoints: Checkpoints,
+    validate: Callable[[], Mapping[str, float]],
+    began: float,
+) -> Decision:
+    """The steps that fit into a time, measured before the first step; the same in all processes.
+
+    Args:
+        engine: Network and optimizer of a new run.
+        plan: Its phases, with their micro-batches.
+        prepared: With the config.
+        costs: What the samples cost.
+        checkpoints: The checkpoints of the run.
+        validate: Validates.
+        began: When the training started, by the monotonic clock.
+    """
+    config = prepared.config
+    assert config.train.budget is not None
+    say("measuring a few steps, a validation and a checkpoint, for train.budget")
+    with throwaway(engine):
+        steps = time_steps(engine, plan, config.train.budget.number)
+        trained = engine.trained()
+        main = engine.accelerator.is_main_process
+
+        def save() -> None:
+            if main or is_sharded(trained.network):
+                state = snapshot(trained, 0, {}, kept=main)
+                if main:
+                    checkpoints.trial(state)
+
+        saving, validation = timed(engine, save), timed(engine, validate)
+    engine.network.train()
+    spent = agreed(engine, time.monotonic() - began)
+    at = config.checkpoint.at
+    timing = Timing(
+        steps,
+        spent,
+        validation,
+        saving,
+        config.log.validate_every,
+        config.checkpoint.every,
+        extra_saves=_MANY_SAVES if isinstance(at, str) else len(at),
+    )
+    return decide(config.train, config.schedule, costs, timing)
+
+
+_MANY_SAVES = 28  # of `checkpoint.at: babylm`, and about as many of `log`
+
+
 # --- The plan of the steps ---
 
 
 def make_plan(
-    config: PretrainConfig, examples: Sequence[StoreExamples], accelerator: Accelerator
+    config: PretrainConfig,
+    examples: Sequence[StoreExamples],
+    accelerator: Accelerator,
+    costs: SampleCosts | None = None,
 ) -> Plan:
-    """The phases of a config over their examples, sliced for these processes."""
+    """The phases of a config over their examples, sliced for these processes.
+
+    Args:
+        config: With steps; not with a budget.
+        examples: Those of each phase.
+        accelerator: The processes.
+        costs: Says what words the samples have; None: unknown, and no checkpoints at words.
+    """
     world, device = accelerator.num_processes, accelerator.device.type
     batch = config.train.batch_size
     ramp = config.train.batch_ramp
@@ -246,15 +399,22 @@ def make_plan(
     compiled = compiles(config.compute, device, config.model.family, sharded=sharded)
     fixed = compiled and not shapes_vary(config)
     phases, steps = [], course(config.train)
-    for phase, own, sizes in zip(config.train.phases, examples, steps.sizes, strict=True):
+    lengths = config.train.phase_steps
+    parts = zip(config.train.phases, lengths, examples, steps.sizes, strict=True)
+    for phase, length, own, sizes in parts:
         micro = auto_micro_batch(
             config.train.micro_batch_size, -(-batch // world), phase.seq_len, device
         )
         width = phase.seq_len if fixed else None
         slicing = Slicing(batch, micro, accelerator.process_index, world, sizes, width=width)
-        phases.append(Phase(own, phase.steps, slicing))
+        phases.append(Phase(own, length, slicing))
     workers = config.compute.workers
     scale = factor(config.schedule, steps)
+    words, at = None if costs is None else costs.words, frozenset[int]()
+    if costs is not None:
+        at, late = save_steps(config.checkpoint.at, steps, words, costs.no_words)
+        if late:
+            say(f"checkpoint.at: the run ends before {', '.join(late)}")
     return Plan(
         phases=tuple(phases),
         seed=config.seed,
@@ -263,6 +423,8 @@ def make_plan(
         log_every=config.log.every,
         validate_every=config.log.validate_every,
         workers=workers if isinstance(workers, int) else (2 if device == "cuda" else 0),
+        save_at=at,
+        words=words_seen(steps, words),
         **failure_handling(config),
     )
 
@@ -280,15 +442,31 @@ def _train(
     train: Sequence[StoreExamples],
     valid: StoreExamples | None,
     hashes: Mapping[str, str],
+    costs: SampleCosts,
+    decision: Decision | None,
     *,
     until: int | None,
     accept_gap: bool,
 ) -> tuple[dict[str, Any], PreTrainedModel | None]:
-    """The metrics of the last validation, and the model; None in all processes but the main one."""
-    config, folder = prepared.config, Path(prepared.config.run)
+    """The metrics of the last validation, and the model; None in all processes but the main one.
+
+    Args:
+        prepared: The run.
+        train: The training examples of each phase.
+        valid: The validation examples.
+        hashes: Those of the data and the tokenizer.
+        costs: What the samples cost.
+        decision: The steps of a budget; None: there is none, or it is a time to be measured.
+        until: Save and stop after this step.
+        accept_gap: Resume although lines of metrics.jsonl were lost.
+    """
+    config, folder, began = prepared.config, Path(prepared.config.run), time.monotonic()
     accelerator = make_accelerator(config.compute)
     accelerator.wait_for_everyone()  # until the main process has made the run folder
-    plan = replace(make_plan(config, train, accelerator), until=until)
+    if config.train.budget is not None:
+        steps = _agreed_steps(accelerator, decision, len(config.train.phases))
+        config = decided(config, steps or [1] * len(config.train.phases))
+    plan = make_plan(config, train, accelerator, costs)
     network = make_network(config, prepared.vocab)
     engine = make_engine(
         accelerator,
@@ -310,16 +488,57 @@ def _train(
         quiet=not accelerator.is_main_process,
         accept_gap=accept_gap,
     ) as journal:
-        checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint))
         plan = fitted(engine, plan, journal, folder)
+        if prepared.config.train.budget is not None:
+            if not steps:
+                checkpoints = Checkpoints(folder / "checkpoints", 1)
+                validate = partial(_validate, engine, config, valid, plan)
+                trial = checkpoints, validate, began
+                decision = _measured(engine, plan, prepared, costs, *trial)
+                micros = tuple(phase.slicing.micro_batch_size for phase in plan.phases)
+                config = decided(config, decision.steps)
+                plan = cut(make_plan(config, train, accelerator, costs), micros)
+                journal.expect(plan.steps)
+            _keep_decision(decision, prepared.config, journal)
+        plan = replace(plan, until=until)
+        checkpoints = Checkpoints(
+            folder / "checkpoints", retention(config.checkpoint, plan.save_at)
+        )
         validate = partial(_validate, engine, config, valid, plan)
         progress = loop.train(engine, plan, checkpoints, journal, validate)
-        metrics = {"steps": progress.step, "tokens": progress.tokens, **validate()}
+        seen = plan.words_at(progress.step)
+        metrics = {"steps": progress.step, "tokens": progress.tokens, **seen, **validate()}
         journal.event("finished", step=progress.step)
     if not accelerator.is_main_process:
         return metrics, None
     model = _whole_model(engine, checkpoints, partial(make_network, config, prepared.vocab))
     return metrics, model
+
+
+def _agreed_steps(
+    accelerator: Accelerator, decision: Decision | None, phases: int
+) -> tuple[int, ...] | None:
+    """The main process's steps of each phase, in all processes; None: they must be measured."""
+    import torch
+
+    own = [0] * phases
+    if accelerator.is_main_process and decision is not None:
+        own = list(decision.steps)
+    shared: list[int] = reduce(accelerator, torch.tensor(own)).tolist()
+    return tuple(shared) if all(shared) else None
+
+
+def _keep_decision(decision: Decision | None, config: PretrainConfig, journal: Journal) -> None:
+    """Print, log and save the steps of a budget, once per run; the main process does it."""
+    folder = Path(config.run)
+    if decision is None or not launch.is_main():
+        return
+    if Decision.read(folder, config.train) == decision:
+        return
+    journal.warn(decision.message)
+    facts = {"budget": decision.budget, "reason": decision.reason}
+    journal.event("budget", **facts, steps=sum(decision.steps), tokens=decision.tokens)
+    decision.save(folder)
 
 
 def _validate(

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from plmctl.arrays import Ints
 from plmctl.commands.prepare import prepare
-from plmctl.commands.pretrain import training_examples
+from plmctl.commands.pretrain import training_examples, with_steps
 from plmctl.config.load import kind_of
 from plmctl.errors import ConfigError
 from plmctl.examples.inspection import means, merge
@@ -69,12 +69,16 @@ def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: boo
     Raises:
         ConfigError: The run has fewer steps.
     """
-    if batch > config.train.steps:
-        raise ConfigError(f"--batch {batch}: the run has {config.train.steps:,} steps")
-    prepared, steps = preflight(config), course(config.train)
+    if config.train.budget is None:
+        _check_batch(batch, config)
+    prepared = preflight(config)
     text = prepare(config, prepared.encoder)
+    sources = training_examples(prepared, text)
+    config = with_steps(prepared, text, sources)
+    _check_batch(batch, config)
+    steps = course(config.train)
     phase = bisect_right(steps.begins, batch - 1) - 1
-    source, size = training_examples(prepared, text)[phase], config.train.batch_size
+    source, size = sources[phase], config.train.batch_size
     noted = Path(config.run) / "divergence" / f"step-{batch:06d}.json"
     if noted.is_file():  # the examples that the run had there, after any rollbacks
         document = json.loads(noted.read_text(encoding="utf-8"))
@@ -91,6 +95,11 @@ def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: boo
         _print(prepared.tokenizer, source, ids[:, :examples])
     named = dict(zip(("epochs", "samples"), ids.tolist(), strict=True))
     show_result({**head, **statistics, **named}, [table], as_json=as_json)
+
+
+def _check_batch(batch: int, config: PretrainConfig) -> None:
+    if batch > config.train.steps:
+        raise ConfigError(f"--batch {batch}: the run has {config.train.steps:,} steps")
 
 
 def run_digest(path: Path, overrides: Sequence[str], *, steps: int, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from plmctl.commands.verify_resume import (
 from plmctl.config.load import kind_of, parse
 from plmctl.errors import ConfigError
 from plmctl.reporting.tables import rows_table
+from plmctl.run.budget import copy_decision
 from plmctl.run.configs import model_of
 from plmctl.run.display import say, show_result
 from plmctl.run.folder import free_name
@@ -46,6 +47,7 @@ def run(folder: Path, *, lines: int = _LINES, keep: bool, as_json: bool) -> None
     repeated = config.model_copy(update={"run": str(again)})
     import_all(repeated)
     say(f"repeating the first {until:,} steps of {folder} in {again}")
+    copy_decision(folder, again)  # a measured time would give other steps
     run_whole(command_of(repeated, until), again, output)
     changed = _changes(environment, json.loads((again / "environment.json").read_text("utf-8")))
     first, second = (

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from plmctl.config.load import kind_of
 from plmctl.errors import ConfigError, PlmError
 from plmctl.reporting.tables import rows_table
+from plmctl.run.budget import copy_decision
 from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result
 from plmctl.run.folder import free_name
@@ -121,6 +122,7 @@ def _run_and_compare(
         folder = base / f"killed-{number + 1}"
         killed = _adapted(config, folder, options)
         say(f"running with kills: {len(remaining)}")
+        copy_decision(base / "whole", folder)  # a measured time would give other steps
         log, seed = folder.with_suffix(".log"), options.seed + number
         command = command_of(killed, options.steps)
         kills += run_killed(command, folder, log, remaining, seed, pace)
@@ -192,7 +194,8 @@ def plan_of(config: RunConfig, accelerator: Any) -> Plan:
         prepared = preflight(config)
         text = prepare(config, prepared.encoder)
         examples = pretrain.training_examples(prepared, text)
-        return pretrain.make_plan(config, examples, accelerator)
+        decided = pretrain.with_steps(prepared, text, examples)
+        return pretrain.make_plan(decided, examples, accelerator)
     return finetune.make_plan(config, finetune.read_examples(config).train, accelerator)
 
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from plmctl.config.base import Model, ObjectiveConfig, OptimizerConfig, Text
-from plmctl.config.units import Count, Share, StepsOrShare
+from plmctl.config.units import Budget, Count, Mark, Share, StepsOrShare, Words
+from plmctl.errors import ConfigError
 
 # --- Data: where text and labelled rows come from ---
 
@@ -167,8 +179,16 @@ class Phase(Model):
 
     seq_len: int = Field(ge=8)
     """Tokens per sequence, including special tokens."""
-    steps: Count = Field(ge=1)
-    """Updates of the weights."""
+    steps: Annotated[Count, Field(ge=1)] | None = None
+    """Updates of the weights; required without `train.budget`."""
+    share: float | None = Field(default=None, gt=0, le=1)
+    """With `train.budget` only: the share of the steps; the shares of all phases sum to 1. Empty:
+    1, if there is one phase."""
+
+    @model_serializer(mode="wrap")
+    def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Without the key that does not apply."""
+        return {key: value for key, value in write(self).items() if value is not None}
 
 
 class BatchRamp(Model):
@@ -189,6 +209,13 @@ class TrainConfig(Model):
     """Sequences per device and forward pass; never changes the result."""
     batch_ramp: BatchRamp | None = None
     """Start with a smaller batch; empty: every step has `batch_size`."""
+    budget: Budget | None = None
+    """Instead of steps: how much the run may use. A time (2h, 90m), 100M tokens, 10M words (10Mw),
+    or 1e17 FLOPs. It becomes a number of steps once, before the first step: tokens, words and FLOPs
+    by arithmetic, a time by measuring steps on this machine. The schedule works on these steps."""
+    max_words: Words | None = None
+    """The words that a run may see, counting repeated text (BabyLM: 100M, or 1B, which is 10 passes
+    over its corpus): a run that would see more is refused, and a time budget ends there."""
     phases: tuple[Phase, ...] = Field(min_length=1)
     """In order, such as BERT's 90 % of the steps at length 128, then 10 % at 512."""
 
@@ -200,10 +227,90 @@ class TrainConfig(Model):
             raise ValueError(f"expected a start no larger than the batch size, {full}")
         return ramp
 
+    @field_validator("phases", mode="wrap")
+    @classmethod
+    def _steps_or_budget(
+        cls, phases: Any, read: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Any:
+        """Either every phase has steps, or there is a budget; each mistake at its own line."""
+        if not isinstance(phases, list):
+            return read(phases)
+        wrong = _phase_faults(phases, budget=info.data.get("budget", "wrong") is not None)
+        try:
+            valid = read(tuple(phases))  # a list is none where types are strict
+        except ValidationError as error:
+            wrong += [
+                InitErrorDetails(
+                    type=PydanticCustomError("value_error", "Value error, {error}", one["ctx"])
+                    if one["type"] == "value_error"
+                    else one["type"],
+                    loc=one["loc"],
+                    input=one["input"],
+                    ctx=one.get("ctx", {}),
+                )
+                for one in error.errors(include_url=False)
+            ]
+        if wrong:
+            raise ValidationError.from_exception_data("TrainConfig", wrong)
+        return valid
+
+    @property
+    def phase_steps(self) -> tuple[int, ...]:
+        """Steps of each phase.
+
+        Raises:
+            ConfigError: They depend on the budget; ``run/budget.py`` decides them.
+        """
+        steps = [phase.steps for phase in self.phases]
+        known = tuple(number for number in steps if number is not None)
+        if len(known) < len(steps):
+            raise ConfigError(f"train.budget: the steps of {self.budget} are not decided yet")
+        return known
+
     @property
     def steps(self) -> int:
-        """Steps of all phases."""
-        return sum(phase.steps for phase in self.phases)
+        """Steps of all phases; errors as ``phase_steps``."""
+        return sum(self.phase_steps)
+
+    def with_steps(self, steps: Sequence[int]) -> TrainConfig:
+        """The same with a number of steps for each phase instead of the budget."""
+        phases = tuple(
+            Phase(seq_len=phase.seq_len, steps=number)
+            for phase, number in zip(self.phases, steps, strict=True)
+        )
+        return self.model_copy(update={"budget": None, "phases": phases})
+
+
+def _phase_faults(phases: list[Any], *, budget: bool) -> list[InitErrorDetails]:
+    """What is wrong with the steps and shares of phases as they are written."""
+    rows = [phase if isinstance(phase, dict) else {} for phase in phases]
+
+    def fault(number: int, key: str, message: str) -> InitErrorDetails:
+        kind = PydanticCustomError("value_error", "{message}", {"message": message})
+        return InitErrorDetails(type=kind, loc=(number, key), input=rows[number].get(key))
+
+    if not budget:
+        wrong = [
+            InitErrorDetails(type="missing", loc=(number, "steps"), input=row)
+            for number, row in enumerate(rows)
+            if row and row.get("steps") is None
+        ]
+        text = "a share needs `train.budget`; use `steps` without one"
+        return wrong + [fault(n, "share", text) for n, row in enumerate(rows) if row.get("share")]
+    text = "`train.budget` decides the steps: leave out this key, or the budget"
+    wrong = [fault(n, "steps", text) for n, row in enumerate(rows) if row.get("steps") is not None]
+    shares = [row.get("share") for row in rows]
+    if len(rows) > 1:
+        wrong += [
+            fault(n, "share", "with a budget, each of several phases needs a `share` of the steps")
+            for n, share in enumerate(shares)
+            if share is None and rows[n]
+        ]
+    numbers = [share for share in shares if isinstance(share, int | float)]
+    if len(numbers) == len(rows) and rows and abs(sum(numbers) - 1) > 1e-6:
+        text = f"the shares of all phases sum to {sum(numbers):g}, not to 1"
+        wrong.append(fault(len(rows) - 1, "share", text))
+    return wrong
 
 
 class LoraConfig(Model):
@@ -276,6 +383,10 @@ class CheckpointConfig(Model):
     """Number of the newest checkpoints to keep."""
     keep_every: int | None = Field(default=None, ge=1)
     """Also keep the checkpoints of steps that are multiples of this; empty: none."""
+    at: tuple[Mark, ...] | Literal["log", "babylm"] = ()
+    """Also save here, and keep these checkpoints: steps, tokens or words, as in
+    `[1000, 5M tokens, 1Mw]`; each is the step nearest to it. log: steps 1, 2, 4, 8 and so on;
+    babylm: words 1M, 2M ... 10M, 20M ... 100M, 200M ... 1B. Tokens and words: pretraining only."""
     keep_best: bool = False
     """Also save and keep the checkpoint with the lowest validation loss so far."""
     background: bool = False

@@ -26,7 +26,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -43,6 +43,7 @@ from plmctl.corpus.reading import Piece, cut_source, documents, opening, text_un
 from plmctl.corpus.sentences import Decision, Rule, decide, sentence_starts, split_sentences
 from plmctl.corpus.source import Source, resolve, size_of
 from plmctl.corpus.store import OFFSET_FILES, SHARD_FILES, check_ids, find_damage, token_dtype
+from plmctl.corpus.words import WordRule, count_words, word_rule
 from plmctl.cpus import usable_cpus
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.files import read_checked, write_atomically, write_checked
@@ -131,6 +132,20 @@ class Stores:
     valid: Path | None
     digest: str
     manifest: dict[str, Any]
+
+    @property
+    def words(self) -> int | None:
+        """Words of the training text; None: they were not counted."""
+        counted: int | None = self.manifest.get("words", {}).get("train")
+        return counted
+
+    @property
+    def word_rule(self) -> WordRule:
+        """How words were counted, or why not."""
+        words = self.manifest.get("words")
+        if words is None:
+            return WordRule("", "an earlier version of plmctl built the store: prepare it again")
+        return WordRule(words["rule"], words["reason"])
 
     @property
     def sentences(self) -> Decision:
@@ -304,11 +319,11 @@ def _build_one(
         for path in damaged:
             if path.is_dir():
                 shutil.rmtree(path.resolve().parent, ignore_errors=True)  # both sides of a shard
-    decision, tasks = _make_shards(config, encoder, folder, processes, progress)
+    decision, rule, tasks = _make_shards(config, encoder, folder, processes, progress)
     facts = [task.facts or {} for task in tasks]
     _check_text(config, facts, folder, purpose)
     try:
-        _write_stores(folder, encoder, decision, tasks, facts)
+        _write_stores(folder, encoder, decision, rule, tasks, facts)
     except FileNotFoundError:
         # Another process may have just finished this store and removed the temporary files.
         if _find_one(config, encoder, root, every_byte=False) is None:
@@ -321,19 +336,22 @@ def _build_one(
     return built
 
 
-def _decide_sentences(config: DataConfig) -> Decision:
-    """How the text is cut into sentences."""
-    if config.sentences != "auto":
-        return Decision(config.sentences, "data.sentences")
+def _decide_rules(config: DataConfig) -> tuple[Decision, WordRule]:
+    """How the text is cut into sentences, and how its words are counted."""
     sources = resolve(config.train)
     looked_at = sources[:: max(1, len(sources) // _SAMPLED_SOURCES)]
     openings = [opening(source, config, _OPENING) for source in looked_at]
+    words = word_rule(openings, sum(size_of(source) for source in sources))
+    if config.sentences != "auto":
+        return Decision(config.sentences, "data.sentences"), words
     kinds = [source.kind for source in looked_at]
     files = [text for text, kind in zip(openings, kinds, strict=True) if kind == "text"]
-    return decide(openings, files)
+    return decide(openings, files), words
 
 
-def _shard_tasks(config: DataConfig, folder: Path, decision: Decision) -> list[ShardTask]:
+def _shard_tasks(
+    config: DataConfig, folder: Path, decision: Decision, words: WordRule
+) -> list[ShardTask]:
     """The shards in corpus order; they depend only on the sources."""
     share = config.valid if isinstance(config.valid, float) else 0.0
     side: Side | None = None if share else "train"
@@ -349,7 +367,8 @@ def _shard_tasks(config: DataConfig, folder: Path, decision: Decision) -> list[S
         wanted = size if source.files else _MAX_PIECE  # the size of a Hub data set is unknown
         for piece in cut_source(source, "file" if unit == "auto" else unit, wanted):
             place = folder / f"{len(tasks):05d}"
-            tasks.append(ShardTask(place, source, piece, known, decision.rule, side, share))
+            rules = decision.rule, words.name
+            tasks.append(ShardTask(place, source, piece, known, *rules, side, share))
     return tasks
 
 
@@ -359,22 +378,22 @@ def _make_shards(
     folder: Path,
     processes: int | None,
     progress: Progress,
-) -> tuple[Decision, list[ShardTask]]:
-    """Build the missing shards; returns the rule for sentences, and all shards."""
+) -> tuple[Decision, WordRule, list[ShardTask]]:
+    """Build the missing shards; returns the rules for sentences and words, and all shards."""
     try:
         (folder / "shards").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _write_error(error, folder) from error
     try:
-        decision = _decide_sentences(config)
-        tasks = _shard_tasks(config, folder / "shards", decision)
+        decision, words = _decide_rules(config)
+        tasks = _shard_tasks(config, folder / "shards", decision, words)
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as beside:
             _make_missing(tasks, encoder, Path(beside), processes, progress)
     except (DataError, ConfigError):
         if not any((folder / "shards").iterdir()):  # nothing to resume
             shutil.rmtree(folder)
         raise
-    return decision, tasks
+    return decision, words, tasks
 
 
 def _check_text(
@@ -400,6 +419,7 @@ def _write_stores(
     folder: Path,
     encoder: TextEncoder,
     decision: Decision,
+    rule: WordRule,
     tasks: list[ShardTask],
     facts: list[dict[str, Any]],
 ) -> None:
@@ -416,8 +436,16 @@ def _write_stores(
         "valid": _total_counts(facts, "valid"),
         "sources": _source_hashes(tasks, facts),
     }
+    if {fact.get("word_rule") for fact in facts} == {rule.name}:  # not of an older, unfinished one
+        counts = {side: sum(fact[side]["words"] for fact in facts) for side in SIDES}
+        manifest["words"] = _word_facts(rule, counts)
     write_checked(folder / "manifest.json", manifest)
     _remove_unfinished(folder)
+
+
+def _word_facts(rule: WordRule, counts: Mapping[Side, int]) -> dict[str, Any]:
+    """The words of a store, as its manifest has them."""
+    return {"rule": rule.name, "reason": rule.reason} | (dict(counts) if rule.name else {})
 
 
 def _write_side(
@@ -482,6 +510,50 @@ def _remove_unfinished(folder: Path) -> None:
     for side in SIDES:
         for path in (folder / side).glob(".*"):
             path.unlink(missing_ok=True)
+
+
+# --- Counting the words of a store that has no count ---
+
+
+def count_missing_words(
+    config: DataConfig, encoder: TextEncoder, *, root: Path, progress: Progress
+) -> Stores | None:
+    """Count the words of existing stores that an earlier version built, or built without jieba.
+
+    The text is read once more and not encoded; only the manifest changes.
+
+    Args:
+        config: Sources and rules.
+        encoder: The tokenizer.
+        root: Folder of all stores.
+        progress: Called with the bytes done and the total.
+
+    Returns:
+        The stores with their words; None if nothing was counted.
+    """
+    own = _own_text(config, config.train)
+    stores = _find_one(own, encoder, root, every_byte=False)
+    if stores is None or stores.words is not None:
+        return None
+    decision, rule = _decide_rules(own)
+    folder = root / _key(own, encoder, _FORMAT)
+    tasks = _shard_tasks(own, folder / "shards", decision, rule)
+    if rule == stores.word_rule:
+        return None
+    counts: dict[Side, int] = dict.fromkeys(SIDES, 0)
+    if rule.name:
+        total, done = sum(task.piece.size for task in tasks), 0
+        context = multiprocessing.get_context("spawn")
+        with _starting_processes():
+            pool = ProcessPoolExecutor(min(usable_cpus(), len(tasks)), context)
+        with pool, _starting_processes():
+            for task, counted in zip(tasks, pool.map(ShardTask.count, tasks), strict=True):
+                counts = {side: counts[side] + counted[side] for side in SIDES}
+                progress(done := done + task.piece.size, total)
+    manifest = read_checked(folder / "manifest.json") or stores.manifest
+    manifest["words"] = _word_facts(rule, counts)
+    write_checked(folder / "manifest.json", manifest)
+    return find_stores(config, encoder, root=root)
 
 
 # --- Building the missing shards, in this process or in several ---
@@ -617,6 +689,7 @@ class ShardTask:
         piece: The part of the source.
         config: How documents are found.
         rule: How sentences are cut.
+        words: The name of the rule by which words are counted; empty: they are not.
         side: The side of all its documents; None: decided by the hash of each.
         share: If ``side`` is None, documents whose hash is below this are held out.
     """
@@ -626,6 +699,7 @@ class ShardTask:
     piece: Piece
     config: TextConfig
     rule: Rule
+    words: str
     side: Side | None
     share: float
 
@@ -676,15 +750,28 @@ class ShardTask:
         for side in SIDES:
             (folder / side).mkdir(parents=True)
             writers[side] = _ShardWriter(folder / side, encoder, vocab_size)
-        for document in documents(self.source, self.config, self.piece.start, self.piece.end):
-            held_out = self.side is None and share_of(document.text) < self.share
-            side = self.side or ("valid" if held_out else "train")
-            writers[side].add(document.text, self.rule)
-        facts: dict[str, Any] = {"range": self._range}
-        facts |= {side: writer.close() for side, writer in writers.items()}
+        words: dict[Side, int] = dict.fromkeys(SIDES, 0)
+        for side, text in self._texts():
+            writers[side].add(text, self.rule)
+            words[side] += count_words(text, self.words) if self.words else 0
+        facts: dict[str, Any] = {"range": self._range, "word_rule": self.words}
+        facts |= {side: writer.close() | {"words": words[side]} for side, writer in writers.items()}
         if self.piece.start == 0:  # the first shard of a source has the hash of the whole source
             facts["sha256"] = [sha256_of(path) for path in self.source.files]
         write_checked(folder / FACTS, facts)
+
+    def count(self) -> dict[Side, int]:
+        """The words of each side, without encoding the text."""
+        words: dict[Side, int] = dict.fromkeys(SIDES, 0)
+        for side, text in self._texts():
+            words[side] += count_words(text, self.words)
+        return words
+
+    def _texts(self) -> Iterator[tuple[Side, str]]:
+        """The documents, each with its side."""
+        for document in documents(self.source, self.config, self.piece.start, self.piece.end):
+            held_out = self.side is None and share_of(document.text) < self.share
+            yield self.side or ("valid" if held_out else "train"), document.text
 
 
 class _ShardWriter:

@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 
 from plmctl.arrays import Floats
-from plmctl.reporting.run_files import Run, as_number
+from plmctl.reporting.run_files import Run, as_number, phase_steps
 
 _POINTS = 300  # buckets of a line; two points each, about one per pixel
 
@@ -221,9 +221,10 @@ def _finished(plot: Plot, runs: Sequence[Run]) -> Plot | None:
 def _phases(run: Run) -> tuple[tuple[float, str], ...]:
     """The first step and the length of each phase after the first, up to the current step."""
     phases, last = run.setting("train", "phases"), as_number(run.last.get("step"))
-    if not isinstance(phases, list):
+    steps = phase_steps(run)
+    if steps is None or not isinstance(phases, list):
         return ()
-    begins = accumulate(phase["steps"] for phase in phases[:-1])
+    begins = accumulate(steps[:-1])
     return tuple(
         (float(begin), f"length {phase['seq_len']}")
         for begin, phase in zip(begins, phases[1:], strict=True)

@@ -313,10 +313,22 @@ def metrics_of(run: Run) -> list[Metric]:
 
 def total_steps(run: Run) -> int | None:
     """The steps of the config; None if it has no phases."""
+    steps = phase_steps(run)
+    return None if steps is None else sum(steps)
+
+
+def phase_steps(run: Run) -> list[int] | None:
+    """The steps of each phase; None if there are no phases, or a budget has no steps yet.
+
+    Those of a budget are in the run's ``budget.json``.
+    """
     phases = run.setting("train", "phases")
     if not isinstance(phases, list):
         return None
-    return sum(int(phase.get("steps", 0)) for phase in phases)
+    if run.setting("train", "budget") is None:
+        return [int(phase.get("steps", 0)) for phase in phases]
+    decided = _read_json(run.path / "budget.json", []).get("steps")
+    return decided if isinstance(decided, list) and len(decided) == len(phases) else None
 
 
 def result_metrics(document: Mapping[str, Any]) -> list[Metric]:
@@ -361,6 +373,7 @@ def _cost_metrics(run: Run) -> Iterator[Metric]:
     last = run.last
     yield Metric("steps", _whole_number(last.get("step")))
     yield Metric("tokens", _whole_number(last.get("tokens")))
+    yield Metric("words", _whole_number(last.get("words")))
     yield Metric("training time", _duration(as_number(last.get("time"))))
     _, speeds = run.series("tokens_per_second")
     known = speeds[np.isfinite(speeds)]

@@ -43,7 +43,7 @@ from plmctl.config.sections import (
     TrainConfig,
 )
 from plmctl.config.tokenizer import TokenizerConfig
-from plmctl.config.units import StepsOrShare
+from plmctl.config.units import Mark, StepsOrShare
 from plmctl.errors import ConfigError, nearest
 from plmctl.families.base import get_family
 
@@ -205,6 +205,14 @@ class FinetuneConfig(KindConfig):
         """The default learning rate of finetuning; the optimizers' default is for pretraining."""
         has_lr = "lr" in optim.model_fields_set
         return optim if has_lr else optim.model_copy(update={"lr": _LR})
+
+    @field_validator("checkpoint")
+    @classmethod
+    def _at_steps(cls, checkpoint: CheckpointConfig) -> CheckpointConfig:
+        at = checkpoint.at
+        if at == "babylm" or any(mark.unit != "steps" for mark in at if isinstance(mark, Mark)):
+            raise ValueError("`at` counts tokens and words in pretraining only; give steps, or log")
+        return checkpoint
 
     @field_validator("launch")
     @classmethod

@@ -62,7 +62,7 @@ _AFTER_MODEL = ("eval/samples.json", "report.html")  # can be written without tr
 
 
 # The files of a run that was killed during its first writes.
-_STARTED = {_LOCK, _STATUS, f".{_STATUS}.writing", ".config.yaml.writing"}
+_STARTED = {_LOCK, _STATUS, f".{_STATUS}.writing", ".config.yaml.writing", "budget.json"}
 
 
 _PACKAGES = ("plmctl", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")

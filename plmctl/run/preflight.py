@@ -492,11 +492,11 @@ def resolve_compute(config: RunConfig, network: PreTrainedConfig) -> dict[str, A
 # --- Saving and failure handling, as the loop takes them ---
 
 
-def retention(config: CheckpointConfig) -> Retention:
-    """Which checkpoints are kept."""
+def retention(config: CheckpointConfig, at: frozenset[int] = frozenset()) -> Retention:
+    """Which checkpoints are kept; ``at``: the steps of ``checkpoint.at``."""
     from plmctl.training.checkpoint import Retention
 
-    return Retention(config.keep, config.keep_every, config.keep_best)
+    return Retention(config.keep, config.keep_every, config.keep_best, at)
 
 
 def failure_handling(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:

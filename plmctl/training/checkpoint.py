@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from plmctl.errors import ConfigError, PlmError
-from plmctl.files import sync
+from plmctl.files import sync, writing
 from plmctl.models.network import RecurrentState
 from plmctl.models.sharding import cut_like, gathered
 from plmctl.training.distributed import is_sharded
@@ -213,11 +213,13 @@ class Retention:
         newest: How many of the newest ones.
         every: Also those whose step is a multiple of this; None: no others.
         best: Also the one with the lowest validation loss.
+        at: Also those of these steps.
     """
 
     newest: int
     every: int | None = None
     best: bool = False
+    at: frozenset[int] = frozenset()
 
     def keeps(self, step: int, steps: list[int], best: int | None) -> bool:
         """Whether a checkpoint is kept.
@@ -227,7 +229,8 @@ class Retention:
             steps: The steps of all checkpoints, ascending.
             best: The step with the lowest validation loss.
         """
-        if step in steps[-self.newest :] or (self.best and step == best):
+        newest = step in steps[-self.newest :]
+        if newest or step in self.at or (self.best and step == best):
             return True
         return self.every is not None and step % self.every == 0
 
@@ -281,6 +284,20 @@ class Checkpoints:
         self._faults[target] = None
         self._drop(_step(target), state.state.get("best"))
         return target
+
+    def trial(self, state: Snapshot) -> None:
+        """Write a state, flush it and delete it: to see how long a checkpoint takes.
+
+        Raises:
+            PlmError: The disk failed.
+        """
+        beside = self._folder / ".step-trial.writing"
+        with writing(beside):
+            self._sweep()
+            beside.mkdir(parents=True)
+            write(beside, state)
+            _seal(beside, None)
+        shutil.rmtree(beside, ignore_errors=True)
 
     def newest(
         self, wanted: Callable[[int], bool] = lambda step: True

@@ -307,6 +307,10 @@ class Journal:
         self._display.__exit__(kind, value, trace)
         self._trackers.close()
 
+    def expect(self, total_steps: int) -> None:
+        """Set the steps of the whole run, if they were unknown before."""
+        self._display.expect(total_steps)
+
     def begin(self, step: int, mark: Mark | None = None) -> None:
         """Start, or continue after ``step``: records of later steps are removed.
 

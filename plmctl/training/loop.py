@@ -114,6 +114,8 @@ class Plan:
         save_best: Also save when the validation loss is the lowest so far.
         async_save: Whether the loop continues while a checkpoint is written.
         auto_micro_batch: Whether micro-batches are halved if they do not fit in memory.
+        save_at: Further steps with a checkpoint.
+        words: Words seen after a number of steps; None: unknown.
     """
 
     phases: tuple[Phase, ...]
@@ -129,6 +131,8 @@ class Plan:
     save_best: bool = False
     async_save: bool = False
     auto_micro_batch: bool = False
+    save_at: frozenset[int] = frozenset()
+    words: Callable[[int], int] | None = None
 
     @property
     def last_step(self) -> int:
@@ -147,7 +151,12 @@ class Plan:
     def save_due(self, done: int, best: tuple[float, int] | None) -> bool:
         """Whether a checkpoint is due after ``done`` updates; ``best``: loss and step."""
         improved = self.save_best and best is not None and best[1] == done
-        return improved or done == self.last_step or self.due(self.save_every, done)
+        scheduled = done in self.save_at or self.due(self.save_every, done)
+        return improved or done == self.last_step or scheduled
+
+    def words_at(self, done: int) -> dict[str, int]:
+        """The log key of the words seen after ``done`` updates; empty if they are unknown."""
+        return {} if self.words is None else {"words": self.words(done)}
 
     def samples(self, step: int) -> int:
         """Samples of an update, by its number from 0."""
@@ -290,7 +299,8 @@ def train(
             journal.tick(progress.step, update.loss)
             if plan.due(plan.log_every, progress.step):
                 speed = window.metrics(progress)
-                journal.log(record(progress, phase_number, update, learning_rate) | speed)
+                words = plan.words_at(progress.step)
+                journal.log(record(progress, phase_number, update, learning_rate) | words | speed)
                 loader.advise(speed["data_wait"], journal.warn)
                 progress = replace(progress, seconds=speed["time"])
                 window = Window(progress, loader)
@@ -531,7 +541,8 @@ def _save(run: Run, progress: Progress) -> None:
     trained = run.engine.trained()
     trained.recurrent_state.share(lambda rows: reduce(run.engine.accelerator, rows))
     if run.engine.accelerator.is_main_process or is_sharded(trained.network):
-        run.saver.save(progress.step, trained, progress.saved())
+        seen = run.plan.words_at(progress.step)
+        run.saver.save(progress.step, trained, progress.saved() | seen)
 
 
 def _wait_for_save(run: Run) -> None:

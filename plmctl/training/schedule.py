@@ -6,10 +6,10 @@ All are pure functions of the step number: a checkpoint saves none of them.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from plmctl.config.sections import ScheduleConfig
@@ -113,6 +113,25 @@ class Course:
         """Steps of the run."""
         return self.begins[-1]
 
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """Samples of each phase."""
+        pairs = zip(self.tokens, self.tokens[1:], self.seq_lens, strict=False)
+        return tuple((after - before) // length for before, after, length in pairs)
+
+    def spent(self, step: int, per_sample: Sequence[float]) -> float:
+        """What the samples of the steps before ``step`` are worth.
+
+        Args:
+            step: Number of steps.
+            per_sample: What a sample of each phase is worth, in words, FLOPs or seconds.
+        """
+        total = 0.0
+        for number, sizes in enumerate(self.sizes):
+            first, end = self.begins[number], self.begins[number + 1]
+            total += sizes.first(max(0, min(step, end) - first)) * per_sample[number]
+        return total
+
     def seen(self, step: int) -> int:
         """Nominal tokens of the steps before ``step`` of the run."""
         phase = min(bisect_right(self.begins, step) - 1, len(self.sizes) - 1)
@@ -120,24 +139,79 @@ class Course:
         return self.tokens[phase] + samples * self.seq_lens[phase]
 
 
-def course(train: TrainConfig) -> Course:
-    """The steps of a config."""
+def course(train: TrainConfig, phase_steps: Sequence[int] | None = None) -> Course:
+    """The steps of a config.
+
+    Args:
+        train: The config.
+        phase_steps: Steps of each phase; None: the config's own, which a budget does not have.
+    """
     sizes: list[Sizes] = []
     tokens = [0]
-    for phase in train.phases:
+    if phase_steps is None:
+        phase_steps = train.phase_steps
+    for phase, steps in zip(train.phases, phase_steps, strict=True):
         if train.batch_ramp is None:
             sizes.append(constant(train.batch_size))
         else:
             start, over = train.batch_ramp.start, train.batch_ramp.tokens
             sizes.append(ramp(start, train.batch_size, over, phase.seq_len, tokens[-1]))
-        tokens.append(tokens[-1] + sizes[-1].first(phase.steps) * phase.seq_len)
+        tokens.append(tokens[-1] + sizes[-1].first(steps) * phase.seq_len)
     seq_lens = tuple(phase.seq_len for phase in train.phases)
-    begins = _offsets(phase.steps for phase in train.phases)
+    begins = _offsets(phase_steps)
     return Course(tuple(sizes), seq_lens, begins, tuple(tokens))
 
 
 def _offsets(sizes: Iterable[int]) -> tuple[int, ...]:
     return tuple(accumulate(sizes, initial=0))
+
+
+# --- Steps that fit into a budget, and the steps at which marks are reached ---
+
+
+def split_steps(steps: int, shares: Sequence[float]) -> tuple[int, ...]:
+    """Steps cut into phases by their shares, each boundary at the nearest step."""
+    ends = [round(sum(shares[: number + 1]) * steps) for number in range(len(shares))]
+    ends[-1] = steps
+    return tuple(end - begin for begin, end in pairwise([0, *ends]))
+
+
+def most_steps(costs: Callable[[int], float], budget: float) -> int:
+    """The largest number of steps that costs at most the budget; 0 if one step costs more.
+
+    Args:
+        costs: What a number of steps costs; more steps cost more.
+        budget: What may be spent.
+    """
+    high = 1
+    while costs(high) <= budget:
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if costs(middle) <= budget:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def nearest_step(seen: Callable[[int], float], mark: float, steps: int) -> int | None:
+    """The step after which the amount seen is nearest to a mark; None: it is after the end.
+
+    Args:
+        seen: What has been seen after a number of steps; it grows.
+        mark: The amount.
+        steps: Steps of the run. A mark at most a step after the end is the last step.
+    """
+    after = bisect_left(range(steps + 1), mark, key=seen)
+    if after > steps:
+        last_step = seen(steps) - seen(steps - 1)
+        return steps if mark - seen(steps) <= last_step else None
+    before = after - 1
+    if before >= 1 and mark - seen(before) < seen(after) - mark:
+        return before
+    return max(after, 1)
 
 
 # --- Learning rates by the number of the step ---

@@ -143,7 +143,7 @@ def test_a_key_that_is_needed(mistakes: Mistakes) -> None:
 
 def test_an_unknown_key_far_from_all_lists_them(mistakes: Mistakes) -> None:
     [line] = mistakes("pretrain", LEAST["pretrain"] + "checkpoint: {zzz: 1}\n")
-    known = "every, keep, keep_every, keep_best, background"
+    known = "every, keep, keep_every, at, keep_best, background"
     assert line == f"c.yaml:6:14: checkpoint.zzz: unknown key; one of: {known}"
 
 
@@ -162,3 +162,32 @@ def test_an_unknown_key_that_is_called_as_its_branch(mistakes: Mistakes) -> None
     text = "run: r\nmodel: m\nmeasures:\n- {name: mlm, data: [a], mlm: {a: 1}}\n"
     (line,) = mistakes("eval", text)
     assert line.startswith("c.yaml:4:26: measures.0.mlm: unknown key; one of: name, data, ")
+
+
+@pytest.mark.parametrize(
+    ("train", "expected"),
+    [
+        (
+            "{budget: 2h, phases: [{seq_len: 64, steps: 5}]}",
+            "train.phases.0.steps: `train.budget` decides the steps",
+        ),
+        (
+            "{phases: [{seq_len: 64, steps: 5, share: 1}]}",
+            "train.phases.0.share: a share needs `train.budget`",
+        ),
+        (
+            "{budget: 2h, phases: [{seq_len: 64, share: 0.5}, {seq_len: 128}]}",
+            "each of several phases needs a `share`",
+        ),
+        (
+            "{budget: 2h, phases: [{seq_len: 64, share: 0.5}]}",
+            "the shares of all phases sum to 0.5, not to 1",
+        ),
+        ("{budget: 90M, phases: [{seq_len: 64}]}", "train.budget: expected a unit"),
+    ],
+)
+def test_steps_or_a_budget(mistakes: Mistakes, train: str, expected: str) -> None:
+    lines = [line for line in LEAST["pretrain"].splitlines() if not line.startswith("train:")]
+    [line] = mistakes("pretrain", "\n".join([*lines, f"train: {train}"]) + "\n")
+    assert expected in line
+    assert line.startswith(f"c.yaml:{len(lines) + 1}:")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from plmctl.config.units import Bytes, Count, Share, StepsOrShare
+from plmctl.config.units import Budget, Bytes, Count, Mark, Share, StepsOrShare
 
 COUNT: TypeAdapter[int] = TypeAdapter(Count)
 BYTES: TypeAdapter[int] = TypeAdapter(Bytes)
@@ -110,3 +110,65 @@ def test_a_unit_multiplies_exactly(number: int, unit: str) -> None:
 @given(st.decimals(0, Decimal("99.99"), places=2))
 def test_a_percentage_is_the_float_nearest_to_it(percent: Decimal) -> None:
     assert SHARE.validate_python(f"{percent}%") == float(percent / 100)
+
+
+BUDGET: TypeAdapter[Budget] = TypeAdapter(Budget)
+MARK: TypeAdapter[Mark] = TypeAdapter(Mark)
+
+
+@pytest.mark.parametrize(
+    ("written", "kept", "unit", "shown"),
+    [
+        ("2h", "7200 seconds", "seconds", "2h"),
+        ("1h30m", "5400 seconds", "seconds", "1h30m"),
+        ("90m", "5400 seconds", "seconds", "1h30m"),
+        ("1.5 s", "1.5 seconds", "seconds", "1.5s"),
+        ("100M tokens", "100000000 tokens", "tokens", "100,000,000 tokens"),
+        ("10Mw", "10000000 words", "words", "10,000,000 words"),
+        ("1B words", "1000000000 words", "words", "1,000,000,000 words"),
+        ("1e17 FLOPs", "1e+17 FLOPs", "FLOPs", "1e+17 FLOPs"),
+        ("2.5e18flops", "2.5e+18 FLOPs", "FLOPs", "2.5e+18 FLOPs"),
+    ],
+)
+def test_budgets(written: str, kept: str, unit: str, shown: str) -> None:
+    budget = BUDGET.validate_python(written, strict=True)
+    assert (budget.root, budget.unit, str(budget)) == (kept, unit, shown)
+    assert BUDGET.validate_python(kept, strict=True) == budget
+    assert Budget.of(budget.written) == budget
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        7,
+        "7",
+        "90M",
+        "2 hours",
+        "0h",
+        "-1h",
+        "0 tokens",
+        "1.5 tokens",
+        "30y",
+        "1e31 FLOPs",
+        True,
+        "",
+    ],
+)
+def test_no_budgets(written: object) -> None:
+    with pytest.raises(ValidationError):
+        BUDGET.validate_python(written, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("written", "number", "unit"),
+    [(1000, 1000, "steps"), ("10k", 10_000, "steps"), ("5M tokens", 5_000_000, "tokens")],
+)
+def test_marks(written: object, number: int, unit: str) -> None:
+    mark = MARK.validate_python(written, strict=True)
+    assert (mark.number, mark.unit) == (number, unit)
+
+
+@pytest.mark.parametrize("written", ["2h", "1e17 FLOPs", 0, -1])
+def test_no_marks(written: object) -> None:
+    with pytest.raises(ValidationError):
+        MARK.validate_python(written, strict=True)

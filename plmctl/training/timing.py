@@ -1,0 +1,193 @@
+"""The time of a few real steps on throwaway state, for a budget of time.
+
+Weights, optimizer, gradient scaler and recurrent state are afterwards as they were, bit for bit,
+and the examples of a step are a pure function of its number: a measured run is the same run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from plmctl.errors import PlmError
+from plmctl.examples.keys import fold
+from plmctl.formatting import format_duration
+from plmctl.models.network import RecurrentState
+from plmctl.training.data import StepBatches
+from plmctl.training.distributed import reduce
+from plmctl.training.loop import apply, compute_gradient
+
+if TYPE_CHECKING:
+    from plmctl.training.engine import Engine
+    from plmctl.training.loop import Plan
+
+_COMPILED = (
+    3  # steps in which a compiled network may still compile; the first also allocates memory
+)
+
+_MOST = 100  # steps per phase that are counted
+
+_SHARE = 0.03  # of the budget, for the steps of all phases
+
+_SPARE = 0.02  # of the time of the steps, for the logs and for a slower hour
+
+_REPORT = 3.0  # seconds, for the samples and the report
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a run was measured to take, in seconds.
+
+    Attributes:
+        step_seconds: A step of each phase at its full batch.
+        spent: Before the first step: the micro-batch search and this measurement.
+        validation: One validation.
+        save: One checkpoint.
+        validate_every: Steps between validations; None: at the end only.
+        save_every: Steps between checkpoints.
+        extra_saves: Checkpoints besides these, at most.
+        source: Where the numbers come from.
+    """
+
+    step_seconds: tuple[float, ...]
+    spent: float
+    validation: float
+    save: float
+    validate_every: int | None
+    save_every: int
+    extra_saves: int = 0
+    source: str = "measured here"
+
+    def overhead(self, steps: int) -> float:
+        """Seconds that a run of this many steps spends outside its steps, and some to spare."""
+        validations = steps // self.validate_every if self.validate_every else 0
+        saves = steps // self.save_every + min(self.extra_saves, steps)
+        # At the end: the last validation, the results, the last checkpoint and the model folder.
+        fixed = self.spent + 2 * self.validation + 2 * self.save + _REPORT
+        mean = sum(self.step_seconds) / len(self.step_seconds)
+        return fixed + validations * self.validation + saves * self.save + _SPARE * steps * mean
+
+    @property
+    def parts(self) -> str:
+        """The parts in words."""
+        each = " and ".join(f"{seconds:.3g}" for seconds in self.step_seconds)
+        others = {"a validation": self.validation, "a checkpoint": self.save}
+        known = [f"{name} {seconds:.3g} s" for name, seconds in others.items() if seconds]
+        if self.spent:
+            known.append(f"the start {format_duration(self.spent)}")
+        return ", ".join([f"a step takes {each} s", *known])
+
+    @property
+    def reason(self) -> str:
+        """How the steps come about, in words."""
+        return f"{self.source}: {self.parts}"
+
+
+@contextmanager
+def throwaway(engine: Engine) -> Iterator[None]:
+    """Inside, steps may change everything; afterwards a new run's state is as it was.
+
+    Only before the first update: the optimizer has no state yet. Its group settings are set by
+    the loop in every step.
+    """
+    trained = engine.trained()
+    assert not trained.optimizer.state
+    network = engine.accelerator.unwrap_model(engine.network)
+    weights = list(trained.network.parameters())
+    before = [_local(weight).detach().to("cpu", copy=True) for weight in weights]
+    rates = [group["lr"] for group in trained.optimizer.param_groups]
+    scaler = None if trained.scaler is None else trained.scaler.state_dict()
+    kept, network.recurrent_state = network.recurrent_state, RecurrentState()
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, value in zip(weights, before, strict=True):
+                _local(weight).copy_(value)
+        engine.optimizer.zero_grad()
+        trained.optimizer.state.clear()
+        for group, rate in zip(trained.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        if trained.scaler is not None and scaler is not None:
+            trained.scaler.load_state_dict(scaler)
+        if engine.found_nonfinite is not None:
+            engine.found_nonfinite.zero_()
+        network.recurrent_state = kept
+
+
+def _local(weight: Tensor) -> Tensor:
+    return weight.to_local() if isinstance(weight, DTensor) else weight
+
+
+def time_steps(engine: Engine, plan: Plan, budget: float) -> tuple[float, ...]:
+    """Seconds of a step of each phase at its full batch; called by all processes.
+
+    Args:
+        engine: Network and optimizer, inside ``throwaway``.
+        plan: The phases; the numbers of their steps do not matter.
+        budget: Seconds of the whole run, of which a small share is used.
+
+    Raises:
+        PlmError: The loss of a step is not finite.
+    """
+    engine.network.train()
+    limit = _SHARE * budget / len(plan.phases)
+    return tuple(_step_seconds(engine, plan, number, limit) for number in range(len(plan.phases)))
+
+
+def _step_seconds(engine: Engine, plan: Plan, number: int, limit: float) -> float:
+    phase = plan.phases[number]
+    source = StepBatches(phase.examples, phase.slicing, int(fold(plan.seed, number)))
+    first = phase.slicing.sizes.stages[-1].step  # of a batch that grows, the full one
+
+    def run(begin: int, count: int) -> tuple[float, float]:
+        """Seconds of these steps, and of making their batches."""
+        making, began = 0.0, time.perf_counter()
+        for index in range(begin, begin + count):
+            at = time.perf_counter()
+            batches = source[index]
+            making += time.perf_counter() - at
+            for group in engine.optimizer.param_groups:
+                group["lr"] = 0.0
+            computed = compute_gradient(
+                engine, phase.examples, batches, plan.clip, index, stopping=False
+            )
+            apply(engine)
+        loss = computed.read().loss  # waits for the device
+        if loss != loss:
+            raise PlmError("the loss of a trial step is not a number", "lower optim.lr")
+        return time.perf_counter() - began, making
+
+    warm = _COMPILED if engine.accelerator.unwrap_model(engine.network).compiled else 1
+    run(first, warm)
+    whole, making = run(first + warm, 1)
+    count = min(_MOST, int(limit / agreed(engine, whole)))
+    if count > 1:
+        whole, making = run(first + warm + 1, count)
+    count = max(count, 1)
+    if plan.workers:  # they make batches while the device computes
+        whole = max(whole - making, making / plan.workers)
+    return agreed(engine, whole / count)
+
+
+def timed(engine: Engine, body: Callable[[], object]) -> float:
+    """Seconds of something that all processes do, as the main process measures them."""
+    engine.accelerator.wait_for_everyone()
+    began = time.perf_counter()
+    body()
+    engine.accelerator.wait_for_everyone()
+    return agreed(engine, time.perf_counter() - began)
+
+
+def agreed(engine: Engine, number: float) -> float:
+    """The number of the main process, in all of them."""
+    own = number if engine.accelerator.is_main_process else 0.0
+    shared: float = reduce(engine.accelerator, torch.tensor([own], dtype=torch.float64)).item()
+    return shared
