@@ -191,7 +191,7 @@ class _Corpus:
             train += own if has_sides or len(own) <= _MANY else _globs(folder, files)
         sources = resolve(tuple(train))
         first = Path(names[0].removeprefix("sample:"))
-        name = (first.parent if first.stem in ("train", "text", "*", "**") else first).name
+        name = (first.parent if first.stem in ("train", "*", "**") else first).name
         name = "".join(c if c.isalnum() or c in "-_" else "-" for c in name.split(".")[0])
         column = next((c for source in sources if (c := _text_column(source))), "text")
         return cls(name.strip("-") or "corpus", tuple(train), tuple(valid), tuple(left), column)
@@ -323,14 +323,16 @@ def describe(
         facts.append(("traditional Chinese", words))
     closely = f"of {size:,} documents" + (" (a seeded sample)" if size < looked.documents else "")
     facts += [
-        ("exact copies", f"{looked.exact:.1%} of {looked.documents:,} documents"),
+        (
+            "exact copies",
+            f"{looked.exact:.1%} of the documents, {looked.exact_text:.1%} of the text",
+        ),
         ("near copies", f"{looked.near:.1%} {closely}"),
         (
             "lines",
             f"median {looked.line_length:,.0f} characters; {looked.short_lines:.0%} have less than "
             f"30; {looked.repeated_lines:.1%} occur five times or more",
         ),
-        ("sentences", str(looked.sentences)),
     ]
     for fault, count in looked.faults.items():
         facts.append((fault, f"in {count:,} {closely}"))
@@ -359,7 +361,7 @@ def _advice(looked: Profile, corpus: _Corpus, language: str | None) -> list[str]
         notes.append(
             "this is little text: a model will learn its frequent words, and not much more"
         )
-    if looked.exact > 0.01:
+    if looked.exact_text > 0.01:
         notes.append("remove exact copies before training: the model would learn them by heart")
     if looked.near > 0.03:
         part = "" if looked.documents == len(looked.sample) else ", at least"
@@ -447,6 +449,18 @@ class Proposal:
         return next(one.because for one in self.settings if one.key == key)
 
 
+_PAPER = {
+    "albert": "ALBERT",
+    "bert": "BERT",
+    "elmo": "ELMo",
+    "gpt1": "GPT-1",
+    "gpt2": "GPT-2",
+    "gpt3": "GPT-3",
+    "roberta": "RoBERTa",
+    "spanbert": "SpanBERT",
+    "t5": "T5",
+}
+
 _GPT = ("gpt1", "gpt2", "gpt3")
 
 _MASKED = ("bert", "roberta", "albert", "spanbert")
@@ -486,7 +500,7 @@ def propose(looked: Profile, corpus: _Corpus, budget: Budget, family: str | None
     because("vocab_size", f"{vocab_size:,}", reason)
     rules, reason = _rules(looked, template)
     if rules:
-        because(", ".join(rules), ", ".join(map(_yaml, rules.values())), reason)
+        because("case, accents", "kept", reason)
     per_token = _characters_per_token(looked, algorithm, vocab_size)
     tokens = looked.all_characters / per_token
     seq_len, reason = _seq_len(looked, family, device, per_token)
@@ -505,13 +519,16 @@ def propose(looked: Profile, corpus: _Corpus, budget: Budget, family: str | None
     sentences = "auto"
     if family in _MASKED or family == "elmo":
         sentences = looked.sentences.rule
-        because("sentences", sentences, looked.sentences.reason)
+        reason = looked.sentences.reason
+        if sentences == "en" and looked.script != "Latin":
+            reason = "at punctuation that ends sentences, also that of other scripts"
+        because("sentences", sentences, reason)
     if corpus.documents != "auto":
         because("documents", corpus.documents, "there are no blank lines between documents")
     batch_size = 32 if family == "elmo" else _BATCH[device]
     because("batch_size", batch_size, f"for {_machine(device)}")
     if corpus.valid:
-        valid = _yaml(corpus.valid)
+        valid = ""
         because("valid", f"{len(corpus.valid)} file(s)", "by their names, beside the training text")
     else:
         share = math.ceil(100 * _VALID_ROWS * seq_len / max(1.0, tokens))
@@ -541,11 +558,11 @@ def _template(looked: Profile, family: str) -> tuple[str, str]:
             "may start anywhere"
         )
     if family == "roberta" or family in _GPT:
-        reason = f"that of {family}; no unknown characters" if own != "gpt1" else "that of GPT-1"
+        reason = f"as in {_PAPER[family]}" + ("" if own == "gpt1" else "; no unknown characters")
         return own, reason
     if looked.chinese and own == "bert":
         return own, "as Chinese BERT: each Chinese character is a token"
-    return own, f"that of {family}"
+    return own, f"as in {_PAPER[family]}"
 
 
 def _vocab_size(looked: Profile, algorithm: str) -> tuple[int, str]:
@@ -627,12 +644,15 @@ def _objective(looked: Profile, family: str) -> tuple[dict[str, Any], str]:
             f"{alone:.0%} of the sentences are alone in their document: there are few pairs"
         )
     if family == "roberta":
-        return {"name": "mlm", "packing": "full_sentences", "rate": 0.4}, "RoBERTa's"
+        return {"name": "mlm", "packing": "full_sentences", "rate": 0.4}, "as in RoBERTa"
     if family == "t5":
-        return {"name": "span_corruption", "z_loss": 0}, "T5's"
+        return {"name": "span_corruption", "z_loss": 0}, "as in T5"
     if name in ("mlm+nsp", "mlm+sop"):
-        return {"name": name, "rate": 0.4}, f"that of {family}; documents have several sentences"
-    return {"name": name}, f"that of {family}"
+        return {
+            "name": name,
+            "rate": 0.4,
+        }, f"as in {_PAPER[family]}; documents have several sentences"
+    return {"name": name}, f"as in {_PAPER[family]}"
 
 
 def _device() -> str:
@@ -701,29 +721,41 @@ def _sized(config: PretrainConfig, proposal: Proposal, looked: Profile) -> Propo
         words = max(1.0, looked.all_characters * max(0.01, looked.spaces))
         budget = Budget.of(f"{round(budget.number / words * tokens)} tokens")
     vocab = stand_in(proposal.vocab_size)
-    sizes, reasons = compare_sizes(config, budget, vocab, None, corpus=tokens)
-    if not sizes:
-        raise ConfigError(
-            f"--budget {proposal.budget}: no size of {proposal.family} fits it: "
-            f"{next(iter(reasons.values()))}"
+    sizes, reasons = list[dict[str, Any]](), dict[str, str]()
+    for name in get_family(proposal.family).SIZES:
+        fitting, why = compare_sizes(config, budget, vocab, None, corpus=tokens, sizes=[name])
+        sizes, reasons = sizes + fitting, reasons | why
+        # From small to large the loss falls, and then rises. The law behind it is of large texts;
+        # with more weights than tokens a network learns these by heart.
+        large = len(sizes) > 1 and (
+            sizes[-1]["loss"] > sizes[-2]["loss"] or sizes[-1]["parameters"] > sizes[-1]["tokens"]
         )
+        if why or large:
+            del sizes[len(sizes) - large :]
+            break
+    if not sizes:
+        reason = next(iter(reasons.values())).removeprefix("train.budget: ")
+        raise ConfigError(f"--budget: no size of {proposal.family} fits it: {reason}")
     best = min(sizes, key=lambda row: row["loss"])
-    others = ", ".join(f"{row['size']} {row['steps']:,}" for row in sizes if row is not best)
     steps, epochs = best["steps"], best["epochs"]
     size = Setting(
         "size",
         str(best["size"]),
-        f"the lowest predicted loss of the sizes within {proposal.budget} (`plmctl plan --budget`)",
+        f"{best['parameters'] / 1e6:,.1f} M weights: the lowest predicted loss within the budget "
+        f"(`plmctl plan --budget`) of the sizes with fewer weights than tokens of training",
     )
     number = Setting(
         "steps",
         f"about {steps:,}",
         f"--budget {proposal.budget}: {format_value(epochs)} passes over about {tokens:,} tokens"
-        + (f"; other sizes: {others}" if others else "")
         + ("; more text is better than so many passes" if epochs > 20 else ""),
     )
     settings = (proposal.settings[0], size, *proposal.settings[1:], number)
     return replace(proposal, size=str(best["size"]), steps=steps, settings=settings)
+
+
+class Plain(str):
+    """Text that YAML reads without quotes, such as ``10%``."""
 
 
 def _yaml(value: object) -> str:
@@ -734,7 +766,11 @@ def _yaml(value: object) -> str:
         return "{" + ", ".join(f"{key}: {_yaml(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_yaml, value)) + "]"
-    plain = isinstance(value, str) and value.replace("_", "").replace("+", "").isalnum()
+    plain = (
+        isinstance(value, Plain)
+        or isinstance(value, str)
+        and value.replace("_", "").replace("+", "").isalnum()
+    )
     if plain or not isinstance(value, str):
         return str(value)
     return json.dumps(value, ensure_ascii=False)
@@ -742,7 +778,7 @@ def _yaml(value: object) -> str:
 
 def _comment(text: str, indent: str = "") -> str:
     """Lines of a comment, of at most 96 characters."""
-    lines, words = [""], text.split()
+    lines, words = [""], (text[:1].upper() + text[1:]).split()
     for word in words:
         if len(lines[-1]) + len(word) > 92 - len(indent):
             lines.append("")
@@ -774,7 +810,7 @@ def tokenizer_yaml(out: Path, proposal: Proposal, corpus: _Corpus) -> str:
     """The config of ``plmctl train-tokenizer``."""
     algorithm = ALGORITHM_OF[proposal.template]  # type: ignore[index]
     rules = "".join(f"{key}: {_yaml(value)}\n" for key, value in proposal.rules.items())
-    why = _comment(proposal.because(", ".join(proposal.rules))) if rules else ""
+    why = _comment(proposal.because("case, accents")) if rules else ""
     return (
         f"# plmctl train-tokenizer {out}/tokenizer.yaml\n"
         f"run: {_yaml(f'{out}/runs/tokenizer')}\n"
@@ -813,9 +849,10 @@ def pretrain_yaml(out: Path, proposal: Proposal, corpus: _Corpus) -> str:
     model, about_model = _model_fields(proposal)
     size = "" if not proposal.steps else proposal.because("size") + ". "
     every = max(10, round(proposal.steps / 10))
-    warmup = "50" if not proposal.steps or proposal.steps >= 500 else "10%"
+    warmup = "50" if proposal.steps >= 500 else "10%"
     text = _text_fields(corpus)
     reasons = [f"valid: {proposal.because('valid')}."]
+    text["valid"] = corpus.valid or Plain(proposal.valid)
     if proposal.sentences != "auto":
         text["sentences"] = proposal.sentences
         reasons.append(f"sentences: {proposal.because('sentences')}.")
@@ -823,7 +860,9 @@ def pretrain_yaml(out: Path, proposal: Proposal, corpus: _Corpus) -> str:
         text["words"] = proposal.words
         reasons.append(f"words: {proposal.because('words')}.")
     data = _block({**text, "store": f"{out}/stores"})
-    steps = f"About {proposal.steps:,} steps here. " if proposal.steps else ""
+    about_steps = f"About {proposal.steps:,} steps here; the run decides when it knows its speed. "
+    about_steps += f"seq_len: {proposal.because('seq_len')}."
+    log = {"every": max(1, min(50, every // 2)), "validate_every": every, "validate_samples": 1000}
     optim = {
         "name": "muon",
         "lr": proposal.lr,
@@ -840,7 +879,7 @@ def pretrain_yaml(out: Path, proposal: Proposal, corpus: _Corpus) -> str:
         f"data:\n{data}"
         f"{_comment(proposal.because('objective'))}"
         f"objective: {_yaml(proposal.objective)}\n"
-        f"{_comment(steps + 'The run measures its speed and decides the steps. seq_len: ' + proposal.because('seq_len') + '.')}"
+        f"{_comment(about_steps)}"
         f"train:\n"
         f"  batch_size: {proposal.batch_size}\n"
         f"  budget: {proposal.budget.written}\n"
@@ -849,7 +888,7 @@ def pretrain_yaml(out: Path, proposal: Proposal, corpus: _Corpus) -> str:
         f"optim: {_yaml(optim)}\n"
         f"schedule: {{name: wsd, warmup: {warmup}, decay: 0.3}}\n"
         f"checkpoint: {{every: {every}, keep: 2}}\n"
-        f"log: {{every: {max(1, min(50, every // 2))}, validate_every: {every}, validate_samples: 1000}}\n"
+        f"log: {_yaml(log)}\n"
     )
 
 
@@ -918,7 +957,7 @@ _MEASURES = {
 def eval_yaml(out: Path, proposal: Proposal, corpus: _Corpus, evaluation: Sequence[Source]) -> str:
     """The config of ``plmctl eval``, on the text that pretraining holds out."""
     held = {"data": corpus.valid} if corpus.valid else {"data": corpus.train}
-    share = {} if corpus.valid else {"held_out": proposal.valid}
+    share = {} if corpus.valid else {"held_out": Plain(proposal.valid)}
     reading = {key: one for key, one in _text_fields(corpus).items() if key != "train"}
     lines = []
     if not reading:  # these measures read the column `text`, and documents by blank lines
@@ -971,7 +1010,7 @@ def _agrees() -> bool:
     return input().strip().lower() in ("y", "yes")
 
 
-_SMOKE = 1_000_000  # characters
+_SMOKE = 300_000  # characters
 
 
 def smoke_test(out: Path, proposal: Proposal, looked: Profile) -> None:

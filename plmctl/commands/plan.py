@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
 
 from plmctl.commands.prepare import data_of, data_of_stores, prepare
 from plmctl.config.base import ModelConfig
@@ -310,6 +312,7 @@ def compare_sizes(
     *,
     measure: bool = False,
     corpus: int | None = None,
+    sizes: Sequence[str] | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """What each size of a family can do within a budget, and why others cannot be trained.
 
@@ -320,6 +323,7 @@ def compare_sizes(
         prepared: The config with its tokenizer; None: there is no tokenizer yet.
         measure: Time a few micro-batches of each size.
         corpus: Tokens of the text; None: unknown.
+        sizes: Some of the family's sizes; None: all.
 
     Returns:
         A row per size: ``size``, ``parameters``, ``steps``, ``tokens``, ``epochs``, ``flops``,
@@ -328,8 +332,12 @@ def compare_sizes(
     """
     train = _within(config.train, budget)
     rows, reasons = [], dict[str, str]()
-    for size in get_family(config.model.family).SIZES:
-        sized = config.model_copy(update={"model": _of_size(config, size), "train": train})
+    for size in get_family(config.model.family).SIZES if sizes is None else sizes:
+        try:
+            model = _of_size(config, size)
+        except ValidationError:  # T5 and T5 1.1 have different sizes
+            continue
+        sized = config.model_copy(update={"model": model, "train": train})
         try:
             network = check_network(sized, vocab)
             own = None if prepared is None else replace(prepared, config=sized, network=network)

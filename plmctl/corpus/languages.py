@@ -99,7 +99,8 @@ def check_language(tag: str) -> str:
     if known in names:
         near = [known]
     else:
-        near = near_names(code, LANGUAGES if len(code) <= 3 else names, most=2)
+        same_start = [one for one in (*LANGUAGES, *names) if one[0] == code[:1]]
+        near = near_names(code, same_start, most=2)
     codes = [names.get(name, name) for name in near]
     hint = did_you_mean(f"{code} ({LANGUAGES[code]})" for code in codes)
     raise ConfigError(

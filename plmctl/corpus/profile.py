@@ -78,6 +78,7 @@ class Profile:
         traditional: Share of traditional characters among Chinese characters that have two forms;
             None: hardly any.
         exact: Share of the documents that are an exact copy of an earlier one.
+        exact_text: Share of the characters in these.
         near: Share of the documents of the sample that are nearly a copy of an earlier one.
         faults: Documents with each kind of fault, of the sample.
         lines: Lines of the sample.
@@ -102,6 +103,7 @@ class Profile:
     spaces: float
     traditional: float | None
     exact: float
+    exact_text: float
     near: float
     faults: dict[str, int]
     lines: int
@@ -164,7 +166,7 @@ def profile(
     grams = [_Grams.of(source) for source in evaluation]
     reading = _Reading(sources, config, units)
     lengths, hashes, sample = list[int](), set[bytes](), _Sample()
-    copies = read = 0
+    copies = copied = read = 0
     for document in reading.documents():
         text = document.text.strip()
         if not text:
@@ -173,7 +175,8 @@ def profile(
         content = text.encode()
         read += len(content)
         digest = hashlib.blake2b(content, digest_size=8).digest()
-        copies += digest in hashes
+        if digest in hashes:
+            copies, copied = copies + 1, copied + len(text)
         hashes.add(digest)
         sample.add(document)
         for one in grams:
@@ -204,6 +207,7 @@ def profile(
         spaces=sum(n for c, n in counts.items() if c.isspace()) / max(1, counts.total()),
         traditional=_traditional(letters),
         exact=copies / len(lengths),
+        exact_text=copied / sum(lengths),
         near=near_copies(texts),
         faults=_faults(texts),
         lines=len(lines),

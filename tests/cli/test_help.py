@@ -62,6 +62,7 @@ def test_all_commands_are_there() -> None:
         "reproduce",
         "doctor",
         "plan",
+        "init",
         "config",
     }
 
