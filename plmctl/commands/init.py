@@ -894,7 +894,7 @@ def pretrain_yaml(out: Path, proposal: Proposal, corpus: _Corpus) -> str:
 
 def finetune_yaml(out: Path, proposal: Proposal, evaluation: Sequence[Source]) -> str:
     """The config of ``plmctl finetune``: of labelled rows that were given, or a template."""
-    rows_given = next((found for one in evaluation if (found := _labelled(one))), None)
+    rows_given = next(filter(None, map(_labelled, evaluation)), None)
     if rows_given is None:
         about = (
             "A template: name your labelled rows, and the columns of their text and label. Other "
