@@ -63,6 +63,7 @@ def test_all_commands_are_there() -> None:
         "reproduce",
         "doctor",
         "plan",
+        "init",
         "scaling",
         "config",
     }
