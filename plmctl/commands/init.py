@@ -71,7 +71,7 @@ def run(request: Request, *, as_json: bool) -> None:
         DataError: The corpus has no text, or a file is not text; with file and line.
     """
     language = None if request.lang is None else check_language(request.lang)
-    budget = Budget.of(request.budget)
+    budget = Budget.of(request.budget, "--budget")
     family = None if request.family is None else _check_family(request.family)
     out = None if request.out is None else _check_out(Path(request.out))
     corpus = _Corpus.of(request.corpus)
@@ -719,7 +719,7 @@ def _sized(config: PretrainConfig, proposal: Proposal, looked: Profile) -> Propo
     if budget.unit == "words":
         # Words are counted when the text is prepared; until then, about.
         words = max(1.0, looked.all_characters * max(0.01, looked.spaces))
-        budget = Budget.of(f"{round(budget.number / words * tokens)} tokens")
+        budget = Budget.of(f"{round(budget.number / words * tokens)} tokens", "--budget")
     vocab = stand_in(proposal.vocab_size)
     sizes, reasons = list[dict[str, Any]](), dict[str, str]()
     for name in get_family(proposal.family).SIZES:
@@ -1047,7 +1047,7 @@ def smoke_test(out: Path, proposal: Proposal, looked: Profile) -> None:
     )  # fmt: skip
     say("smoke test 3/3: an evaluation")
     name = _MEASURES[proposal.objective["name"]][0]
-    measure = {"name": name, "data": [f"{folder}/sample.txt"], "held_out": "10%"}
+    measure: dict[str, Any] = {"name": name, "data": [f"{folder}/sample.txt"], "held_out": "10%"}
     measure |= {"seq_len": proposal.seq_len, "max_samples": 200, "store": f"{folder}/stores"}
     overrides = [f"run={folder}/eval", f"model={folder}/pretrain/model"]
     overrides.append(f"measures={_yaml([measure])}")

@@ -332,7 +332,7 @@ class _Sample:
     def _shrink(self) -> None:
         """Keep the documents with the lowest lots."""
         self._kept.sort()
-        kept, size = [], 0
+        kept, size = list[tuple[float, int, Document]](), 0
         for entry in self._kept:
             if kept and size + len(entry[2].text) > _SAMPLE:
                 self._bound = entry[0]
