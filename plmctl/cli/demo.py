@@ -6,8 +6,23 @@ import typer
 
 from plmctl.cli.app import Json, app, example
 
+_HELP = """Show what pretraining buys, in minutes.
 
-@app.command(epilog=example("plmctl demo en"))
+Trains a tokenizer, pretrains a small model on raw text, finetunes it on a few labelled rows,
+finetunes the same network from random weights, and prints both results side by side.
+
+\b
+en   BERT and GPT-2 on messages of the presidents of the United States; the era of a paragraph
+zh   GPT-2 on Chinese news and reviews; whether a review is good
+ner  BERT on Chinese news; persons, places and organisations. With --data: on your file
+qa   BERT on the texts of your file (--data); answers to its questions
+
+Writes to runs/ of the working directory. If you stop it, the same command continues; a finished
+demo prints its table.
+"""
+
+
+@app.command(help=_HELP, epilog=example("plmctl demo en"))
 def demo(
     name: Annotated[str, typer.Argument(metavar="NAME", help="en, zh, ner or qa.")] = "en",
     seed: Annotated[int, typer.Option(min=0, help="The seed, or the first of them.")] = 1,
@@ -35,20 +50,7 @@ def demo(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what pretraining buys, in minutes.
-
-    Trains a tokenizer, pretrains a small model on raw text, finetunes it on a few labelled rows,
-    finetunes the same network from random weights, and prints both results side by side.
-
-    \b
-    en   BERT and GPT-2 on messages of the presidents of the United States; the era of a paragraph
-    zh   GPT-2 on Chinese news and reviews; whether a review is good
-    ner  BERT on Chinese news; persons, places and organisations. With --data: on your file
-    qa   BERT on the texts of your file (--data); answers to its questions
-
-    Writes to runs/ of the working directory. If you stop it, the same command continues; a finished
-    demo prints its table.
-    """
+    """Run the stages of a demo."""
     from plmctl.commands import demo as command
 
     command.run(

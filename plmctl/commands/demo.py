@@ -13,7 +13,6 @@ import json
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from plmctl.config.load import COMMANDS, Kind, configs_folder
 from plmctl.corpus import sample
 from plmctl.corpus.document import share_of
-from plmctl.corpus.labelled import Row, read_rows
+from plmctl.corpus.labelled import read_rows
 from plmctl.errors import ConfigError, DataError, Preempted, nearest
 from plmctl.files import write_atomically, writing
 from plmctl.run.configs import (
@@ -34,6 +33,7 @@ from plmctl.run.configs import (
 from plmctl.run.display import StageLines, show_result
 from plmctl.run.folder import check_run, is_finished
 from plmctl.run.stop import stopping_at_once
+from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -144,14 +144,16 @@ def run(
         Preempted: A signal stopped a stage; the same command continues.
     """
     demo = find_demo(name, data)
-    own = None if data is None else own_rows(data, name)
+    rows = None if data is None else own_rows(data, name)
+    if quick:
+        rows = quick_rows(demo) if rows is None else rows.shortened()
     again = shlex.join(
         ["plmctl", "demo", name, *(["--data", data] if data else []), *["--quick"] * quick]
         + [f"--seed={seed}"] * (seed != 1)
         + [f"--seeds={seeds}"] * (seeds != 1)
     )
     models = [
-        plan_model(config, number, quick=quick, own=own)
+        plan_model(config, number, quick=quick, rows=rows)
         for number in range(seed, seed + seeds)
         for config in demo.configs
     ]
@@ -166,8 +168,8 @@ def run(
             error.message, f"`{again} --fresh` moves the old runs aside and starts from scratch"
         ) from error
     if fresh or not report.is_file() or not all(stage.is_finished() for stage in stages):
-        if own is not None:
-            own.write(models[0].base)
+        if rows is not None:
+            rows.write(models[0].base)
         try:
             with stopping_at_once():
                 run_stages(stages, models[0].base / "demo.log", fresh=fresh, verbose=verbose)
@@ -283,35 +285,38 @@ class ModelPlan:
 
 # What makes a demo short: it shows that everything works, and learns nothing.
 _QUICK: dict[Kind, tuple[str, ...]] = {
-    "tokenizer": ("data.max_bytes=1MB",),
+    "tokenizer": (),
     "pretrain": (
         "train.phases.0.steps=20",
         "schedule.warmup=2",
         "log.validate_every=20",
         "log.validate_samples=32",
     ),
-    "finetune": ("data.max_rows=32", "train.epochs=1"),
+    "finetune": ("train.epochs=1",),
     "eval": (),
 }
 
 
-def plan_model(folder: str, seed: int, *, quick: bool, own: OwnRows | None) -> ModelPlan:
+def plan_model(folder: str, seed: int, *, quick: bool, rows: Rows | None) -> ModelPlan:
     """The stages of a model.
 
     Args:
         folder: Of its configs, in ``configs/``.
         seed: Of all stages but the tokenizer: the same text gives the same one.
         quick: Shorten them; they get a folder of their own.
-        own: The user's rows.
+        rows: Text and rows in place of those of the configs.
     """
     written = {
         kind: Path(load(kind, configs_folder() / folder / f"{kind}.yaml").run) for kind in _QUICK
     }
     base = written["pretrain"].parent
-    base = base.with_name(base.name + (f"-{own.name}" if own else "") + "-quick" * quick)
+    base = base.with_name(
+        base.name + (f"-{rows.name}" if rows and rows.name else "") + "-quick" * quick
+    )
     root = base if seed == 1 else base / f"seed-{seed}"
     tokenizer, pretrained = base / written["tokenizer"].name, root / written["pretrain"].name
-    settings = {} if own is None else own.overrides(base)
+    measures = load("eval", configs_folder() / folder / "eval.yaml").measures
+    settings = {} if rows is None else rows.overrides(base, len(measures))
     family = ""
 
     def stage(kind: Kind, run: Path, name: str, about: str, *overrides: str) -> Stage:
@@ -384,16 +389,15 @@ def run_stages(stages: Sequence[Stage], log: Path, *, fresh: bool, verbose: bool
 
 
 def _write_report(models: Sequence[ModelPlan], path: Path) -> None:
-    from plmctl.commands import report
+    from plmctl.reporting.report import write_report
 
     runs = [
         stage.config.run
         for stages in zip(*((m.pretrain, m.finetune, m.scratch) for m in models), strict=True)
         for stage in stages
     ]
-    with writing(path), (path.parent / "demo.log").open("a", encoding="utf-8") as log:
-        with redirect_stdout(log):
-            report.run(runs, out=str(path), as_json=False)
+    with writing(path):
+        write_report([Path(run) for run in runs], path)
 
 
 # --- The results ---
@@ -528,7 +532,88 @@ def _print_rest(document: Mapping[str, Any]) -> None:
         print(f"  {line}")
 
 
-# --- A user's own rows: their training side is also the text to pretrain on ---
+# --- Text and rows in place of those of the configs: a user's, or a few of a sample's ---
+
+
+_FILES = ("text.txt", "train.jsonl", "test.jsonl")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Text and labelled rows, which are written to ``data/`` of the demo.
+
+    Attributes:
+        name: For the folder of the demo; empty for those of a sample.
+        texts: Documents to pretrain on; of a user's file, the texts of the training rows.
+        train: Training rows.
+        test: Held-out rows.
+    """
+
+    name: str
+    texts: list[str]
+    train: list[dict[str, Any]]
+    test: list[dict[str, Any]]
+
+    def shortened(self) -> Rows:
+        """The first texts and rows."""
+        return Rows(
+            self.name,
+            self.texts[:_QUICK_TEXTS],
+            self.train[:_QUICK_ROWS],
+            self.test[:_QUICK_ROWS],
+        )
+
+    def overrides(self, base: Path, measures: int) -> dict[Kind, tuple[str, ...]]:
+        """The keys of each kind of config that name the files.
+
+        Args:
+            base: The folder of the demo.
+            measures: Number of measures of the evaluation.
+        """
+        text, train, test = (
+            json.dumps([str(base / "data" / name)], ensure_ascii=False) for name in _FILES
+        )
+        return {
+            "tokenizer": (f"data.train={text}",),
+            "pretrain": (f"data.train={text}",),
+            "finetune": (f"data.train={train}", f"data.valid={test}"),
+            "eval": tuple(f"measures.{number}.data={text}" for number in range(measures)),
+        }
+
+    def write(self, base: Path) -> None:
+        """Write the files; equal ones are left as they are."""
+        contents = ["\n\n".join(self.texts) + "\n"]
+        contents += [
+            "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in side)
+            for side in (self.train, self.test)
+        ]
+        for name, content in zip(_FILES, contents, strict=True):
+            with writing(base / "data" / name) as path:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if not path.is_file() or path.read_text(encoding="utf-8") != content:
+                    write_atomically(path, content)
+
+
+_QUICK_TEXTS = 600
+_QUICK_ROWS = 48
+
+
+def quick_rows(demo: Demo) -> Rows:
+    """A few texts and rows of the samples of a demo."""
+    folder = configs_folder() / demo.configs[0]
+    data = load("finetune", folder / "finetune.yaml").data
+    assert isinstance(data.valid, tuple)  # so are the configs of the demos
+    train, test = (
+        [dict(row.values) for row in read_rows(names)[::37][:_QUICK_ROWS]]
+        for names in (data.train, data.valid)
+    )
+    (text, *_) = load("pretrain", folder / "pretrain.yaml").data.train
+    paragraphs: list[str] = []
+    for document in sample.documents(text.removeprefix("sample:")):
+        paragraphs += (part for part in document.text.split("\n\n") if len(part) > 20)
+        if len(paragraphs) >= _QUICK_TEXTS:
+            break
+    return Rows("", paragraphs, train, test).shortened()
 
 
 _OWN_COLUMNS = {
@@ -541,69 +626,23 @@ _HELD_OUT = 0.2  # share of the texts
 _TEST_ROWS = 1_000  # at most, so that scoring takes seconds
 
 
-@dataclass(frozen=True)
-class OwnRows:
-    """Labelled rows of a file, split by their texts.
-
-    Attributes:
-        name: For the folder of the demo.
-        train: Training rows.
-        test: Held-out rows.
-        texts: The texts of the training rows, each once.
-    """
-
-    name: str
-    train: list[dict[str, Any]]
-    test: list[dict[str, Any]]
-    texts: list[str]
-
-    def overrides(self, base: Path) -> dict[Kind, tuple[str, ...]]:
-        """The keys of each kind of config that name the files of ``write``."""
-        text, train, test = (
-            json.dumps([str(base / "data" / name)], ensure_ascii=False) for name in _OWN_FILES
-        )
-        return {
-            "tokenizer": (f"data.train={text}",),
-            "pretrain": (f"data.train={text}",),
-            "finetune": (f"data.train={train}", f"data.valid={test}"),
-            "eval": (f"measures.0.data={text}",),
-        }
-
-    def write(self, base: Path) -> None:
-        """Write text and rows to ``data/`` of the demo; equal files are left as they are."""
-        rows = [
-            "".join(f"{json.dumps(r, ensure_ascii=False)}\n" for r in side) for side in self._sides
-        ]
-        for name, content in zip(_OWN_FILES, ["\n\n".join(self.texts) + "\n", *rows], strict=True):
-            with writing(base / "data" / name) as path:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                if not path.is_file() or path.read_text(encoding="utf-8") != content:
-                    write_atomically(path, content)
-
-    @property
-    def _sides(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        return self.train, self.test
-
-
-_OWN_FILES = ("text.txt", "train.jsonl", "test.jsonl")
-
-
-def own_rows(file: str, demo: str) -> OwnRows:
+def own_rows(file: str, demo: str) -> Rows:
     """The rows of a user's file; a fifth of the texts, by their hash, are held out with their rows.
 
     Raises:
         ConfigError: No such file.
         DataError: A malformed row, a missing column, or too few texts.
     """
-    if not Path(file).is_file():
-        raise ConfigError(
-            f"--data {file}: no such file", "give the path of a file of labelled rows"
-        )
+    path = Path(file)
+    if not path.is_file():
+        raise ConfigError(f"--data {file}: no such file", "give a file of labelled rows")
     columns, text_column = _OWN_COLUMNS[demo]
-    train, test, texts = [], [], {}
+    train: list[dict[str, Any]] = []
+    test: list[tuple[float, dict[str, Any]]] = []
+    texts: dict[str, None] = {}
     for row in read_rows([file]):
         values = {column: row.cell(column) for column in columns}
-        text = _text_of(row, text_column)
+        text = _text_of(values[text_column])
         share = share_of(text)
         if share < _HELD_OUT:
             test.append((share, values))
@@ -612,23 +651,16 @@ def own_rows(file: str, demo: str) -> OwnRows:
             texts[text] = None
     if not train or not test:
         raise DataError(
-            f"{file}: {len(train)} training and {len(test)} test rows: too few texts to hold a fifth out",
-            "give a file with more texts",
+            f"{file}: {len(texts)} texts: too few to hold a fifth out", "give a file with more rows"
         )
     test.sort(key=lambda pair: pair[0])
-    return OwnRows(
-        Path(file).name.partition(".")[0], train, [v for _, v in test[:_TEST_ROWS]], list(texts)
-    )
+    return Rows(path.name.partition(".")[0], list(texts), train, [v for _, v in test[:_TEST_ROWS]])
 
 
-def _text_of(row: Row, column: str) -> str:
-    value = row.cell(column)
+def _text_of(value: Any) -> str:
+    """Words as a text: without spaces if most are single Chinese characters."""
     if not isinstance(value, list):
         return str(value)
-    return _joined([str(word) for word in value])
-
-
-def _joined(words: Sequence[str]) -> str:
-    """Words as a text: without spaces if most are single Chinese characters."""
-    chinese = sum(len(word) == 1 and "\u4e00" <= word <= "\u9fff" for word in words)
+    words = [str(word) for word in value]
+    chinese = sum(len(word) == 1 and has_chinese(word) for word in words)
     return ("" if 2 * chinese > len(words) else " ").join(words)

@@ -126,7 +126,7 @@ def _news() -> list[tuple[int, str]]:
 
 
 def _news_ner() -> Iterator[tuple[Values, str, float]]:
-    """Sentences of the newspaper with the persons, places and organisations that its editors tagged.
+    """Sentences of the newspaper with its tagged persons, places and organisations.
 
     The words are characters. All sentences of a paragraph are on the same side, that of the
     paragraph in ``sample:zh-news`` with ``valid: 10%``.
