@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from plmctl.config.load import COMMANDS, Kind, configs_folder
 from plmctl.corpus import sample
 from plmctl.corpus.document import share_of
-from plmctl.corpus.labelled import read_rows
+from plmctl.corpus.labelled import read_rows, rows_digest
 from plmctl.errors import ConfigError, DataError, Preempted, nearest
 from plmctl.files import write_atomically, writing
 from plmctl.run.configs import (
@@ -640,7 +640,8 @@ def own_rows(file: str, demo: str) -> Rows:
     train: list[dict[str, Any]] = []
     test: list[tuple[float, dict[str, Any]]] = []
     texts: dict[str, None] = {}
-    for row in read_rows([file]):
+    rows = read_rows([file])
+    for row in rows:
         values = {column: row.cell(column) for column in columns}
         text = _text_of(values[text_column])
         share = share_of(text)
@@ -654,7 +655,9 @@ def own_rows(file: str, demo: str) -> Rows:
             f"{file}: {len(texts)} texts: too few to hold a fifth out", "give a file with more rows"
         )
     test.sort(key=lambda pair: pair[0])
-    return Rows(path.name.partition(".")[0], list(texts), train, [v for _, v in test[:_TEST_ROWS]])
+    # Another file, or the same one with other rows, has another folder.
+    name = f"{path.name.partition('.')[0]}-{rows_digest(rows)[:6]}"
+    return Rows(name, list(texts), train, [values for _, values in test[:_TEST_ROWS]])
 
 
 def _text_of(value: Any) -> str:

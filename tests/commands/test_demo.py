@@ -26,7 +26,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
-    """``cli(*arguments)`` gives the exit code, stdout and stderr of a command; no corpus is made."""
+    """``cli(*arguments)`` gives the exit code, stdout and stderr of a command."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         code = run_main(*arguments)
@@ -101,9 +101,10 @@ def test_own_rows_are_split_by_their_text(here: Path) -> None:
     assert Path("out/data/text.txt").read_text().split("\n\n")[0] == own.texts[0]
     overrides = own.overrides(Path("out"), 1)
     plan = demo.plan_model("demo/qa", 1, quick=False, rows=own)
-    assert plan.base == Path("runs/demo-qa-my")
-    assert plan.finetune.config.data.train == ("runs/demo-qa-my/data/train.jsonl",)
-    assert plan.evaluate.config.measures[0].data == ("runs/demo-qa-my/data/text.txt",)
+    assert plan.base == Path(f"runs/demo-qa-{own.name}")
+    assert own.name.startswith("my-")
+    assert plan.finetune.config.data.train == (f"{plan.base}/data/train.jsonl",)
+    assert plan.evaluate.config.measures[0].data == (f"{plan.base}/data/text.txt",)
     assert overrides["finetune"][1] == 'data.valid=["out/data/test.jsonl"]'
     with pytest.raises(DataError, match="no column 'tokens'"):
         demo.own_rows("my.rows.jsonl", "ner")
