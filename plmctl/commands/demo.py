@@ -133,7 +133,7 @@ def run(
         seed: The first seed.
         seeds: The number of seeds.
         data: The user's labelled rows, for ner and qa.
-        quick: A few steps of each stage: whether it works, not what it is worth.
+        quick: A few steps of each stage, to try that everything works.
         verbose: Print all that the stages print; otherwise it is in ``demo.log``.
         fresh: Move the run folders aside.
         as_json: Print one JSON document.
