@@ -178,6 +178,9 @@ def configs_folder() -> Path:
     return installed if installed.is_dir() else package.parent / "configs"
 
 
+_KIND_OF: dict[str, Kind] = {"fast": "pretrain"}  # folders of configs that are all of one kind
+
+
 @cache
 def shipped_configs() -> tuple[Shipped, ...]:
     """All shipped configs, sorted by path."""
@@ -188,7 +191,7 @@ def shipped_configs() -> tuple[Shipped, ...]:
         for kind in KINDS:
             if top == kind:
                 configs.append(Shipped(path, kind, place, below))
-            elif top not in KINDS and path.stem == kind:  # demo/pretrain
+            elif top not in KINDS and kind in (path.stem, _KIND_OF.get(top)):  # demo/pretrain
                 configs.append(Shipped(path, kind, place, place))
     return tuple(configs)
 

@@ -55,6 +55,7 @@ def test_keys_and_values() -> None:
     assert "task.name=" in complete_override(shown, "task.n")
     assert complete_key(context("config", "explain"), "train.phases[].s") == [
         "train.phases[].seq_len",
+        "train.phases[].share",
         "train.phases[].steps",
     ]
 

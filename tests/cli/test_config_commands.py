@@ -35,7 +35,7 @@ def test_show_prints_what_loads_as_the_same(cli: Cli, tmp_path: Path) -> None:
         "pretrain", PRETRAIN, ["schedule.warmup=0.06", "train.phases.0.steps=2000"]
     )
     assert yaml.safe_load(out)["train"]["phases"][0]["steps"] == 2000
-    assert yaml.safe_load(out)["optim"]["eps"] == 1e-6  # a default, written out
+    assert yaml.safe_load(out)["optim"]["eps"] == 1e-8  # a default, written out
 
 
 def test_show_as_json_is_the_same(cli: Cli) -> None:
@@ -68,6 +68,7 @@ def test_list_has_every_shipped_config_and_every_member(cli: Cli) -> None:
     listed = json.loads(out)
     names = [(kind, name) for kind in KINDS for name in listed["configs"][kind]]
     files = [find_config(Path(name), [kind]) for kind, name in names]
+    assert ("pretrain", "fast/bert") in names
     assert sorted(files) == sorted(Path(listed["folder"]).rglob("*.yaml"))
     assert all(kind_of(file) == kind for (kind, _), file in zip(names, files, strict=True))
     assert all(text for kind in KINDS for text in listed["configs"][kind].values())
