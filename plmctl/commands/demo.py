@@ -15,21 +15,16 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from plmctl.config.load import COMMANDS, Kind, configs_folder
+from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.corpus import sample
 from plmctl.corpus.document import share_of
 from plmctl.corpus.labelled import read_rows, rows_digest
 from plmctl.errors import ConfigError, DataError, Preempted, nearest
 from plmctl.files import write_atomically, writing
-from plmctl.run.configs import (
-    EvalConfig,
-    FinetuneConfig,
-    PretrainConfig,
-    TokenizerConfig,
-    load,
-)
+from plmctl.run.configs import EvalConfig, FinetuneConfig, PretrainConfig, load
 from plmctl.run.display import StageLines, show_result
 from plmctl.run.folder import check_run, is_finished
 from plmctl.run.stop import stopping_at_once
@@ -307,7 +302,8 @@ def plan_model(folder: str, seed: int, *, quick: bool, rows: Rows | None) -> Mod
         rows: Text and rows in place of those of the configs.
     """
     written = {
-        kind: Path(load(kind, configs_folder() / folder / f"{kind}.yaml").run) for kind in _QUICK
+        kind: Path(cast("StageConfig", load(kind, configs_folder() / folder / f"{kind}.yaml")).run)
+        for kind in _QUICK
     }
     base = written["pretrain"].parent
     base = base.with_name(
@@ -468,7 +464,7 @@ _SAMPLES = 2  # of each model
 
 def _samples(run: Path) -> list[tuple[str, dict[str, Any]]]:
     path = run / "eval" / "samples.json"
-    samples = _read(path) if path.is_file() else {"kind": "", "items": []}
+    samples: dict[str, Any] = _read(path) if path.is_file() else {"kind": "", "items": []}
     return [(samples["kind"], item) for item in samples["items"][:_SAMPLES]]
 
 
