@@ -7,11 +7,11 @@ SEED ?= 1
 
 .PHONY: demo demo-zh test slow golden lint types fix docs release-check versions clean
 
-demo: .venv/samples  ## English: pretrain BERT and GPT-2, see what it buys (about 10 minutes)
-	.venv/bin/python scripts/demo.py configs/demo --seed $(SEED)
+demo: .venv/samples  ## English: pretrain BERT and GPT-2, see what it buys (minutes)
+	.venv/bin/plmctl demo en --seed $(SEED)
 
-demo-zh: .venv/samples-zh  ## The same in Chinese, GPT-2 (about 5 minutes)
-	.venv/bin/python scripts/demo.py configs/demo/zh --seed $(SEED)
+demo-zh: .venv/samples-zh  ## The same in Chinese, GPT-2 (minutes)
+	.venv/bin/plmctl demo zh --seed $(SEED)
 
 test: .venv/dev  ## All tests but the slow ones
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2

@@ -55,8 +55,8 @@ def release() -> None:
     # pip, as most people: and it may know builds of torch that uv does not look for.
     install = ("-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"))
     call(str(python), *install, tested("torch"))
-    call(str(python), *install, str(wheel))
-    use(python, ["bert"])
+    call(str(python), *install, f"{wheel}[samples]")
+    use(python, ["bert"], sample=True)
 
 
 def in_the_wheel() -> Iterator[str]:
@@ -77,8 +77,8 @@ def versions(which: str, interpreter: str) -> None:
     use(python, list(TINY))
 
 
-def use(python: Path, families: list[str]) -> None:
-    """What a new user does, in an empty folder."""
+def use(python: Path, families: list[str], *, sample: bool = False) -> None:
+    """What a new user does, in an empty folder; with the extra `samples` also the demo."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made_up_text(folder)
@@ -105,6 +105,9 @@ def use(python: Path, families: list[str]) -> None:
         assert plmctl("config", "show", "bert-base").startswith("run: runs/bert-base\n")
         plmctl("config", "explain", "train.phases")
         plmctl("config", "copy", "demo/tokenizer", "tokenizer.yaml")
+        if sample:
+            demo = json.loads(plmctl("demo", "en", "--quick", "--json"))
+            assert [row["model"] for row in demo["models"]] == ["bert", "gpt2"], demo
         for family in families:
             vocabulary = f"runs/{family}-tokenizer"
             text = "data.train=[text.txt]"

@@ -3,6 +3,9 @@
 from plmctl.cli.app import app as app
 
 # isort: split
+from plmctl.cli import demo as demo
+
+# isort: split
 from plmctl.cli import train as train
 
 # isort: split

@@ -181,6 +181,70 @@ def export(
     command.run(run, out, step=step, as_json=as_json)
 
 
+@app.command(epilog=example("plmctl push runs/demo/bert my-bert --license mit --dry-run"))
+def push(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or a model folder.")],
+    repo: Annotated[
+        str,
+        typer.Argument(metavar="REPO", help="On the Hub: OWNER/NAME, or NAME for yours."),
+    ],
+    license_name: Annotated[
+        str | None,
+        typer.Option(
+            "--license", metavar="NAME", help="apache-2.0, mit, cc-by-4.0 ...", show_default=False
+        ),
+    ] = None,
+    language: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CODE", help="en, zh ...; may be repeated.", show_default=False),
+    ] = None,
+    evaluation: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--eval",
+            metavar="RUN",
+            help="A run folder of `plmctl eval` with results of this model; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Only you see it.")] = False,
+    checkpoints: Annotated[
+        bool,
+        typer.Option(
+            "--checkpoints", help="Also upload each checkpoint that is kept, to its own branch."
+        ),
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace another model in an existing repository.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print files, sizes and the card; uses no network."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Upload a model to the Hugging Face Hub.
+
+    Writes a card with training data, objective, hyperparameters and results, shows what would be
+    uploaded, asks, and uploads. No other command of plmctl uploads anything. The token is that of
+    `hf auth login`, or HF_TOKEN.
+    """
+    from plmctl.commands import push as command
+
+    request = command.PushRequest(
+        model,
+        repo,
+        languages=language or (),
+        license=license_name,
+        evaluations=evaluation or (),
+        private=private,
+        checkpoints=checkpoints,
+        replace=replace,
+    )
+    command.run(request, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
 @app.command(
     epilog=example('plmctl predict runs/demo/bert/model "the congress of the united [MASK]"')
 )

@@ -19,6 +19,64 @@ from plmctl.cli.app import (
 from plmctl.errors import ConfigError
 
 
+@app.command(epilog=example("plmctl init corpus/ --lang sw --budget 2h"))
+def init(
+    corpus: Annotated[
+        list[str],
+        typer.Argument(metavar="CORPUS", help="A folder of text, or files, or sample:NAME."),
+    ],
+    lang: Annotated[
+        str | None,
+        typer.Option(metavar="CODE", help="The language: en, zh, sw, km ...", show_default=False),
+    ] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="bert, roberta, albert, gpt2, t5 ...; by default bert.",
+            show_default=False,
+        ),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option(help='How much pretraining may use: 2h, "100M tokens", 1e17FLOPs.')
+    ] = "2h",
+    out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="The folder to write; by default named after the corpus."
+        ),
+    ] = None,
+    evaluation: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--eval",
+            metavar="FILE",
+            help="A file for evaluation: its overlap with the corpus is counted. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    smoke: Annotated[
+        bool | None,
+        typer.Option(
+            "--smoke/--no-smoke",
+            help="Try all steps on a sample in two minutes; by default a terminal asks.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Propose configs for a corpus.
+
+    Looks at the text (script, copies, faults, lines), proposes a model and settings for this
+    machine and the budget with a reason for each, and writes commented configs for the tokenizer,
+    pretraining, finetuning and evaluation.
+    """
+    from plmctl.commands.init import Request, run
+
+    request = Request(corpus, out, lang, family, budget, evaluation or (), smoke)
+    run(request, as_json=as_json)
+
+
 @app.command(
     "train-tokenizer",
     epilog=example("plmctl train-tokenizer demo/tokenizer vocab_size=4096"),

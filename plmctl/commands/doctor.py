@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl import __version__
+from plmctl import __version__, hub
 from plmctl.cpus import usable_cpus
 from plmctl.reporting.tables import metrics_table, rows_table
 from plmctl.run.configs import PretrainConfig
@@ -31,6 +33,7 @@ _EXTRAS = {
     "zh": "data.words: jieba",
     "elmo": "original ELMo weights",
     "harness": "lm-evaluation-harness",
+    "modelscope": "ms: names",
     "peft": "lora",
     "tensorboard": "log.trackers",
     "text": "ROUGE and BLEU",
@@ -51,11 +54,18 @@ def run(config: RunConfig | None, *, as_json: bool) -> None:
     """
     facts = machine(Path(config.run) if config else Path())
     packages, extras = _packages(), _extras()
+    access = hub_access()
     tables = [metrics_table("machine", _flat(facts))]
-    document: dict[str, Any] = {"machine": facts, "packages": packages, "extras": extras}
+    document: dict[str, Any] = {
+        "machine": facts,
+        "hub": access,
+        "packages": packages,
+        "extras": extras,
+    }
     if config is not None:
         document["run"] = use = resolve_compute(config, _network_of(config))
         tables.append(metrics_table(f"{config.run} would use", _flat(use)))
+    tables.append(metrics_table("Hugging Face Hub", _flat(access)))
     rows = [
         [p["name"], p["installed"] or "missing", p["tested"] or "-", p["note"]] for p in packages
     ]
@@ -104,6 +114,42 @@ def machine(folder: Path) -> dict[str, Any]:
         "memory_free_gb": _gigabytes("MemAvailable"),
         "disk_free_gb": round(shutil.disk_usage(there).free / 1e9, 1),
     }
+
+
+def hub_access() -> dict[str, Any]:
+    """What a name on the Hub would be opened with; the token itself is not shown.
+
+    Raises:
+        ConfigError: HF_ENDPOINT is not an address.
+    """
+    from huggingface_hub import constants
+
+    offline, cache = constants.HF_HUB_OFFLINE, Path(constants.HF_HUB_CACHE)
+    if offline:
+        state = "offline (HF_HUB_OFFLINE): only its cache is used"
+    else:
+        state = "answers" if hub.answers() else "cannot be reached: only its cache can be used"
+    xet = "off (HF_HUB_DISABLE_XET)" if constants.HF_HUB_DISABLE_XET else "used if installed"
+    if hub.is_mirror() and "HF_HUB_DISABLE_XET" not in os.environ:
+        xet = "off: it would bypass the mirror of HF_ENDPOINT"
+    return {
+        "endpoint": hub.endpoint(),
+        "state": state,
+        "xet": xet,
+        "token": "set" if hub.has_token() else "none: `plmctl push` needs one",
+        "cache": str(cache),
+        "cache_gb": round(_bytes_in(cache) / 1e9, 2),
+    }
+
+
+def _bytes_in(folder: Path) -> int:
+    """Bytes of the files in a folder; links are not followed, since the cache links to itself."""
+    size = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # another process may remove one
+                size += os.lstat(os.path.join(place, name)).st_size
+    return size
 
 
 def _packages() -> list[dict[str, Any]]:

@@ -409,7 +409,7 @@ def _absent_from_hub(planned: Sequence[Entry]) -> list[str]:
         names = [*data.train, *(data.valid if isinstance(data.valid, tuple) else ())]
         try:
             for source in resolve((*names, *entry.also.values())):
-                if source.kind == "hf":
+                if source.kind in ("hf", "ms"):
                     open_dataset(source)
         except DataError as error:
             lines = [

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from plmctl.config.load import kind_of, parse
 from plmctl.errors import ConfigError
 from plmctl.files import new_folder, writing
+from plmctl.reporting.card import model_card
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import show_result
 from plmctl.run.folder import write_model
@@ -56,7 +57,7 @@ def checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def write(folder: Path, checkpoint: Path, target: Path) -> None:
-    """The network of a run with a checkpoint's weights, and its tokenizer, as a model folder."""
+    """The network of a run with a checkpoint's weights, its tokenizer and a card, as a folder."""
     config = parse(PretrainConfig, folder / "config.yaml")
     tokenizer = open_tokenizer(config.tokenizer)
     # The checkpoint has the weights of every head.
@@ -64,6 +65,9 @@ def write(folder: Path, checkpoint: Path, target: Path) -> None:
     load_weights(checkpoint, network.model, averaged=True)
     with writing(target), new_folder(target) as beside:
         write_model(beside, network.model, tokenizer)
+        step = int(checkpoint.name.removeprefix("step-"))
+        card = model_card(folder, type(network.model).__name__, step=step)
+        (beside / "README.md").write_text(card, encoding="utf-8")
 
 
 @contextmanager

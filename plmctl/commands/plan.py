@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from plmctl.commands.prepare import data_of, data_of_stores, prepare
 from plmctl.commands.pretrain import make_plan, sample_costs, shapes_vary, training_examples
@@ -260,27 +261,40 @@ def _product_rate(config: PretrainConfig, vocab: Vocab, network: PreTrainedConfi
 _MANY_EPOCHS = 4.0  # repeated text is nearly as good as new text up to here (arXiv:2305.16264)
 
 
-def _propose(
+def compare_sizes(
     config: PretrainConfig,
     budget: Budget,
     vocab: Vocab,
     prepared: Prepared | None,
     *,
-    measure: bool,
-    as_json: bool,
-) -> None:
-    """Print a row for each size of the family, and the overrides of the best one.
+    measure: bool = False,
+    corpus: int | None = None,
+    sizes: Sequence[str] | None = None,
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """What each size of a family can do within a budget, and why others cannot be trained.
 
-    Raises:
-        ConfigError: The run continues from a folder, or no size fits the budget.
+    Args:
+        config: The config of a pretraining, in any size.
+        budget: What the run may use.
+        vocab: The vocabulary of its tokenizer, or a stand-in.
+        prepared: The config with its tokenizer; None: there is no tokenizer yet.
+        measure: Time a few micro-batches of each size.
+        corpus: Tokens of the text; None: unknown.
+        sizes: Some of the family's sizes; None: all.
+
+    Returns:
+        A row per size: ``size``, ``parameters``, ``steps``, ``tokens``, ``epochs``, ``flops``,
+        ``memory`` in bytes, the predicted ``loss`` and the ``reason`` for the steps. And for each
+        size that does not fit the reason.
     """
-    if config.model.init_from is not None:
-        raise ConfigError("--budget proposes a size, and model.init_from has one", "leave one out")
     train = _within(config.train, budget)
-    corpus = None if prepared is None else _corpus_tokens(config, prepared.encoder)
     rows, reasons = [], dict[str, str]()
-    for size in get_family(config.model.family).SIZES:
-        sized = config.model_copy(update={"model": _of_size(config, size), "train": train})
+    for size in get_family(config.model.family).SIZES if sizes is None else sizes:
+        try:
+            model = _of_size(config, size)
+        except ValidationError:  # T5 and T5 1.1 have different sizes
+            continue
+        sized = config.model_copy(update={"model": model, "train": train})
         try:
             network = check_network(sized, vocab)
             own = None if prepared is None else replace(prepared, config=sized, network=network)
@@ -307,6 +321,28 @@ def _propose(
                 "reason": decision.reason,
             }
         )
+    return rows, reasons
+
+
+def _propose(
+    config: PretrainConfig,
+    budget: Budget,
+    vocab: Vocab,
+    prepared: Prepared | None,
+    *,
+    measure: bool,
+    as_json: bool,
+) -> None:
+    """Print a row for each size of the family, and the overrides of the best one.
+
+    Raises:
+        ConfigError: The run continues from a folder, or no size fits the budget.
+    """
+    if config.model.init_from is not None:
+        raise ConfigError("--budget proposes a size, and model.init_from has one", "leave one out")
+    train = _within(config.train, budget)
+    corpus = None if prepared is None else _corpus_tokens(config, prepared.encoder)
+    rows, reasons = compare_sizes(config, budget, vocab, prepared, measure=measure, corpus=corpus)
     for size, reason in reasons.items():
         say(f"{size}: {reason}")
     if not rows:

@@ -70,7 +70,7 @@ class MeasureConfig(Model):
 
     name: str
     data: tuple[Text, ...] = Field(min_length=1)
-    """Rows: jsonl, csv, tsv, parquet, folders saved by `datasets`, `hf:NAME`."""
+    """Rows: jsonl, csv, tsv, parquet, folders saved by `datasets`, `hf:NAME`, `ms:NAME`."""
 
 
 class OptimizerConfig(Model):

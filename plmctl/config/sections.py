@@ -33,7 +33,7 @@ class TextConfig(Model):
 
     train: tuple[Text, ...] = Field(min_length=1)
     """Paths and globs (txt, jsonl, csv, parquet, also .gz and .zst), folders saved by `datasets`,
-    `hf:NAME`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`."""
+    `hf:NAME`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`, `ms:` and a name on ModelScope."""
     text: Text = "text"
     """Column of jsonl, csv, parquet and datasets that holds the text."""
     documents: Literal["auto", "blank_line", "file", "line"] = "auto"
@@ -76,7 +76,7 @@ class DataConfig(TextConfig):
 
     train: tuple[Text, ...] = ()
     """Paths and globs (txt, jsonl, csv, parquet, also .gz and .zst), folders saved by `datasets`,
-    `hf:NAME`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`."""
+    `hf:NAME`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`, `ms:` and a name on ModelScope."""
     mixture: tuple[MixtureSource, ...] = ()
     """Instead of `train`: several corpora, each with its share of the samples, so that some are
     repeated before others are seen once (GPT-3). `valid` is a share of each corpus, scored in the

@@ -315,7 +315,7 @@ def _key(config: DataConfig, encoder: TextEncoder, version: int) -> str:
 
 def _stamp(source: Source) -> list[Any]:
     facts = [path.stat() for path in source.files]
-    name = source.name if source.kind in ("hf", "sample") else str(source.path.resolve())
+    name = source.name if source.kind in ("hf", "ms", "sample") else str(source.path.resolve())
     return [name, source.kind, [[fact.st_size, fact.st_mtime_ns] for fact in facts]]
 
 

@@ -213,7 +213,7 @@ def cut_source(source: Source, unit: Unit, size: int) -> list[Piece]:
         metadata = open_parquet(source).metadata
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         return _group_units([group.total_byte_size for group in groups], size)
-    if source.kind in ("datasets", "hf"):
+    if source.kind in ("datasets", "hf", "ms"):
         loaded = open_dataset(source)
         return _share_out(len(loaded), loaded.data.nbytes, size)
     if source.kind == "sample":

@@ -1,4 +1,4 @@
-"""The sources that a config names: files, folders of ``datasets``, Hub data sets, samples."""
+"""The sources that a config names: files, folders and samples, the Hub and ModelScope."""
 
 import glob
 import hashlib
@@ -12,7 +12,7 @@ from plmctl.corpus import sample
 from plmctl.errors import ConfigError, DataError, did_you_mean, near_names
 from plmctl.hashing import sha256_of
 
-Kind = Literal["text", "conll", "jsonl", "csv", "tsv", "parquet", "datasets", "hf", "sample"]
+Kind = Literal["text", "conll", "jsonl", "csv", "tsv", "parquet", "datasets", "hf", "ms", "sample"]
 
 _KINDS: dict[str, Kind] = {
     "": "text",
@@ -37,7 +37,7 @@ class Source:
     """A file, folder, data set or sample to read.
 
     Attributes:
-        name: A path, or ``hf:...`` or ``sample:...``.
+        name: A path, or ``hf:...``, ``ms:...`` or ``sample:...``.
         kind: How it is read.
     """
 
@@ -56,12 +56,12 @@ class Source:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Its files on disk; none for a Hub data set."""
+        """Its files on disk; none for a data set of the Hub or ModelScope."""
         if self.kind == "sample":
             return sample.files(self.name.removeprefix("sample:"))
         if self.kind == "datasets":
             return tuple(sorted(path for path in self.path.rglob("*") if path.is_file()))
-        return () if self.kind == "hf" else (self.path,)
+        return () if self.kind in ("hf", "ms") else (self.path,)
 
 
 def resolve(names: tuple[str, ...]) -> list[Source]:
@@ -100,6 +100,8 @@ def content_hash(sources: Sequence[Source]) -> str | None:
 def _resolve(name: str) -> list[Source]:
     if name.startswith("hf:"):
         return [Source(name, "hf")]
+    if name.startswith("ms:"):
+        return [Source(name, "ms")]
     if name.startswith("sample:"):
         return [Source(name, "sample")]
     # An existing path is a path, even if it contains a bracket.

@@ -1,4 +1,4 @@
-"""Rows of jsonl, csv, tsv, CoNLL, SQuAD and parquet files, of ``datasets`` folders and the Hub.
+"""Rows of jsonl, csv, tsv, CoNLL, SQuAD and parquet files, of ``datasets`` folders and the hubs.
 
 Each row comes with its origin (``file:line``) for error messages.
 """
@@ -9,14 +9,13 @@ import csv
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plmctl import hub
 from plmctl.corpus import sample
 from plmctl.corpus.document import locate, read_lines
 from plmctl.corpus.source import Source
 from plmctl.errors import DataError
-from plmctl.hub import refuse_unreachable
 
 if TYPE_CHECKING:
     import datasets
@@ -174,30 +173,34 @@ def _parquet_rows(source: Source, start: int, end: int | None, column: str | Non
 
 
 def open_dataset(source: Source) -> datasets.Dataset:
-    """A folder saved by ``datasets``, or ``hf:NAME[[:CONFIG]:SPLIT]``.
+    """A folder saved by ``datasets``, ``hf:NAME[[:CONFIG]:SPLIT]`` or ``ms:NAME[[:CONFIG]:SPLIT]``.
 
     The default split is ``train``. No code of the repository is run: ``datasets`` reads only data
     files.
 
     Raises:
+        ConfigError: A name on ModelScope without its library; HF_ENDPOINT is not an address.
         DataError: It cannot be loaded, or the split does not exist.
+        PlmError: It cannot be downloaded from ModelScope.
     """
     import datasets
 
-    name, *rest = source.name.removeprefix("hf:").split(":") if source.kind == "hf" else [""]
+    remote = source.kind in ("hf", "ms")
+    name, *rest = source.name.partition(":")[2].split(":") if remote else [source.name]
     split = rest[-1] if rest else "train"
-    if source.kind == "hf" and not _is_downloaded(name):
-        refuse_unreachable(name, "connect to the network, or name local files", "datasets")
+    if source.kind == "hf":
+        _check_on_hub(source, name)
+    folder = hub.local_dataset(name) if source.kind == "ms" else name
     try:
-        if source.kind == "datasets":
-            loaded = datasets.load_from_disk(source.name)
+        if remote:
+            loaded = datasets.load_dataset(folder, rest[0] if len(rest) > 1 else None, split=split)
         else:
-            loaded = datasets.load_dataset(name, rest[0] if len(rest) > 1 else None, split=split)
+            loaded = datasets.load_from_disk(source.name)
     except (OSError, ValueError) as error:
         raise DataError(
             f"{source.name}: cannot be loaded: {str(error).splitlines()[0]}",
             "check the name, and the network connection, which the first download needs"
-            if source.kind == "hf"
+            if remote
             else "it must be a folder that `save_to_disk` wrote",
         ) from error
     if isinstance(loaded, datasets.DatasetDict):
@@ -210,15 +213,21 @@ def open_dataset(source: Source) -> datasets.Dataset:
     return loaded
 
 
-def _is_downloaded(name: str) -> bool:
-    """Whether ``datasets`` has prepared some of this data set before."""
-    import datasets
+def _check_on_hub(source: Source, name: str) -> None:
+    """Refuse a data set that cannot be opened before ``datasets`` tries for half a minute.
 
-    def plain(text: str) -> str:  # ``datasets`` writes CamelCase as camel_case
-        return text.replace("/", "").replace("_", "").lower()
-
-    cache = Path(datasets.config.HF_DATASETS_CACHE)
-    return cache.is_dir() and plain(name) in {plain(path.name) for path in cache.iterdir()}
+    Raises:
+        DataError: It is no name on the Hub (a folder, such as ``..``), or it cannot be reached.
+    """
+    if not re.fullmatch(r"(\w[\w.-]*/)?\w[\w.-]*", name) or ".." in name:
+        raise DataError(
+            f"{source.name}: not a name on the Hub", "write hf:OWNER/NAME; a folder has no hf:"
+        )
+    reason = hub.unavailable(name, "datasets")
+    if reason:
+        raise DataError(
+            f"{source.name}: {reason}", "check the network connection, or name files instead"
+        )
 
 
 def _dataset_rows(source: Source, start: int, end: int | None, column: str | None) -> Rows:

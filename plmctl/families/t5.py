@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from plmctl import hub
 from plmctl.config.base import ModelConfig
 from plmctl.families.base import Family, Project, project_to_logits
 
@@ -162,7 +163,7 @@ class T5(Family, config=Config):
         """The network of a folder with random weights."""
         from transformers import T5Config, T5ForConditionalGeneration
 
-        network = T5Config.from_pretrained(folder, **changes)
+        network = T5Config.from_pretrained(hub.local(folder), **changes)
         network.dtype = None  # that of the weights in the folder
         model = T5ForConditionalGeneration(network)
         cls.initialize(model)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from plmctl import hub
 from plmctl.errors import ConfigError, did_you_mean, near_names
 from plmctl.metrics import spans, squad, text
 from plmctl.metrics.classification import (
@@ -217,6 +218,16 @@ def _load_from_hub(name: str) -> Any:
     Raises:
         ConfigError: It is not there, or the Hub is out of reach.
     """
+    own_name = name.removeprefix(_HUB)
+    # `evaluate` keeps the metrics that anybody can use under the name of their kind.
+    space = own_name if "/" in own_name else f"evaluate-metric/{own_name}"
+    reason = hub.unavailable(space, "spaces")
+    if reason:
+        raise ConfigError(
+            f"task.metrics: {name}: {reason}",
+            "it needs the network once, to be copied into the cache; plmctl's own metrics and "
+            "files of your own (./NAME.py) do not",
+        )
     import evaluate
 
     try:

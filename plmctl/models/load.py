@@ -27,6 +27,7 @@ from transformers import (
 )
 from transformers.utils.hub import cached_file
 
+from plmctl import hub
 from plmctl.errors import ConfigError, DataError
 from plmctl.models.fast import use_fused_attention
 
@@ -44,7 +45,7 @@ def config_of(source: str) -> PreTrainedConfig:
     """
     _register_own_networks()
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(source)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(hub.local(source))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{source}: its config.json cannot be used: {_first_line(error)}",
@@ -180,7 +181,7 @@ def load_network(
     """
     try:
         network, info = cls.from_pretrained(
-            source,
+            hub.local(source),
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
@@ -317,7 +318,9 @@ def _check_vocabulary(network: PreTrainedModel, source: str) -> None:
     """Refuse a tokenizer with more ids than embeddings; fewer are fine (T5's rows are padded)."""
     if network.config.model_type == "elmo":  # reads characters
         return
-    path = cached_file(source, "tokenizer.json", _raise_exceptions_for_missing_entries=False)
+    path = cached_file(
+        hub.local(source), "tokenizer.json", _raise_exceptions_for_missing_entries=False
+    )
     if path is None:
         return
     try:

@@ -18,6 +18,7 @@ from transformers import BertConfig, BertForMaskedLM
 from transformers.activations import ACT2FN
 from transformers.utils.hub import cached_file
 
+from plmctl import hub
 from plmctl.errors import DataError
 from plmctl.models.load import NewHeads, load_network, report_or_refuse
 
@@ -103,7 +104,9 @@ class SpanBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # theirs
             DataError: As ``load_network``; or the head does not fit.
         """
         model: SpanBert = load_network(cls, folder, new_heads=new_heads, **changes).network
-        head = cached_file(folder, HEAD_FILE, _raise_exceptions_for_missing_entries=False)
+        head = cached_file(
+            hub.local(folder), HEAD_FILE, _raise_exceptions_for_missing_entries=False
+        )
         if head is None:
             report_or_refuse(folder, model, [f"sbo ({HEAD_FILE})"], new_heads)
             return model

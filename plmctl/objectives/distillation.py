@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from plmctl import hub
 from plmctl.arrays import Ints
 from plmctl.config.base import ObjectiveConfig, Text
 from plmctl.config.sections import MaskingConfig
@@ -275,7 +276,7 @@ def check_teacher(teacher: str, tokenizer: PreTrainedTokenizerBase, rows: int) -
 
     _check_teacher_folder(teacher)
     try:
-        size = AutoConfig.from_pretrained(teacher).vocab_size
+        size = AutoConfig.from_pretrained(hub.local(teacher)).vocab_size
         teacher_vocab = open_tokenizer(teacher).get_vocab()
     except OSError as error:
         raise ConfigError(
@@ -314,7 +315,7 @@ def check_teacher_shape(
     """
     from transformers import AutoConfig
 
-    config: Any = AutoConfig.from_pretrained(teacher)
+    config: Any = AutoConfig.from_pretrained(hub.local(teacher))
     positions = config.max_position_embeddings - 2 * (config.model_type == "roberta")
     if seq_len > positions:
         raise ConfigError(

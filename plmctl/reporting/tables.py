@@ -49,6 +49,17 @@ def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     return table
 
 
+def text_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """A table of text, wrapped at words in the last column; a header if ``columns`` has names."""
+    table = _table(title, show_header=any(columns))
+    last = len(columns) - 1
+    for number, name in enumerate(columns):
+        table.add_column(Text(name), overflow="fold", min_width=24 if number == last else None)
+    for row in rows:
+        table.add_row(*(Text(format_value(cell)) for cell in row))
+    return table
+
+
 def confusion_table(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> Table:
     """A confusion matrix; correct predictions are bold.
 

@@ -6,6 +6,7 @@ writes.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -13,19 +14,22 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, cast
+from typing import IO, TYPE_CHECKING, Literal, cast
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from plmctl.formatting import format_duration
 from plmctl.run import launch
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+    from rich.status import Status
 
 
 # --- Messages and results ---
@@ -69,6 +73,80 @@ def show_result(
         console = Console(width=max(console.width, *widths))
     for table in tables:
         console.print(table, "")  # and a blank line
+
+
+# --- The stages of a longer job: a line for each ---
+
+
+class StageLines:
+    """A line per stage on stderr. What a stage prints goes to a log, and its last line is shown.
+
+    Args:
+        total: Number of stages.
+        log: Where the output of the stages goes; None: to stderr, below the command of the stage.
+    """
+
+    def __init__(self, total: int, log: Path | None) -> None:
+        self._total, self._number, self._log = total, 0, log
+        # Bound to this stream: inside a stage sys.stderr is the log.
+        self._console = Console(file=sys.stderr)
+
+    def __enter__(self) -> StageLines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def done(self, title: str, note: str) -> None:
+        """A line for a stage that has nothing to do."""
+        self._number += 1
+        self._print(f"{self._number}/{self._total}  {title}  {note}")
+
+    @contextmanager
+    def stage(self, title: str, command: str) -> Iterator[None]:
+        """The work of a stage; its line is complete when the work is."""
+        began = time.monotonic()
+        line = f"{self._number + 1}/{self._total}  {title}"
+        with ExitStack() as stack:
+            if self._log is None:
+                self._print(f"$ {command}")
+                stack.enter_context(redirect_stdout(sys.stderr))
+            else:
+                file = stack.enter_context(self._log.open("a", encoding="utf-8"))
+                status = stack.enter_context(self._console.status("")) if _is_live() else None
+                output = _StageLog(file, line.rstrip(), status)
+                stack.enter_context(redirect_stdout(output))
+                stack.enter_context(redirect_stderr(output))
+                print(f"$ {command}")
+            yield
+        self.done(title, f"{time.monotonic() - began:5.0f} s")
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+class _StageLog(io.TextIOBase):
+    """Writes to a file, and shows the last complete line on the terminal."""
+
+    def __init__(self, file: IO[str], title: str, status: Status | None) -> None:
+        self._file, self._title, self._status, self._rest = file, title, status, ""
+        self._show("")
+
+    def write(self, text: str) -> int:
+        self._file.write(text)
+        self._file.flush()
+        *lines, self._rest = (self._rest + text).split("\n")
+        if last := next((line for line in reversed(lines) if line.strip()), ""):
+            self._show(last)
+        return len(text)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def _show(self, line: str) -> None:
+        if self._status is not None:
+            # One line: a longer one would scroll.
+            self._status.update(Text(f"{self._title}  {line}", no_wrap=True, overflow="ellipsis"))
 
 
 # --- The progress of a training ---

@@ -23,7 +23,7 @@ from plmctl.errors import ConfigError
 from plmctl.examples.masking import count_exact
 from plmctl.examples.spans import budget
 from plmctl.families.base import get_family
-from plmctl.hub import refuse_unreachable
+from plmctl.hub import local, refuse_unreachable
 from plmctl.objectives.base import Objective, get_objective
 from plmctl.run import launch
 from plmctl.run.configs import FinetuneConfig, PretrainConfig
@@ -84,8 +84,9 @@ def check_model(model: str) -> None:
 
     Raises:
         ConfigError: The folder has no ``config.json``.
+        PlmError: It cannot be downloaded from ModelScope.
     """
-    folder = Path(model)
+    folder = Path(local(model))
     if folder.exists() and not (folder / "config.json").is_file():
         inside = folder / "model"
         hint = f"did you mean {inside}?" if inside.is_dir() else "pretrain one first"

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from plmctl import hub
 from plmctl.arrays import Ints, padded
 from plmctl.errors import ConfigError, DataError
 from plmctl.examples.windows import (
@@ -161,7 +162,7 @@ class QuestionAnswering(Task[Config], config=Config):
         from plmctl.models.load import config_of, from_scratch, load_network
 
         cls = self._class_with_head(start.model, config_of(start.model))
-        config = AutoConfig.from_pretrained(start.model, num_labels=2, **start.changes)
+        config = AutoConfig.from_pretrained(hub.local(start.model), num_labels=2, **start.changes)
         network: PreTrainedModel = (
             load_network(cls, start.model, config=config, new_heads=start.new_heads).network
             if start.pretrained

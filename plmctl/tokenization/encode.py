@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from plmctl.arrays import Ints
 from plmctl.errors import ConfigError
 from plmctl.hashing import sha256_of
-from plmctl.hub import refuse_unreachable
+from plmctl.hub import local, refuse_unreachable
 from plmctl.tokenization.check import check_tokenizer
 from plmctl.tokenization.seams import Seams, seams_of
 from plmctl.tokenization.units import (
@@ -369,6 +369,7 @@ def _split(ids: NDArray[np.int64], starts: NDArray[np.bool_], ends: NDArray[np.i
 
 
 def _tokenizer_file(source: str) -> Path:
+    source = local(source)
     path = Path(source) / "tokenizer.json"
     if path.is_file():
         return path

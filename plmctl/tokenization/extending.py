@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from plmctl import hub
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import ConfigError
 from plmctl.tokenization.algorithms.base import (
@@ -52,7 +53,9 @@ def load_to_extend(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
     source = str(config.extend)
     check_tokenizer(source)
     try:
-        tokenizer = cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(source))
+        tokenizer = cast(
+            "PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(hub.local(source))
+        )
         algorithm = _algorithm(json.loads(tokenizer.backend_tokenizer.to_str()))
     except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(

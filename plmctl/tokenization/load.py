@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plmctl import hub
 from plmctl.tokenization.check import check_tokenizer
 from plmctl.tokenization.seams import byte_table
 from plmctl.tokenization.words import SPACE_MARK
@@ -41,6 +42,7 @@ def open_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or Hub id, as it was saved; errors as ``load_tokenizer``."""
     from transformers import AutoTokenizer
 
+    source = hub.local(source)
     check_tokenizer(source)
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
     return tokenizer

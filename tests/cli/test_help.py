@@ -46,6 +46,7 @@ def imported(*arguments: str) -> set[str]:
 
 def test_all_commands_are_there() -> None:
     assert {path[0] for path in COMMANDS if path} == {
+        "demo",
         "train-tokenizer",
         "prepare",
         "preview",
@@ -54,6 +55,7 @@ def test_all_commands_are_there() -> None:
         "eval",
         "compare",
         "export",
+        "push",
         "predict",
         "generate",
         "neighbours",
@@ -62,6 +64,7 @@ def test_all_commands_are_there() -> None:
         "reproduce",
         "doctor",
         "plan",
+        "init",
         "scaling",
         "config",
     }

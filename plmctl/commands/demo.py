@@ -1,0 +1,665 @@
+"""``plmctl demo``: what does pretraining on raw text buy, where labelled rows are few?
+
+For each model of a demo: train a tokenizer, pretrain, finetune on a few labelled rows from the
+pretrained and from random weights, evaluate. Then one table. The configs are those of
+``configs/demo``, and every stage is a run that the other commands know.
+
+From top to bottom: the demos, the plan of one, running the stages, the results, a user's own rows.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from plmctl.config.load import COMMANDS, Kind, configs_folder
+from plmctl.config.tokenizer import TokenizerConfig
+from plmctl.corpus import sample
+from plmctl.corpus.document import share_of
+from plmctl.corpus.labelled import read_rows, rows_digest
+from plmctl.errors import ConfigError, DataError, Preempted, nearest
+from plmctl.files import write_atomically, writing
+from plmctl.run.configs import EvalConfig, FinetuneConfig, PretrainConfig, load
+from plmctl.run.display import StageLines, show_result
+from plmctl.run.folder import check_run, is_finished
+from plmctl.run.stop import stopping_at_once
+from plmctl.tokenization.words import has_chinese
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    StageConfig = TokenizerConfig | PretrainConfig | FinetuneConfig | EvalConfig
+
+
+# --- The demos ---
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A demo.
+
+    Attributes:
+        configs: Folders of ``configs/``, one per model.
+        title: Above the table.
+        metric: The metric of the finetuned models, in their results.
+        text: The sample that it needs; None: it needs the user's rows.
+        next_steps: Command lines to try, with the run folders by name: ``{pretrain}`` and
+            ``{finetune}`` of the first model, ``{pretrain_last}`` of the last.
+    """
+
+    configs: tuple[str, ...]
+    title: str
+    metric: str
+    text: str | None
+    next_steps: tuple[str, ...]
+
+
+_BOUGHT = "What pretraining bought: "
+
+DEMOS = {
+    "en": Demo(
+        ("demo", "demo/gpt2"),
+        f"{_BOUGHT}accuracy on held-out documents",
+        "accuracy",
+        "sotu",
+        (
+            'plmctl generate {pretrain_last}/model --prompt "The people of" --top-p 0.9',
+            'plmctl predict {finetune}/model "We must help the schools of our cities."',
+            "plmctl config copy demo/pretrain my.yaml",
+        ),
+    ),
+    "zh": Demo(
+        ("demo/zh",),
+        f"{_BOUGHT}accuracy on held-out reviews",
+        "accuracy",
+        "zh-news",
+        (
+            "plmctl generate {pretrain}/model --prompt 中国政府 --top-p 0.9",
+            "plmctl predict {finetune}/model 质量很好，送货也快",
+            "plmctl config copy demo/zh/pretrain my.yaml",
+        ),
+    ),
+    "ner": Demo(
+        ("demo/ner",),
+        f"{_BOUGHT}F1 of the entities of held-out sentences",
+        "f1",
+        "zh-news",
+        (
+            "plmctl compare {finetune} {finetune}-scratch",
+            "plmctl predict {pretrain}/model 中国政[MASK]",
+            "plmctl config copy demo/ner/pretrain my.yaml",
+        ),
+    ),
+    "qa": Demo(
+        ("demo/qa",),
+        f"{_BOUGHT}F1 of the answers to questions on held-out texts",
+        "f1",
+        None,
+        (
+            "plmctl compare {finetune} {finetune}-scratch",
+            "plmctl report {finetune}",
+            "plmctl config copy demo/qa/finetune my.yaml",
+        ),
+    ),
+}
+"""By name."""
+
+
+def run(
+    name: str,
+    *,
+    seed: int,
+    seeds: int,
+    data: str | None = None,
+    quick: bool = False,
+    verbose: bool = False,
+    fresh: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Run the stages that are not finished, and print what pretraining bought.
+
+    Args:
+        name: Of the demo.
+        seed: The first seed.
+        seeds: The number of seeds.
+        data: The user's labelled rows, for ner and qa.
+        quick: A few steps of each stage, to try that everything works.
+        verbose: Print all that the stages print; otherwise it is in ``demo.log``.
+        fresh: Move the run folders aside.
+        as_json: Print one JSON document.
+
+    Raises:
+        ConfigError: No such demo, or its package or rows are missing; or a run folder is of another
+            config.
+        Preempted: A signal stopped a stage; the same command continues.
+    """
+    demo = find_demo(name, data)
+    rows = None if data is None else own_rows(data, name)
+    if quick:
+        rows = quick_rows(demo) if rows is None else rows.shortened()
+    again = shlex.join(
+        ["plmctl", "demo", name, *(["--data", data] if data else []), *["--quick"] * quick]
+        + [f"--seed={seed}"] * (seed != 1)
+        + [f"--seeds={seeds}"] * (seeds != 1)
+    )
+    models = [
+        plan_model(config, number, quick=quick, rows=rows)
+        for number in range(seed, seed + seeds)
+        for config in demo.configs
+    ]
+    stages = list({stage.config.run: stage for model in models for stage in model.stages}.values())
+    root = models[0].root if seeds == 1 else models[0].base
+    report = root / ("report.html" if seeds == 1 else f"report-{seeds}-seeds.html")
+    try:
+        for stage in stages:
+            check_run(stage.config, stage.config.run, fresh=fresh)
+    except ConfigError as error:
+        raise ConfigError(
+            error.message, f"`{again} --fresh` moves the old runs aside and starts from scratch"
+        ) from error
+    if fresh or not report.is_file() or not all(stage.is_finished() for stage in stages):
+        if rows is not None:
+            rows.write(models[0].base)
+        try:
+            with stopping_at_once():
+                run_stages(stages, models[0].base / "demo.log", fresh=fresh, verbose=verbose)
+                _write_report(models, report)
+        except Preempted as error:
+            raise Preempted(error.message, f"to continue: {again}") from error
+    document = results_document(name, demo, models, quick=quick) | {"report": str(report)}
+    document["next"] = next_steps(demo, models)
+    show_result(document, [results_table(demo, document)], as_json=as_json)
+    if not as_json:
+        _print_rest(document)
+
+
+def find_demo(name: str, data: str | None) -> Demo:
+    """The demo of a name, if what it needs is there.
+
+    Raises:
+        ConfigError: There is no such demo, its package is not installed, or it needs rows.
+    """
+    if name not in DEMOS:
+        raise ConfigError(f"no demo {name!r}{nearest(name, DEMOS)}", "try `plmctl demo en`")
+    demo = DEMOS[name]
+    if data is not None:
+        if name not in _OWN_COLUMNS:
+            raise ConfigError(
+                f"demo {name} takes no --data",
+                "your own text and rows: `plmctl config copy` the configs of the demo, and set "
+                "`data` in them",
+            )
+    elif demo.text is None:
+        raise ConfigError(
+            f"demo {name} needs your rows: no package carries questions with answers",
+            f"plmctl demo {name} --data FILE, a JSON file as SQuAD's (train-v1.1.json), or jsonl "
+            "with question, context and answers",
+        )
+    else:
+        sample.files(demo.text)
+    return demo
+
+
+# --- The plan: the configs of each stage ---
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A run of another command.
+
+    Attributes:
+        kind: Of its config.
+        model: The family of the model.
+        name: What the stage is called.
+        about: What it does.
+        place: Its config's name.
+        overrides: Of the config in ``place``.
+        config: The result.
+    """
+
+    kind: Kind
+    model: str
+    name: str
+    about: str
+    place: str
+    overrides: tuple[str, ...]
+    config: StageConfig
+
+    def is_finished(self) -> bool:
+        """Whether the run is finished."""
+        return is_finished(Path(self.config.run))
+
+    @property
+    def command(self) -> str:
+        """The command line that does the same."""
+        return shlex.join(["plmctl", COMMANDS[self.kind], self.place, *self.overrides])
+
+    def run(self, *, fresh: bool) -> None:
+        """Do it in this process, or complete what an interrupted process left."""
+        from plmctl.commands import evaluate, finetune, pretrain, train_tokenizer
+
+        config = self.config
+        if isinstance(config, TokenizerConfig):
+            train_tokenizer.run(config, fresh=fresh, as_json=False)
+        elif isinstance(config, PretrainConfig):
+            pretrain.run(config, fresh=fresh, as_json=False)
+        elif isinstance(config, FinetuneConfig):
+            finetune.run(config, fresh=fresh, as_json=False)
+        else:
+            evaluate.run(config, at_checkpoints=False, fresh=fresh, as_json=False)
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """The stages of a model and a seed.
+
+    Attributes:
+        base: The folder of the demo.
+        root: The folder of its seed: the same for seed 1.
+    """
+
+    seed: int
+    base: Path
+    root: Path
+    tokenizer: Stage
+    pretrain: Stage
+    finetune: Stage
+    scratch: Stage
+    evaluate: Stage
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """In their order."""
+        return (self.tokenizer, self.pretrain, self.finetune, self.scratch, self.evaluate)
+
+
+# What makes a demo short: it shows that everything works, and learns nothing.
+_QUICK: dict[Kind, tuple[str, ...]] = {
+    "tokenizer": (),
+    "pretrain": (
+        "train.phases.0.steps=20",
+        "schedule.warmup=2",
+        "log.validate_every=20",
+        "log.validate_samples=32",
+    ),
+    "finetune": ("train.epochs=1",),
+    "eval": (),
+}
+
+
+def plan_model(folder: str, seed: int, *, quick: bool, rows: Rows | None) -> ModelPlan:
+    """The stages of a model.
+
+    Args:
+        folder: Of its configs, in ``configs/``.
+        seed: Of all stages but the tokenizer: the same text gives the same one.
+        quick: Shorten them; they get a folder of their own.
+        rows: Text and rows in place of those of the configs.
+    """
+    written = {
+        kind: Path(cast("StageConfig", load(kind, configs_folder() / folder / f"{kind}.yaml")).run)
+        for kind in _QUICK
+    }
+    base = written["pretrain"].parent
+    base = base.with_name(
+        base.name + (f"-{rows.name}" if rows and rows.name else "") + "-quick" * quick
+    )
+    root = base if seed == 1 else base / f"seed-{seed}"
+    tokenizer, pretrained = base / written["tokenizer"].name, root / written["pretrain"].name
+    measures = load("eval", configs_folder() / folder / "eval.yaml").measures
+    settings = {} if rows is None else rows.overrides(base, len(measures))
+    family = ""
+
+    def stage(kind: Kind, run: Path, name: str, about: str, *overrides: str) -> Stage:
+        place = f"{folder}/{kind}"
+        keys = [f"run={json.dumps(str(run), ensure_ascii=False)}", *overrides]
+        keys += [] if kind == "tokenizer" else [f"seed={seed}"]
+        # One process, also with several GPUs: the models are too small to be divided.
+        keys += ["launch.processes=1"] if kind in ("pretrain", "finetune") else []
+        keys += [*settings.get(kind, ()), *(_QUICK[kind] if quick else ())]
+        config: Any = load(kind, configs_folder() / f"{place}.yaml", keys)
+        return Stage(kind, family, name, about, place, tuple(keys), config)
+
+    family = stage("pretrain", pretrained, "", "").config.model.family  # type: ignore[union-attr]
+    model = f"model={json.dumps(f'{pretrained}/model', ensure_ascii=False)}"
+    tuned = root / written["finetune"].name
+    scratch = tuned.with_name(f"{tuned.name}-scratch")
+    return ModelPlan(
+        seed,
+        base,
+        root,
+        stage("tokenizer", tokenizer, "tokenizer", "learns a vocabulary from the text"),
+        stage(
+            "pretrain",
+            pretrained,
+            "pretraining",
+            "learns from the text, without labels",
+            f"tokenizer={json.dumps(str(tokenizer), ensure_ascii=False)}",
+        ),
+        stage("finetune", tuned, "finetuning", "learns from the labelled rows", model),
+        stage(
+            "finetune",
+            scratch,
+            "from scratch",
+            "the same, from random weights",
+            model,
+            "init=random",
+        ),
+        stage(
+            "eval",
+            root / written["eval"].name,
+            "evaluation",
+            "measures the pretrained model on held-out text",
+            model,
+        ),
+    )
+
+
+# --- Running the stages ---
+
+
+def run_stages(stages: Sequence[Stage], log: Path, *, fresh: bool, verbose: bool) -> None:
+    """Run the stages that are not finished; a line for each.
+
+    Args:
+        stages: In their order.
+        log: What the stages print.
+        fresh: Run all of them, in new folders.
+        verbose: Print it instead.
+    """
+    with writing(log):
+        log.parent.mkdir(parents=True, exist_ok=True)
+    with StageLines(len(stages), None if verbose else log) as lines:
+        for stage in stages:
+            title = f"{stage.model:5} {stage.name:12} {stage.about:46}"
+            if not fresh and stage.is_finished():
+                lines.done(title, "finished before")
+                continue
+            with lines.stage(title, stage.command):
+                stage.run(fresh=fresh)
+
+
+def _write_report(models: Sequence[ModelPlan], path: Path) -> None:
+    from plmctl.reporting.report import write_report
+
+    runs = [
+        stage.config.run
+        for stages in zip(*((m.pretrain, m.finetune, m.scratch) for m in models), strict=True)
+        for stage in stages
+    ]
+    with writing(path):
+        write_report([Path(run) for run in runs], path)
+
+
+# --- The results ---
+
+
+def results_document(
+    name: str, demo: Demo, models: Sequence[ModelPlan], *, quick: bool
+) -> dict[str, Any]:
+    """The results of all models, over their seeds.
+
+    Returns:
+        models: for each family tokens, minutes (a mean), rows, majority (None if the task has
+            none), and the metric by seed as ``scratch`` and ``pretrained``, with ``gain``, their
+            differences; ``eval``, the results of the measures by seed. samples: of the first seed.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    for model in models:
+        tuned, scratch = _results(model.finetune), _results(model.scratch)
+        log = Path(model.pretrain.config.run) / "metrics.jsonl"
+        records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+        last = [record for record in records if "time" in record][-1]
+        row = rows.setdefault(
+            model.pretrain.model,
+            {
+                "model": model.pretrain.model,
+                "run": model.pretrain.config.run,
+                "tokens": last["tokens"],
+                "minutes": [],
+                "rows": tuned["rows"],
+                "majority": tuned.get("majority"),
+                **{key: [] for key in ("scratch", "pretrained", "gain", "eval")},
+            },
+        )
+        values = scratch[demo.metric], tuned[demo.metric]
+        row["minutes"].append(last["time"] / 60)
+        row["scratch"].append(values[0])
+        row["pretrained"].append(values[1])
+        row["gain"].append(values[1] - values[0])
+        measured = Path(model.evaluate.config.run) / "eval"
+        row["eval"].append(
+            {path.stem: _read(path)["results"] for path in sorted(measured.glob("*.json"))}
+        )
+    return {
+        "demo": name,
+        "quick": quick,
+        "metric": demo.metric,
+        "seeds": sorted({model.seed for model in models}),
+        "models": list(rows.values()),
+        "samples": [
+            {"model": model.pretrain.model, "kind": kind, **item}
+            for model in models
+            if model.seed == models[0].seed
+            for kind, item in _samples(Path(model.pretrain.config.run))
+        ],
+    }
+
+
+def _results(stage: Stage) -> dict[str, Any]:
+    return dict(_read(Path(stage.config.run) / "eval" / "valid.json")["results"])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+_SAMPLES = 2  # of each model
+
+
+def _samples(run: Path) -> list[tuple[str, dict[str, Any]]]:
+    path = run / "eval" / "samples.json"
+    samples: dict[str, Any] = _read(path) if path.is_file() else {"kind": "", "items": []}
+    return [(samples["kind"], item) for item in samples["items"][:_SAMPLES]]
+
+
+def results_table(demo: Demo, document: Mapping[str, Any]) -> Table:
+    """A row per model; with several seeds means and standard deviations."""
+    from plmctl.reporting.tables import rows_table
+
+    has_majority = any(row["majority"] is not None for row in document["models"])
+    columns = ["model", "tokens", "minutes", "rows", *["majority"] * has_majority]
+    table = rows_table(
+        demo.title,
+        [*columns, "scratch", "pretrained", "gain"],
+        [
+            [
+                row["model"],
+                f"{row['tokens'] / 1e6:.1f} M",
+                f"{statistics.fmean(row['minutes']):.1f}",
+                str(row["rows"]),
+                *([f"{row['majority']:.3f}"] if has_majority else []),
+                _spread(row["scratch"]),
+                _spread(row["pretrained"]),
+                _spread(row["gain"], "+"),
+            ]
+            for row in document["models"]
+        ],
+    )
+    notes = ["tokens and minutes of pretraining; labelled rows of finetuning"]
+    if len(document["seeds"]) > 1:
+        notes += [f"mean ± standard deviation of {len(document['seeds'])} seeds"]
+    if document["quick"]:
+        notes += ["--quick: a few steps of each stage; the numbers say nothing of pretraining"]
+    table.caption, table.caption_justify = "\n".join(notes), "left"
+    return table
+
+
+def _spread(values: Sequence[float], sign: str = "") -> str:
+    mean = f"{statistics.fmean(values):{sign}.3f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
+
+
+def next_steps(demo: Demo, models: Sequence[ModelPlan]) -> list[str]:
+    """Command lines to try, on the models of the first seed."""
+    first = [model for model in models if model.seed == models[0].seed]
+    places = {
+        "pretrain": first[0].pretrain.config.run,
+        "pretrain_last": first[-1].pretrain.config.run,
+        "finetune": first[0].finetune.config.run,
+    }
+    return [line.format(**places) for line in demo.next_steps]
+
+
+def _print_rest(document: Mapping[str, Any]) -> None:
+    for item in document["samples"]:
+        if item["kind"] == "fill-mask":
+            best = ", ".join(f"{p['token']} {p['score']:.2f}" for p in item["predictions"][:3])
+            print(f"{item['text']}\n  → {best}  (was: {item['answer']})\n")
+        else:
+            print(f"{item['prompt']} …\n  → {item['text']}\n")
+    print(f"curves and details: {document['report']}\n\ntry next:")
+    for line in document["next"]:
+        print(f"  {line}")
+
+
+# --- Text and rows in place of those of the configs: a user's, or a few of a sample's ---
+
+
+_FILES = ("text.txt", "train.jsonl", "test.jsonl")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Text and labelled rows, which are written to ``data/`` of the demo.
+
+    Attributes:
+        name: For the folder of the demo; empty for those of a sample.
+        texts: Documents to pretrain on; of a user's file, the texts of the training rows.
+        train: Training rows.
+        test: Held-out rows.
+    """
+
+    name: str
+    texts: list[str]
+    train: list[dict[str, Any]]
+    test: list[dict[str, Any]]
+
+    def shortened(self) -> Rows:
+        """The first texts and rows."""
+        return Rows(
+            self.name,
+            self.texts[:_QUICK_TEXTS],
+            self.train[:_QUICK_ROWS],
+            self.test[:_QUICK_ROWS],
+        )
+
+    def overrides(self, base: Path, measures: int) -> dict[Kind, tuple[str, ...]]:
+        """The keys of each kind of config that name the files.
+
+        Args:
+            base: The folder of the demo.
+            measures: Number of measures of the evaluation.
+        """
+        text, train, test = (
+            json.dumps([str(base / "data" / name)], ensure_ascii=False) for name in _FILES
+        )
+        return {
+            "tokenizer": (f"data.train={text}",),
+            "pretrain": (f"data.train={text}",),
+            "finetune": (f"data.train={train}", f"data.valid={test}"),
+            "eval": tuple(f"measures.{number}.data={text}" for number in range(measures)),
+        }
+
+    def write(self, base: Path) -> None:
+        """Write the files; equal ones are left as they are."""
+        contents = ["\n\n".join(self.texts) + "\n"]
+        contents += [
+            "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in side)
+            for side in (self.train, self.test)
+        ]
+        for name, content in zip(_FILES, contents, strict=True):
+            with writing(base / "data" / name) as path:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if not path.is_file() or path.read_text(encoding="utf-8") != content:
+                    write_atomically(path, content)
+
+
+_QUICK_TEXTS = 600
+_QUICK_ROWS = 48
+
+
+def quick_rows(demo: Demo) -> Rows:
+    """A few texts and rows of the samples of a demo."""
+    folder = configs_folder() / demo.configs[0]
+    data = load("finetune", folder / "finetune.yaml").data
+    assert isinstance(data.valid, tuple)  # so are the configs of the demos
+    sides = []
+    for names in (data.train, data.valid):
+        rows = read_rows(names)  # ordered by label, some of them: spread over all
+        sides.append([dict(row.values) for row in rows[:: max(1, len(rows) // _QUICK_ROWS)]])
+    (text, *_) = load("pretrain", folder / "pretrain.yaml").data.train
+    paragraphs: list[str] = []
+    for document in sample.documents(text.removeprefix("sample:")):
+        paragraphs += (part for part in document.text.split("\n\n") if len(part) > 20)
+        if len(paragraphs) >= _QUICK_TEXTS:
+            break
+    return Rows("", paragraphs, *sides).shortened()
+
+
+_OWN_COLUMNS = {
+    "ner": (("tokens", "tags"), "tokens"),
+    "qa": (("question", "context", "answers"), "context"),
+}
+"""By demo: the columns of its rows, and the one that is text."""
+
+_HELD_OUT = 0.2  # share of the texts
+_TEST_ROWS = 1_000  # at most, so that scoring takes seconds
+
+
+def own_rows(file: str, demo: str) -> Rows:
+    """The rows of a user's file; a fifth of the texts, by their hash, are held out with their rows.
+
+    Raises:
+        ConfigError: No such file.
+        DataError: A malformed row, a missing column, or too few texts.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise ConfigError(f"--data {file}: no such file", "give a file of labelled rows")
+    columns, text_column = _OWN_COLUMNS[demo]
+    train: list[dict[str, Any]] = []
+    test: list[tuple[float, dict[str, Any]]] = []
+    texts: dict[str, None] = {}
+    rows = read_rows([file])
+    for row in rows:
+        values = {column: row.cell(column) for column in columns}
+        text = _text_of(values[text_column])
+        share = share_of(text)
+        if share < _HELD_OUT:
+            test.append((share, values))
+        else:
+            train.append(values)
+            texts[text] = None
+    if not train or not test:
+        raise DataError(
+            f"{file}: {len(texts)} texts: too few to hold a fifth out", "give a file with more rows"
+        )
+    test.sort(key=lambda pair: pair[0])
+    # Another file, or the same one with other rows, has another folder.
+    name = f"{path.name.partition('.')[0]}-{rows_digest(rows)[:6]}"
+    return Rows(name, list(texts), train, [values for _, values in test[:_TEST_ROWS]])
+
+
+def _text_of(value: Any) -> str:
+    """Words as a text: without spaces if most are single Chinese characters."""
+    if not isinstance(value, list):
+        return str(value)
+    words = [str(word) for word in value]
+    chinese = sum(len(word) == 1 and has_chinese(word) for word in words)
+    return ("" if 2 * chinese > len(words) else " ").join(words)

@@ -1,0 +1,595 @@
+"""What a corpus is: its size, documents, script, copies, faults and lines, from a seeded sample.
+
+Time and memory are bounded. At most ``_READ`` bytes are read, in pieces that a seed draws from all
+of the corpus; files that cannot be read in pieces (compressed, csv) are read from their beginning.
+Exact copies, lengths and the overlap with evaluation files are counted in all that is read;
+letters, lines and near copies in at most ``_SAMPLE`` characters of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plmctl.config.sections import TextConfig
+from plmctl.corpus.document import Document, read_lines
+from plmctl.corpus.languages import NO_SPACES, script_shares
+from plmctl.corpus.reading import Unit, cut_source, documents
+from plmctl.corpus.sentences import Decision, decide, sentence_spans
+from plmctl.corpus.source import Source, size_of
+from plmctl.corpus.tabular import rows
+from plmctl.errors import DataError
+
+_READ = 100_000_000  # bytes to read at most
+
+_PIECE = 200_000  # bytes
+
+_SAMPLE = 8_000_000  # characters to look at closely
+
+_EACH = 20_000  # characters of one document to look at closely
+
+_SEED = 42
+
+
+# --- The result ---
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The rows of an evaluation file that share a 13-gram with the corpus.
+
+    Attributes:
+        name: The file.
+        rows: Rows that are long enough to compare.
+        short: Rows that are shorter.
+        shared: Rows that share a 13-gram.
+    """
+
+    name: str
+    rows: int
+    short: int
+    shared: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a corpus is.
+
+    Attributes:
+        size: Bytes of all sources on disk.
+        read: Bytes of text that were read.
+        whole: Whether that is all of it.
+        documents: Documents that were read.
+        lengths: [documents] characters of each.
+        sample: Documents that were looked at closely.
+        scripts: Share of the letters by script.
+        accents: Share of the letters that have a mark, or lose one when accents are dropped.
+        characters: Number of different characters that make up 99.995 % of the sample.
+        spaces: White space per character.
+        traditional: Share of traditional characters among Chinese characters that have two forms;
+            None: hardly any.
+        exact: Share of the documents that are an exact copy of an earlier one.
+        exact_text: Share of the characters in these.
+        near: Share of the documents of the sample that are nearly a copy of an earlier one.
+        faults: Documents with each kind of fault, of the sample.
+        lines: Lines of the sample.
+        short_lines: Share of the lines of less than 30 characters.
+        repeated_lines: Share of the lines that occur five times or more.
+        line_length: Median characters of a line.
+        sentences: The rule for sentences, with its reason.
+        continued: Share of the sentences that are not alone in their document.
+        one_each: Whether text files have no blank lines, so that each file is one document.
+        overlaps: Of each evaluation file.
+    """
+
+    size: int
+    read: int
+    whole: bool
+    documents: int
+    lengths: NDArray[np.int64]
+    sample: list[Document]
+    scripts: dict[str, float]
+    accents: float
+    characters: int
+    spaces: float
+    traditional: float | None
+    exact: float
+    exact_text: float
+    near: float
+    faults: dict[str, int]
+    lines: int
+    short_lines: float
+    repeated_lines: float
+    line_length: float
+    sentences: Decision
+    continued: float
+    one_each: bool
+    overlaps: list[Overlap]
+
+    @property
+    def script(self) -> str:
+        """The most frequent script."""
+        return next(iter(self.scripts), "none")
+
+    @property
+    def chinese(self) -> bool:
+        """Whether each Chinese character should be a token."""
+        return self.script == "Han" and self.scripts.get("Kana", 0.0) < 0.1
+
+    @property
+    def spaced(self) -> bool:
+        """Whether spaces separate words."""
+        east_asian = self.scripts.get("Han", 0.0) + self.scripts.get("Kana", 0.0)
+        without = sum(self.scripts.get(script, 0.0) for script in NO_SPACES)
+        return east_asian < 0.3 and without < 0.3
+
+    @property
+    def all_characters(self) -> float:
+        """Characters of the whole corpus, about."""
+        characters = float(self.lengths.sum())
+        return characters if self.whole else characters * self.size / max(1, self.read)
+
+
+# --- Looking ---
+
+
+def profile(
+    sources: Sequence[Source],
+    config: TextConfig,
+    evaluation: Sequence[Source] = (),
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Profile:
+    """Look at a corpus.
+
+    Args:
+        sources: The corpus.
+        config: The column of the text, and what a document is in a text file.
+        evaluation: Files whose overlap with the corpus is counted.
+        progress: Called with the bytes read and their total.
+
+    Raises:
+        DataError: Bytes that are not text, a malformed row, or no text at all; with file and line.
+    """
+    for source in sources:
+        _refuse_binary(source)
+    units = {source.name: _unit(source, config) for source in sources}
+    size = sum(map(size_of, sources))
+    grams = [_Grams.of(source) for source in evaluation]
+    reading = _Reading(sources, config, units)
+    lengths, hashes, sample = list[int](), set[bytes](), _Sample()
+    copies = copied = read = 0
+    for document in reading.documents():
+        text = document.text.strip()
+        if not text:
+            continue
+        lengths.append(len(text))
+        content = text.encode()
+        read += len(content)
+        digest = hashlib.blake2b(content, digest_size=8).digest()
+        if digest in hashes:
+            copies, copied = copies + 1, copied + len(text)
+        hashes.add(digest)
+        sample.add(document)
+        for one in grams:
+            one.compare(text)
+        progress(min(reading.done, reading.total), reading.total)
+    if not lengths:
+        names = ", ".join(source.name for source in sources)
+        raise DataError(f"{names[:200]}: no text in the corpus", "check the path and `data.text`")
+    texts = [document.text[:_EACH] for document in sample.documents]
+    counts = Counter[str]()
+    for text in texts:
+        counts.update(text)
+    letters = Counter({c: n for c, n in counts.items() if unicodedata.category(c)[0] in "LM"})
+    lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
+    often = Counter(lines)
+    rule = decide([text[:20_000] for text in texts[:200]], _openings(sources))
+    per_document = [len(sentence_spans(text, rule.rule)) for text in texts[:500]]
+    return Profile(
+        size=size,
+        read=read,
+        whole=reading.whole,
+        documents=len(lengths),
+        lengths=np.array(lengths),
+        sample=sample.documents,
+        scripts={s: share for s, share in script_shares(letters).items() if share >= 0.001},
+        accents=_accents(letters),
+        characters=_alphabet(counts),
+        spaces=sum(n for c, n in counts.items() if c.isspace()) / max(1, counts.total()),
+        traditional=_traditional(letters),
+        exact=copies / len(lengths),
+        exact_text=copied / sum(lengths),
+        near=near_copies(texts),
+        faults=_faults(texts),
+        lines=len(lines),
+        short_lines=sum(len(line) < 30 for line in lines) / len(lines),
+        repeated_lines=sum(n for n in often.values() if n >= 5) / len(lines),
+        line_length=float(np.median([len(line) for line in lines])),
+        sentences=rule,
+        continued=sum(n for n in per_document if n > 1) / max(1, sum(per_document)),
+        one_each=any(unit == "file" for unit in units.values()),
+        overlaps=[one.result() for one in grams],
+    )
+
+
+def _refuse_binary(source: Source) -> None:
+    """Refuse a text file with bytes that no text has.
+
+    Raises:
+        DataError: It has.
+    """
+    if source.kind not in ("text", "jsonl", "csv", "tsv") or source.name.endswith((".gz", ".zst")):
+        return
+    try:
+        with source.path.open("rb") as file:
+            head = file.read(8192)
+    except OSError as error:
+        raise DataError(f"{source.name}: {error.strerror}") from error
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(
+            f"{source.name}: text in UTF-16", "convert the file: `iconv -f UTF-16 -t UTF-8`"
+        )
+    if b"\0" in head:
+        raise DataError(
+            f"{source.name}: a binary file, not text (it has zero bytes)",
+            "give files of plain text in UTF-8, or jsonl, csv or parquet",
+        )
+
+
+def _unit(source: Source, config: TextConfig) -> Unit:
+    """What a document is in a text file: as ``text_unit``, of the beginning of a large file."""
+    if source.kind != "text":
+        return "line"
+    if config.documents != "auto":
+        return config.documents
+    text = blank = False
+    for line in read_lines(source.path):
+        if not line.text.strip():
+            blank = text
+        elif blank:
+            return "blank_line"
+        else:
+            text = True
+        if line.offset > _READ:
+            break
+    return "file"
+
+
+class _Reading:
+    """The documents of a part of a corpus.
+
+    Attributes:
+        total: Bytes to read.
+        done: Bytes of the pieces that were read.
+        whole: Whether all of the corpus was read.
+    """
+
+    def __init__(
+        self, sources: Sequence[Source], config: TextConfig, units: dict[str, Unit]
+    ) -> None:
+        pieces = [
+            (source, piece)
+            for source in sources
+            for piece in cut_source(source, units[source.name], _PIECE)
+        ]
+        self._config, self._units = config, units
+        everything = sum(piece.size for _, piece in pieces)
+        self.whole, self.total, self.done = everything <= _READ, min(everything, _READ), 0
+        if not self.whole:
+            random.Random(_SEED).shuffle(pieces)
+        self._pieces = pieces
+
+    def documents(self) -> Iterator[Document]:
+        """The documents of the pieces, until enough is read."""
+        # Without a known size (a Hub data set) reading ends at the limit, too.
+        for source, piece in self._pieces:
+            if self.done >= _READ:
+                self.whole = False
+                return
+            config = self._config.model_copy(update={"documents": self._units[source.name]})
+            allowed, used = _READ - self.done, 0
+            for document in documents(source, config, piece.start, piece.end):
+                yield document
+                used += len(document.text.encode())
+                if used > allowed:
+                    self.whole = False
+                    break
+            self.done += max(used, min(piece.size, allowed))
+
+
+class _Sample:
+    """A seeded sample of documents, of about ``_SAMPLE`` characters: each is equally likely.
+
+    Attributes:
+        documents: The documents, in order.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[float, int, Document]] = []
+        self._draws, self._size, self._bound, self._number = random.Random(_SEED), 0, 1.0, 0
+
+    def add(self, document: Document) -> None:
+        """Take a document or leave it."""
+        lot = self._draws.random()
+        self._number += 1
+        if lot >= self._bound:
+            return
+        cut = document if len(document.text) <= _EACH else _cut(document)
+        self._kept.append((lot, self._number, cut))
+        self._size += len(cut.text)
+        while self._size > 2 * _SAMPLE and len(self._kept) > 1:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        """Keep the documents with the lowest lots."""
+        self._kept.sort()
+        kept, size = list[tuple[float, int, Document]](), 0
+        for entry in self._kept:
+            if kept and size + len(entry[2].text) > _SAMPLE:
+                self._bound = entry[0]
+                break
+            kept.append(entry)
+            size += len(entry[2].text)
+        self._kept, self._size = kept, size
+
+    @property
+    def documents(self) -> list[Document]:
+        if self._size > _SAMPLE:
+            self._shrink()
+        return [document for *_, document in sorted(self._kept, key=lambda entry: entry[1])]
+
+
+def _cut(document: Document) -> Document:
+    return Document(document.text[:_EACH], document.origin)
+
+
+def _openings(sources: Sequence[Source]) -> list[str]:
+    """The beginnings of text files, with their blank lines; none unless all are text files."""
+    if any(source.kind != "text" for source in sources):
+        return []
+    openings = []
+    for source in sources[:20]:
+        taken = list[str]()
+        for line in read_lines(source.path):
+            taken.append(line.text)
+            if line.offset > 50_000:
+                break
+        openings.append("".join(taken))
+    return openings
+
+
+# --- Letters ---
+
+
+def _accents(letters: Counter[str]) -> float:
+    """Share of the letters that are changed when accents are dropped, as BERT's lower case does."""
+    changed = sum(
+        count
+        for character, count in letters.items()
+        if any(
+            unicodedata.category(part) == "Mn" for part in unicodedata.normalize("NFD", character)
+        )
+    )
+    return changed / max(1, letters.total())
+
+
+def _alphabet(counts: Counter[str]) -> int:
+    """How many of the most frequent characters make up 99.995 % of the text."""
+    total, wanted = 0, 0.99995 * counts.total()
+    for number, (_, count) in enumerate(counts.most_common(), 1):
+        total += count
+        if total >= wanted:
+            return number
+    return len(counts)
+
+
+_FORMS = (
+    "这這个個们們来來为為说說国國时時会會学學对對发發经經过過现現开開关關见見长長问問间間门門车車东東马馬"
+    "书書电電气氣头頭实實样樣让讓还還进進从從当當动動体體点點应應线線无無业業产產万萬与與义義话話语語"
+    "认認识識请請谁誰课課读讀写寫听聽觉覺爱愛欢歡乐樂亲親双雙变變难難离離鸟鳥鱼魚龙龍风風飞飛两兩"
+    "该該边邊远遠运運员員图圖团團场場报報华華党黨军軍战戰机機权權条條济濟价價务務办辦历歷议議论論设設"
+    "计計讨討记記许許证證词詞试試该該调調谈談负負责責质質费費资資钱錢铁鐵银銀领領题題类類级級结結给給"
+)
+"""Frequent characters whose simplified and traditional forms differ, in pairs."""
+
+
+def _traditional(letters: Counter[str]) -> float | None:
+    simplified = sum(letters[character] for character in set(_FORMS[::2]))
+    traditional = sum(letters[character] for character in set(_FORMS[1::2]))
+    if simplified + traditional < 20:
+        return None
+    return traditional / (simplified + traditional)
+
+
+# --- Faults ---
+
+
+_FAULTS = {
+    "replacement characters (U+FFFD)": re.compile("\ufffd"),
+    "control characters": re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f]"),
+    "UTF-8 read as Latin-1 (such as Ã©)": re.compile(
+        "[ÃÂ][\u0080-\u00bf]|â€[\u0080-\u2122]|ï»¿|[åæçè][\u0080-\u00bf\u2013-\u2122]{2}"
+    ),
+    "HTML tags": re.compile(
+        r"</?(?:p|br|div|span|a|b|i|li|ul|td|tr|table|h[1-6]|img)\b[^<>]*>", re.I
+    ),
+    "HTML entities (such as &amp;)": re.compile(r"&(?:amp|lt|gt|quot|nbsp|#\d{2,5});"),
+}
+
+
+def _faults(texts: Sequence[str]) -> dict[str, int]:
+    """How many texts have each kind of fault; kinds without any are left out."""
+    counts = {
+        name: sum(pattern.search(text) is not None for text in texts)
+        for name, pattern in _FAULTS.items()
+    }
+    counts["Unicode that is not normalised (NFC)"] = sum(
+        not unicodedata.is_normalized("NFC", text) for text in texts
+    )
+    return {name: count for name, count in counts.items() if count}
+
+
+# --- Near copies: MinHash ---
+
+
+_SHINGLE = 12  # characters
+_LOOKED_AT = 2_000  # characters of a text, without white space
+_BINS, _ROWS = 30, 3  # minima of a text; those of a band, which must all be equal in a candidate
+_SIMILAR = 0.7
+_SHORTEST = 60  # characters without white space: shorter texts are alike by chance
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def near_copies(texts: Sequence[str]) -> float:
+    """The share of the texts that are nearly a copy of an earlier one, exact copies included.
+
+    Two texts are nearly copies if 70 % or more of their runs of 12 characters are the same. Case
+    and white space do not count, and of a long text only its beginning. Texts of less than 60
+    characters are never counted.
+
+    Candidates are texts with the same minima of hashes in three of 30 ranges (one-permutation
+    MinHash: Li et al., 2012, arXiv:1208.1259); their runs are then compared.
+
+    Args:
+        texts: The texts.
+    """
+    known = dict[bytes, int]()
+    runs: list[NDArray[np.uint64]] = []
+    copies = 0
+    for text in texts:
+        plain = "".join(text[: 2 * _LOOKED_AT].casefold().split())[:_LOOKED_AT]
+        if len(plain) < _SHORTEST:
+            continue
+        own = np.unique(_window_hashes(_code_points(plain), _SHINGLE))
+        number = len(runs)
+        runs.append(own)
+        near = {known.setdefault(band, number) for band in _bands(own)} - {number}
+        copies += any(_jaccard(own, runs[other]) >= _SIMILAR for other in near)
+    return copies / max(1, len(texts))
+
+
+_EDGES = (np.arange(_BINS, dtype=np.float64) * 2.0**64 / _BINS).astype(np.uint64)
+
+
+def _bands(hashes: NDArray[np.uint64]) -> list[bytes]:
+    """The smallest hash of each range, three together; a range without any has the next one's."""
+    at = np.minimum(np.searchsorted(hashes, _EDGES), len(hashes) - 1)
+    minima = hashes[at].reshape(-1, _ROWS)
+    return [bytes([number]) + band.tobytes() for number, band in enumerate(minima)]
+
+
+def _jaccard(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> float:
+    common = len(np.intersect1d(left, right, assume_unique=True))
+    return common / (len(left) + len(right) - common)
+
+
+def _code_points(text: str) -> NDArray[np.uint64]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(
+        np.uint64
+    )
+
+
+def _window_hashes(values: NDArray[np.uint64], length: int) -> NDArray[np.uint64]:
+    """A hash of each run of ``length`` values."""
+    total = np.zeros(max(0, len(values) - length + 1), dtype=np.uint64)
+    for offset in range(length):
+        total = total * _ODD + values[offset : offset + len(total)]
+    return _mixed(total)
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Bits that depend on all bits: two steps of SplitMix64's function."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: NDArray[np.uint64] = values ^ (values >> np.uint64(31))
+    return mixed
+
+
+# --- Overlap with evaluation files: 13-grams ---
+
+
+_N = 13
+
+_WORD = re.compile(r"[^\W_]+")
+_NO_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+
+
+def _units(text: str) -> NDArray[np.uint64]:
+    """Hashes of the words of a text; of its characters where there are no spaces."""
+    if len(_NO_SPACES.findall(text[:1000])) > 0.3 * len(text[:1000]):
+        return _code_points("".join(text.split()))
+    words = _WORD.findall(text.casefold())
+    return np.array([hash(word) & 0xFFFFFFFFFFFFFFFF for word in words], dtype=np.uint64)
+
+
+class _Grams:
+    """The 13-grams of an evaluation file, and those that the corpus has, too.
+
+    Args:
+        name: The file.
+        texts: Its rows.
+    """
+
+    def __init__(self, name: str, texts: Iterable[str]) -> None:
+        self._name = name
+        hashes = [_window_hashes(_units(text), _N) for text in texts]
+        counts = np.array([len(one) for one in hashes], dtype=np.int64)
+        self._rows, self._short = int((counts > 0).sum()), int((counts == 0).sum())
+        grams = np.concatenate(hashes) if hashes else np.zeros(0, dtype=np.uint64)
+        owners = np.repeat(np.arange(len(counts)), counts)
+        order = np.argsort(grams, kind="stable")
+        self._grams, self._owners = grams[order], owners[order]
+        self._seen = np.zeros(len(grams), dtype=bool)
+
+    @classmethod
+    def of(cls, source: Source) -> _Grams:
+        """The 13-grams of the rows of a file."""
+        _refuse_binary(source)
+        return cls(source.name, eval_texts(source))
+
+    def compare(self, text: str) -> None:
+        """Mark the grams that a document has."""
+        if not len(self._grams):
+            return
+        hashes = np.unique(_window_hashes(_units(text), _N))
+        starts = np.searchsorted(self._grams, hashes)
+        hits = hashes[self._grams[np.minimum(starts, len(self._grams) - 1)] == hashes]
+        if len(hits):
+            first = np.searchsorted(self._grams, hits, side="left")
+            last = np.searchsorted(self._grams, hits, side="right")
+            for start, end in zip(first, last, strict=True):
+                self._seen[start:end] = True
+
+    def result(self) -> Overlap:
+        """The rows that share a gram."""
+        shared = len(np.unique(self._owners[self._seen]))
+        return Overlap(self._name, self._rows, self._short, shared)
+
+
+def eval_texts(source: Source) -> Iterator[str]:
+    """The text of each row of an evaluation file, or of each line of a text file."""
+    if source.kind == "text":
+        yield from (line.text for line in read_lines(source.path) if line.text.strip())
+        return
+    for values, _ in rows(source):
+        yield " ".join(_strings(values.values()))
+
+
+def _strings(values: Iterable[Any]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _strings(value)
+        elif isinstance(value, dict):
+            yield from _strings(value.values())

