@@ -236,7 +236,7 @@ def test_three_sizes_give_the_whole_law(world: Path, cli: Cli) -> None:
         (["--sizes", "model.n_layers=3", "--sizes", "tiny"], "n_layer"),
         (["--sizes", "train.batch_size=3", "--sizes", "tiny"], "train.batch_size"),
         (["--sizes", "tiny,mini", "--budget", "soon"], "--budget"),
-        (["--sizes", "tiny,mini", "--budget", "30k tokens"], "needs 20"),
+        (["--sizes", "tiny,mini", "--budget", "6k tokens"], "needs 20"),
         (["--sizes", "tiny,mini", "--budget", "10M words"], "--budget"),
         (["train.budget=1M tokens", "train.phases=[{seq_len: 32}]"], "train.budget"),
         (["data.valid=null"], "nothing is validated"),
@@ -256,7 +256,7 @@ def test_wrong_input(world: Path, cli: Cli, arguments: list[str], message: str) 
 
 def test_which_runs_fit_a_budget(world: Path, cli: Cli) -> None:
     arguments = [*options(*SIZES), "--plan", "--budget"]
-    code, _, err = cli("scaling", scaled("small"), *arguments, "10k tokens")
+    code, _, err = cli("scaling", scaled("small"), *arguments, "15k tokens")
     assert code == 2
     assert "fits" in err
     needed = err.rpartition("--budget '")[2].partition("'")[0]
