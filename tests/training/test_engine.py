@@ -75,6 +75,9 @@ class Slow:
     def __len__(self) -> int:
         return len(self._step)
 
+    def during(self, share: float) -> Any:
+        return Slow(self._step.during(share))
+
     def collate(self, *args: Any) -> Any:
         time.sleep(0.2)
         return self._step.collate(*args)
