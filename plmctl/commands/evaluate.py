@@ -11,7 +11,7 @@ from plmctl.config.document import read_document
 from plmctl.corpus.source import content_hash, resolve
 from plmctl.errors import ConfigError
 from plmctl.evaluation.model import LoadedModel
-from plmctl.families.base import get_family
+from plmctl.families.base import NO_LIMIT, get_family
 from plmctl.measures.base import ObjectiveMeasureConfig, RawTextConfig, get_measure
 from plmctl.reporting.tables import classification_tables, rows_table
 from plmctl.run import launch
@@ -163,20 +163,22 @@ def longest_trained(model: str) -> int | None:
     for folder in (Path(model), Path(model).parent):
         path = folder / "config.yaml"
         if path.is_file():
-            phases = read_document(path).data.get("train", {}).get("phases") or ()
-            return max((phase["seq_len"] for phase in phases), default=None)
+            train = read_document(path).data.get("train") or {}
+            return max((phase["seq_len"] for phase in train.get("phases") or ()), default=None)
     return None
 
 
 def window_of(measure: MeasureConfig, model: LoadedModel) -> int:
-    """Tokens that a measure of running text reads at once; 0 for other measures."""
-    if isinstance(measure, ObjectiveMeasureConfig):
-        return measure.seq_len
-    if not isinstance(measure, RawTextConfig):
+    """Tokens that a measure of running text reads at once.
+
+    0 for other measures, and for networks without learned positions, which have no longest input.
+    """
+    if model.context == NO_LIMIT or not isinstance(measure, ObjectiveMeasureConfig | RawTextConfig):
         return 0
     if measure.seq_len is not None:
         return measure.seq_len
-    return model.context if "lm" in get_family(model.family).HEADS else 0
+    causal = "lm" in get_family(model.family).HEADS
+    return model.context if causal else min(128, model.context)
 
 
 def _steps_table(title: str, results: dict[int, dict[str, Any]]) -> "Table":
