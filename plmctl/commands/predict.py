@@ -136,10 +136,10 @@ def _task_answers(model: LoadedModel, texts: list[str], top: int) -> list[dict[s
 
     finetuned = read_finetuned(model.name)
     try:
-        asked = finetuned.task.values_of(texts)
+        all_values = finetuned.task.values_of(texts)
     except ConfigError as error:
         raise ConfigError(f"{model.name}: {error.message}", error.hint) from None
-    rows = [Row(values, f"text {n}") for n, values in enumerate(asked, 1)]
+    rows = [Row(values, f"text {n}") for n, values in enumerate(all_values, 1)]
     answering = FinetunedModel(model, finetuned)
     answers = answering.answers(answering.examples(rows, "predict"))
     size = len(texts) // len(rows)
@@ -148,7 +148,7 @@ def _task_answers(model: LoadedModel, texts: list[str], top: int) -> list[dict[s
             "text": " / ".join(texts[number * size : (number + 1) * size]),
             "answers": [_with_score(one) for one in finetuned.task.readable(answer, values, top)],
         }
-        for number, (values, answer) in enumerate(zip(asked, answers, strict=True))
+        for number, (values, answer) in enumerate(zip(all_values, answers, strict=True))
     ]
 
 
