@@ -6,10 +6,13 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plmctl.config.base import MeasureConfig
+from plmctl.config.document import read_document
 from plmctl.corpus.source import content_hash, resolve
 from plmctl.errors import ConfigError
 from plmctl.evaluation.model import LoadedModel
-from plmctl.measures.base import get_measure
+from plmctl.families.base import NO_LIMIT, get_family
+from plmctl.measures.base import ObjectiveMeasureConfig, RawTextConfig, get_measure
 from plmctl.reporting.tables import classification_tables, rows_table
 from plmctl.run import launch
 from plmctl.run.configs import EvalConfig
@@ -122,11 +125,19 @@ def _results(
         suffix: Added to the names of the files.
     """
     results: dict[str, Any] = {}
+    longest, warned = longest_trained(config.model), False
     for number, measure in enumerate(config.measures, 1):
         name = measure.name if measure.name not in results else f"{measure.name}-{number}"
         path = folder / "eval" / f"{name}{suffix}.json"
         if not path.is_file():
             say(f"measuring {measure.name} of {title}")
+            window = window_of(measure, model)
+            if not warned and longest is not None and window > longest:
+                warned = True
+                say(
+                    f"{measure.name} reads {window:,} tokens at once, but the model was trained on "
+                    f"{longest:,} at most: to read only as many, set seq_len: {longest}"
+                )
             measurement = get_measure(measure.name)(measure).measure(model, config.seed)
             for item, scores in measurement.per_item.items():
                 rows = f"rows/{name}{suffix}-{item}" if item else f"rows/{name}{suffix}"
@@ -145,6 +156,29 @@ def _results(
             write_results(folder, f"{name}{suffix}", document)
         results[name] = json.loads(path.read_text(encoding="utf-8"))["results"]
     return results
+
+
+def longest_trained(model: str) -> int | None:
+    """The longest ``seq_len`` of the pretraining that wrote a model; None if it is unknown."""
+    for folder in (Path(model), Path(model).parent):
+        path = folder / "config.yaml"
+        if path.is_file():
+            train = read_document(path).data.get("train") or {}
+            return max((phase["seq_len"] for phase in train.get("phases") or ()), default=None)
+    return None
+
+
+def window_of(measure: MeasureConfig, model: LoadedModel) -> int:
+    """Tokens that a measure of running text reads at once.
+
+    0 for other measures, and for networks without learned positions, which have no longest input.
+    """
+    if model.context == NO_LIMIT or not isinstance(measure, ObjectiveMeasureConfig | RawTextConfig):
+        return 0
+    if measure.seq_len is not None:
+        return measure.seq_len
+    causal = "lm" in get_family(model.family).HEADS
+    return model.context if causal else min(128, model.context)
 
 
 def _steps_table(title: str, results: dict[int, dict[str, Any]]) -> "Table":

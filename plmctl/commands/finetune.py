@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from plmctl.run.preflight import (
     retention,
     run_progress,
 )
-from plmctl.tasks.base import Finetuned, ScoredConfig, TaskExamples, make_task
+from plmctl.tasks.base import Answer, Finetuned, ScoredConfig, TaskExamples, make_task
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -106,6 +106,9 @@ def finetune(
             write_results(folder, "data", {"kind": "data", **examples.check})
         for line in summarize_checks(examples.check):
             say(line)
+        for name, valid in examples.valid.items():
+            for line in valid.notices:
+                say(f"{name}: {line}")
         engine, facts = _train(prepared, examples, until=until, accept_gap=accept_gap)
         if work is None:
             return {}
@@ -139,6 +142,14 @@ class LabelledExamples:
     def first_valid(self) -> TaskExamples[ScoredConfig]:
         """The validation rows that decide which weights are best."""
         return next(iter(self.valid.values()))
+
+    def counts(self) -> dict[str, int]:
+        """Rows that are learned from and scored; windows, where they are more than the rows."""
+        first = next(iter(self.valid))
+        rows = self.check["train"]["rows"] - self.check["dropped"]["rows"]
+        counts = {"rows": rows, "valid_rows": self.check[first]["rows"]}
+        windows = {"windows": len(self.train), "valid_windows": len(self.first_valid)}
+        return counts | (windows if list(windows.values()) != list(counts.values()) else {})
 
 
 def read_examples(prepared: PreparedFinetuning) -> LabelledExamples:
@@ -333,8 +344,7 @@ def _train(
         progress = loop.train(engine, plan, checkpoints, journal, validate, watch)
         journal.event("finished", step=progress.step)
     return engine, {
-        "rows": len(examples.train),
-        "valid_rows": len(examples.first_valid),
+        **examples.counts(),
         "init": config.init,
         "steps": progress.step,
     }
@@ -519,6 +529,8 @@ def _write_scores(
     for file, (name, valid) in sets:
         predictions = answers(network, valid, engine.accelerator.device)
         metrics = valid.compute_metrics(predictions)
+        if examples.labels and (only := single_answer(predictions, valid.references())):
+            say(f"{name}: every row is answered {only!r}; nothing else was learned so far")
         errors = {k: error for k, error in valid.uncertainty(predictions).items() if k in metrics}
         uncertainty |= {f"{name}/{k}": at for k, at in errors.items()} if results else errors
         results = with_further_metrics(results, name, metrics) if results else {**metrics, **facts}
@@ -528,6 +540,14 @@ def _write_scores(
     document = {"kind": "finetune", "model": config.model, "results": results}
     write_results(folder, "valid", {**document, "uncertainty": uncertainty})
     return results
+
+
+def single_answer(answers: Sequence[Answer], references: Sequence[Any]) -> str | None:
+    """The label that all rows are given though their right ones differ; None: there is none."""
+    given = {one["prediction"] for one in answers if isinstance(one["prediction"], str)}
+    right = {str(reference) for reference in references}
+    every = all(isinstance(one["prediction"], str) for one in answers)
+    return given.pop() if every and len(given) == 1 and len(right) > 1 else None
 
 
 def _complete(folder: Path, work: AtWork) -> None:

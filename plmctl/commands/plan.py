@@ -496,7 +496,8 @@ def _each(use: Mapping[str, Any]) -> str:
 def _device(use: Mapping[str, Any]) -> str:
     compiled = ", compiled" if use["compile"] else ""
     twice = ", activation checkpointing" if use["checkpoint_activations"] else ""
-    return "{device}, {precision}, {processes} processes".format(**use) + compiled + twice
+    processes = "1 process" if use["processes"] == 1 else f"{use['processes']} processes"
+    return f"{use['device']}, {use['precision']}, {processes}{compiled}{twice}"
 
 
 def _format_bytes(count: float) -> str:

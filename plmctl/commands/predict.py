@@ -27,7 +27,7 @@ from plmctl.files import new_file
 from plmctl.reporting.tables import rows_table
 from plmctl.run.display import say, show_result
 from plmctl.run.preflight import check_model
-from plmctl.tasks.base import Answer, read_finetuned
+from plmctl.tasks.base import ReadableAnswer, read_finetuned
 
 if TYPE_CHECKING:
     from plmctl.evaluation.model import LoadedModel
@@ -48,9 +48,10 @@ def run(name: str, texts: list[str], *, top: int, as_json: bool) -> None:
     from plmctl.evaluation.samples import opened_for_samples
 
     check_model(name)
-    model = opened_for_samples(name)
+    model, head = opened_for_samples(name), "answer"
     made_for = (model.config.architectures or [""])[0]
     if (Path(name) / "task.json").is_file() or made_for.endswith("ForSequenceClassification"):
+        head = "label" if made_for.endswith("ForSequenceClassification") else "answer"
         answers = _task_answers(model, texts, top)
     elif made_for.startswith("Elmo"):
         raise ConfigError(
@@ -64,7 +65,7 @@ def run(name: str, texts: list[str], *, top: int, as_json: bool) -> None:
     else:
         answers = _masks(model, texts, top)
     tables = [
-        rows_table(item["text"], [made_for, ""], [_table_row(one) for one in item["answers"]])
+        rows_table(item["text"], [head, ""], [_table_row(one) for one in item["answers"]])
         for item in answers
     ]
     show_result({"model": name, "answers": answers}, tables, as_json=as_json)
@@ -134,33 +135,26 @@ def _task_answers(model: LoadedModel, texts: list[str], top: int) -> list[dict[s
     from plmctl.evaluation.scoring import FinetunedModel
 
     finetuned = read_finetuned(model.name)
-    columns = finetuned.task.text_columns()
-    if len(texts) % len(columns):
-        raise ConfigError(
-            f"{model.name}: requires {' and '.join(columns)}: {len(columns)} texts, "
-            f"not {len(texts)}",
-            "give them in this order, or rows of a file: --input",
-        )
-    groups = [texts[at : at + len(columns)] for at in range(0, len(texts), len(columns))]
-    rows = [
-        Row(dict(zip(columns, group, strict=True)), f"text {n}")
-        for n, group in enumerate(groups, 1)
-    ]
+    try:
+        all_values = finetuned.task.values_of(texts)
+    except ConfigError as error:
+        raise ConfigError(f"{model.name}: {error.message}", error.hint) from None
+    rows = [Row(values, f"text {n}") for n, values in enumerate(all_values, 1)]
     answering = FinetunedModel(model, finetuned)
     answers = answering.answers(answering.examples(rows, "predict"))
+    size = len(texts) // len(rows)
     return [
-        {"text": " / ".join(group), "answers": _best(answer, top)}
-        for group, answer in zip(groups, answers, strict=True)
+        {
+            "text": " / ".join(texts[number * size : (number + 1) * size]),
+            "answers": [_with_score(one) for one in finetuned.task.readable(answer, values, top)],
+        }
+        for number, (values, answer) in enumerate(zip(all_values, answers, strict=True))
     ]
 
 
-def _best(answer: Answer, top: int) -> list[dict[str, Any]]:
-    """The most probable labels; an answer of another form as it is."""
-    probabilities = answer.get("probabilities")
-    if isinstance(probabilities, dict):
-        ranked = sorted(probabilities.items(), key=lambda pair: -pair[1])[:top]
-        return [{"token": name, "score": round(p, 4)} for name, p in ranked]
-    return [{"token": str(answer.get("prediction")), "score": ""}]
+def _with_score(answer: ReadableAnswer) -> dict[str, Any]:
+    probability = answer.probability
+    return {"token": answer.text, "score": "" if probability is None else round(probability, 4)}
 
 
 # --- ``--input``: a finetuned model's answers to rows, streaming ---

@@ -36,6 +36,8 @@ class PreparedText:
     """Words of each store of the training text; None: they were not counted."""
     word_rules: tuple[WordRule, ...]
     """How they were counted, or why not."""
+    built: bool
+    """Whether a store was built; otherwise all were there."""
 
     @property
     def num_words(self) -> int | None:
@@ -63,6 +65,8 @@ def run(config: PretrainConfig, *, as_json: bool, every_byte: bool = False) -> N
     began = time.perf_counter()
     encoder = preflight(config).encoder
     text = prepare(config, encoder, every_byte=every_byte)
+    if not text.built:
+        say("the token stores exist already; nothing was built")
     if text.num_words is None and _count_words(config, encoder):
         text = prepare(config, encoder)
     contents: dict[str, object] = {
@@ -89,7 +93,7 @@ def prepare(config: PretrainConfig, encoder: Encoder, *, every_byte: bool = Fals
     """
     if config.data.mixture:
         return _prepare_mixture(config, encoder, every_byte)
-    stores = _stores(data_of(config), encoder, config.tokenizer, every_byte)
+    stores, built = _stores(data_of(config), encoder, config.tokenizer, every_byte)
     return PreparedText(
         TokenStore.open(stores.train),
         TokenStore.open(stores.valid) if stores.valid else None,
@@ -97,6 +101,7 @@ def prepare(config: PretrainConfig, encoder: Encoder, *, every_byte: bool = Fals
         _sentence_rule(config, stores),
         (stores.words,),
         (stores.word_rule,),
+        built,
     )
 
 
@@ -138,12 +143,16 @@ def _sentence_rule(config: PretrainConfig, stores: Stores) -> str:
     return str(stores.sentences)
 
 
-def _stores(data: DataConfig, encoder: Encoder, tokenizer: str, every_byte: bool) -> Stores:
+def _stores(
+    data: DataConfig, encoder: Encoder, tokenizer: str, every_byte: bool
+) -> tuple[Stores, bool]:
+    """The stores, and whether they were built now."""
     root = Path(data.store)
     stores = find_stores(data, encoder, root=root, every_byte=every_byte)
     while stores is None and not launch.is_main():
         time.sleep(0.5)
         stores = find_stores(data, encoder, root=root)
+    new = stores is None
     if stores is None:
         say(f"preparing {', '.join(data.train)} with {tokenizer}")
         with work_progress("preparing") as progress:
@@ -156,7 +165,7 @@ def _stores(data: DataConfig, encoder: Encoder, tokenizer: str, every_byte: bool
                 notice=say,
                 every_byte=every_byte,
             )
-    return stores
+    return stores, new
 
 
 # --- Mixtures: a store for each source ---
@@ -166,7 +175,8 @@ def _prepare_mixture(config: PretrainConfig, encoder: Encoder, every_byte: bool)
     """A store for each source."""
     data = data_of(config)
     own = data_of_stores(config)
-    built = [_stores(one, encoder, config.tokenizer, every_byte) for one in own]
+    opened = [_stores(one, encoder, config.tokenizer, every_byte) for one in own]
+    built = [stores for stores, _ in opened]
     parts = list(zip(data.mixture, built, strict=True))
     held_out = [(source, Path(stores.valid)) for source, stores in parts if stores.valid]
     empty = [source.name for source, stores in parts if stores.valid is None]
@@ -180,6 +190,7 @@ def _prepare_mixture(config: PretrainConfig, encoder: Encoder, every_byte: bool)
         "; ".join(f"{source.name}: {_sentence_rule(config, stores)}" for source, stores in parts),
         tuple(stores.words for stores in built),
         tuple(stores.word_rule for stores in built),
+        any(is_new for _, is_new in opened),
     )
 
 

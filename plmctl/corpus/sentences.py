@@ -18,7 +18,7 @@ Rule = Literal["line", "en", "zh", "none"]
 # Closing quotes and brackets stay with the sentence that they close.
 _CLOSING = "\"'”’»)\\]}」』》）】〕〉"
 _CJK_STOP = "。！？｡"
-_STOP = ".!?…؟۔।॥։።။៕"
+_STOP = ".!?…؟۔।॥։።།။។៕"
 
 # A stop, what it closes, footnote marks such as [1], and space. Chinese stops need no space.
 _EN_END = re.compile(

@@ -110,7 +110,7 @@ def _resolve(name: str) -> list[Source]:
     matches = [Path(path) for path in sorted(glob.glob(name, recursive=True))]
     readable = [path for path in matches if path.is_file() or _is_saved(path)]
     if not readable:
-        raise DataError(f"{name}: no file matches{_near(_fixed_part(name))}", "check the path")
+        raise DataError(f"{name}: no file matches{_near_pattern(name)}", "check the path")
     return [Source(str(path), _kind(path)) for path in readable]
 
 
@@ -145,6 +145,21 @@ def _fixed_part(pattern: str) -> Path:
     parts = Path(pattern).parts
     count = next(number for number, part in enumerate(parts) if glob.has_magic(part))
     return Path(*parts[:count])
+
+
+def _near_pattern(pattern: str) -> str:
+    """A hint with the same pattern in the most similar folder, if files match it there."""
+    fixed = _fixed_part(pattern)
+    rest = Path(pattern).relative_to(fixed)
+    missing = fixed
+    while not missing.parent.is_dir() and missing.parent != missing:
+        missing = missing.parent
+    if missing.exists() or not os.access(missing.parent, os.R_OK):
+        return ""
+    within = fixed.relative_to(missing)
+    folders = [entry.name for entry in missing.parent.iterdir() if entry.is_dir()]
+    near = [missing.parent / name / within / rest for name in near_names(missing.name, folders)]
+    return did_you_mean(str(path) for path in near if glob.glob(str(path), recursive=True))
 
 
 def _near(path: Path) -> str:

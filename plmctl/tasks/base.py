@@ -53,8 +53,24 @@ Outputs = Mapping[str, Sequence[NDArray[Any]]]
 MetricNames = Annotated[tuple[Text, ...], AfterValidator(modules.check_names)]
 
 
+@dataclass(frozen=True)
+class ReadableAnswer:
+    """An answer as a user reads it.
+
+    Attributes:
+        text: A label, a text, or words with their tags.
+        probability: None: the task gives none.
+    """
+
+    text: str
+    probability: float | None = None
+
+
 class ScoredConfig(TaskConfig):
     """Config of a task whose answers are scored by metrics; every task's ``Config`` extends it."""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ()
+    """The fields that name columns of the rows."""
 
     metrics: MetricNames = ()
     """What answers are scored by: metrics of plmctl, files of your own such as `./my_metric.py`
@@ -89,6 +105,35 @@ class Task(ABC, Generic[C]):
     @abstractmethod
     def text_columns(self) -> tuple[str, ...]:
         """The columns that are read."""
+
+    def values_of(self, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """The rows that a user has given as texts, one after the other: their values by column.
+
+        Raises:
+            ConfigError: Too few or too many texts.
+        """
+        columns = self.text_columns()
+        if len(texts) % len(columns):
+            raise ConfigError(
+                f"requires {' and '.join(columns)}: {len(columns)} texts, not {len(texts)}",
+                "give them in this order, or rows of a file: --input",
+            )
+        starts = range(0, len(texts), len(columns))
+        return [dict(zip(columns, texts[at : at + len(columns)], strict=True)) for at in starts]
+
+    def readable(self, answer: Answer, values: Mapping[str, Any], top: int) -> list[ReadableAnswer]:
+        """The answer to a row, the most probable first, as a user reads it.
+
+        Args:
+            answer: Of ``TaskExamples.answers``.
+            values: The row's, by column.
+            top: Labels or options at most.
+        """
+        probabilities = answer.get("probabilities")
+        if isinstance(probabilities, dict):
+            ranked = sorted(probabilities.items(), key=lambda pair: -pair[1])[:top]
+            return [ReadableAnswer(str(name), p) for name, p in ranked]
+        return [ReadableAnswer(str(answer.get("prediction")))]
 
     def split_columns(self) -> tuple[str, ...]:
         """Rows that are equal in these columns are never split between training and validation."""
@@ -192,6 +237,11 @@ class TaskExamples(Examples, Generic[C]):
     config: C
     cut: int = field(default=0, kw_only=True)
     dropped: tuple[str, ...] = field(default=(), kw_only=True)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What a user should know of rows that are scored."""
+        return ()
 
     @abstractmethod
     def lengths(self) -> Ints:
@@ -399,7 +449,7 @@ def read_finetuned(model: str, columns: Mapping[str, Any] | None = None) -> Fine
     raise ConfigError(f"{model}: not finetuned for a task, but a {made_for}", "finetune it first")
 
 
-Scored = TypeVar("Scored", bound=TaskConfig)
+Scored = TypeVar("Scored", bound=ScoredConfig)
 
 
 def with_columns(config: Scored, columns: Mapping[str, Any]) -> Scored:
@@ -411,7 +461,7 @@ def with_columns(config: Scored, columns: Mapping[str, Any]) -> Scored:
     fields = type(config).model_fields
     for name in columns:
         if name == "name" or name not in fields:
-            known = [field for field in fields if field != "name"]
+            known = config.COLUMNS or [field for field in fields if field != "name"]
             raise ConfigError(
                 f"the task {config.name!r} has no field {name!r}{nearest(name, known)}"
             )

@@ -15,13 +15,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from plmctl.errors import ConfigError, DataError, nearest
+from plmctl.formatting import format_value
 from plmctl.metrics import classification as metrics
 from plmctl.metrics import statistics
 from plmctl.metrics.modules import Kind
@@ -36,6 +37,7 @@ from plmctl.tasks._sequences import (
 from plmctl.tasks.base import (
     Answer,
     Outputs,
+    ReadableAnswer,
     ScoredConfig,
     Task,
     Unlabelled,
@@ -64,6 +66,8 @@ Problem = Literal["single_label", "multi_label", "regression"]
 
 class Config(ScoredConfig):
     """Classify a text or a pair of texts: one label, several, or a number."""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("text", "label")
 
     name: Literal["classification"] = "classification"
     text: str | tuple[str, str] = "text"
@@ -126,6 +130,12 @@ class Classification(Task[Config], config=Config):
     def label_column(self) -> str:
         """The column of the label."""
         return self.config.label
+
+    def readable(self, answer: Answer, values: Mapping[str, Any], top: int) -> list[ReadableAnswer]:
+        """The most probable labels; of regression the number."""
+        if self.config.problem == "regression":
+            return [ReadableAnswer(format_value(answer["prediction"]))]
+        return super().readable(answer, values, top)
 
     def is_labelled(self, row: Row) -> bool:
         """False for the rows that ``unlabelled: drop`` leaves out."""

@@ -11,15 +11,16 @@ Sources: google-research/albert, race_utils.py; finetune-transformer-lm, train.p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from plmctl.errors import DataError
+from plmctl.corpus.labelled import Row
+from plmctl.errors import ConfigError, DataError
 from plmctl.metrics.classification import accuracy
 from plmctl.metrics.modules import Kind
 from plmctl.metrics.statistics import Function
@@ -33,6 +34,7 @@ from plmctl.tasks._sequences import (
 from plmctl.tasks.base import (
     Answer,
     Outputs,
+    ReadableAnswer,
     ScoredConfig,
     Task,
     Use,
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
     from plmctl.models.load import Start
     from plmctl.models.network import Network
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 class Config(ScoredConfig):
     """Choose one of several options."""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("passage", "question", "options", "label")
 
     name: Literal["multiple_choice"] = "multiple_choice"
     passage: str | None = None
@@ -104,6 +107,29 @@ class MultipleChoice(Task[Config], config=Config):
         """The columns of passage and question, as far as the rows have them."""
         both = (self.config.passage, self.config.question)
         return [column for column in both if column is not None]
+
+    def values_of(self, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """One row: passage and question, as far as rows have them, then all of its options.
+
+        If each option has a column of its own, there may be several rows.
+        """
+        if not isinstance(self.config.options, str):
+            return super().values_of(texts)
+        columns = self._context_columns
+        if len(texts) < len(columns) + 2:
+            raise ConfigError(
+                f"requires {' and '.join(columns)}, then two options or more; texts: {len(texts)}",
+                "give them in this order, or rows of a file: --input",
+            )
+        values = dict(zip(columns, texts, strict=False))
+        return [{**values, self.config.options: list(texts[len(columns) :])}]
+
+    def readable(self, answer: Answer, values: Mapping[str, Any], top: int) -> list[ReadableAnswer]:
+        """The most probable options, as texts."""
+        _, _, options = item_of(self.config, Row(dict(values), "text"))
+        both = zip(options, answer["probabilities"], strict=True)
+        ranked = sorted(both, key=lambda pair: -pair[1])[:top]
+        return [ReadableAnswer(option, probability) for option, probability in ranked]
 
     def is_labelled(self, row: Row) -> bool:
         """False for the rows that ``unlabelled: drop`` leaves out."""

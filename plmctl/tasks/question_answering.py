@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,7 @@ from plmctl.tasks._sequences import Ids, Layout, layout_of, pad_id_of
 from plmctl.tasks.base import (
     Answer,
     Outputs,
+    ReadableAnswer,
     ScoredConfig,
     Task,
     TaskExamples,
@@ -67,6 +68,8 @@ Head = Literal["linear", "albert"]
 
 class Config(ScoredConfig):
     """Find the answer to a question in a context."""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("question", "context", "answers", "id")
 
     name: Literal["question_answering"] = "question_answering"
     question: str = "question"
@@ -113,6 +116,10 @@ class QuestionAnswering(Task[Config], config=Config):
     def text_columns(self) -> tuple[str, ...]:
         """Question and context."""
         return (self.config.question, self.config.context)
+
+    def readable(self, answer: Answer, values: Mapping[str, Any], top: int) -> list[ReadableAnswer]:
+        """The answer and its probability."""
+        return [ReadableAnswer(answer["prediction"] or "(no answer)", answer["probability"])]
 
     def split_columns(self) -> tuple[str, ...]:
         """The context: all questions about it are in one split."""
@@ -259,6 +266,18 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
     def weights(self) -> dict[str, float]:
         """The loss is the mean of start and end; ALBERT adds half of its third term."""
         return dict.fromkeys(self.loss_terms, 0.5)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """How many questions have no answer, which only ``version2`` can get right."""
+        references = self.windows.references or ()
+        count = sum(not right for right in references)
+        if self.config.version2 or not count:
+            return ()
+        return (
+            f"{count:,} of {len(references):,} rows have no answer, and are scored: set "
+            "`task.version2: true`, or leave them out",
+        )
 
     def __len__(self) -> int:
         """Windows."""

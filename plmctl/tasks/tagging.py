@@ -8,9 +8,9 @@ transformers: dropout and a linear layer on each piece; ``layers: mix`` and ELMo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import model_validator
@@ -25,6 +25,7 @@ from plmctl.tasks._sequences import Ids, layout_of, pad_id_of
 from plmctl.tasks.base import (
     Answer,
     Outputs,
+    ReadableAnswer,
     ScoredConfig,
     Task,
     TaskExamples,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 class Config(ScoredConfig):
     """Give every word of a sentence a tag."""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("tokens", "tags")
 
     name: Literal["tagging"] = "tagging"
     tokens: str = "tokens"
@@ -92,6 +95,11 @@ class Tagging(Task[Config], config=Config):
     def text_columns(self) -> tuple[str, ...]:
         """The column of the words."""
         return (self.config.tokens,)
+
+    def readable(self, answer: Answer, values: Mapping[str, Any], top: int) -> list[ReadableAnswer]:
+        """The words, each with its tag."""
+        pairs = zip(answer["tokens"], answer["prediction"], strict=True)
+        return [ReadableAnswer(" ".join(f"{word}/{tag}" for word, tag in pairs))]
 
     @property
     def label_column(self) -> str:

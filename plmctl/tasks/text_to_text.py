@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import compress
 from string import Formatter
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,8 @@ LOSS_TERMS = ("lm",)
 
 class Config(ScoredConfig):
     """Read a text and write another: translation, summaries, questions, T5's GLUE and SQuAD."""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("source", "target")
 
     name: Literal["text_to_text"] = "text_to_text"
     cast: CastName | None = None

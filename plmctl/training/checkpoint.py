@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from plmctl.errors import ConfigError, PlmError
-from plmctl.files import sync, writing
+from plmctl.files import give_default_mode, sync, writing
 from plmctl.models.network import RecurrentState
 from plmctl.models.sharding import cut_like, gathered
 from plmctl.training.average import Average
@@ -134,6 +134,7 @@ def write(folder: Path, state: Snapshot) -> None:
     if state.recurrent_state is not None:
         save_file({"rows": state.recurrent_state}, folder / _CARRIED)
     (folder / "state.json").write_text(json.dumps(state.state))
+    give_default_mode(folder)
 
 
 def restore(folder: Path, trained: Trained) -> dict[str, Any]:

@@ -642,6 +642,8 @@ def _ignore_signals(worker: int) -> None:
 
 _MUCH_WAITING = 0.05  # share of the time, above which the loop gives advice
 
+_SHORT_RUN = 30.0  # seconds: the loop gives no advice before
+
 Taken = tuple[int, Phase, list[Batch]]
 
 
@@ -692,16 +694,18 @@ class StepLoader:
         number, phase, within = next(self._plan.remaining(progress.step))
         return self._source(number, phase, progress).examples(within)
 
-    def advise(self, wait: float, warn: Callable[[str], None]) -> None:
-        """Warn once if the loop waits for its data.
+    def advise(self, wait: float, seconds: float, warn: Callable[[str], None]) -> None:
+        """Warn once if the loop waits for its data and the run is not a short one.
 
         The first measurement is ignored: it includes the start of the processes.
 
         Args:
             wait: Share of the time since the last log line that the loop waited.
+            seconds: Of the run so far.
             warn: Called with the message.
         """
-        if self._measurements and wait > _MUCH_WAITING and not self._advised:
+        long = seconds >= _SHORT_RUN
+        if self._measurements and long and wait > _MUCH_WAITING and not self._advised:
             workers = self._plan.workers
             warn(
                 f"{100 * wait:.0f} % of the time is spent waiting for batches; "

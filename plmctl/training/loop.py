@@ -307,7 +307,7 @@ def train(
                 speed = window.metrics(progress)
                 words = plan.words_at(progress.step)
                 journal.log(record(progress, phase_number, update, learning_rate) | words | speed)
-                loader.advise(speed["data_wait"], journal.warn)
+                loader.advise(speed["data_wait"], speed["time"], journal.warn)
                 progress = replace(progress, seconds=speed["time"])
                 window = Window(progress, loader)
             with window.paused():

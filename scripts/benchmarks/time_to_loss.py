@@ -127,7 +127,7 @@ def _pretrain(args: argparse.Namespace, folder: Path, run: Path, seed: int) -> d
         "objective": kind["objective"],
         "train": {"batch_size": args.batch, "phases": [{"seq_len": args.length, "steps": steps}]},
         "optim": {"name": "muon", "weight_decay": 0.01, **kind["muon"]},
-        "schedule": {"name": "wsd", "warmup": 50, "decay": 0.4},
+        "schedule": {"name": "wsd", "warmup": min(50, steps // 4), "decay": 0.4},
         "checkpoint": {"every": steps},
         "log": {"every": 100},
     }
@@ -140,6 +140,7 @@ def _loss(args: argparse.Namespace, folder: Path, model: Path) -> float:
         "name": args.objective,
         "data": [str(folder / "test.txt")],
         "seq_len": args.length,
+        "store": str(folder / "stores"),
         **rate,
     }
     config = {"run": f"{model}-eval", "model": str(model), "measures": [measure]}

@@ -128,7 +128,8 @@ def test_what_is_not_there(here: Path) -> None:
     )
     assert "did you mean 'corpus'?" in refusal("corpsu/train.txt").message
     assert refusal("corpus/*.text").message == "corpus/*.text: no file matches"
-    assert "no file matches; did you mean 'corpus'?" in refusal("corpsu/*.txt").message
+    assert "no file matches; did you mean 'corpus/*.txt'?" in refusal("corpsu/*.txt").message
+    assert refusal("corpsu/*.html").message == "corpsu/*.html: no file matches"
     assert refusal("qqq.txt").message == "qqq.txt: no such file"
     assert "a folder, but not one saved by `datasets`" in refusal("corpus").message
     assert refusal("qqq.txt").exit_code == 3

@@ -5,7 +5,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from plmctl.errors import DataError
+from plmctl.errors import ConfigError, DataError
 from plmctl.tasks.base import get_task
 from plmctl.tasks.multiple_choice import right_option
 from tests.tasks.conftest import Folder, load_head, rows_of
@@ -127,3 +127,16 @@ def test_a_choice_is_learned(folder: Folder) -> None:
         batches = StepBatches(examples, Slicing(8, 8), 7)[0]
         losses = [take_step(engine, examples, batches, None, 1).losses for _ in range(30)]
         assert losses[-1]["choice"] < 0.3 * losses[0]["choice"], family
+
+
+def test_texts_of_a_user_are_a_beginning_and_its_endings() -> None:
+    task = TASK(TASK.Config())
+    (values,) = task.values_of(["he came", "home", "soon", "late"])
+    assert values == {"question": "he came", "options": ["home", "soon", "late"]}
+    answer = {"prediction": 2, "text": "late", "probabilities": [0.1, 0.3, 0.6]}
+    best = [(one.text, one.probability) for one in task.readable(answer, values, 2)]
+    assert best == [("late", 0.6), ("soon", 0.3)]
+    with pytest.raises(ConfigError, match="question, then two options or more; texts: 2"):
+        task.values_of(["he came", "home"])
+    columns = TASK(TASK.Config(options=("A", "B")))
+    assert columns.values_of(["q", "x", "y"]) == [{"question": "q", "A": "x", "B": "y"}]

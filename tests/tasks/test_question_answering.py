@@ -140,6 +140,8 @@ def test_rows_that_cannot_be_learned_from_are_reported_and_kept_in_scoring() -> 
     assert not scored.dropped
     assert len(scored.windows.ids) == 4
     assert (scored.windows.labels == -100).any()
+    assert scored.notices[0].startswith("1 of 4 rows have no answer, and are scored")
+    assert not make_examples(rows, "score", version2=True).notices
     assert len(make_examples(rows, version2=True).windows.ids) == 2
 
 

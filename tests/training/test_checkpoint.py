@@ -57,6 +57,15 @@ def test_what_is_saved_comes_back_bit_for_bit(tmp_path: Path) -> None:
             assert torch.equal(before.optimizer.state[a][field], after.optimizer.state[b][field])
 
 
+def test_a_group_can_read_a_checkpoint(tmp_path: Path) -> None:
+    mask = os.umask(0o022)
+    try:
+        folder = Checkpoints(tmp_path, 2).save(1, trained(1), {})
+    finally:
+        os.umask(mask)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}
+
+
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, 2)
     for step in (9, 10, 11, 100):

@@ -75,6 +75,9 @@ class Slow:
     def __len__(self) -> int:
         return len(self._step)
 
+    def during(self, share: float) -> Any:
+        return Slow(self._step.during(share))
+
     def collate(self, *args: Any) -> Any:
         time.sleep(0.2)
         return self._step.collate(*args)
@@ -84,12 +87,20 @@ def slowed(plan: Plan) -> Plan:
     return replace(plan, phases=tuple(replace(p, examples=Slow(p.examples)) for p in plan.phases))
 
 
-def test_waiting_for_data_is_told_of_once(
-    store: TokenStore, tmp_path: Path, run_plan: Train, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("short", "count"), [(0.0, 1), (30.0, 0)])
+def test_waiting_for_data_is_told_of_once_and_not_in_a_short_run(
+    store: TokenStore,
+    tmp_path: Path,
+    run_plan: Train,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    short: float,
+    count: int,
 ) -> None:
+    monkeypatch.setattr("plmctl.training.data._SHORT_RUN", short)
     plan = slowed(tiny_plan("mlm", store, steps=(4,)))
     run_plan(tiny_engine(tiny_network("mlm")), plan, tmp_path / "run")
-    assert capfd.readouterr().err.count("is spent waiting for batches") == 1
+    assert capfd.readouterr().err.count("is spent waiting for batches") == count
 
 
 @pytest.mark.parametrize(
@@ -103,7 +114,7 @@ def test_a_twentieth_of_the_time_is_much(
     say: Callable[[str], None] = messages.append
     loader = StepLoader(tiny_plan("mlm", store), pin=False)
     for wait in waits:
-        loader.advise(wait, say)
+        loader.advise(wait, 30.0, say)
     assert [message.partition(" of the time")[0] for message in messages] == expected
     assert all("compute.workers=2" in message for message in messages)
 
