@@ -69,7 +69,8 @@ def page_of(path: Path, folder: Path) -> Path:
         return folder / PAGES[name]
     if path.is_relative_to(DOCS) and path.suffix != ".ipynb":
         return folder / path.relative_to(DOCS)
-    return folder / "files" / f"{name}.md"
+    # The builder leaves out what starts with a dot.
+    return folder / "files" / f"{name.removeprefix('.')}.md"
 
 
 def with_links(text: str, source: Path, page: Path, folder: Path, outside: set[Path]) -> str:
