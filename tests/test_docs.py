@@ -107,9 +107,10 @@ def test_commands_are_those_of_the_english_page(page: Path) -> None:
 def test_the_notebook_shows_outputs_of_a_run() -> None:
     text = (ROOT / "docs" / "notebooks" / "own_text.ipynb").read_text(encoding="utf-8")
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
-    commands = [cell for cell in cells if "".join(cell["source"]).startswith("!plmctl")]
-    assert len(commands) > 4
-    for cell in commands:
-        assert cell["outputs"], cell["source"]
-        assert all(output["output_type"] == "stream" for output in cell["outputs"])
-        assert "plmctl: " not in str(cell["outputs"])
+    # pretrain and finetune write to stderr alone, which the notebook leaves out
+    silent = ("!plmctl pretrain", "!plmctl finetune", "Path(")
+    for cell in cells:
+        source, outputs = "".join(cell["source"]), cell["outputs"]
+        assert outputs or source.startswith(silent), source
+        assert all(output["output_type"] == "stream" for output in outputs)
+        assert "plmctl: " not in str(outputs)
