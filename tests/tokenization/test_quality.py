@@ -1,6 +1,7 @@
 """The measures of tokenizers, by hand and through the command."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,3 +139,16 @@ def test_what_it_refuses(
     assert (code, "no text in" in err) == (3, True)
     code, _, err = evaluate(folder, str(tmp_path), "--text", str(empty))
     assert (code, "not a tokenizer folder" in err) == (2, True)
+
+
+def test_the_tokenizer_of_a_model_folder(
+    saved: Saved, evaluate: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(saved("wordpiece", "bert"), tmp_path / "model")
+    (folder / "config.json").write_text("{}")
+    (tmp_path / "text.txt").write_text("the war is over .\n" * 20)
+    code, _, err = evaluate(str(folder))
+    assert code == 2
+    assert f"plmctl eval CONFIG model={folder}" in err
+    code, out, err = evaluate(str(folder), "--text", str(tmp_path / "text.txt"))
+    assert (code, "bytes per token" in out) == (0, True), err
