@@ -5,7 +5,7 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check
 INSTALL = $(PIP) install -q -c constraints.txt
 SEED ?= 1
 
-.PHONY: demo demo-zh test slow golden lint types fix docs release-check versions clean
+.PHONY: demo demo-zh test slow golden lint types fix docs site release-check versions clean
 
 demo: .venv/samples  ## English: pretrain BERT and GPT-2, see what it buys (minutes)
 	.venv/bin/plmctl demo en --seed $(SEED)
@@ -37,6 +37,9 @@ fix: .venv/dev
 
 docs: .venv/dev  ## The pages that are made from the code
 	.venv/bin/python scripts/config_reference.py
+
+site: .venv/docs  ## The documentation as web pages, in site/
+	.venv/bin/python scripts/build_site.py
 
 release-check: .venv/release  ## Build, check, install into a new environment, run there
 	.venv/bin/python scripts/check_install.py release
@@ -71,4 +74,8 @@ clean:
 
 .venv/release: .venv/dev
 	$(INSTALL) -e '.[release]'
+	touch $@
+
+.venv/docs: .venv/dev
+	$(INSTALL) -e '.[docs]'
 	touch $@

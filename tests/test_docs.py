@@ -1,12 +1,17 @@
-"""The documentation: links lead somewhere, and the pages of families show the shipped configs."""
+"""The documentation: links, navigation, keys and commands of both languages, shipped configs."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md")),
+    *sorted(ROOT.glob("docs/**/*.md")),
+]
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -40,3 +45,72 @@ def test_a_page_shows_its_config_as_shipped(family: str) -> None:
     ]
     assert shown
     assert all(config in configs for config in shown)
+
+
+def test_the_site_s_navigation_has_every_page() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    nav = yaml.safe_load(text.partition("\nnav:")[2])
+    listed = [page for section in nav for page in pages_of(section)]
+    pages = {p.relative_to(ROOT / "docs").as_posix() for p in ROOT.glob("docs/**/*.md")}
+    assert len(listed) == len(set(listed))
+    assert set(listed) == pages
+
+
+def pages_of(item: dict | list | str) -> list[str]:
+    if isinstance(item, str):
+        return [item]
+    inner = item.values() if isinstance(item, dict) else item
+    return [page for part in inner for page in pages_of(part)]
+
+
+def config_keys() -> set[str]:
+    """Every key of every kind of config, from the page that is made from the config models."""
+    keys, prefix = set(), ""
+    for line in (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            part = re.match(r"### `(\w+): \[?{(\w+)", line)
+            prefix = f"{part[1]}." if part else ""
+            keys |= {f"{prefix}{part[2]}"} if part else set()
+        elif row := re.match(r"\| `([\w.\[\]]+)` \|", line):
+            keys.add(prefix + row[1])
+    return keys
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/migrating/*.md")), ids=lambda p: p.stem)
+def test_keys_of_migration_tables_exist(page: Path) -> None:
+    """The second column names keys, as in `optim.lr` or `launch.strategy=fsdp`."""
+    rows = re.findall(r"^\| `--.*?\| (.*?) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    keys = {key for row in rows for key in re.findall(r"`(\w+(?:\.\w+)*)(?:=[^`]*)?`", row)}
+    assert len(keys) > 8
+    assert not keys - config_keys()
+
+
+def plmctl_lines(page: Path) -> list[str]:
+    """The lines of code blocks that call plmctl, with the lines that continue them."""
+    code = "\n".join(FENCED.findall(page.read_text(encoding="utf-8"))).replace("\\\n", " ")
+    lines = (line.removeprefix("$ ") for line in code.splitlines())
+    return [" ".join(line.split()) for line in lines if line.startswith("plmctl ")]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.zh-CN.md", *sorted((ROOT / "docs" / "zh").glob("*.md"))],
+    ids=lambda page: page.stem,
+)
+def test_commands_are_those_of_the_english_page(page: Path) -> None:
+    english = re.search(r"\[English\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    assert english, "each Chinese page links to its English one"
+    chinese = plmctl_lines(page)
+    assert chinese == plmctl_lines((page.parent / english[1]).resolve())
+
+
+def test_the_notebook_shows_outputs_of_a_run() -> None:
+    text = (ROOT / "docs" / "notebooks" / "own_text.ipynb").read_text(encoding="utf-8")
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    # pretrain and finetune write to stderr alone, which the notebook leaves out
+    silent = ("!plmctl pretrain", "!plmctl finetune", "Path(")
+    for cell in cells:
+        source, outputs = "".join(cell["source"]), cell["outputs"]
+        assert outputs or source.startswith(silent), source
+        assert all(output["output_type"] == "stream" for output in outputs)
+        assert "plmctl: " not in str(outputs)

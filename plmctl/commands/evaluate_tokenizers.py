@@ -26,24 +26,19 @@ _WIDEST = 40  # characters of a listed token
 _SAMPLE_LENGTH = range(40, 160)  # characters
 
 
-def is_tokenizer(folder: str) -> bool:
-    """Whether this is the folder of a tokenizer and not of a model."""
-    path = Path(folder)
-    return (path / "tokenizer.json").is_file() and not (path / "config.json").is_file()
-
-
 def run(folders: Sequence[str], *, text: Sequence[str], out: str | None, as_json: bool) -> None:
     """Measure, print, and write the page if ``out`` names one."""
     paths = list(dict.fromkeys(folders))
     for path in paths:
-        if (Path(path) / "config.json").is_file():
-            raise ConfigError(
-                f"{path} is a model, and nothing says what to measure",
-                f"name a config (plmctl eval demo/eval model={path}), or a suite: --suite glue",
-            )
-        if not is_tokenizer(path):
+        if not (Path(path) / "tokenizer.json").is_file():
             raise ConfigError(
                 f"{path}: not a tokenizer folder (no tokenizer.json)", "name only tokenizer folders"
+            )
+        if (Path(path) / "config.json").is_file() and not text:
+            raise ConfigError(
+                f"{path} is a model folder",
+                f"to score the model: plmctl eval CONFIG model={path}, or a suite (--suite glue); "
+                "to measure its tokenizer: add --text FILE",
             )
     lines, source = _lines(paths[0], text)
     document = _measure(paths, lines)

@@ -1,6 +1,7 @@
 """The measures of tokenizers, by hand and through the command."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,8 +9,6 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from plmctl.__main__ import main
-from plmctl.commands.evaluate_tokenizers import run
-from plmctl.errors import ConfigError
 from plmctl.tokenization.quality import by_size, measure, overlap, segments, sizes_of, surface
 from tests.tokenization.conftest import TEXTS
 
@@ -142,9 +141,14 @@ def test_what_it_refuses(
     assert (code, "not a tokenizer folder" in err) == (2, True)
 
 
-def test_a_model_needs_a_config_or_a_suite(tmp_path: Path) -> None:
-    for name in ("config.json", "tokenizer.json"):
-        (tmp_path / name).write_text("{}")
-    with pytest.raises(ConfigError, match="is a model, and nothing says what to measure") as caught:
-        run([str(tmp_path)], text=(), out=None, as_json=False)
-    assert "--suite glue" in str(caught.value)
+def test_the_tokenizer_of_a_model_folder(
+    saved: Saved, evaluate: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(saved("wordpiece", "bert"), tmp_path / "model")
+    (folder / "config.json").write_text("{}")
+    (tmp_path / "text.txt").write_text("the war is over .\n" * 20)
+    code, _, err = evaluate(str(folder))
+    assert code == 2
+    assert f"plmctl eval CONFIG model={folder}" in err
+    code, out, err = evaluate(str(folder), "--text", str(tmp_path / "text.txt"))
+    assert (code, "bytes per token" in out) == (0, True), err
