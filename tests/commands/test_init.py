@@ -288,7 +288,7 @@ def test_known_languages() -> None:
         (b"", "no text in the corpus"),
         (b" \n\n\n", "no text in the corpus"),
         (b"\x7fELF\x00\x01\x02" * 100, "a binary file, not text"),
-        (b"caf\xe9 au lait\n", "not UTF-8"),
+        (b"d\xe9j\xe0 vu\n", "not UTF-8"),
         ("text".encode("utf-16"), "UTF-16"),
         (b"one line", "a single document"),
     ],

@@ -99,5 +99,5 @@ def test_a_text_of_several_columns() -> None:
         row.cell("{quest}")
     with pytest.raises(DataError, match="'none' is null"):
         row.cell("{none}")
-    with pytest.raises(DataError, match=r"no column 'target\.nam"):
-        row.cell("{target.nam}")
+    with pytest.raises(DataError, match=r"no column 'target\.nme"):
+        row.cell("{target.nme}")
