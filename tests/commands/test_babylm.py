@@ -189,7 +189,7 @@ def test_missing_files_are_named(cli: Cli, pretrained: dict[str, Path], data: Pa
     asked = ("eval", model, "--suite", "babylm-fast", "--data", str(data), "run=babylm-3")
     refused(cli(*asked), 3, "fast_eval/blimp_fast/*.jsonl")
     refused(cli(*asked, "--tasks", "blmp"), 2, "did you mean 'blimp'")
-    refused(cli(*asked, "--tasks", "blimp", "blimp.measures.0.varant=x"), 2, "varant")
+    refused(cli(*asked, "--tasks", "blimp", "blimp.measures.0.variantt=x"), 2, "variantt")
 
 
 def test_what_a_family_cannot_do(cli: Cli, data: Path, tmp_path: Path) -> None:
