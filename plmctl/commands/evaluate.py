@@ -173,7 +173,9 @@ def window_of(measure: MeasureConfig, model: LoadedModel) -> int:
 
     0 for other measures, and for networks without learned positions, which have no longest input.
     """
-    if model.context == NO_LIMIT or not isinstance(measure, ObjectiveMeasureConfig | RawTextConfig):
+    if not isinstance(measure, ObjectiveMeasureConfig | RawTextConfig):
+        return 0
+    if model.context == NO_LIMIT:
         return 0
     if measure.seq_len is not None:
         return measure.seq_len
