@@ -48,6 +48,7 @@ def test_the_wheel_has_every_config(installed: Path) -> None:
         assert (installed / "plmctl" / place).read_bytes() == (ROOT / place).read_bytes()
 
 
+@pytest.mark.slow
 def test_names_work_from_an_empty_folder(plmctl, installed: Path, tmp_path: Path) -> None:
     out, _ = plmctl("config", "list", "--json")
     assert json.loads(out)["folder"] == str(installed / "plmctl" / "configs")

@@ -90,6 +90,7 @@ def test_seeds_are_compared_and_kept(cli: Cli, config: dict) -> None:
     assert Path("many/seeds/seed=42/events").read_text() == before["many/seeds/seed=42"]
 
 
+@pytest.mark.slow
 def test_a_grid_in_two_processes_chooses_the_best(cli: Cli, config: dict) -> None:
     config["train"] |= {"epochs": 4, "metric": "accuracy"}
     write("grid.yaml", config | {"run": "grid", "grid": {"optim.lr": [0.003, 1e-9]}})

@@ -15,6 +15,7 @@ PACKAGE = Path(plmctl.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "new-objective.md"
 
 
+@pytest.mark.slow
 def test_the_worked_example_runs(world: Path, tmp_path: Path) -> None:
     blocks = dict(re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL))
     shutil.copytree(PACKAGE, tmp_path / "plmctl")

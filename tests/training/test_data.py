@@ -133,6 +133,7 @@ def test_scoring_sees_every_sample_once(store: TokenStore) -> None:
 # --- Length-grouped steps are a shuffle of every epoch, and a function of the step alone ---
 
 
+@pytest.mark.slow
 @given(st.integers(1, 400), st.integers(1, 40), st.integers(0, 2**32))
 @settings(deadline=None, max_examples=60)
 def test_an_epoch_of_grouped_steps_has_every_sample_once(size: int, batch: int, seed: int) -> None:

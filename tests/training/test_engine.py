@@ -129,6 +129,7 @@ open(f"{made.process_index}.txt", "w").write(str(made.num_processes))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="the processes would take the devices")
 def test_two_processes_on_a_cpu_that_nobody_named(tmp_path: Path) -> None:
     (tmp_path / "ask.py").write_text(ASK)
