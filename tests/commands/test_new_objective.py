@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import plmctl
 
 PACKAGE = Path(plmctl.__file__).parent
