@@ -325,7 +325,7 @@ def plan_model(folder: str, seed: int, *, quick: bool, rows: Rows | None) -> Mod
         config: Any = load(kind, configs_folder() / f"{place}.yaml", keys)
         return Stage(kind, family, name, about, place, tuple(keys), config)
 
-    family = stage("pretrain", pretrained, "", "").config.model.family  # type: ignore[union-attr]
+    family = stage("pretrain", pretrained, "", "").config.model.family  # type: ignore[union-attr]  # a pretraining
     model = f"model={json.dumps(f'{pretrained}/model', ensure_ascii=False)}"
     tuned = root / written["finetune"].name
     scratch = tuned.with_name(f"{tuned.name}-scratch")

@@ -712,7 +712,7 @@ def _sized(config: PretrainConfig, proposal: Proposal, looked: Profile) -> Propo
     Raises:
         ConfigError: No size fits.
     """
-    algorithm = ALGORITHM_OF[proposal.template]  # type: ignore[index]
+    algorithm = ALGORITHM_OF[proposal.template]  # type: ignore[index]  # one of its keys
     per_token = _characters_per_token(looked, algorithm, proposal.vocab_size)
     tokens = max(1, round(looked.all_characters / per_token))
     budget = proposal.budget
@@ -808,7 +808,7 @@ def _block(fields: dict[str, Any]) -> str:
 
 def tokenizer_yaml(out: Path, proposal: Proposal, corpus: _Corpus) -> str:
     """The config of ``plmctl train-tokenizer``."""
-    algorithm = ALGORITHM_OF[proposal.template]  # type: ignore[index]
+    algorithm = ALGORITHM_OF[proposal.template]  # type: ignore[index]  # one of its keys
     rules = "".join(f"{key}: {_yaml(value)}\n" for key, value in proposal.rules.items())
     why = _comment(proposal.because("case, accents")) if rules else ""
     return (

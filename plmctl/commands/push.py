@@ -142,7 +142,7 @@ def run(request: PushRequest, *, dry_run: bool, yes: bool, as_json: bool) -> Non
 
 def _check_name(repo: str) -> None:
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # not exported by name
 
     try:
         validate_repo_id(repo)
@@ -414,6 +414,7 @@ def _plain_errors(repo: str, token: str) -> Iterator[None]:
 
     The original error is not chained: with --debug, its text would be shown.
     """
+    # HTTPError is that of the library's HTTP client, which it imports and does not list.
     from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
 
     try:
