@@ -2,9 +2,14 @@
 
 import os
 import sys
+from typing import NoReturn
 
 from plmctl.cpus import set_up_threads
-from plmctl.errors import PlmError
+from plmctl.errors import ConfigError, PlmError, machine_error
+from plmctl.formatting import printable
+from plmctl.hub import check_port
+from plmctl.startup import start_quickly
+from plmctl.streams import result_on_stdout, set_up_streams
 
 
 def main() -> None:
@@ -23,19 +28,50 @@ def main() -> None:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of a machine without a DNS name
     set_up_threads()
-    from plmctl.cli import app
-
+    start_quickly()
+    set_up_streams()
     try:
-        app(args=arguments, prog_name="plmctl")
+        with result_on_stdout():
+            from plmctl.cli import app
+
+            check_port()
+            _check_text(arguments)
+            app(args=arguments, prog_name="plmctl")
     except PlmError as error:
         if debug:
             raise
-        if os.environ.get("RANK", "0") == "0":  # the other processes of a run have the same error
-            print(f"plmctl: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
+        _fail(error)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except BrokenPipeError:  # the reader of the result has seen enough, as in `| head`
+        if debug:
+            raise
+        raise SystemExit(1) from None
+    except Exception as error:
+        known = machine_error(error)
+        if debug or known is None:
+            raise
+        _fail(known)
+
+
+def _check_text(arguments: list[str]) -> None:
+    """Refuse an argument that Python could not decode: neither a text nor a name can be used."""
+    for argument in arguments:
+        if any(0xD800 <= ord(letter) < 0xE000 for letter in argument):
+            raise ConfigError(
+                f"{argument!r}: not text in the encoding of this locale, "
+                f"{sys.getfilesystemencoding()}",
+                "set the locale, as in `export LC_ALL=C.UTF-8`, or write the argument in UTF-8",
+            )
+
+
+def _fail(error: PlmError) -> NoReturn:
+    # The processes of a run have the same error: one of each machine prints it.
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(printable(f"plmctl: {error}"), file=sys.stderr)
+    raise SystemExit(error.exit_code) from None
 
 
 def _without_debug(arguments: list[str]) -> tuple[list[str], bool]:
@@ -62,7 +98,7 @@ def _worker() -> None:
 
 
 if __name__ == "__main__":
-    if "RANK" in os.environ:
+    if "RANK" in os.environ and "LOCAL_RANK" in os.environ:
         _worker()
     else:
         main()

@@ -1,4 +1,4 @@
-"""The CPUs that this process may use, which can be fewer than the machine has, and its threads.
+"""The CPUs and the memory that this process may use, which can be less than the machine has.
 
 joblib's ``cpu_count`` reads only the top control group, while batch systems set limits in nested
 ones, and importing joblib adds 0.3 s to the start of every command.
@@ -68,6 +68,15 @@ def quota(own: Path = _OWN, root: Path = _ROOT) -> float | None:
             if group.is_relative_to(folder) and not unlimited:
                 limits.append(int(words[0]) / int(words[1]))
     return min(limits, default=None)
+
+
+def usable_memory() -> int:
+    """Bytes of memory that this process may use: the machine's, or a container's limit."""
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limit = _words(_ROOT / "memory.max")
+    if limit and limit[0].isdigit():
+        sizes.append(int(limit[0]))
+    return min(sizes)
 
 
 def _words(path: Path) -> list[str]:

@@ -3,6 +3,7 @@
 Everything is written under a temporary name, flushed to the disk, and renamed.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 
-from plmctl.errors import PlmError
+from plmctl.errors import DataError, PlmError, machine_limit, read_error
 from plmctl.hashing import digest_of_json
 
 CHECKSUM = "checksum"
@@ -40,6 +41,9 @@ def new_file(path: Path, *, several_writers: bool = False) -> Iterator[BinaryIO]
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
+    except OSError as error:
+        _name(error, beside, path)
+        raise
     finally:
         beside.unlink(missing_ok=True)
 
@@ -80,9 +84,18 @@ def new_folder(target: Path) -> Iterator[Path]:
             sync(path)
         sync(beside)
         beside.rename(target)
+    except OSError as error:
+        _name(error, beside, target)
+        raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     sync(target.parent)
+
+
+def _name(error: OSError, beside: Path, path: Path) -> None:
+    """Give an error the name of the file: a full disk has none, other errors the temporary one."""
+    if error.filename is None or str(error.filename).startswith(str(beside)):
+        error.filename = str(path)
 
 
 def give_default_mode(folder: Path) -> None:
@@ -115,12 +128,50 @@ def writing(path: Path) -> Iterator[Path]:
     try:
         yield path
     except (OSError, SafetensorError) as error:  # safetensors has errors of its own
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise PlmError(
-            f"{path}: cannot be written: {reason or error}",
-            "check that the folder exists and the disk has free space, and run the same command "
-            "again to continue",
-        ) from error
+        raise write_error(path, error) from error
+
+
+def write_error(path: Path, error: OSError | SafetensorError, further: str = "") -> PlmError:
+    """The error for a file or a folder that cannot be written.
+
+    Args:
+        path: Its final name.
+        error: What the system said.
+        further: Another way out, after the hint.
+    """
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    reason, hint = machine_limit(error) or (
+        reason,
+        "check that the folder exists and the disk has free space, and run the same command again "
+        "to continue",
+    )
+    if reason == os.strerror(errno.ENOSPC):
+        there = next(one for one in path.absolute().parents if one.exists())
+        reason += f" ({shutil.disk_usage(there).free / 1e6:,.1f} MB free)"
+    return PlmError(f"{path}: cannot be written: {reason}", hint + further)
+
+
+def read_json(path: Path, *keys: str) -> dict[str, Any]:
+    """A JSON file of plmctl's own: an object with these keys.
+
+    Raises:
+        DataError: It is missing or damaged, or lacks a key.
+        PlmError: The machine is the reason, such as too many open files.
+    """
+    again = "copy the folder again, or make it again"
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        missing = DataError(f"{path}: missing or damaged: {error.strerror or error}", again)
+        raise read_error(error, missing) from None
+    except (ValueError, RecursionError) as error:
+        what = f"not JSON ({str(error).splitlines()[0]})"
+    else:
+        lacking = [key for key in keys if key not in document] if isinstance(document, dict) else []
+        if isinstance(document, dict) and not lacking:
+            return document
+        what = f"it lacks {', '.join(lacking)}" if lacking else "not a JSON object"
+    raise DataError(f"{path}: missing or damaged: {what}", again) from None
 
 
 def write_checked(path: Path, values: dict[str, Any]) -> None:

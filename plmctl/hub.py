@@ -20,6 +20,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from plmctl.errors import ConfigError, PlmError
+from plmctl.formatting import printable
 
 Kind = Literal["models", "datasets", "spaces"]
 
@@ -43,16 +44,34 @@ def endpoint() -> str:
 
     parts = _parts(constants.ENDPOINT)
     if parts is None:
-        shown = constants.ENDPOINT.rpartition("@")[2]
-        raise ConfigError(
-            f"HF_ENDPOINT: {shown!r} is not an address",
-            f"write https://{shown.rpartition('/')[2] or 'HOST'}, or unset HF_ENDPOINT",
-        )
+        raise _no_address(constants.ENDPOINT)
     host, port = parts
     scheme = urlsplit(constants.ENDPOINT).scheme
     path = urlsplit(constants.ENDPOINT).path
     usual = {"http": 80, "https": 443}[scheme]
     return f"{scheme}://{host}{'' if port == usual else f':{port}'}{path}"
+
+
+def check_port() -> None:
+    """Refuse an HF_ENDPOINT whose port is no number: with it, the libraries cannot be imported.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    address = os.environ.get("HF_ENDPOINT", "")
+    try:
+        _ = urlsplit(address).port
+    except ValueError as error:
+        raise _no_address(address) from error
+
+
+def _no_address(address: str) -> ConfigError:
+    shown = address.rpartition("@")[2]  # without a user name or a password
+    host = re.sub(r"\A\w*:?//", "", shown)
+    host = (re.match(r"[\w.-]*", host) or [""])[0] or "HOST"
+    return ConfigError(
+        f"HF_ENDPOINT: {shown!r} is not an address", f"write https://{host}, or unset HF_ENDPOINT"
+    )
 
 
 def is_mirror() -> bool:
@@ -205,9 +224,9 @@ def _is_cached(name: str, kind: Kind) -> bool:
 
 
 def _report(line: str) -> None:
-    """A line on stderr, from the main process only."""
-    if os.environ.get("RANK", "0") == "0":
-        print(line, file=sys.stderr, flush=True)
+    """A line on stderr, from the first process of each machine only."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 # --- The token ---

@@ -1,6 +1,7 @@
 """Is an installed plmctl whole? In environments of its own, from an empty folder.
 
-    python scripts/check_install.py release           sdist, wheel, twine, a new environment, a run
+    python scripts/check_install.py release           build, new environment, licences, a run
+    python scripts/check_install.py ranges            do all ranges have versions, for each Python?
     python scripts/check_install.py versions lowest   the lowest versions that pyproject.toml allows
     python scripts/check_install.py versions newest   the newest ones
     python scripts/check_install.py use PYTHON        only the commands, with an interpreter
@@ -12,6 +13,7 @@ PyPI's torch for Linux brings CUDA: UV_TORCH_BACKEND=cpu avoids it.
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,22 +58,71 @@ def release() -> None:
     install = ("-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"))
     call(str(python), *install, tested("torch"))
     call(str(python), *install, f"{wheel}[samples]")
+    bill_of_materials(python, out / f"{wheel.name.removesuffix('-py3-none-any.whl')}.cdx.json")
     use(python, ["bert"], sample=True)
+
+
+def bill_of_materials(python: Path, out: Path) -> None:
+    """Every package of an environment with its version and licence, as a CycloneDX file.
+
+    Raises:
+        SystemExit: A licence asks for the same licence of what uses the package.
+    """
+    options = ("--pyproject", str(ROOT / "pyproject.toml"), "--of", "JSON", "-o", str(out))
+    call(sys.executable, "-m", "cyclonedx_py", "environment", *options, str(python))
+    licences: dict[str, list[str]] = {}
+    for part in json.loads(out.read_text(encoding="utf-8"))["components"]:
+        name = f"{part['name']} {part['version']}"
+        for one in part.get("licenses") or [{"expression": "not said"}]:
+            given = one.get("license", {})
+            licence = one.get("expression") or given.get("id") or given.get("name")
+            licences.setdefault(licence, []).append(name)
+    for licence, names in sorted(licences.items()):
+        print(f"{licence}: {', '.join(names)}")
+        if re.search(r"\b[AL]?GPL", licence):
+            raise SystemExit(f"{licence}: not a licence for a dependency")
+    print(f"{out}: {sum(map(len, licences.values()))} licences of packages")
 
 
 def in_the_wheel() -> Iterator[str]:
     """What the checkout has and the wheel must have."""
-    for pattern in ("plmctl/**/*.py", "plmctl/**/*.css", "plmctl/py.typed"):
-        yield from (path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern))
+    for path in ROOT.glob("plmctl/**/*"):
+        if path.is_file() and path.suffix != ".pyc":
+            yield path.relative_to(ROOT).as_posix()
     for path in ROOT.glob("configs/**/*.yaml"):
         yield f"plmctl/{path.relative_to(ROOT).as_posix()}"
     yield "plmctl/constraints.txt"
 
 
+RESOLUTIONS = {"lowest": "lowest-direct", "newest": "highest"}
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+SHOWN = ("numpy", "tokenizers", "torch", "transformers")
+
+
+def ranges() -> None:
+    """Find versions for all ranges and extras, for each Python; nothing is installed.
+
+    No interpreter is needed: 3.14 is looked at too. Without a package index it is skipped.
+    """
+    for python in PYTHONS:
+        for which, resolution in RESOLUTIONS.items():
+            uv_command = (sys.executable, "-m", "uv", "pip", "compile", "-q", "--no-header")
+            options = ("--all-extras", "--python-version", python, "--resolution", resolution)
+            command = [*uv_command, *options, "pyproject.toml"]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            if re.search(r"failed to fetch|error sending request|dns error", done.stderr, re.I):
+                print(f"skipped, the package index cannot be reached:\n{done.stderr}", flush=True)
+                return
+            if done.returncode:
+                raise SystemExit(f"Python {python}, {which} versions:\n{done.stderr}")
+            lines = [line for line in done.stdout.splitlines() if line.partition("==")[0] in SHOWN]
+            print(f"Python {python}, {which} versions:", *lines, flush=True)
+
+
 def versions(which: str, interpreter: str) -> None:
     """Install the lowest or the newest versions that the ranges allow, and train with them."""
     python = environment(BUILD / which, interpreter, pip=False)
-    resolution = {"lowest": "lowest-direct", "newest": "highest"}[which]
+    resolution = RESOLUTIONS[which]
     uv("pip", "install", "--python", str(python), "--resolution", resolution, f"{ROOT}[peft,text]")
     uv("pip", "list", "--python", str(python))
     use(python, list(TINY))
@@ -172,12 +223,14 @@ def call(*command: str, cwd: Path | None = None) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("release", "versions", "use"))
+    parser.add_argument("what", choices=("release", "ranges", "versions", "use"))
     parser.add_argument("which", nargs="?", help="lowest or newest; the interpreter of `use`")
     parser.add_argument("--python", default=sys.executable, help="of versions: a path or 3.13")
     given = parser.parse_args()
     if given.what == "release":
         release()
+    elif given.what == "ranges":
+        ranges()
     elif given.what == "use" and given.which:
         use(Path(given.which).absolute(), list(TINY))
     elif given.which in ("lowest", "newest"):

@@ -1,18 +1,59 @@
 import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from plmctl.__main__ import main
+
 # Everything works without a network: a test that reaches for the Hub must fail, not wait.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# As on the command line. transformers reads it when it is first imported, and which test does that
+# in a process is chance.
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 # A forked child of some tests cannot use the threads that its parent began.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Nor can it use the threads that PyTorch compiles with: it would wait for them for ever.
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+
+# A background job of a shell ignores Ctrl-C, and nohup a closed terminal; the processes that tests
+# start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # These machines are shared: how long an example takes says nothing about the code.
 settings.register_profile("plmctl", deadline=None)
 settings.load_profile("plmctl")
+
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+def run_main(*arguments: str) -> int:
+    """The exit code of a command line, run in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["plmctl", *arguments])
+        try:
+            main()
+        except SystemExit as stop:
+            return int(stop.code or 0)
+    return 0
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
+    """``cli(*arguments)`` gives the exit code, stdout and stderr of a command line."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = run_main(*arguments)
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -54,6 +54,7 @@ SHARED = {
     "hashing",
     "hub",
     "registry",
+    "startup",
     "formatting",
     "__init__",
 }

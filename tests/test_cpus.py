@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from plmctl import cpus
+from plmctl.__main__ import main
 
 
 def files(root: Path, content: dict[str, str]) -> Path:
@@ -67,3 +68,38 @@ def test_the_command_begins_as_many_threads(tmp_path: Path) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment
     )
     assert done.stdout.splitlines()[-1] == "1", done.stderr
+
+
+# Threads spin for a moment only, unless somebody wants them to.
+
+
+THREADS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+
+
+QUIET = (
+    "TRANSFORMERS_VERBOSITY",
+    "HF_HUB_DISABLE_PROGRESS_BARS",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS",
+)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ("PASSIVE", "3000")),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, ("ACTIVE", None)),
+        ({"GOMP_SPINCOUNT": "7"}, ("PASSIVE", "7")),
+    ],
+)
+def test_the_policy_of_waiting(
+    variables: dict[str, str], expected: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (*THREADS, *QUIET):
+        monkeypatch.setenv(name, "")  # so that it is put back afterwards
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["plmctl", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    assert (os.environ["OMP_WAIT_POLICY"], os.environ.get("GOMP_SPINCOUNT")) == expected

@@ -1,5 +1,6 @@
 """Files and folders that are complete or absent."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from plmctl.files import new_folder
+from plmctl.errors import PlmError, machine_error
+from plmctl.files import new_file, new_folder, writing
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
@@ -23,3 +25,47 @@ def test_weights_have_the_mode_of_other_files(tmp_path: Path, mask: int, mode: i
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
     assert modes == {"model.safetensors": mode, "config.json": mode}
+
+
+@pytest.mark.parametrize(
+    ("error", "what", "hint"),
+    [
+        (OSError(errno.ENOSPC, "x", "a.txt"), "a.txt: No space left on device", "free some space"),
+        (OSError(errno.EDQUOT, "x"), "Disk quota exceeded", "your quota is used up"),
+        (OSError(errno.EMFILE, "x"), "Too many open files", "ulimit -n"),
+        (MemoryError(), "memory ran out", "ulimit -v"),
+        (RuntimeError("can't start new thread"), "start new thread", "ulimit -u"),
+        (ImportError("x.so: failed to map segment"), "memory ran out: x.so", "ulimit -v"),
+        (RuntimeError("Caught\nOSError: [Errno 28] No space left on device"), "No space", "free"),
+    ],
+)
+def test_a_limit_of_the_machine_is_one_message(error: Exception, what: str, hint: str) -> None:
+    known = machine_error(error)
+    assert known is not None
+    assert what in known.message
+    assert "\n" not in known.message
+    assert hint in str(known.hint)
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), FileNotFoundError(2, "x"), PlmError("space")])
+def test_a_defect_is_no_limit_of_the_machine(error: Exception) -> None:
+    assert machine_error(error) is None
+
+
+def test_a_full_disk_is_said_of_the_file_and_leaves_no_other(tmp_path: Path) -> None:
+    """The error of a write has no name; that of opening has the temporary one."""
+    for error in (
+        OSError(errno.ENOSPC, "full"),
+        OSError(errno.EACCES, "x", tmp_path / ".a.writing"),
+    ):
+        with (
+            pytest.raises(PlmError, match="a: cannot be written") as raised,
+            writing(tmp_path / "a"),
+            new_file(tmp_path / "a"),
+        ):
+            raise error
+        assert raised.value.exit_code == 1
+        assert not list(tmp_path.iterdir())
+    with pytest.raises(OSError, match="full") as bare, new_file(tmp_path / "b"):
+        raise OSError(errno.ENOSPC, "full")
+    assert bare.value.filename == str(tmp_path / "b")

@@ -79,6 +79,21 @@ def test_a_data_set_is_refused_immediately(
             open_dataset(resolve((name,))[0])
 
 
+@pytest.mark.parametrize("address", ["http://u:pass@h:x", "http://h:99999", "http://[::1"])
+def test_an_address_with_which_the_libraries_cannot_be_imported(address: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "plmctl", "doctor"],
+        env={**os.environ, "HF_ENDPOINT": address},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("plmctl: HF_ENDPOINT: ")
+    assert "Traceback" not in done.stderr
+    assert "pass" not in done.stderr
+
+
 @pytest.mark.parametrize("address", ["hf-mirror.com", "ftp://hub", "https://", "https://h:x"])
 def test_a_wrong_address(address: str, endpoint: pytest.MonkeyPatch) -> None:
     endpoint.setattr(constants, "ENDPOINT", address)

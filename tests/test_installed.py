@@ -48,6 +48,12 @@ def test_the_wheel_has_every_config(installed: Path) -> None:
         assert (installed / "plmctl" / place).read_bytes() == (ROOT / place).read_bytes()
 
 
+def test_the_wheel_has_the_pages_parts(installed: Path) -> None:
+    for name in ("report.css", "board.html", "board.css", "board.js"):
+        path = Path("plmctl/reporting") / name
+        assert (installed / path).read_bytes() == (ROOT / path).read_bytes()
+
+
 @pytest.mark.slow
 def test_names_work_from_an_empty_folder(plmctl, installed: Path, tmp_path: Path) -> None:
     out, _ = plmctl("config", "list", "--json")

@@ -10,20 +10,31 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from plmctl.commands.finetune_grid import protocol_runs
 from plmctl.config.document import read_document
 from plmctl.config.load import dump, kind_of
-from plmctl.run.configs import load
+from plmctl.run.configs import FinetuneConfig, load
 from plmctl.tokenization.templates import rules_of
 from plmctl.training.schedule import ramp
 
 ROOT = Path(__file__).parents[1] / "configs"
+
+
 FILES = sorted(str(path.relative_to(ROOT)) for path in ROOT.rglob("*.yaml"))
+
+
 # The folders of recipes for everybody; the others hold our own runs.
 RECIPES = ("pretrain", "tokenizer", "finetune")
+
+
 OWN = ("pretrain/continue.yaml", "pretrain/t5-mini.yaml", "finetune/cmrc2018.yaml")
+
+
 CLAIM = re.compile(
     r"(?i)\bet al\b|arxiv|\bpapers?\b|publish|\breleased|readme|\b(bert|gpt-\d|t5|albert|elmo)'s\b"
 )
+
+
 # Claims that are not about values.
 NO_CLAIM = {
     "eval/blimp.yaml": "where BLiMP's files are",
@@ -36,6 +47,8 @@ NO_CLAIM = {
     "eval/glue-ax.yaml": "where the diagnostics with labels are",
     "pretrain/proof/gpt3.yaml": "that a small run has a growing batch",
 }
+
+
 # Rows of each family, so that nobody empties the table: raise them with it.
 AT_LEAST = {
     "albert": 280,
@@ -77,7 +90,11 @@ def rows_of(table: dict[str, Any]) -> Iterator[Row]:
 
 
 TABLE = list(rows_of(read_document(Path(__file__).with_name("recipes.yaml")).data))
+
+
 BY_FILE: dict[str, list[Row]] = defaultdict(list)
+
+
 for _row in TABLE:
     BY_FILE[_row.file].append(_row)
 
@@ -157,3 +174,68 @@ def test_every_recipe_and_every_claim_is_in_the_table() -> None:
         own = Path(file).parent.name in ("proof", "transfer")
         assert not shared or own or file in OWN, f"{file} is neither in recipes.yaml nor in OWN"
     assert set(OWN) | set(NO_CLAIM) <= set(FILES) - set(BY_FILE)
+
+
+# The shipped recipes ask for the published number of updates.
+
+
+FINETUNE = ROOT / "finetune"
+
+
+# Steps, warmup, and batch as RoBERTa (fairseq) and ALBERT give them; rows of GLUE's training sets.
+ROWS = {"cola": 8551, "sst2": 67349, "mrpc": 3668, "qqp": 363846, "mnli": 392702, "qnli": 104743}
+
+
+ROWS |= {"rte": 2490, "stsb": 5749}
+
+
+UPDATES = {
+    "roberta": {
+        "rte": (2036, 122, 16), "cola": (5336, 320, 16), "mrpc": (2296, 137, 16),
+        "sst2": (20935, 1256, 32), "qnli": (33112, 1986, 32), "qqp": (113272, 28318, 32),
+        "mnli": (123873, 7432, 32), "stsb": (3598, 214, 16),
+    },
+    "albert": {
+        "sst2": (20935, 1256, 32), "mnli": (10000, 1000, 128), "cola": (5336, 320, 16),
+        "qnli": (33112, 1986, 32), "qqp": (14000, 1000, 128), "rte": (800, 200, 32),
+        "mrpc": (800, 200, 32), "stsb": (3598, 214, 16),
+    },
+}  # fmt: skip
+
+
+CASES = [(family, task) for family, tasks in UPDATES.items() for task in tasks]
+
+
+@pytest.mark.parametrize(("family", "task"), CASES)
+def test_steps_and_warmup(family: str, task: str) -> None:
+    config = load("finetune", FINETUNE / "glue" / family / f"{task}.yaml")
+    assert isinstance(config, FinetuneConfig)
+    steps, warmup, batch = UPDATES[family][task]
+    assert config.train.batch_size == batch
+    assert math.ceil(config.train.epochs * ROWS[task] / batch) == steps
+    assert config.schedule.warmup.root == warmup
+
+
+@pytest.mark.parametrize("path", sorted(FINETUNE.rglob("*.yaml")), ids=lambda p: str(p.name))
+def test_every_grid_can_be_run_and_local_files_are_named(path: Path) -> None:
+    config = load("finetune", path)
+    assert isinstance(config, FinetuneConfig)
+    assert protocol_runs(config, 1, grid=bool(config.grid))
+    names_local_files = re.search(r"^# Local files: data.train=", path.read_text("utf-8"), re.M)
+    assert names_local_files or not any(source.startswith("hf:") for source in config.data.train)
+
+
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+
+
+@pytest.mark.parametrize("family", sorted(path.name for path in (FINETUNE / "glue").iterdir()))
+def test_every_task_of_glue_is_there(family: str) -> None:
+    for task in GLUE:
+        config = load("finetune", FINETUNE / "glue" / family / f"{task}.yaml")
+        assert isinstance(config, FinetuneConfig)
+        assert config.run == f"runs/glue/{family}/{task}"
+        assert (config.task.problem == "regression") == (task == "stsb")
+        sets = config.data.valid
+        assert (list(sets) if isinstance(sets, dict) else None) == (
+            ["matched", "mismatched"] if task == "mnli" else None
+        )

@@ -338,6 +338,9 @@ def report(
         list[str] | None,
         typer.Option("--format", metavar="FORMAT", help="With --plots: svg, png or pdf."),
     ] = None,
+    terminal: Annotated[
+        bool, typer.Option("--terminal", help="Print the curves as text; write nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write an HTML report of runs.
@@ -347,4 +350,12 @@ def report(
     """
     from plmctl.commands import report as command
 
-    command.run(runs, out=out, plots=plots, formats=formats or ("svg", "png"), as_json=as_json)
+    if terminal:
+        if out or plots or formats or as_json:
+            raise ConfigError(
+                "--terminal cannot be used with --out, --plots, --format and --json",
+                "leave one of them out",
+            )
+        command.run_terminal(runs)
+        return
+    command.run(runs, out=out, plots=plots, formats=formats, as_json=as_json)

@@ -50,11 +50,12 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
     bash takes ``=`` as a word of its own: of ``compute.precision=bf`` the word to complete is
     ``bf``, and what stands before it is in the parsed arguments.
     """
-    words = [*(ctx.params.get("overrides") or ()), incomplete]
-    if words[-1] == "=" and len(words) > 1:  # KEY=
-        return _values(ctx, words[-2])
-    if words[-2:-1] == ["="] and len(words) > 2:  # KEY=VAL
-        return [value for value in _values(ctx, words[-3]) if value.startswith(incomplete)]
+    before = list(ctx.params.get("overrides") or ())
+    if before[-1:] == ["="] and len(before) > 1:  # KEY = VAL
+        return [value for value in _values(ctx, before[-2]) if value.startswith(incomplete)]
+    # KEY =, of which Click makes KEY and an empty word; KEY = VALUE and an empty word is another.
+    if incomplete == "" and before and "=" not in before[-1] and before[-2:-1] != ["="]:
+        return _values(ctx, before[-1])
     key, equals, start = incomplete.partition("=")
     if equals:
         return [f"{key}={value}" for value in _values(ctx, key) if value.startswith(start)]

@@ -42,7 +42,9 @@ def generate(
     ] = None,
     column: Annotated[str, typer.Option(help="With rows: the column of the prompts.")] = "text",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of new tokens.")] = 64,
-    beams: Annotated[int, typer.Option(min=1, help="Number of beams of beam search.")] = 1,
+    beams: Annotated[
+        int, typer.Option(min=1, max=1000, help="Number of beams of beam search.")
+    ] = 1,
     length_penalty: Annotated[
         float, typer.Option(help="Beam search: divide scores by the length to this power.")
     ] = 1.0,

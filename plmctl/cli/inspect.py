@@ -50,7 +50,7 @@ def doctor(
         )
 
 
-@app.command(epilog=example("plmctl plan demo/pretrain train.batch_size=64"))
+@app.command(epilog=example("plmctl plan bert-base --vocab-size 30522"))
 def plan(
     config: ConfigFile,
     overrides: Overrides = None,
@@ -132,3 +132,49 @@ def scaling(
     request = Request(tuple(sizes or ()), budget, rungs, out, plan)
     with stopping_at_once():
         run(path, overrides or (), request, as_json=as_json)
+
+
+@app.command(epilog=example("plmctl status runs/demo/bert"))
+def status(
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)
+    ],
+    as_json: Json = False,
+) -> None:
+    """Show how far a run is.
+
+    Prints its state (running, stopped, killed, failed, finished), progress, time left, last
+    metrics, last checkpoint, and what to do next.
+    """
+    from plmctl.commands.status import run
+
+    run(folder, as_json=as_json)
+
+
+@app.command(epilog=example("plmctl board runs"))
+def board(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="All runs below it are shown.")
+    ] = Path("runs"),
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the server; 0 is a free one.")
+    ] = 0,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write the page as files, for a web folder; nothing is served.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show all runs in a browser, while they train.
+
+    Serves a page on this machine only, until Ctrl-C: a table of all runs below a folder, curves of
+    the chosen ones over each other, differences between their configs, and a page for each run with
+    its results and samples. Damaged folders are shown as such. Nothing is written to the runs.
+    """
+    from plmctl.commands.board import run
+
+    run(folder, port=port, out=out, as_json=as_json)

@@ -1,6 +1,7 @@
 """From raw text to a trained model: a config in, a folder out."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ from plmctl.cli.app import (
     config_file,
     example,
 )
+from plmctl.cli.completion import complete_override
 from plmctl.errors import ConfigError
 
 
@@ -116,20 +118,48 @@ def prepare(
         bool,
         typer.Option("--verify", help="Compare every byte of an existing store with its hash."),
     ] = False,
+    card: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write a data card, to publish the text with it: a README.md for the Hub.",
+            show_default=False,
+        ),
+    ] = None,
+    license_name: Annotated[
+        str | None,
+        typer.Option(
+            "--license",
+            metavar="NAME",
+            help="Of the text, for --card: cc-by-4.0, cc0-1.0 ...",
+            show_default=False,
+        ),
+    ] = None,
+    language: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CODE", help="For --card: en, zh ...; may be repeated.", show_default=False
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Tokenize the text of a pretraining config.
 
     Writes the token store that pretraining reads, once per text and tokenizer. `pretrain` builds it
-    itself if it is missing. An existing store is checked, and damaged files are built again.
+    itself if it is missing. An existing store is checked, and damaged files are built again. A
+    cluster builds it with `prepare.executor=slurm` or `prepare.executor=ray`.
+    With --card: what is in the text, its sources with their hashes, and how to make it again.
     """
-    from plmctl.commands.prepare import run
+    from plmctl.commands.prepare import CardRequest, run
     from plmctl.run.configs import load
     from plmctl.run.stop import stopping_at_once
 
+    if card is None and (license_name or language):
+        raise ConfigError("--license and --language are for --card", "add --card README.md")
+    request = CardRequest(card, license_name, tuple(language or ())) if card else None
     with stopping_at_once():
         loaded = load("pretrain", config_file(config, "pretrain"), overrides or ())
-        run(loaded, as_json=as_json, every_byte=verify)
+        run(loaded, as_json=as_json, every_byte=verify, card=request)
 
 
 @app.command(epilog=example("plmctl preview demo/pretrain objective.rate=0.15"))
@@ -253,3 +283,75 @@ def finetune(
     with stopping_at_once():
         config_ = load("finetune", config_file(config, "finetune"), overrides or ())
         run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)
+
+
+@app.command(epilog=example("plmctl submit demo/pretrain --slurm partition=gpu time=2h"))
+def submit(
+    config: ConfigFile,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Options of sbatch, as in partition=gpu time=24h account=lab nodes=2 "
+            "gpus-per-node=4, and overrides of the config.",
+            show_default=False,
+            autocompletion=complete_override,
+        ),
+    ] = None,
+    slurm: Annotated[bool, typer.Option("--slurm", help="A job of Slurm.")] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Submit the script; otherwise it is only written.")
+    ] = False,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="The job prepares the text of a pretraining config.")
+    ] = False,
+    save_before: Annotated[
+        str, typer.Option(metavar="TIME", help="Save this long before the time limit.")
+    ] = "5m",
+    requeues: Annotated[
+        int,
+        typer.Option(min=0, help="How many times the job may be put back into the queue."),
+    ] = 20,
+    before: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LINE",
+            help="A line of shell before the command, such as 'module load cuda'. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The script to write; by default beside the run folder, named after it.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a job for a cluster, and submit it if you say so.
+
+    Writes and shows a batch script that pretrains or finetunes, by the kind of the config: nodes,
+    GPUs and CPUs follow its `launch` and `compute`. Before the time limit plmctl saves a
+    checkpoint, and the script puts the job back into the queue until the run is finished.
+    """
+    from plmctl.commands.submit import run
+
+    if not slurm:
+        raise ConfigError(
+            "plmctl submit: which scheduler? add --slurm",
+            "for Kubernetes and SkyPilot, docs/clusters.md has files to start from",
+        )
+    run(
+        str(config),
+        config_file(config, "pretrain", "finetune"),
+        arguments or (),
+        prepare=prepare,
+        script=out,
+        save_before=save_before,
+        requeues=requeues,
+        before=before or (),
+        now=now,
+        as_json=as_json,
+    )

@@ -1,18 +1,20 @@
 """``plmctl compare``: finished runs side by side, and whether their differences are significant."""
 
-import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, DataError
+from plmctl.files import read_json
+from plmctl.formatting import printable
 from plmctl.metrics.statistics import paired
 from plmctl.reporting.plots import Interval
 from plmctl.reporting.report import write_report
-from plmctl.reporting.run_files import Run, metrics_of, read_runs
+from plmctl.reporting.run_files import Run, as_number, metrics_of, read_runs
 from plmctl.reporting.tables import interval_bars, rows_table
 from plmctl.run.display import say, show_result
 
@@ -38,7 +40,14 @@ def run(folders: Sequence[str], *, out: str | None, as_json: bool) -> None:
     runs = read_runs([Path(folder) for folder in folders])
     metrics = {run.name: {m.name: m.value for m in metrics_of(run)} for run in runs}
     shown = {run.name: _shown(run) for run in runs}
-    pairs = [pair for one, two in combinations(runs, 2) for pair in differences(one, two)]
+    items = [_items(run) for run in runs]
+    pairs = [
+        pair
+        for first, second in _pairs(len(runs))
+        for pair in differences(runs[first], runs[second], items[first], items[second])
+    ]
+    if pairs and len(runs) > _MOST_RUNS:
+        say(f"of more than {_MOST_RUNS} runs each is compared with the first, not with all others")
     tables = [_side_by_side(shown)]
     if sum(any("perplexity" in name for name in of) for of in shown.values()) > 1:
         say(
@@ -53,10 +62,26 @@ def run(folders: Sequence[str], *, out: str | None, as_json: bool) -> None:
         document["report"] = str(write_report([run.path for run in runs], Path(out), drawn))
     show_result(document, tables, as_json=as_json)
     if out is not None and not as_json:
-        print(out)
+        print(printable(str(out)))
 
 
-def differences(one: Run, two: Run) -> list[dict[str, Any]]:
+_MOST_RUNS = 20  # with 190 pairs, of which each takes a part of a second
+
+
+def _pairs(count: int) -> Iterable[tuple[int, int]]:
+    """The numbers of the runs that are compared; of very many runs each with the first."""
+    if count > _MOST_RUNS:
+        return ((0, number) for number in range(1, count))
+    return combinations(range(count), 2)
+
+
+Items = Mapping[str, dict[str, Any]]
+"""The scores of the items of a run, by the name of the file."""
+
+
+def differences(
+    one: Run, two: Run, items_of_one: Items, items_of_two: Items
+) -> list[dict[str, Any]]:
     """The paired bootstrap of two runs, for every measure that both ran on the same items.
 
     Returns:
@@ -64,7 +89,6 @@ def differences(one: Run, two: Run) -> list[dict[str, Any]]:
         of an item), better ("high" or "low"), rows, difference (second minus first), low, high
         and p (``metrics.statistics.paired``).
     """
-    items_of_one, items_of_two = _items(one), _items(two)
     result = []
     for name, first in items_of_one.items():
         if name not in items_of_two:
@@ -97,10 +121,30 @@ def _values(document: dict[str, Any]) -> Any:
     return np.stack([values, sizes], axis=1)
 
 
-def _items(run: Run) -> dict[str, dict[str, Any]]:
-    """The scores of the items, by the name of the file."""
+def _items(run: Run) -> Items:
+    """The scores of the items, by the name of the file.
+
+    Raises:
+        DataError: A file is damaged.
+    """
     paths = sorted((run.path / "eval" / "rows").glob("*.json"))
-    return {path.stem: json.loads(path.read_text("utf-8")) for path in paths}
+    return {path.stem: _read_items(path) for path in paths}
+
+
+def _read_items(path: Path) -> dict[str, Any]:
+    document = read_json(path, "values", "rows", "credit")
+    values: Any = document["values"]
+    sizes: Any = document.get("sizes", [1] * len(values) if isinstance(values, list) else None)
+    for numbers, least in ((values, -math.inf), (sizes, 0)):
+        right = isinstance(numbers, list) and len(numbers) == len(values) > 0
+        # A comparison with nan is false.
+        if not right or not all(as_number(number) >= least for number in numbers):
+            raise DataError(
+                f"{path}: damaged: not a finite number for each item", "run the evaluation again"
+            )
+    if not sum(sizes):
+        raise DataError(f"{path}: damaged: all sizes are 0", "run the evaluation again")
+    return document
 
 
 def _interval(pair: dict[str, Any]) -> Interval:

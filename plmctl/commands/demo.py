@@ -2,7 +2,8 @@
 
 For each model of a demo: train a tokenizer, pretrain, finetune on a few labelled rows from the
 pretrained and from random weights, evaluate. Then one table. The configs are those of
-``configs/demo``, and every stage is a run that the other commands know.
+``configs/demo``, and every stage is a command that a user could type. Stages that do not need each
+other run side by side, one per CPU.
 
 From top to bottom: the demos, the plan of one, running the stages, the results, a user's own rows.
 """
@@ -10,20 +11,28 @@ From top to bottom: the demos, the plan of one, running the stages, the results,
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import statistics
+import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from plmctl.config.load import COMMANDS, Kind, configs_folder
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.corpus import sample
 from plmctl.corpus.document import share_of
 from plmctl.corpus.labelled import read_rows, rows_digest
-from plmctl.errors import ConfigError, DataError, Preempted, nearest
+from plmctl.cpus import usable_cpus, usable_memory
+from plmctl.errors import ConfigError, DataError, PlmError, Preempted, nearest
 from plmctl.files import write_atomically, writing
+from plmctl.formatting import printable
 from plmctl.run.configs import EvalConfig, FinetuneConfig, PretrainConfig, load
 from plmctl.run.display import StageLines, show_result
 from plmctl.run.folder import check_run, is_finished
@@ -31,6 +40,8 @@ from plmctl.run.stop import stopping_at_once
 from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.table import Table
 
     StageConfig = TokenizerConfig | PretrainConfig | FinetuneConfig | EvalConfig
@@ -129,7 +140,7 @@ def run(
         seeds: The number of seeds.
         data: The user's labelled rows, for ner and qa.
         quick: A few steps of each stage, to try that everything works.
-        verbose: Print all that the stages print; otherwise it is in ``demo.log``.
+        verbose: Print all that the stages print; it is in ``logs/`` of the demo anyway.
         fresh: Move the run folders aside.
         as_json: Print one JSON document.
 
@@ -167,7 +178,7 @@ def run(
             rows.write(models[0].base)
         try:
             with stopping_at_once():
-                run_stages(stages, models[0].base / "demo.log", fresh=fresh, verbose=verbose)
+                run_stages(stages, fresh=fresh, verbose=verbose)
                 _write_report(models, report)
         except Preempted as error:
             raise Preempted(error.message, f"to continue: {again}") from error
@@ -175,7 +186,7 @@ def run(
     document["next"] = next_steps(demo, models)
     show_result(document, [results_table(demo, document)], as_json=as_json)
     if not as_json:
-        _print_rest(document)
+        print_rest(document)
 
 
 def find_demo(name: str, data: str | None) -> Demo:
@@ -220,6 +231,7 @@ class Stage:
         place: Its config's name.
         overrides: Of the config in ``place``.
         config: The result.
+        needs: The run folder that it reads; empty: none.
     """
 
     kind: Kind
@@ -229,29 +241,27 @@ class Stage:
     place: str
     overrides: tuple[str, ...]
     config: StageConfig
+    needs: str
 
     def is_finished(self) -> bool:
         """Whether the run is finished."""
         return is_finished(Path(self.config.run))
 
     @property
+    def title(self) -> str:
+        """What the terminal shows of it."""
+        return f"{self.model:5} {self.name:12} {self.about:46}"
+
+    @property
+    def log(self) -> Path:
+        """Where its output goes: ``logs/`` beside its run."""
+        run = Path(self.config.run)
+        return run.parent / "logs" / f"{run.name}.log"
+
+    @property
     def command(self) -> str:
         """The command line that does the same."""
         return shlex.join(["plmctl", COMMANDS[self.kind], self.place, *self.overrides])
-
-    def run(self, *, fresh: bool) -> None:
-        """Do it in this process, or complete what an interrupted process left."""
-        from plmctl.commands import evaluate, finetune, pretrain, train_tokenizer
-
-        config = self.config
-        if isinstance(config, TokenizerConfig):
-            train_tokenizer.run(config, fresh=fresh, as_json=False)
-        elif isinstance(config, PretrainConfig):
-            pretrain.run(config, fresh=fresh, as_json=False)
-        elif isinstance(config, FinetuneConfig):
-            finetune.run(config, fresh=fresh, as_json=False)
-        else:
-            evaluate.run(config, at_checkpoints=False, fresh=fresh, as_json=False)
 
 
 @dataclass(frozen=True)
@@ -315,7 +325,9 @@ def plan_model(folder: str, seed: int, *, quick: bool, rows: Rows | None) -> Mod
     settings = {} if rows is None else rows.overrides(base, len(measures))
     family = ""
 
-    def stage(kind: Kind, run: Path, name: str, about: str, *overrides: str) -> Stage:
+    def stage(
+        kind: Kind, run: Path, name: str, about: str, *overrides: str, needs: Path | None = None
+    ) -> Stage:
         place = f"{folder}/{kind}"
         keys = [f"run={json.dumps(str(run), ensure_ascii=False)}", *overrides]
         keys += [] if kind == "tokenizer" else [f"seed={seed}"]
@@ -323,7 +335,9 @@ def plan_model(folder: str, seed: int, *, quick: bool, rows: Rows | None) -> Mod
         keys += ["launch.processes=1"] if kind in ("pretrain", "finetune") else []
         keys += [*settings.get(kind, ()), *(_QUICK[kind] if quick else ())]
         config: Any = load(kind, configs_folder() / f"{place}.yaml", keys)
-        return Stage(kind, family, name, about, place, tuple(keys), config)
+        return Stage(
+            kind, family, name, about, place, tuple(keys), config, str(needs) if needs else ""
+        )
 
     family = stage("pretrain", pretrained, "", "").config.model.family  # type: ignore[union-attr]  # a pretraining
     model = f"model={json.dumps(f'{pretrained}/model', ensure_ascii=False)}"
@@ -340,8 +354,16 @@ def plan_model(folder: str, seed: int, *, quick: bool, rows: Rows | None) -> Mod
             "pretraining",
             "learns from the text, without labels",
             f"tokenizer={json.dumps(str(tokenizer), ensure_ascii=False)}",
+            needs=tokenizer,
         ),
-        stage("finetune", tuned, "finetuning", "learns from the labelled rows", model),
+        stage(
+            "finetune",
+            tuned,
+            "finetuning",
+            "learns from the labelled rows",
+            model,
+            needs=pretrained,
+        ),
         stage(
             "finetune",
             scratch,
@@ -349,6 +371,7 @@ def plan_model(folder: str, seed: int, *, quick: bool, rows: Rows | None) -> Mod
             "the same, from random weights",
             model,
             "init=random",
+            needs=pretrained,
         ),
         stage(
             "eval",
@@ -356,6 +379,7 @@ def plan_model(folder: str, seed: int, *, quick: bool, rows: Rows | None) -> Mod
             "evaluation",
             "measures the pretrained model on held-out text",
             model,
+            needs=pretrained,
         ),
     )
 
@@ -363,25 +387,139 @@ def plan_model(folder: str, seed: int, *, quick: bool, rows: Rows | None) -> Mod
 # --- Running the stages ---
 
 
-def run_stages(stages: Sequence[Stage], log: Path, *, fresh: bool, verbose: bool) -> None:
-    """Run the stages that are not finished; a line for each.
+def run_stages(stages: Sequence[Stage], *, fresh: bool, verbose: bool) -> None:
+    """Run the stages that are not finished, each as a process of its own; a line for each.
+
+    A process has one thread: a second one makes these small networks about 1.3 times as fast, a
+    second process nearly doubles the work. A pretraining that has two CPUs for itself takes both.
 
     Args:
         stages: In their order.
-        log: What the stages print.
         fresh: Run all of them, in new folders.
-        verbose: Print it instead.
+        verbose: Print what they print.
+
+    Raises:
+        PlmError: A stage failed; its message and exit code.
+        Preempted: A stage was stopped.
     """
-    with writing(log):
-        log.parent.mkdir(parents=True, exist_ok=True)
-    with StageLines(len(stages), None if verbose else log) as lines:
+    waiting = [stage for stage in stages if fresh or not stage.is_finished()]
+    pretrainings = sum(stage.kind == "pretrain" for stage in stages)
+    with StageLines(len(stages)) as lines, _running() as running:
         for stage in stages:
-            title = f"{stage.model:5} {stage.name:12} {stage.about:46}"
-            if not fresh and stage.is_finished():
-                lines.done(title, "finished before")
-                continue
-            with lines.stage(title, stage.command):
-                stage.run(fresh=fresh)
+            if stage not in waiting:
+                lines.ended(stage.title, "finished before")
+        while waiting or running:
+            unfinished = {stage.config.run for stage in [*waiting, *(one.stage for one in running)]}
+            for stage in [stage for stage in waiting if stage.needs not in unfinished]:
+                if len(running) < _at_once():
+                    waiting.remove(stage)
+                    alone = stage.kind == "pretrain" and usable_cpus() >= 2 * pretrainings
+                    running.append(_start(stage, 2 if alone else 1, fresh=fresh))
+            time.sleep(_POLL)
+            for one in list(running):
+                ended = one.process.poll() is not None  # before its last output is read
+                for line in one.new_lines():
+                    if verbose:
+                        lines.output(Path(one.stage.config.run).name, line)
+                if ended:
+                    running.remove(one)
+                    one.output.close()
+                    one.check()
+                    lines.ended(one.stage.title, f"{time.monotonic() - one.began:5.0f} s")
+            lines.show([(one.stage.title.rstrip(), one.lines[-1]) for one in running])
+
+
+_POLL = 0.1  # seconds
+_MEMORY = 2**30  # bytes of a stage
+
+
+def _at_once() -> int:
+    """How many stages this machine runs side by side."""
+    return max(1, min(usable_cpus(), usable_memory() // _MEMORY))
+
+
+@dataclass
+class _Stage:
+    """A stage at work.
+
+    Attributes:
+        output: Its log, after what was read.
+        began: By the monotonic clock, in seconds.
+        lines: What it has printed, without empty lines; first its command.
+    """
+
+    stage: Stage
+    process: subprocess.Popen[bytes]
+    output: TextIO
+    lines: list[str]
+    began: float = field(default_factory=time.monotonic)
+    rest: str = ""
+
+    def new_lines(self) -> list[str]:
+        """The complete lines since the last call."""
+        *lines, self.rest = (self.rest + self.output.read()).split("\n")
+        self.lines += (line for line in lines if line.strip())
+        return lines
+
+    def check(self) -> None:
+        """Raise the error of an ended process, with its exit code."""
+        code = self.process.returncode
+        if code == 0:
+            return
+        _, _, text = "\n".join(["", *self.lines]).rpartition("\nplmctl: ")
+        hint = f"all that it printed: {self.stage.log}"
+        if code < 0:
+            name = signal.Signals(-code).name
+            why = ", perhaps because memory ran out" if -code == signal.SIGKILL else ""
+            text, code = f"was killed by {name}{why}", 128 - code
+        message, *more = (text or self.lines[-1]).split("\n")
+        error = (Preempted if code == Preempted.exit_code else PlmError)(
+            f"{self.stage.model} {self.stage.name}: {message}",
+            "\n  ".join([*(line.strip() for line in more), hint]),
+        )
+        error.exit_code = code
+        raise error
+
+
+def _start(stage: Stage, threads: int, *, fresh: bool) -> _Stage:
+    # The config of the plan, also where the working directory has one of that name.
+    config = configs_folder() / f"{stage.place}.yaml"
+    command = [sys.executable, "-m", "plmctl", COMMANDS[stage.kind], str(config), *stage.overrides]
+    line = f"$ OMP_NUM_THREADS={threads} {stage.command}"
+    with writing(stage.log):
+        stage.log.parent.mkdir(parents=True, exist_ok=True)
+        log = stage.log.open("a", encoding="utf-8")
+    with log:
+        print(line, file=log, flush=True)
+        output = stage.log.open(encoding="utf-8", errors="replace")
+        output.seek(0, os.SEEK_END)
+        process = subprocess.Popen(
+            [*command, *["--fresh"] * fresh],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            process_group=0,  # Ctrl-C reaches only this process, which passes it on
+        )
+    return _Stage(stage, process, output, [line])
+
+
+@contextmanager
+def _running() -> Iterator[list[_Stage]]:
+    """The stages at work; those that are left in it are stopped, and save what they have."""
+    running: list[_Stage] = []
+    try:
+        yield running
+    finally:
+        try:
+            for one in running:
+                one.process.terminate()
+            for one in running:
+                one.process.wait()
+        except BaseException:  # a second Ctrl-C
+            for one in running:
+                one.process.kill()
+            raise
 
 
 def _write_report(models: Sequence[ModelPlan], path: Path) -> None:
@@ -516,13 +654,17 @@ def next_steps(demo: Demo, models: Sequence[ModelPlan]) -> list[str]:
     return [line.format(**places) for line in demo.next_steps]
 
 
-def _print_rest(document: Mapping[str, Any]) -> None:
+def print_rest(document: Mapping[str, Any]) -> None:
+    """Print samples of the models, the report's path, and what to try next."""
+    from plmctl.reporting.report import unspaced
+
     for item in document["samples"]:
         if item["kind"] == "fill-mask":
             best = ", ".join(f"{p['token']} {p['score']:.2f}" for p in item["predictions"][:3])
-            print(f"{item['text']}\n  → {best}  (was: {item['answer']})\n")
+            text = unspaced(item["text"])
+            print(printable(f"{text}\n  → {best}  (was: {item['answer']})\n"))
         else:
-            print(f"{item['prompt']} …\n  → {item['text']}\n")
+            print(printable(f"{item['prompt']} …\n  → {item['text']}\n"))
     print(f"curves and details: {document['report']}\n\ntry next:")
     for line in document["next"]:
         print(f"  {line}")

@@ -35,6 +35,7 @@ _EXTRAS = {
     "harness": "lm-evaluation-harness",
     "modelscope": "ms: names",
     "peft": "lora",
+    "scale": "prepare.executor: slurm, ray",
     "tensorboard": "log.trackers",
     "text": "ROUGE and BLEU",
 }
@@ -178,8 +179,8 @@ def _extras() -> list[dict[str, Any]]:
     for extra, purpose in _EXTRAS.items():
         of_it = [one.name for one in needed if one.marker and one.marker.evaluate({"extra": extra})]
         missing = [name for name in of_it if _version(name) is None]
-        install = f"pip install 'plmctl[{extra}]'" if missing else ""
         present = bool(of_it) and not missing
+        install = "" if present else f"pip install 'plmctl[{extra}]'"
         extras.append(
             {
                 "name": extra,

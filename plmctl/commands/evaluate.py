@@ -1,6 +1,5 @@
 """``plmctl eval``: measure a model folder, or every checkpoint of its run."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -12,6 +11,7 @@ from plmctl.corpus.source import content_hash, resolve
 from plmctl.errors import ConfigError
 from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import NO_LIMIT, get_family
+from plmctl.files import read_json
 from plmctl.measures.base import ObjectiveMeasureConfig, RawTextConfig, get_measure
 from plmctl.reporting.tables import classification_tables, rows_table
 from plmctl.run import launch
@@ -154,7 +154,7 @@ def _results(
                 "results": measurement.results,
             }
             write_results(folder, f"{name}{suffix}", document)
-        results[name] = json.loads(path.read_text(encoding="utf-8"))["results"]
+        results[name] = read_json(path, "results")["results"]
     return results
 
 

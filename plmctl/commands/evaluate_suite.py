@@ -37,6 +37,7 @@ from plmctl.config.load import find_config
 from plmctl.corpus.source import resolve
 from plmctl.errors import ConfigError, DataError, PlmError, nearest
 from plmctl.evaluation.model import LoadedModel, family_of
+from plmctl.files import read_json
 from plmctl.metrics.statistics import spread
 from plmctl.run.configs import FinetuneConfig, SuiteConfig, load
 from plmctl.run.display import say, show_result
@@ -509,7 +510,7 @@ def suite_scores(
 def _task_scores(entry: Entry, compared: Mapping[str, Any]) -> dict[str, Any]:
     """The results of the chosen setting's runs, on the validation rows and on further rows."""
     runs = list(compared["chosen"]["runs"])
-    environment = json.loads((Path(runs[0]) / "environment.json").read_text(encoding="utf-8"))
+    environment = read_json(Path(runs[0]) / "environment.json")
     scored = {"dev": [_document_at(Path(run) / "eval" / "valid.json") for run in runs]}
     for stem, source in entry.also.items():
         scored[stem] = [_further_scores(entry, run, stem, source) for run in runs]
@@ -592,8 +593,7 @@ def _shape(model: str) -> list[int] | None:
 def _document_at(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return document
+    return read_json(path)
 
 
 def suite_columns(suite: Suite, tasks: Mapping[str, Any]) -> list[dict[str, Any]]:

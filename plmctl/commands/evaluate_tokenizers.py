@@ -1,18 +1,20 @@
 """``plmctl eval TOKENIZER...``: how well tokenizers fit a held-out text, side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from plmctl.corpus.document import read_lines
 from plmctl.errors import ConfigError, DataError
 from plmctl.reporting.html import save_page
 from plmctl.reporting.tokenizer_report import tokenizer_page, tokenizer_tables
 from plmctl.run.display import say, show_result
 from plmctl.tokenization import quality
-from plmctl.tokenization.check import check_tokenizer
+from plmctl.tokenization.check import check_tokenizer, opening
 from plmctl.tokenization.units import plain_tokenizer
 
 HELD_OUT = "held_out.txt"
@@ -56,7 +58,8 @@ def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
     tokenizers, results, measured = {}, {}, []
     for name, path in zip(names, paths, strict=True):
         check_tokenizer(path)
-        tokenizer = plain_tokenizer(Tokenizer.from_file(str(Path(path) / "tokenizer.json")))
+        with opening(path):
+            tokenizer = plain_tokenizer(Tokenizer.from_file(str(Path(path) / "tokenizer.json")))
         tokenizers[name] = tokenizer
         result = quality.measure(tokenizer, lines)
         sizes = quality.sizes_of(tokenizer)
@@ -91,19 +94,20 @@ def _names(paths: Sequence[str]) -> list[str]:
 def _lines(folder: str, text: Sequence[str]) -> tuple[list[str], str]:
     """The lines to measure on, and the names of their files."""
     files = [Path(path) for path in text] or [Path(folder) / "eval" / HELD_OUT]
-    lines: list[str] = []
     for path in files:
-        try:
-            file_lines = path.read_text(encoding="utf-8").split("\n")
-        except OSError as error:
+        if not path.exists():
             hint = "name a text that the tokenizers did not learn from: --text FILE"
-            raise DataError(f"{path}: {error.strerror}", hint) from error
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: not UTF-8", "convert it to UTF-8") from error
-        lines += [line for line in file_lines if line.strip()]
-    if not lines:
+            raise DataError(f"{path}: no such file", hint)
+    count = sum(1 for _ in _not_blank(files))  # read twice, so that no file must fit in memory
+    if not count:
         raise DataError(
             f"no text in {', '.join(map(str, files))}", "name another text: --text FILE"
         )
-    step = max(1, len(lines) // _LINES)
-    return lines[::step][:_LINES], ", ".join(map(str, files))
+    step = max(1, count // _LINES)
+    lines = list(islice(_not_blank(files), 0, step * _LINES, step))
+    return lines, ", ".join(map(str, files))
+
+
+def _not_blank(files: list[Path]) -> Iterator[str]:
+    lines = (line.text.rstrip("\r\n") for path in files for line in read_lines(path))
+    return (line for line in lines if line.strip())

@@ -8,7 +8,9 @@ from tempfile import TemporaryDirectory
 from plmctl.config.load import kind_of, parse
 from plmctl.errors import ConfigError
 from plmctl.files import new_folder, writing
+from plmctl.formatting import printable
 from plmctl.reporting.card import model_card
+from plmctl.reporting.run_files import no_run
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import show_result
 from plmctl.run.folder import write_model
@@ -34,7 +36,7 @@ def run(folder: str, out: str, *, step: int | None, as_json: bool) -> None:
     write(Path(folder), by_step[chosen], target)
     show_result({"model": str(target), "step": chosen}, [], as_json=as_json)
     if not as_json:
-        print(f"{target}: the model after step {chosen:,}")
+        print(printable(str(target)) + f": the model after step {chosen:,}")
 
 
 def checkpoints(folder: Path) -> dict[int, Path]:
@@ -43,7 +45,9 @@ def checkpoints(folder: Path) -> dict[int, Path]:
     Raises:
         ConfigError: No pretraining run, or none is undamaged.
     """
-    if not (folder / "config.yaml").is_file() or kind_of(folder / "config.yaml") != "pretrain":
+    if not (folder / "config.yaml").is_file():
+        raise no_run(folder)
+    if kind_of(folder / "config.yaml") != "pretrain":
         raise ConfigError(
             f"{folder} is not a run folder of `plmctl pretrain`", "name its run folder"
         )

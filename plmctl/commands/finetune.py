@@ -7,9 +7,8 @@ leaves (results, model folder, report). ``--seeds`` and ``--grid`` are in ``fine
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,24 +22,43 @@ from plmctl.corpus.labelled import (
     split_rows,
     summarize_checks,
 )
-from plmctl.errors import ConfigError, DataError, nearest
+from plmctl.errors import ConfigError, nearest
 from plmctl.evaluation.model import family_of
 from plmctl.examples.keys import fold, stream
 from plmctl.families.base import get_family
-from plmctl.files import is_model
+from plmctl.files import is_model, read_json
 from plmctl.run import launch
 from plmctl.run.budget import save_at_steps
 from plmctl.run.configs import FinetuneConfig
-from plmctl.run.display import COMPILE_NOTE, say, show_result
-from plmctl.run.folder import AtWork, run_folder, write_environment, write_results
+from plmctl.run.display import COMPILE_NOTE, ONE_PROCESS_NOTE, say, show_result
+from plmctl.run.folder import (
+    AtWork,
+    record_end,
+    run_folder,
+    start_on_machine,
+    write_environment,
+    write_results,
+)
 from plmctl.run.preflight import (
     PreparedFinetuning,
+    agree_on_start,
+    agree_on_text,
+    check_ready,
     failure_handling,
     finetune_preflight,
     retention,
     run_progress,
 )
 from plmctl.tasks.base import Answer, Finetuned, ScoredConfig, TaskExamples, make_task
+from plmctl.training.peers import (
+    BUILDING,
+    CONNECTING,
+    FINISHING,
+    PREPARING,
+    SCORING,
+    VALIDATING,
+    Peers,
+)
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -48,6 +66,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from plmctl.models.base import Examples
+    from plmctl.models.network import Network
     from plmctl.run.stop import StopRequest
     from plmctl.training.checkpoint import Watch
     from plmctl.training.engine import Engine
@@ -88,20 +107,45 @@ def finetune(
     accept_gap: bool = False,
 ) -> dict[str, Any] | None:
     """Finetune, or resume. Returns the results, or None if the run was finished before."""
-    folder, progress = Path(config.run), run_progress(config, fresh=fresh)
-    if progress == "finished":
-        return None
-    if progress == "trained":
+    with Peers.meet(config.launch) as peers:
+        progress = run_progress(config, fresh=fresh)
+        options = launch.options(until, accept_gap=accept_gap, fresh=fresh)
+        progress = agree_on_start(peers, config, progress, options)
+        if progress == "finished":
+            return None
+        if progress != "trained":
+            return _finetune(config, peers, fresh=fresh, until=until, accept_gap=accept_gap)
+        folder = Path(config.run)
         say(f"{folder} is trained; writing its report")
-        if launch.is_main():
-            with AtWork(folder) as work:
-                _complete(folder, work)
-        return dict(json.loads((folder / _RESULTS).read_text(encoding="utf-8"))["results"])
+        if not launch.owns_run(config.launch):
+            return {}
+        with AtWork(folder) as work:
+            _complete(folder, work)
+        return dict(read_json(folder / _RESULTS, "results")["results"])
+
+
+def _finetune(
+    config: FinetuneConfig,
+    peers: Peers,
+    *,
+    fresh: bool,
+    until: int | None,
+    accept_gap: bool,
+) -> dict[str, Any]:
+    """Everything from the preflight to the report; the results, empty in further processes."""
+    folder = Path(config.run)
     prepared = finetune_preflight(config)
+    place = launch.Place() if launch.is_worker() else launch.place_of(config.launch)
+    if place.machines > 1:
+        options = launch.options(until, accept_gap=accept_gap, fresh=fresh)
+        raise SystemExit(start_on_machine("finetune", config, place, options))
+    peers.mark(PREPARING)
     examples = read_examples(prepared)
-    with run_folder(
+    agree_on_text(peers, examples.hashes)
+    folder_at_work = run_folder(
         "finetune", config, examples.hashes, fresh=fresh, until=until, accept_gap=accept_gap
-    ) as work:
+    )
+    with folder_at_work as work, peers.working(partial(record_end, folder)):
         if work is not None:
             write_results(folder, "data", {"kind": "data", **examples.check})
         for line in summarize_checks(examples.check):
@@ -109,10 +153,10 @@ def finetune(
         for name, valid in examples.valid.items():
             for line in valid.notices:
                 say(f"{name}: {line}")
-        engine, facts = _train(prepared, examples, until=until, accept_gap=accept_gap)
-        if work is None:
+        network, facts = _train(prepared, peers, examples, until=until, accept_gap=accept_gap)
+        if work is None or network is None:
             return {}
-        results = _save(prepared, examples, work, engine, facts)
+        results = _save(prepared, examples, work, network, facts)
         _complete(folder, work)
     return results
 
@@ -121,6 +165,8 @@ def finetune(
 
 
 _FEW = 8
+
+_SAMPLES, _NO_ANSWER = 8, "(no answer)"
 
 
 @dataclass(frozen=True)
@@ -137,6 +183,8 @@ class LabelledExamples:
     """A few rows of the first validation set: metrics are tried on them before the first step."""
     hashes: dict[str, str]
     """The hashes of all rows and of each validation set, for ``environment.json``."""
+    prompts: dict[int, str]
+    """The questions or texts of some rows of the first validation set, by number: for samples."""
 
     @property
     def first_valid(self) -> TaskExamples[ScoredConfig]:
@@ -174,10 +222,6 @@ def read_examples(prepared: PreparedFinetuning) -> LabelledExamples:
     few = make(next(iter(split.valid.values()))[:_FEW], use="score")
     for examples in valid.values():
         examples.check_metrics()
-    if not len(train):
-        raise DataError(
-            "; ".join(["no row can be learned from", *train.dropped[:3]]), "see eval/data.json"
-        )
     label = task.label_column if labels else None
     cut = {"train": train.cut, **{name: examples.cut for name, examples in valid.items()}}
     check = add_example_checks(
@@ -187,7 +231,10 @@ def read_examples(prepared: PreparedFinetuning) -> LabelledExamples:
     files = zip(file_names(split.valid), split.valid.values(), strict=True)
     hashes = {"data": rows_digest([*split.train, *held_out])}
     hashes |= {name: rows_digest(rows) for name, rows in files}
-    return LabelledExamples(labels, train, valid, check, few, hashes)
+    first = next(iter(split.valid.values()))
+    shown = range(0, len(first), max(1, len(first) // _SAMPLES))[:_SAMPLES]
+    prompts = {number: text for number in shown if (text := task.prompt(first[number]))}
+    return LabelledExamples(labels, train, valid, check, few, hashes, prompts)
 
 
 def file_names(valid: Iterable[str]) -> list[str]:
@@ -226,30 +273,57 @@ def make_plan(config: FinetuneConfig, examples: Examples, accelerator: Accelerat
 # --- The network: its head, the parameters that are trained, their optimizer ---
 
 
-def make_trained_network(
-    prepared: PreparedFinetuning, labels: tuple[str, ...], accelerator: Accelerator
-) -> Engine:
-    """The network with the task's head, the parameters that are trained, and their optimizer."""
+def make_network(
+    prepared: PreparedFinetuning, labels: tuple[str, ...], report: Callable[[str], None]
+) -> Network:
+    """The network with the task's head, and with the parameters that are trained marked.
+
+    Args:
+        prepared: The run.
+        labels: The labels of the task.
+        report: Called with what the user should know about the weights.
+    """
     import torch
 
-    from plmctl.models.load import Start, new_head_message
+    from plmctl.models.load import Start
     from plmctl.models.network import Network
-    from plmctl.training.engine import for_finetuning, make_engine
 
     config, task = prepared.config, prepared.task
     pretrained = config.init == "pretrained"
-    if pretrained and task.label_column is not None and accelerator.is_main_process:
+    torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
+    start = Start(config.model, prepared.tokenizer, labels, pretrained, _dropout(config), report)
+    model = task.load(start)
+    set_trained_layers(config, model)
+    return Network(model, task.forward)
+
+
+def make_trained_network(
+    prepared: PreparedFinetuning,
+    labels: tuple[str, ...],
+    accelerator: Accelerator,
+    peers: Peers | None = None,
+) -> Engine:
+    """The network, the parameters that are trained, and their optimizer, on these processes."""
+    from plmctl.models.load import new_head_message
+    from plmctl.training.engine import for_finetuning, make_engine
+
+    config, task = prepared.config, prepared.task
+    labelled = config.init == "pretrained" and task.label_column is not None
+    if labelled and accelerator.is_main_process:
         message = new_head_message(config.model, labels)
         if message is not None:
             say(message)
-    torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
-    start = Start(config.model, prepared.tokenizer, labels, pretrained, _dropout(config), say)
-    model = task.load(start)
-    set_trained_layers(config, model)
-    compute = for_finetuning(config.compute)
-    engine = make_engine(accelerator, Network(model, task.forward), config.optim, compute)
+    network = make_network(prepared, labels, say)
+    engine = make_engine(
+        accelerator,
+        network,
+        config.optim,
+        for_finetuning(config.compute),
+        sharded=config.launch.shards(accelerator.num_processes),
+        peers=peers,
+    )
     if config.train.layer_decay < 1:
-        set_layer_rates(engine.trained().optimizer, model, config.train.layer_decay)
+        set_layer_rates(engine.trained().optimizer, network.model, config.train.layer_decay)
     return engine
 
 
@@ -303,29 +377,38 @@ def set_layer_rates(optimizer: Optimizer, model: PreTrainedModel, decay: float) 
 
 def _train(
     prepared: PreparedFinetuning,
+    peers: Peers,
     examples: LabelledExamples,
     *,
     until: int | None,
     accept_gap: bool,
-) -> tuple[Engine, dict[str, Any]]:
-    """The network of the last step, and the facts of the training for the results."""
+) -> tuple[Network | None, dict[str, Any]]:
+    """The network of the last step, and the facts of the training for the results.
+
+    Processes other than the main one get no network.
+    """
     from plmctl.training import loop
-    from plmctl.training.checkpoint import Checkpoints
+    from plmctl.training.checkpoint import Checkpoints, load_last_weights
+    from plmctl.training.distributed import is_sharded
     from plmctl.training.engine import make_accelerator
     from plmctl.training.journal import Journal
     from plmctl.training.memory import fitted
 
     config, folder = prepared.config, Path(prepared.config.run)
-    accelerator = make_accelerator(config.compute)
+    peers.mark(CONNECTING)
+    accelerator = make_accelerator(config.compute, peers)
     accelerator.wait_for_everyone()  # until the main process has made the run folder
+    peers.mark(BUILDING)
     plan = replace(make_plan(config, examples.train, accelerator), until=until)
     plan = replace(plan, save_at=save_at_steps(config.checkpoint.at, plan.steps))
-    engine = make_trained_network(prepared, examples.labels, accelerator)
-    if accelerator.unwrap_model(engine.network).compiled:
+    engine = make_trained_network(prepared, examples.labels, accelerator, peers)
+    if engine.bare.compiled:
         say(COMPILE_NOTE)
+    if config.launch.strategy == "fsdp" and accelerator.num_processes == 1:
+        say(ONE_PROCESS_NOTE)
     check_metric(engine, config, examples.few)
     if accelerator.is_main_process:
-        write_environment(folder, examples.hashes)
+        write_environment(folder, examples.hashes, accelerator.num_processes)
     with Journal(
         folder,
         title=f"finetuning {config.model} ({config.task.name})",
@@ -338,16 +421,22 @@ def _train(
             folder / "checkpoints", retention(config.checkpoint, plan.save_at)
         )
         plan = fitted(engine, plan, journal, folder)
+        check_ready(peers, engine, plan, folder)
         watch = watch_of(config, folder / "best")
         judged = config if watch is not None else None  # if the best weights are kept
         validate = partial(validation_scores, engine, examples.first_valid, plan, judged)
         progress = loop.train(engine, plan, checkpoints, journal, validate, watch)
+        peers.mark(FINISHING)
         journal.event("finished", step=progress.step)
-    return engine, {
-        **examples.counts(),
-        "init": config.init,
-        "steps": progress.step,
-    }
+    facts = {**examples.counts(), "init": config.init, "steps": progress.step}
+    if not accelerator.is_main_process:
+        return None, facts
+    network = engine.bare
+    if is_sharded(network):
+        whole = make_network(prepared, examples.labels, lambda message: None)
+        load_last_weights(checkpoints, whole.model)
+        network = accelerator.prepare_model(whole, evaluation_mode=True)
+    return network, facts
 
 
 # --- Validation: the metric that decides, and when it is computed ---
@@ -424,8 +513,20 @@ def check_metric(engine: Engine, config: FinetuneConfig, few: TaskExamples[Score
     Raises:
         ConfigError: With the metrics that there are.
     """
+    import numpy as np
+    import torch
+
+    from plmctl.training.distributed import is_sharded, whole
+
     if config.train.metric is not None:
-        metric_of(config.train.metric, {**_task_metrics(engine, few), "loss": 0.0})
+        sharded = is_sharded(engine.bare)
+        with whole(engine.bare):
+            if sharded:  # FSDP wants the whole network to be called before one of its layers is
+                row = np.zeros(1, np.int64)
+                with torch.inference_mode():
+                    few.score(engine.bare, few.collate(row, row).to(engine.accelerator.device))
+            metrics = _task_metrics(engine, few)
+        metric_of(config.train.metric, {**metrics, "loss": 0.0})
 
 
 def validation_scores(
@@ -450,27 +551,34 @@ def validation_scores(
     """
     from plmctl.evaluation.scoring import score
     from plmctl.training.data import scoring_batches
+    from plmctl.training.distributed import whole
 
     batches = scoring_batches(examples, plan.phases[0].slicing)
-    bare = engine.accelerator.unwrap_model(engine.network)
-    scores = score(engine.accelerator, bare, examples, batches, stop)
-    if judged is not None:
-        metrics = {**_task_metrics(engine, examples), "loss": scores["loss"]}
-        name = metric_of(judged.train.metric, metrics)
-        scores |= {name: metrics[name], "judged": metrics[name]}
+    batches = engine.peers.marked(VALIDATING, batches)
+    bare = engine.bare
+    with whole(bare):
+        scores = score(engine.accelerator, bare, examples, batches, stop)
+        if judged is not None:
+            metrics = {**_task_metrics(engine, examples), "loss": scores["loss"]}
+            name = metric_of(judged.train.metric, metrics)
+            scores |= {name: metrics[name], "judged": metrics[name]}
     return {f"valid/{name}": value for name, value in scores.items()}
 
 
 def _task_metrics(engine: Engine, examples: TaskExamples[ScoredConfig]) -> dict[str, Any]:
-    """The task's metrics, computed by the main process and broadcast to the others."""
+    """The task's metrics, computed by the main process and broadcast to the others.
+
+    Sharded weights must be whole meanwhile.
+    """
     from accelerate.utils import broadcast_object_list
 
     from plmctl.evaluation.scoring import answers
 
     accelerator = engine.accelerator
     shared: list[Any] = [None]
+    engine.peers.mark(SCORING if accelerator.is_main_process else VALIDATING)
     if accelerator.is_main_process:
-        bare = accelerator.unwrap_model(engine.network)
+        bare = engine.bare
         shared = [examples.compute_metrics(answers(bare, examples, accelerator.device))]
     return dict(broadcast_object_list(shared)[0])
 
@@ -487,15 +595,14 @@ def _save(
     prepared: PreparedFinetuning,
     examples: LabelledExamples,
     work: AtWork,
-    engine: Engine,
+    network: Network,
     facts: dict[str, Any],
 ) -> dict[str, Any]:
     """Write the results of the weights that are kept, and the model folder unless it exists."""
     from plmctl.reporting.card import model_card
     from plmctl.run.folder import save_model
 
-    config, folder = prepared.config, Path(prepared.config.run)
-    model = engine.accelerator.unwrap_model(engine.network).model
+    config, folder, model = prepared.config, Path(prepared.config.run), network.model
     if config.train.keep == "best":
         from plmctl.training.checkpoint import take_best
 
@@ -504,7 +611,7 @@ def _save(
         from plmctl.models.parameters import merge_lora
 
         merge_lora(model)
-    results = _write_scores(config, examples, engine, facts)
+    results = _write_scores(config, examples, network, facts)
     rows = [f"eval/rows/{file}.json" for file in file_names(examples.valid)]
     work.promise(["model", "eval/data.json", _RESULTS, *rows, _REPORT])
     if not is_model(folder / "model"):
@@ -516,18 +623,17 @@ def _save(
 
 
 def _write_scores(
-    config: FinetuneConfig, examples: LabelledExamples, engine: Engine, facts: Mapping[str, Any]
+    config: FinetuneConfig, examples: LabelledExamples, network: Network, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The metrics of every validation set; written with their uncertainty and the rows' scores."""
     from plmctl.evaluation.scoring import answers
 
     folder = Path(config.run)
-    network = engine.accelerator.unwrap_model(engine.network)
     results: dict[str, Any] = {}
     uncertainty: dict[str, Any] = {}
     sets = zip(file_names(examples.valid), examples.valid.items(), strict=True)
     for file, (name, valid) in sets:
-        predictions = answers(network, valid, engine.accelerator.device)
+        predictions = answers(network, valid, network.model.device)
         metrics = valid.compute_metrics(predictions)
         if examples.labels and (only := single_answer(predictions, valid.references())):
             say(f"{name}: every row is answered {only!r}; nothing else was learned so far")
@@ -537,6 +643,17 @@ def _write_scores(
         credit, values = valid.credits(predictions)
         scores = {"rows": examples.hashes[file], "credit": credit, "values": values}
         write_results(folder, f"rows/{file}", scores)
+        if valid is examples.first_valid and examples.prompts:
+            right = valid.references()
+            items = [
+                {
+                    "prompt": prompt,
+                    "text": f" {predictions[number]['prediction'] or _NO_ANSWER}",
+                    "answer": next(iter(right[number]), _NO_ANSWER),
+                }
+                for number, prompt in examples.prompts.items()
+            ]
+            write_results(folder, "samples", {"kind": "answers", "items": items})
     document = {"kind": "finetune", "model": config.model, "results": results}
     write_results(folder, "valid", {**document, "uncertainty": uncertainty})
     return results

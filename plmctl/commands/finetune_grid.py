@@ -22,6 +22,7 @@ from typing import Any
 
 from plmctl.commands.finetune import finetune, larger_is_better, metric_of
 from plmctl.errors import ConfigError, PlmError, Preempted, nearest
+from plmctl.files import read_json
 from plmctl.metrics.statistics import spread
 from plmctl.run.configs import FinetuneConfig
 from plmctl.run.display import say, show_result
@@ -128,7 +129,7 @@ def _with_setting(config: FinetuneConfig, values: Mapping[str, Any], run: str) -
         at[last] = value
     # Each run has one device: several runs in parallel are faster than one on several devices.
     document |= {"run": run, "grid": {}}
-    document["launch"]["processes"] = 1
+    document["launch"] |= {"processes": 1, "machines": 1}
     try:
         return FinetuneConfig.model_validate_json(json.dumps(document), strict=True)
     except ValueError as error:
@@ -314,5 +315,5 @@ def _finished_results(run: str) -> dict[str, Any] | None:
     path = Path(run) / "eval" / "valid.json"
     if not is_finished(Path(run)) or not path.is_file():
         return None
-    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["results"]
+    results: dict[str, Any] = read_json(path, "results")["results"]
     return results

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from plmctl.config.sections import ComputeConfig
 from plmctl.errors import ConfigError
-from plmctl.files import write_atomically
+from plmctl.files import write_atomically, writing
+from plmctl.formatting import printable
 from plmctl.run.display import say, show_result
 from plmctl.run.preflight import check_model
 
@@ -64,13 +65,15 @@ def run(request: GenerateRequest, decoding: "Decoding", *, out: str | None, as_j
     ]
     if out is not None:
         lines = [json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers]
-        write_atomically(Path(out), "".join(lines))
+        with writing(Path(out)) as path:
+            write_atomically(path, "".join(lines))
         say(f"{len(answers)} texts are in {out}")
     if as_json:
         document = {"model": request.model, "decoding": asdict(decoding), "answers": answers}
         show_result(document, [], as_json=True)
     elif out is None:
-        print("\n\n".join(f"> {answer['prompt']}\n{answer['text']}" for answer in answers))
+        texts_only = (f"> {answer['prompt']}\n{answer['text']}" for answer in answers)
+        print(printable("\n\n".join(texts_only)))
 
 
 def read_prompts(prompts: list[str], file: str | None, column: str) -> list[str]:
@@ -100,7 +103,11 @@ def _stream(
 
     from plmctl.evaluation.generation import generate_texts
 
-    print(f"> {prompt}", flush=True)
+    class Streamer(TextStreamer):
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            super().on_finalized_text(printable(text), stream_end)
+
+    print(printable(f"> {prompt}"), flush=True)
     tokenizer: Any = model.tokenizer
-    streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+    streamer = Streamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
     generate_texts(model, encoded, decoding, streamer=streamer)

@@ -297,8 +297,7 @@ def describe(
         language: The code of its language; None: unknown.
         tag: The language as the user gave it; None: it was not given.
     """
-    number = len(resolve(corpus.train))
-    files = f"{number:,} file" + "s" * (number > 1)
+    files = _counted(len(resolve(corpus.train)), "file")
     scope = "all of it" if looked.whole else "a seeded sample from all of its parts"
     lengths, size = looked.lengths, len(looked.sample)
     if language is None:
@@ -327,7 +326,10 @@ def describe(
             "exact copies",
             f"{looked.exact:.1%} of the documents, {looked.exact_text:.1%} of the text",
         ),
-        ("near copies", f"{looked.near:.1%} {closely}"),
+        (
+            "near copies",
+            f"{looked.near.share:.1%} of the documents: 70% of their text is in an earlier one",
+        ),
         (
             "lines",
             f"median {looked.line_length:,.0f} characters; {looked.short_lines:.0%} have less than "
@@ -362,13 +364,23 @@ def _advice(looked: Profile, corpus: _Corpus, language: str | None) -> list[str]
             "this is little text: a model will learn its frequent words, and not much more"
         )
     if looked.exact_text > 0.01:
-        notes.append("remove exact copies before training: the model would learn them by heart")
-    if looked.near > 0.03:
-        part = "" if looked.documents == len(looked.sample) else ", at least"
-        notes.append(f"{looked.near:.0%} of the documents{part} are nearly copies of others")
+        notes.append(
+            "remove exact copies (data.duplicates: drop): the model would learn them by heart"
+        )
+    if looked.near.share > 0.03:
+        least = "" if looked.whole else "at least "
+        where = ""
+        if looked.near.example is not None:
+            first, second = (Path(origin).name for origin in looked.near.example)
+            where = f", for example {second} of {first}"
+        notes.append(
+            f"{least}{looked.near.share:.0%} of the documents are nearly copies of earlier ones"
+            f"{where}; docs/cleaning.md says how to remove them"
+        )
     if looked.repeated_lines > 0.03 and looked.line_length < 200:
         notes.append(
-            "many lines are repeated: look for menus, headers and footers, and remove them"
+            f"{looked.repeated_lines:.1%} of the lines occur five times or more: look for menus, "
+            "headers and footers, and remove them"
         )
     for fault, count in looked.faults.items():
         if count > 0.01 * len(looked.sample):
@@ -379,6 +391,12 @@ def _advice(looked: Profile, corpus: _Corpus, language: str | None) -> list[str]
                 f"{overlap.shared:,} rows of {overlap.name} are partly in the corpus: scores on "
                 "them say too much; remove the rows, or the documents"
             )
+    median, high = np.quantile(looked.lengths, [0.5, 0.9])
+    if median < 60 and high > 10 * median:
+        notes.append(
+            f"half of the documents have less than {median:,.0f} characters: if blank lines "
+            "separate headings and paragraphs in your text, remove the blank lines within documents"
+        )
     if corpus.documents == "line":
         notes.append("there are no blank lines, so each line is a document (data.documents: line)")
     if corpus.column != "text":
@@ -386,6 +404,10 @@ def _advice(looked: Profile, corpus: _Corpus, language: str | None) -> list[str]
     if corpus.left_out:
         notes.append(f"named after test text, and not read: {', '.join(corpus.left_out)}")
     return notes
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" + "s" * (number != 1)
 
 
 def _megabytes(size: float) -> str:
@@ -520,8 +542,8 @@ def propose(looked: Profile, corpus: _Corpus, budget: Budget, family: str | None
     if family in _MASKED or family == "elmo":
         sentences = looked.sentences.rule
         reason = looked.sentences.reason
-        if sentences == "en" and looked.script != "Latin":
-            reason = "at punctuation that ends sentences, also that of other scripts"
+        if sentences == "en":
+            reason = "they end at punctuation (. ? ! and that of other scripts)"
         because("sentences", sentences, reason)
     if corpus.documents != "auto":
         because("documents", corpus.documents, "there are no blank lines between documents")
@@ -529,7 +551,9 @@ def propose(looked: Profile, corpus: _Corpus, budget: Budget, family: str | None
     because("batch_size", batch_size, f"for {_machine(device)}")
     if corpus.valid:
         valid = ""
-        because("valid", f"{len(corpus.valid)} file(s)", "by their names, beside the training text")
+        because(
+            "valid", _counted(len(corpus.valid), "file"), "by their names, beside the training text"
+        )
     else:
         share = math.ceil(100 * _VALID_ROWS * seq_len / max(1.0, tokens))
         valid = f"{min(10, max(1, share))}%"
@@ -667,7 +691,7 @@ def _machine(device: str) -> str:
     if device != "cpu":
         return f"a GPU ({device})"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"a CPU ({cores} cores)"
+    return f"a CPU ({_counted(cores or 1, 'core')})"
 
 
 # --- The files ---
@@ -777,8 +801,11 @@ def _yaml(value: object) -> str:
 
 
 def _comment(text: str, indent: str = "") -> str:
-    """Lines of a comment, of at most 96 characters."""
-    lines, words = [""], (text[:1].upper() + text[1:]).split()
+    """Lines of a comment, of at most 96 characters; a key at its beginning stays as it is."""
+    words = text.split()
+    if not words[0].endswith(":"):
+        words[0] = words[0][:1].upper() + words[0][1:]
+    lines = [""]
     for word in words:
         if len(lines[-1]) + len(word) > 92 - len(indent):
             lines.append("")
@@ -873,7 +900,7 @@ def pretrain_yaml(out: Path, proposal: Proposal, corpus: _Corpus) -> str:
         f"# plmctl pretrain {out}/pretrain.yaml\n"
         f"run: {_yaml(f'{out}/runs/{proposal.family}')}\n"
         f"tokenizer: {_yaml(f'{out}/runs/tokenizer')}\n"
-        f"{_comment(f'Size: {size}{about_model}')}"
+        f"{_comment(f'size: {size}{about_model}')}"
         f"model:\n{_block(model)}"
         f"{_comment(' '.join(reasons))}"
         f"data:\n{data}"
@@ -936,7 +963,7 @@ def _labelled(source: Source) -> tuple[str | None, str, dict[str, Any]] | None:
     texts = [key for key in texts if key.lower() not in ("id", "idx", "uid", "guid")]
     if label is None or not texts:
         return None
-    path = source.path
+    path = Path(source.name)
     stem = path.name.split(".")[0]
     beside = path.with_name(path.name.replace(stem, "train", 1))
     train = str(beside) if beside != path and beside.is_file() else None
@@ -974,7 +1001,8 @@ def eval_yaml(out: Path, proposal: Proposal, corpus: _Corpus, evaluation: Sequen
         f"# plmctl eval {out}/eval.yaml\n"
         f"run: {_yaml(f'{out}/runs/eval')}\n"
         f"model: {_yaml(f'{out}/runs/{proposal.family}/model')}\n"
-        "# On held-out text. bits_per_byte compares models of any family and tokenizer.\n"
+        "# On held-out text. bits_per_byte compares models of any family and tokenizer. It reads\n"
+        "# at most max_bytes, because a masked model needs a forward pass for each token.\n"
         f"measures:\n{measures}"
         "# Others (docs/evaluation.md), with your data:\n"
         '#  - {name: minimal_pairs, data: ["pairs/*.jsonl"]}\n'

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import ValidationError
 
-from plmctl.commands.prepare import data_of, data_of_stores, prepare
+from plmctl.commands.prepare import data_of, data_of_stores, prepare, root_of
 from plmctl.commands.pretrain import make_plan, sample_costs, shapes_vary, training_examples
 from plmctl.config.base import ModelConfig
 from plmctl.config.sections import Phase, TrainConfig
@@ -30,9 +30,9 @@ from plmctl.objectives.base import get_objective
 from plmctl.reporting.tables import metrics_table, rows_table
 from plmctl.run.budget import Decision, SampleCosts, decide, decided, log_steps, shares
 from plmctl.run.configs import PretrainConfig
-from plmctl.run.costs import Sizes, network_sizes, phase_flops
+from plmctl.run.costs import Sizes, network_sizes, phase_flops, state_memory
 from plmctl.run.display import say, show_result
-from plmctl.run.launch import process_count
+from plmctl.run.launch import world_size
 from plmctl.run.network import make_network
 from plmctl.run.preflight import Prepared, check_network, preflight, resolve_compute, stand_in
 from plmctl.tokenization.encode import Encoder
@@ -155,7 +155,7 @@ def _corpus_tokens(config: PretrainConfig, encoder: Encoder) -> int | None:
     if config.data.mixture:
         return None
     try:
-        stores = find_stores(data_of(config), encoder, root=Path(config.data.store))
+        stores = find_stores(data_of(config), encoder, root=root_of(config, config.data))
     except (DataError, ConfigError):
         return None
     return None if stores is None else int(stores.manifest["train"]["tokens"])
@@ -211,7 +211,7 @@ def _decision(
         seconds, source = measured(replace(prepared, config=trial))["step_seconds"], "measured"
     else:
         rate = _UTILISED * _product_rate(config, vocab, network)
-        processes = process_count(config.launch, config.compute.device)
+        processes = world_size(config.launch, config.compute.device)
         seconds = [train.batch_size * each / rate / processes for each in flops]
         source = f"estimated from matrix products here ({rate:.3g} FLOP/s at {_UTILISED:.0%})"
     timing = Timing(tuple(seconds), 0.0, 0.0, 0.0, None, config.checkpoint.every, source=source)
@@ -222,7 +222,7 @@ def _counted(prepared: Prepared, costs_known: SampleCosts) -> SampleCosts:
     """The same with the words of the prepared text."""
     config = prepared.config
     for data in data_of_stores(config):
-        if find_stores(data, prepared.encoder, root=Path(data.store)) is None:
+        if find_stores(data, prepared.encoder, root=root_of(config, data)) is None:
             return costs_known
     text = prepare(config, prepared.encoder)
     return sample_costs(prepared, text, training_examples(prepared, text))
@@ -387,6 +387,12 @@ def _propose(
             "loss counts repeated text as worth less (Muennighoff et al., 2023): more text is "
             "better"
         )
+    if best["tokens"] < best["parameters"]:
+        say(
+            f"budget: {_short(best['tokens'])} tokens for {_short(best['parameters'])} weights is "
+            f"very little; about 20 a weight ({_short(20 * best['parameters'])} tokens) are usual "
+            "(Hoffmann et al., 2022)"
+        )
     say("copy: " + " ".join(f'"{one}"' if " " in one else one for one in overrides))
 
 
@@ -437,7 +443,7 @@ def measured(prepared: Prepared) -> dict[str, Any]:
     varying = shapes_vary(config)
     engine = make_engine(accelerator, network, config.optim, config.compute, varying=varying)
     engine.network.train()
-    processes, seconds = process_count(config.launch, config.compute.device), []
+    processes, seconds = world_size(config.launch, config.compute.device), []
     for phase in plan.phases:
         last = max(0, phase.steps - 1)  # of a batch that grows, the full one
         batches = StepBatches(phase.examples, phase.slicing, plan.seed)[last]
@@ -505,26 +511,6 @@ def _format_bytes(count: float) -> str:
 
 
 # --- Memory of a network, from its sizes ---
-
-
-_STATE_BYTES = {"adamw": 8, "lamb": 8, "adagrad": 4, "muon": 4, "adafactor": 0}
-"""Bytes per parameter of an optimizer's state; adafactor keeps only sums of rows and columns."""
-
-
-def state_memory(sizes: Sizes, optimizer: str, *, mixed: bool) -> dict[str, float]:
-    """Bytes of the training state, in 32 bits; exact except for small buffers.
-
-    Args:
-        sizes: The sizes of the network.
-        optimizer: Its name.
-        mixed: Whether products use 16-bit copies of the weights.
-    """
-    count = float(sizes.parameters)
-    return {
-        "weights": 4 * count + (2 * count if mixed else 0.0),
-        "gradients": 4 * count,
-        "optimizer": _STATE_BYTES.get(optimizer, 8) * count,
-    }
 
 
 @dataclass(frozen=True)

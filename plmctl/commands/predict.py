@@ -7,7 +7,6 @@ model answers the rows of a file, however large, as a stream (``run_rows``).
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import time
@@ -22,8 +21,9 @@ from plmctl.config.sections import ComputeConfig
 from plmctl.corpus.labelled import Row
 from plmctl.corpus.source import Source, resolve
 from plmctl.corpus.tabular import rows as rows_of
-from plmctl.errors import ConfigError, DataError, PlmError
-from plmctl.files import new_file
+from plmctl.errors import ConfigError, DataError
+from plmctl.files import new_file, writing
+from plmctl.formatting import printable_json
 from plmctl.reporting.tables import rows_table
 from plmctl.run.display import say, show_result
 from plmctl.run.preflight import check_model
@@ -201,8 +201,7 @@ def run_rows(
             answers = answering.answers(answering.examples(chunk, "predict"))
             for row, answer in zip(chunk, answers, strict=True):
                 # Parquet has values that JSON does not have, such as dates.
-                line = json.dumps({**row.values, **answer}, ensure_ascii=False, default=str)
-                file.write(line + "\n")
+                file.write(printable_json({**row.values, **answer}) + "\n")
             count += len(chunk)
             file.flush()
         if not count:
@@ -233,10 +232,7 @@ def _writing(path: Path | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
-    try:
-        with new_file(path, several_writers=True) as file:
-            yield TextIOWrapper(file, encoding="utf-8", write_through=True)
-            if path.exists():
-                path.rename(path.with_name(f"{path.name}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
-    except OSError as error:
-        raise PlmError(f"{path}: cannot be written: {error.strerror}") from error
+    with writing(path), new_file(path, several_writers=True) as file:
+        yield TextIOWrapper(file, encoding="utf-8", write_through=True)
+        if path.exists():
+            path.rename(path.with_name(f"{path.name}.old-{time.strftime('%Y%m%d-%H%M%S')}"))

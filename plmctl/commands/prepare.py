@@ -6,20 +6,48 @@ builds them.
 
 from __future__ import annotations
 
+import os
+import platform
+import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from plmctl.config.sections import DataConfig, MixtureSource
-from plmctl.corpus.build import Stores, build_stores, count_missing_words, find_stores
-from plmctl.corpus.store import Corpus, MixedStore, TokenStore, mixed_digest, stores_of
+from plmctl.config.sections import DataConfig, MixtureSource, PrepareConfig
+from plmctl.corpus.build import (
+    Executor,
+    Root,
+    Stores,
+    build_stores,
+    count_missing_words,
+    find_stores,
+)
+from plmctl.corpus.remote import RemoteRoot, RemoteStore, is_url, store_root
+from plmctl.corpus.source import resolve, size_of
+from plmctl.corpus.store import (
+    Corpus,
+    MixedStore,
+    TokenStore,
+    mixed_digest,
+    stores_of,
+    token_dtype,
+)
 from plmctl.corpus.words import WordRule
+from plmctl.errors import ConfigError, PlmError
+from plmctl.files import write_atomically, writing
+from plmctl.reporting.card import PreparedData, Publication, check_publication, data_card
 from plmctl.reporting.tables import metrics_table
-from plmctl.run import launch
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say, show_result, work_progress
 from plmctl.run.preflight import preflight
 from plmctl.tokenization.encode import Encoder
+from plmctl.training.peers import Peers
+
+_LISTED = 100  # sources with their hashes in environment.json; the hash of the data has all
 
 
 @dataclass(frozen=True)
@@ -38,6 +66,23 @@ class PreparedText:
     """How they were counted, or why not."""
     built: bool
     """Whether a store was built; otherwise all were there."""
+    manifests: tuple[Mapping[str, Any], ...]
+    """The sources of each store with their hashes, and what is in it."""
+
+    @property
+    def contents(self) -> dict[str, Any]:
+        """What is in the text, for ``environment.json`` and the model card."""
+        counts = {
+            side: {
+                key: sum(one[side][key] for one in self.manifests if one.get(side))
+                for key in ("documents", "tokens", "bytes")
+            }
+            for side in ("train", "valid")
+        }
+        counts["train"] |= {} if self.num_words is None else {"words": self.num_words}
+        files = [source for one in self.manifests for source in one["sources"]]
+        listed = {file["name"]: file["sha256"] for file in files[:_LISTED]}
+        return {**counts, "files": len(files), "sources": listed}
 
     @property
     def num_words(self) -> int | None:
@@ -54,14 +99,58 @@ class PreparedText:
         return next(rule.reason for rule in self.word_rules if not rule.name)
 
 
-def run(config: PretrainConfig, *, as_json: bool, every_byte: bool = False) -> None:
+@dataclass(frozen=True)
+class CardRequest:
+    """A data card to write.
+
+    Attributes:
+        path: The file; a folder: its README.md.
+        license: One of the Hub's names.
+        languages: Codes of ISO 639.
+    """
+
+    path: Path
+    license: str | None = None
+    languages: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> Path:
+        """The file."""
+        return self.path / "README.md" if self.path.is_dir() else self.path
+
+    def check(self) -> None:
+        """Refuse it before text is read.
+
+        Raises:
+            ConfigError: The file exists, or the Hub does not know the license or a language.
+        """
+        check_publication(Publication("", self.license, self.languages))
+        if self.file.exists():
+            raise ConfigError(
+                f"--card: {self.file} exists already", "name another file, or move this one aside"
+            )
+
+
+def run(
+    config: PretrainConfig,
+    *,
+    as_json: bool,
+    every_byte: bool = False,
+    card: CardRequest | None = None,
+) -> None:
     """Build the token stores of a pretraining config, and print what is in them.
 
     Args:
         config: The config of a pretraining.
         as_json: Print the result as JSON.
         every_byte: Compare every byte of existing stores with their hashes.
+        card: Also write a data card.
+
+    Raises:
+        ConfigError: As ``preflight`` and ``CardRequest.check``.
     """
+    if card is not None:
+        card.check()
     began = time.perf_counter()
     encoder = preflight(config).encoder
     text = prepare(config, encoder, every_byte=every_byte)
@@ -76,24 +165,77 @@ def run(config: PretrainConfig, *, as_json: bool, every_byte: bool = False) -> N
         "tokens": text.train.num_tokens,
         "validation tokens": text.valid.num_tokens if text.valid else 0,
         "seconds": round(time.perf_counter() - began, 1),
-        "folder": ", ".join(str(store.path) for store in stores_of(text.train)),
+        "folder": ", ".join(_place(store) for store in stores_of(text.train)),
     }
     say(f"sentences: {text.sentences}")
     say(f"words: {'split by ' if text.num_words else 'not counted: '}{text.word_rule}")
+    if card is not None:
+        _write_card(card, config, text)
     rules = {"sentence_rule": text.sentences, "word_rule": text.word_rule}
     table = metrics_table("token store", contents)
     show_result({**contents, **rules}, [table], as_json=as_json)
 
 
-def prepare(config: PretrainConfig, encoder: Encoder, *, every_byte: bool = False) -> PreparedText:
+def _write_card(card: CardRequest, config: PretrainConfig, text: PreparedText) -> None:
+    data = config.data
+    valid = data.valid if isinstance(data.valid, tuple) else ()
+    train = [name for source in data.mixture for name in source.train] or data.train
+    mixed: list[tuple[str, float | None]] = [(one.name, one.weight) for one in data.mixture]
+    facts = PreparedData(
+        corpora=[
+            (name, weight, manifest)
+            for (name, weight), manifest in zip(mixed or [("", None)], text.manifests, strict=True)
+        ],
+        sizes={source.name: size_of(source) for source in resolve((*train, *valid))},
+        settings=data.model_dump(mode="json", exclude_defaults=True) | {"valid": data.valid},
+        tokenizer=config.tokenizer,
+        digest=text.hashes["data"],
+        sentences=text.sentences,
+        words=f"split by {text.word_rule}" if text.num_words else f"not counted: {text.word_rule}",
+        command=("plmctl", *sys.argv[1:]),
+        version=version("plmctl"),
+    )
+    with writing(card.file):
+        card.file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(card.file, data_card(facts, card.license, card.languages))
+    missing = "" if card.license else ": say its license (--license) before you publish it"
+    say(f"{card.file} is the card of this text{missing}")
+
+
+def _place(store: TokenStore) -> str:
+    """The folder of a store, or its URL."""
+    remote = None if store.path is None else RemoteStore.of(store.path.parent)
+    return str(store.path) if remote is None or store.path is None else f"{remote.url}/train"
+
+
+def prepare(
+    config: PretrainConfig,
+    encoder: Encoder,
+    *,
+    every_byte: bool = False,
+    peers: Peers | None = None,
+) -> PreparedText:
     """The token stores of a config: opened if they exist and are undamaged, otherwise built.
 
-    Under a launcher the main process builds, and the others wait for the folder to appear. They
-    wait without a collective operation, so that no time-out can end a long build.
+    Of several processes the first one builds, and the others wait for the folder to appear. If a
+    machine does not share the folder with it, its own first process builds. They wait without a
+    collective operation, so that no time limit can end a long build.
+
+    Args:
+        config: The config of a pretraining.
+        encoder: Its tokenizer.
+        every_byte: Compare every byte of existing stores with their hashes.
+        peers: The processes of the run; None: this is the only one.
+
+    Raises:
+        PlmError: Another process has built a store, and this one does not see it.
     """
+    builder = None if peers is None else builder_of(peers, config.data.store)
     if config.data.mixture:
-        return _prepare_mixture(config, encoder, every_byte)
-    stores, built = _stores(data_of(config), encoder, config.tokenizer, every_byte)
+        return _prepare_mixture(config, encoder, every_byte, builder)
+    stores, built = _stores(
+        data_of(config), config.prepare, encoder, config.tokenizer, every_byte, builder
+    )
     return PreparedText(
         TokenStore.open(stores.train),
         TokenStore.open(stores.valid) if stores.valid else None,
@@ -102,6 +244,7 @@ def prepare(config: PretrainConfig, encoder: Encoder, *, every_byte: bool = Fals
         (stores.words,),
         (stores.word_rule,),
         built,
+        (stores.manifest,),
     )
 
 
@@ -125,12 +268,21 @@ def data_of_stores(config: PretrainConfig) -> list[DataConfig]:
     return own or [data]
 
 
+def root_of(config: PretrainConfig, data: DataConfig) -> Root:
+    """Where the stores of the data are.
+
+    Raises:
+        ConfigError: `data.store` is a URL of an unknown protocol, or needs another library.
+    """
+    return store_root(data.store, config.prepare.cache, config.prepare.cache_size)
+
+
 def _count_words(config: PretrainConfig, encoder: Encoder) -> bool:
     """Count the words of stores that have no count; whether any were counted."""
     counted = False
     for data in data_of_stores(config):
         with work_progress("counting words") as progress:
-            root = Path(data.store)
+            root = root_of(config, data)
             stores = count_missing_words(data, encoder, root=root, progress=progress)
         counted |= stores is not None
     return counted
@@ -143,39 +295,150 @@ def _sentence_rule(config: PretrainConfig, stores: Stores) -> str:
     return str(stores.sentences)
 
 
+# --- Several processes: who builds ---
+
+
+_APPEARS = 60.0  # seconds for a finished folder to appear on another machine
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Another process, which builds the stores that this one reads.
+
+    Attributes:
+        peers: The processes of the run.
+        rank: Its number.
+    """
+
+    peers: Peers
+    rank: int
+
+    def wait_for(self, find: Callable[[], Stores | None], place: str) -> Stores | None:
+        """The stores, when it has built them; None: they do not appear, so build them here.
+
+        Raises:
+            PlmError: They do not appear, and this is not the first process of its machine.
+        """
+        finished: float | None = None
+        while (stores := find()) is None:
+            if finished is None and self.peers.look(BUILT, self.rank) is not None:
+                finished = time.monotonic()
+            if finished is not None and time.monotonic() - finished > _APPEARS:
+                if self.peers.is_first_here:  # its copy of the text is another one
+                    return None
+                raise PlmError(
+                    f"process {self.peers.rank} on {platform.node()}: process {self.rank} has "
+                    f"built the token store, and it is not in {place}",
+                    "data.store must be a folder that the processes of a machine share",
+                )
+            time.sleep(0.5)
+        return stores
+
+
+BUILT = "text"  # the facts that a process has when its text is prepared
+
+
+def builder_of(peers: Peers, store: str) -> Builder | None:
+    """The process that builds the stores for this one; None: this process does it.
+
+    Args:
+        peers: The processes of the run, all of which call this.
+        store: Folder or URL of all stores; a URL is the same on all machines.
+    """
+    several = peers.on_several_machines
+    shared = several and (is_url(store) or sees_folder_of_main(peers, Path(store)))
+    if not peers.is_first_here:
+        return Builder(peers, peers.rank - int(os.environ["LOCAL_RANK"]))
+    return Builder(peers, 0) if shared and peers.rank > 0 else None
+
+
+def sees_folder_of_main(peers: Peers, folder: Path) -> bool:
+    """Whether a folder of this process is that of process 0; called by all of them."""
+    mark = folder / f".shared-{peers.rank}-{os.getpid()}-{platform.node()}"
+    if peers.rank == 0:
+        with writing(mark):
+            folder.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+    marks = peers.compare("store mark", {"name": mark.name})
+    seen: bool = (folder / marks[0]["name"]).exists()
+    peers.compare("store seen", {"seen": seen})
+    mark.unlink(missing_ok=True)
+    return seen
+
+
 def _stores(
-    data: DataConfig, encoder: Encoder, tokenizer: str, every_byte: bool
+    data: DataConfig,
+    by: PrepareConfig,
+    encoder: Encoder,
+    tokenizer: str,
+    every_byte: bool,
+    builder: Builder | None,
 ) -> tuple[Stores, bool]:
     """The stores, and whether they were built now."""
-    root = Path(data.store)
+    root = store_root(data.store, by.cache, by.cache_size)
     stores = find_stores(data, encoder, root=root, every_byte=every_byte)
-    while stores is None and not launch.is_main():
-        time.sleep(0.5)
-        stores = find_stores(data, encoder, root=root)
+    if stores is None and builder is not None:
+        place = str(root.absolute()) if isinstance(root, Path) else data.store
+        stores = builder.wait_for(partial(find_stores, data, encoder, root=root), place)
     new = stores is None
     if stores is None:
+        executor = _executor(by)
         say(f"preparing {', '.join(data.train)} with {tokenizer}")
         with work_progress("preparing") as progress:
             stores = build_stores(
                 data,
                 encoder,
                 root=root,
-                processes=None,
+                processes=None if by.workers == "auto" else by.workers,
+                executor=executor,
                 progress=progress,
                 notice=say,
                 every_byte=every_byte,
             )
+    if isinstance(root, RemoteRoot):
+        _say_if_too_large(stores, data.store, root.limit)
     return stores, new
+
+
+def _say_if_too_large(stores: Stores, name: str, limit: int) -> None:
+    """A store at a URL that does not fit into the local cache is fetched again and again."""
+    counts, width = stores.manifest["train"], token_dtype(stores.manifest["vocab_size"]).itemsize
+    size = counts["tokens"] * (width + 1 / 8) + 4 * (counts["sentences"] + counts["documents"])
+    if size > limit:
+        say(
+            f"{name}: the store has {size / 1e9:.1f} GB, and the cache keeps {limit / 1e9:.1f} GB: "
+            "training reads in random order, so that parts are fetched many times; increase "
+            "prepare.cache_size, or train where the whole store fits"
+        )
+
+
+def _executor(by: PrepareConfig) -> Executor | None:
+    """Who builds shards instead of this machine.
+
+    Raises:
+        ConfigError: A library or a command is missing.
+    """
+    if by.executor == "local":
+        return None
+    from plmctl.corpus.executors import Machines
+
+    machines = Machines(by, say)
+    machines.check()
+    return machines
 
 
 # --- Mixtures: a store for each source ---
 
 
-def _prepare_mixture(config: PretrainConfig, encoder: Encoder, every_byte: bool) -> PreparedText:
+def _prepare_mixture(
+    config: PretrainConfig, encoder: Encoder, every_byte: bool, builder: Builder | None
+) -> PreparedText:
     """A store for each source."""
     data = data_of(config)
     own = data_of_stores(config)
-    opened = [_stores(one, encoder, config.tokenizer, every_byte) for one in own]
+    opened = [
+        _stores(one, config.prepare, encoder, config.tokenizer, every_byte, builder) for one in own
+    ]
     built = [stores for stores, _ in opened]
     parts = list(zip(data.mixture, built, strict=True))
     held_out = [(source, Path(stores.valid)) for source, stores in parts if stores.valid]
@@ -191,6 +454,7 @@ def _prepare_mixture(config: PretrainConfig, encoder: Encoder, every_byte: bool)
         tuple(stores.words for stores in built),
         tuple(stores.word_rule for stores in built),
         any(is_new for _, is_new in opened),
+        tuple(stores.manifest for stores in built),
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import time
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,23 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from plmctl.arrays import Ints
 from plmctl.commands.prepare import PreparedText, prepare
-from plmctl.corpus.sentences import choose_rule, sentence_spans
 from plmctl.corpus.store import Corpus, MixedStore, stores_of
-from plmctl.errors import ConfigError, DataError, PlmError
+from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.model import LoadedModel
-from plmctl.evaluation.samples import (
-    continue_texts,
-    fill_mask,
-    generate_answers,
-    opened_for_samples,
-)
+from plmctl.evaluation.samples import held_out_samples, opened_for_samples
 from plmctl.evaluation.scoring import score
-from plmctl.examples.keys import below, fold, stream
-from plmctl.files import is_model
+from plmctl.files import is_model, read_json
 from plmctl.reporting.card import model_card
 from plmctl.reporting.report import write_report
 from plmctl.reporting.tables import metrics_table
@@ -52,17 +41,24 @@ from plmctl.run.budget import (
 )
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.costs import phase_flops
-from plmctl.run.display import COMPILE_NOTE, say, show_result
+from plmctl.run.display import COMPILE_NOTE, ONE_PROCESS_NOTE, say, show_result
 from plmctl.run.folder import (
     AtWork,
+    record_end,
     run_folder,
     save_model,
+    start_on_machine,
     write_environment,
     write_results,
 )
+from plmctl.run.launch import Place
 from plmctl.run.network import make_network
 from plmctl.run.preflight import (
     Prepared,
+    agree_on_start,
+    agree_on_text,
+    check_machine,
+    check_ready,
     check_text,
     failure_handling,
     preflight,
@@ -72,13 +68,14 @@ from plmctl.run.preflight import (
 from plmctl.tokenization.encode import Encoder
 from plmctl.training import loop
 from plmctl.training.average import Average, averaging
-from plmctl.training.checkpoint import Checkpoints, load_weights, snapshot
+from plmctl.training.checkpoint import Checkpoints, load_last_weights, snapshot
 from plmctl.training.data import Phase, Slicing, auto_micro_batch, mixture, scoring_batches
-from plmctl.training.distributed import is_sharded, reduce, whole
+from plmctl.training.distributed import forgets_forwards, is_sharded, reduce, whole
 from plmctl.training.engine import compiles, make_accelerator, make_engine
 from plmctl.training.journal import Journal
 from plmctl.training.loop import Plan
 from plmctl.training.memory import cut, fitted
+from plmctl.training.peers import BUILDING, CONNECTING, FINISHING, PREPARING, VALIDATING, Peers
 from plmctl.training.schedule import course, factor
 from plmctl.training.timing import Timing, agreed, throwaway, time_steps, timed
 
@@ -86,9 +83,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from transformers import PreTrainedModel
 
-    from plmctl.corpus.store import TokenStore
     from plmctl.models.base import StoreExamples
-    from plmctl.models.network import Network
     from plmctl.run.stop import StopRequest
     from plmctl.training.engine import Engine
 
@@ -110,43 +105,61 @@ def run(
         until: Save and stop after this step.
         accept_gap: Resume although lines of metrics.jsonl were lost.
     """
-    folder, progress = Path(config.run), run_progress(config, fresh=fresh)
-    if progress == "finished":
-        say(f"{folder} is finished: its model is in {folder / 'model'}")
-        return
-    if progress == "trained":
-        say(f"{folder} is trained; only samples or the report are missing")
-        if launch.is_main():
+    folder = Path(config.run)
+    with Peers.meet(config.launch) as peers:
+        progress = run_progress(config, fresh=fresh)
+        options = launch.options(until, accept_gap=accept_gap, fresh=fresh)
+        progress = agree_on_start(peers, config, progress, options)
+        if progress == "finished":
+            say(f"{folder} is finished: its model is in {folder / 'model'}")
+            return
+        if progress == "trained":
+            say(f"{folder} is trained; only samples or the report are missing")
+            if not launch.owns_run(config.launch):
+                return
             with AtWork(folder) as work:
                 _complete(config, folder, work)
-        valid = json.loads((folder / "eval" / "valid.json").read_text(encoding="utf-8"))
-        metrics = valid["results"]
-    else:
-        metrics = _pretrain(config, fresh=fresh, until=until, accept_gap=accept_gap)
+            metrics = read_json(folder / "eval" / "valid.json", "results")["results"]
+        else:
+            metrics = _pretrain(config, peers, fresh=fresh, until=until, accept_gap=accept_gap)
     show_result(metrics, [metrics_table(f"pretrained {folder}", metrics)], as_json=as_json)
 
 
 def _pretrain(
-    config: PretrainConfig, *, fresh: bool, until: int | None, accept_gap: bool
+    config: PretrainConfig,
+    peers: Peers,
+    *,
+    fresh: bool,
+    until: int | None,
+    accept_gap: bool,
 ) -> dict[str, Any]:
     """Everything from the preflight to the report; the metrics of the last validation."""
     folder = Path(config.run)
     prepared = preflight(config)
-    text = prepare(config, prepared.encoder)
+    check_machine(config, prepared.vocab)
+    place = Place() if launch.is_worker() else launch.place_of(config.launch)
+    if place.machines > 1:  # its processes prepare the text: all machines meet first
+        options = launch.options(until, accept_gap=accept_gap, fresh=fresh)
+        raise SystemExit(start_on_machine("pretrain", config, place, options))
+    peers.mark(PREPARING)
+    text = prepare(config, prepared.encoder, peers=peers)
+    agree_on_text(peers, text.hashes)
     train, valid = training_examples(prepared, text), validation_examples(prepared, text)
     costs = sample_costs(prepared, text, train)
     decision = None if fresh else Decision.read(folder, config.train, resumes=True)
     if decision is None and launch.is_main():
         decision = decide_without_training(prepared, costs)
     began = time.monotonic()
-    with run_folder(
+    folder_at_work = run_folder(
         "pretrain", config, text.hashes, fresh=fresh, until=until, accept_gap=accept_gap
-    ) as work:
+    )
+    with folder_at_work as work, peers.working(partial(record_end, folder)):
         metrics, model = _train(
             prepared,
+            peers,
             train,
             valid,
-            text.hashes,
+            text,
             costs,
             decision,
             until=until,
@@ -327,7 +340,7 @@ def _measured(
     prepared: Prepared,
     costs: SampleCosts,
     checkpoints: Checkpoints,
-    validate: Callable[[], Mapping[str, float]],
+    validate: Callable[[], object],
     began: float,
 ) -> Decision:
     """The steps that fit into a time, measured before the first step; the same in all processes.
@@ -338,7 +351,7 @@ def _measured(
         prepared: With the config.
         costs: What the samples cost.
         checkpoints: The checkpoints of the run.
-        validate: Validates.
+        validate: Validates and makes the samples.
         began: When the training started, by the monotonic clock.
     """
     config = prepared.config
@@ -393,11 +406,6 @@ def make_plan(
     """
     world, device = accelerator.num_processes, accelerator.device.type
     batch = config.train.batch_size
-    ramp = config.train.batch_ramp
-    smallest = batch if ramp is None else ramp.start
-    if smallest < world:
-        key = "train.batch_size" if ramp is None else "train.batch_ramp.start"
-        raise ConfigError(f"{key}: {smallest} sequences for {world} processes")
     sharded = config.launch.shards(world)
     compiled = compiles(config.compute, device, config.model.family, sharded=sharded)
     fixed = compiled and not shapes_vary(config)
@@ -442,9 +450,10 @@ def shapes_vary(config: PretrainConfig) -> bool:
 
 def _train(
     prepared: Prepared,
+    peers: Peers,
     train: Sequence[StoreExamples],
     valid: StoreExamples | None,
-    hashes: Mapping[str, str],
+    text: PreparedText,
     costs: SampleCosts,
     decision: Decision | None,
     *,
@@ -455,17 +464,20 @@ def _train(
 
     Args:
         prepared: The run.
+        peers: Its processes.
         train: The training examples of each phase.
         valid: The validation examples.
-        hashes: Those of the data and the tokenizer.
+        text: The text, for environment.json.
         costs: What the samples cost.
         decision: The steps of a budget; None: there is none, or it is a time to be measured.
         until: Save and stop after this step.
         accept_gap: Resume although lines of metrics.jsonl were lost.
     """
     config, folder, began = prepared.config, Path(prepared.config.run), time.monotonic()
-    accelerator = make_accelerator(config.compute)
+    peers.mark(CONNECTING)
+    accelerator = make_accelerator(config.compute, peers)
     accelerator.wait_for_everyone()  # until the main process has made the run folder
+    peers.mark(BUILDING)
     if config.train.budget is not None:
         steps = _agreed_steps(accelerator, decision, len(config.train.phases))
         config = decided(config, steps or [1] * len(config.train.phases))
@@ -481,11 +493,14 @@ def _train(
         varying=shapes_vary(config),
         sharded=config.launch.shards(accelerator.num_processes),
         averaging=averaging(config.train),
+        peers=peers,
     )
     if network.compiled:
         say(COMPILE_NOTE)
+    if config.launch.strategy == "fsdp" and accelerator.num_processes == 1:
+        say(ONE_PROCESS_NOTE)
     if accelerator.is_main_process:
-        write_environment(folder, hashes)
+        write_environment(folder, text.hashes, accelerator.num_processes, text.contents)
     with Journal(
         folder,
         title=f"pretraining {config.model.family} ({config.objective.name})",
@@ -499,7 +514,8 @@ def _train(
             if not steps:
                 checkpoints = Checkpoints(folder / "checkpoints", 1)
                 validate = partial(_validate, engine, config, valid, plan)
-                trial = checkpoints, validate, began
+                sample = _sampler(engine, prepared, text)
+                trial = checkpoints, lambda: (validate(), sample and sample()), began
                 decision = _measured(engine, plan, prepared, costs, *trial)
                 micros = tuple(phase.slicing.micro_batch_size for phase in plan.phases)
                 config = decided(config, decision.steps)
@@ -509,21 +525,30 @@ def _train(
                 journal.expect(plan.steps)
             _keep_decision(decision, prepared.config, journal)
         plan = replace(plan, until=until)
+        check_ready(peers, engine, plan, folder)
         checkpoints = Checkpoints(
             folder / "checkpoints", retention(config.checkpoint, plan.save_at)
         )
         validate = partial(_validate, engine, config, valid, plan)
-        progress = loop.train(engine, plan, checkpoints, journal, validate)
+        sample = _sampler(engine, prepared, text)
+        progress = loop.train(engine, plan, checkpoints, journal, validate, sample=sample)
+        peers.mark(VALIDATING)
         seen = plan.words_at(progress.step)
         metrics: dict[str, Any] = {"steps": progress.step, "tokens": progress.tokens, **seen}
         with engine.averaged(progress.step):
             metrics |= validate()
         if engine.average is not None and valid is not None:
             metrics["valid/loss_of_last_weights"] = validate()["valid/loss"]
+        peers.mark(FINISHING)
         journal.event("finished", step=progress.step)
     if not accelerator.is_main_process:
         return metrics, None
-    model = _whole_model(engine, checkpoints, partial(make_network, config, prepared.tokenizer))
+    model: Any = engine.trained().network
+    if is_sharded(model):
+        model = make_network(config, prepared.tokenizer).model
+        load_last_weights(checkpoints, model)
+    elif engine.average is not None:
+        engine.average.exchange()  # the training is over
     return metrics, model
 
 
@@ -565,41 +590,49 @@ def _validate(
     if valid is None:
         return {}
     batches = scoring_batches(valid, plan.phases[-1].slicing, config.log.validate_samples)
-    bare = engine.accelerator.unwrap_model(engine.network)
+    batches = engine.peers.marked(VALIDATING, batches)
+    bare = engine.bare
     with whole(bare):
         scores = score(engine.accelerator, bare, valid, batches, stop)
     return {f"valid/{name}": value for name, value in scores.items()}
 
 
-def _whole_model(
-    engine: Engine, checkpoints: Checkpoints, fresh: Callable[[], Network]
-) -> PreTrainedModel:
-    """The trained model; if the processes have shards of it, as in the last checkpoint.
+# --- Samples: held-out sentences that the network fills in or continues ---
 
-    Its weights are their average, if the run makes one.
 
-    Args:
-        engine: As the training left it.
-        checkpoints: The checkpoints of the run.
-        fresh: Builds the network again.
+def _shows_samples(prepared: Prepared, model: PreTrainedModel) -> bool:
+    """Whether a run has samples: not ELMo's, which predicts no masked word and writes no text."""
+    able = prepared.vocab.mask is not None or model.can_generate()
+    return able and prepared.config.log.samples > 0
 
-    Raises:
-        PlmError: The checkpoint has been damaged since.
+
+def _samples_of(model: LoadedModel, config: PretrainConfig, text: PreparedText) -> dict[str, Any]:
+    held_out = stores_of(text.valid or text.train)[0]
+    return held_out_samples(model, held_out, config.seed, config.objective.name, config.log.samples)
+
+
+def _sampler(engine: Engine, prepared: Prepared, text: PreparedText) -> loop.Sample | None:
+    """What makes samples of the network between two steps; None if there are none.
+
+    One process makes them while the others wait. An older PyTorch cannot forget the forwards of
+    that one process, and with sharded weights the next step would wait for ever: no samples there.
     """
-    model: Any = engine.trained().network
-    if is_sharded(model):
-        folder, damaged = checkpoints.newest()
-        if folder is None or damaged:
-            raise PlmError(
-                f"{damaged[0] if damaged else 'no checkpoint'}: the weights cannot be read",
-                "run the same command again: it resumes from the checkpoint before",
-            )
-        model = fresh().model
-        load_weights(folder, model, averaged=True)
-    elif engine.average is not None:
-        engine.average.exchange()  # the training is over
-    whole: PreTrainedModel = model
-    return whole
+    network = engine.bare
+    stuck = is_sharded(network) and not forgets_forwards()
+    if stuck or not _shows_samples(prepared, network.model):
+        return None
+
+    def sample() -> Mapping[str, Any]:
+        with whole(network):
+            if not engine.accelerator.is_main_process:
+                return {}
+            network.eval()
+            family = prepared.config.model.family
+            model = LoadedModel.in_training(network, prepared.tokenizer, family, engine.accelerator)
+            with network.apart():
+                return _samples_of(model, prepared.config, text)
+
+    return sample
 
 
 # --- What a finished run leaves: results, model folder, samples and report ---
@@ -615,7 +648,7 @@ def _save(
 ) -> None:
     """Write the results, and the model folder unless it exists already."""
     write_results(folder, "valid", {"kind": "pretrain", "model": str(folder), "results": metrics})
-    has_samples = prepared.vocab.mask is not None or model.can_generate()
+    has_samples = _shows_samples(prepared, model)
     work.promise(["model", "eval/valid.json", *([_SAMPLES] if has_samples else []), _REPORT])
     if not is_model(folder / "model"):
         card = model_card(folder, type(model).__name__)
@@ -636,136 +669,7 @@ def _complete(
     if _SAMPLES in work.status.missing(folder):
         if text is None:
             text = prepare(config, Encoder(config.tokenizer, config.data.words))
-        held_out = stores_of(text.valid or text.train)[0]
-        name = config.objective.name
-        samples = held_out_samples(str(folder / "model"), held_out, config.seed, name)
-        write_results(folder, "samples", samples)
+        model = opened_for_samples(str(folder / "model"))
+        write_results(folder, "samples", _samples_of(model, config, text))
     write_report([folder], folder / _REPORT)
     work.finish()
-
-
-# --- Samples: held-out sentences that the model fills in or continues ---
-
-
-_SAMPLE_COUNT = 6
-
-_SENTENCES_TRIED = 100_000  # sentences, spread over the corpus
-
-_SAMPLE_TOKENS = (8, 40)  # minimum and maximum tokens of a sample
-
-_STRETCH = 160  # tokens that surely contain a sentence
-
-_READABLE = 30  # minimum characters of a sentence
-
-
-def held_out_samples(folder: str, store: TokenStore, seed: int, objective: str) -> dict[str, Any]:
-    """The model's answers to a few sentences of a store: masked words, or continued beginnings.
-
-    An encoder-decoder does the task of its objective.
-
-    Args:
-        folder: The model folder.
-        store: Held-out text.
-        seed: Decides the sentences and the words.
-        objective: The objective that the model was trained with.
-    """
-    model = opened_for_samples(folder)
-    tokenizer: Any = model.tokenizer
-    key = int(fold(seed, stream("samples")))
-    spans = _sample_spans(store, tokenizer, key)
-    if model.text_to_text:
-        return _text_to_text_samples(model, store, spans, key, objective)
-    if tokenizer.mask_token is None:
-        halves = [store.tokens(span[: len(span) // 2]).tolist() for span in spans]
-        # The half may end inside a character.
-        prompts = [str(tokenizer.decode(ids)).rstrip("\ufffd") for ids in halves]
-        return {"kind": "generation", "items": continue_texts(model, prompts)}
-    items, answers = [], []
-    for number, span in enumerate(spans):
-        ids = store.tokens(span).tolist()
-        words = _whole_words(store, span)
-        if not len(words):
-            continue
-        at = int(words[below(fold(key, 1, number), len(words))])
-        answers.append(tokenizer.decode([ids[at]]))
-        masked = [*ids[:at], tokenizer.mask_token_id, *ids[at + 1 :]]
-        items.append(str(tokenizer.decode(masked)))
-    filled = fill_mask(model, items)
-    return {
-        "kind": "fill-mask",
-        "items": [{**item, "answer": a} for item, a in zip(filled, answers, strict=True)],
-    }
-
-
-def _text_to_text_samples(
-    model: LoadedModel, store: TokenStore, spans: list[Ints], key: int, objective: str
-) -> dict[str, Any]:
-    """Sentences with a sentinel in place of some words, shuffled sentences, or beginnings."""
-    tokenizer: Any = model.tokenizer
-    vocab = model.vocab
-    inputs, answers = [], []
-    for number, span in enumerate(spans):
-        ids = store.tokens(span).tolist()
-        if objective in ("span_corruption", "iid_denoising") and vocab.sentinels:
-            kind = "fill-span"
-            first, past = _some_words(store, span, int(fold(key, 1, number)))
-            ids, hidden = [*ids[:first], vocab.sentinels[0], *ids[past:]], ids[first:past]
-        elif objective == "deshuffling":
-            kind, hidden = "deshuffle", ids
-            order = np.argsort(fold(key, 2, number, np.arange(len(ids))))
-            ids = [ids[at] for at in order]
-        else:
-            kind = "generation"
-            ids, hidden = ids[: len(ids) // 2], ids[len(ids) // 2 :]
-        inputs.append([*ids, vocab.eos or 0])
-        answers.append(hidden)
-    items = [
-        {**item, "answer": str(tokenizer.decode(hidden))}
-        for item, hidden in zip(generate_answers(model, inputs), answers, strict=True)
-    ]
-    return {"kind": kind if spans else "generation", "items": items}
-
-
-def _some_words(store: TokenStore, span: Ints, key: int) -> tuple[int, int]:
-    """Positions [first, past) of whole words in a sentence: two or more tokens, not its first."""
-    starts = np.flatnonzero(store.word_starts(span))
-    after = starts[starts > 0]
-    first = int(after[below(key, len(after))]) if len(after) else len(span) // 2
-    ends = starts[starts >= first + 2]
-    return first, int(ends[0]) if len(ends) else len(span)
-
-
-def _whole_words(store: TokenStore, span: Ints) -> Ints:
-    """Positions of one-token words in a sentence, except the first and the last."""
-    starts = store.word_starts(span)
-    return 1 + np.flatnonzero(starts[1:-1] & starts[2:])
-
-
-def _sample_spans(store: TokenStore, tokenizer: Any, key: int) -> list[Ints]:
-    """Token positions of a few readable sentences."""
-    looked_at = np.arange(0, store.num_sentences, max(1, store.num_sentences // _SENTENCES_TRIED))
-    starts, ends = store.sentences[looked_at], store.sentences[looked_at + 1]
-    sizes = ends - starts
-    fitting = np.flatnonzero((sizes >= _SAMPLE_TOKENS[0]) & (sizes <= _SAMPLE_TOKENS[1]))
-    if len(fitting):
-        which = np.unique(fitting[below(fold(key, 0, np.arange(_SAMPLE_COUNT)), len(fitting))])
-        return [np.arange(starts[s], ends[s]) for s in which]
-    # The text is not split into sentences: find one in each of some stretches.
-    spans = []
-    for place in below(fold(key, 0, np.arange(_SAMPLE_COUNT)), max(1, store.num_tokens - _STRETCH)):
-        window = np.arange(place, min(place + _STRETCH, store.num_tokens))
-        if len(span := _sentence_in(store, tokenizer, window)) >= _SAMPLE_TOKENS[0]:
-            spans.append(span)
-    return spans
-
-
-def _sentence_in(store: TokenStore, tokenizer: Any, window: Ints) -> Ints:
-    """The tokens of the first complete sentence of a stretch, or of its beginning."""
-    ids = store.tokens(window).tolist()
-    text = str(tokenizer.decode(ids))
-    spans = sentence_spans(text, choose_rule([text]))
-    # The first sentence is incomplete, and the last one may be.
-    start, end = next(((a, b) for a, b in spans[1:] if b - a >= _READABLE), (0, len(text)))
-    lengths = [len(str(tokenizer.decode(ids[:count]))) for count in range(len(ids) + 1)]
-    first, past = bisect_right(lengths, start) - 1, bisect_left(lengths, end)
-    return window[first : min(past, first + _SAMPLE_TOKENS[1])]

@@ -1,7 +1,6 @@
 """``plmctl preview``: the examples that a network will be trained on, before the training."""
 
 import hashlib
-import json
 import sys
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from plmctl.config.load import kind_of
 from plmctl.errors import ConfigError
 from plmctl.examples.inspection import means, merge
 from plmctl.examples.keys import fold
+from plmctl.files import read_json
 from plmctl.reporting.tables import example_legend, example_text, rows_table, statistics_table
 from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result
@@ -83,7 +83,7 @@ def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: boo
     source = source.during(Stretch(steps.begins[phase], steps.steps).done(within))
     noted = Path(config.run) / "divergence" / f"step-{batch:06d}.json"
     if noted.is_file():  # the examples that the run had there, after any rollbacks
-        document = json.loads(noted.read_text(encoding="utf-8"))
+        document = read_json(noted, "epochs", "samples")
         ids = np.array([document["epochs"], document["samples"]])
     else:
         slicing = Slicing(size, size, growth=steps.sizes[phase])

@@ -6,7 +6,6 @@ Nothing else of plmctl uploads anything.
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from plmctl import hub
 from plmctl.errors import ConfigError, DataError, PlmError
-from plmctl.files import is_model
+from plmctl.files import is_model, read_json
 from plmctl.reporting.card import Publication, architecture_of, check_publication, hub_card
 from plmctl.run.display import say, show_result
 
@@ -216,7 +215,7 @@ def _checkpoints(training: Path | None, model: str) -> dict[str, tuple[int, Path
 
 def _words(checkpoint: Path) -> int | None:
     """The words that a checkpoint's network has read; None: it was not counted."""
-    words = json.loads((checkpoint / "state.json").read_text(encoding="utf-8")).get("words")
+    words = read_json(checkpoint / "state.json").get("words")
     return words if isinstance(words, int) else None
 
 

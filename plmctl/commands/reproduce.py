@@ -15,6 +15,7 @@ from plmctl.commands.verify_resume import (
 )
 from plmctl.config.load import kind_of, parse
 from plmctl.errors import ConfigError
+from plmctl.files import read_json
 from plmctl.reporting.run_files import no_run
 from plmctl.reporting.tables import rows_table
 from plmctl.run.budget import copy_decision
@@ -50,7 +51,7 @@ def run(folder: Path, *, lines: int = _LINES, keep: bool, as_json: bool) -> None
     say(f"repeating the first {until:,} steps of {folder} in {again}")
     copy_decision(folder, again)  # a measured time would give other steps
     run_whole(command_of(repeated, until), again, output)
-    changed = _changes(environment, json.loads((again / "environment.json").read_text("utf-8")))
+    changed = _changes(environment, read_json(again / "environment.json"))
     first, second = (
         [line for line in whole if line["step"] <= until] for whole in (log, records(again))
     )
@@ -88,7 +89,7 @@ def _original(folder: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
     try:
         environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
         log = records(folder)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{folder}: {error}", "start the training of this run first") from error
     if not any("loss" in line for line in log):
         raise ConfigError(

@@ -38,7 +38,7 @@ from plmctl.commands.scaling_ladder import (
 from plmctl.config.base import Model, Text
 from plmctl.config.load import difference, dump, parse
 from plmctl.errors import ConfigError, DataError, PlmError, Preempted
-from plmctl.files import new_folder, write_atomically, writing
+from plmctl.files import new_folder, read_json, write_atomically, writing
 from plmctl.metrics.scaling_law import (
     Law,
     PowerLaw,
@@ -224,7 +224,7 @@ def _kept_plan(out: Path, maker: SizeMaker) -> LadderPlan | None:
     path = out / _PLAN
     if not path.is_file():
         return None
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = read_json(path, "sizes")
     sizes = document["sizes"]
     return LadderPlan(
         tuple(maker.make(one["name"], tuple(one["changes"])) for one in sizes),
@@ -474,7 +474,7 @@ def _with_interval(value: float, draws: Sequence[float]) -> dict[str, float | No
 
 def _held_out_loss(rung: Rung, term: str) -> float:
     path = Path(rung.config.run) / "eval" / "valid.json"
-    results = json.loads(path.read_text(encoding="utf-8"))["results"]
+    results = read_json(path, "results")["results"]
     loss = results.get(f"valid/loss/{term}")
     if not isinstance(loss, float) or not math.isfinite(loss):
         raise PlmError(f"{path}: the validation loss is {loss}", "increase data.valid")

@@ -18,7 +18,7 @@ from plmctl.config.load import find_config
 from plmctl.corpus.source import content_hash, resolve
 from plmctl.errors import ConfigError, PlmError
 from plmctl.evaluation.model import LoadedModel
-from plmctl.files import write_atomically, writing
+from plmctl.files import read_json, write_atomically, writing
 from plmctl.run.configs import EvalConfig, SuiteConfig, load
 from plmctl.run.display import say
 from plmctl.run.folder import is_finished, write_results
@@ -127,7 +127,7 @@ def part_scores(one: PartRun) -> dict[str, Any] | None:
         return None
     (measure,) = one.config.measures
     path = Path(one.config.run) / "eval" / f"{measure.name}.json"
-    results = json.loads(path.read_text(encoding="utf-8"))["results"]
+    results = read_json(path, "results")["results"]
     numbers = {
         name: value
         for name, value in results.items()
@@ -224,7 +224,7 @@ def write_submission(
         (measure,) = one.config.measures
         path = Path(one.config.run) / "eval" / "predictions" / f"{measure.name}.json"
         if is_finished(Path(one.config.run)) and path.is_file():
-            predictions[one.part.name] = json.loads(path.read_text(encoding="utf-8"))
+            predictions[one.part.name] = read_json(path)
     for file in files:
         predictions.setdefault(file.task, {})[file.name] = _label_numbers(file)
     document = suite.submission(scores, predictions)
@@ -251,7 +251,7 @@ def _label_numbers(file: LabelledFile) -> list[int]:
         labels = read_finetuned(folder).labels
         numbers = [_number(str(answer["prediction"]), labels) for answer in answers]
         write_results(Path(file.run), name, {file.name: numbers})
-    document: dict[str, list[int]] = json.loads(path.read_text(encoding="utf-8"))
+    document: dict[str, list[int]] = read_json(path)
     return document[file.name]
 
 

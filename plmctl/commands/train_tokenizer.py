@@ -5,7 +5,6 @@ if they exist, everything does.
 """
 
 import heapq
-import os
 import shutil
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from plmctl.commands.evaluate_tokenizers import HELD_OUT
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.corpus.sentences import choose_rule
 from plmctl.corpus.subsample import ByteSubsample, draw_number, subsample_bytes
+from plmctl.cpus import usable_memory
 from plmctl.errors import ConfigError
 from plmctl.files import sync, write_atomically, writing
 from plmctl.reporting.run_files import read_status
@@ -263,7 +263,7 @@ def _check_memory(config: TokenizerConfig, text_bytes: int) -> None:
     Raises:
         ConfigError: The message has the estimate and the memory of the machine.
     """
-    needed, available = estimate_memory(config, text_bytes), _memory()
+    needed, available = estimate_memory(config, text_bytes), usable_memory()
     if needed > available:
         raise ConfigError(
             f"max_memory: learning may take {needed / 1e9:.1f} GB, and this machine has "
@@ -272,12 +272,3 @@ def _check_memory(config: TokenizerConfig, text_bytes: int) -> None:
         )
     if needed > available / 2:
         say(f"learning may take {needed / 1e9:.1f} GB of this machine's {available / 1e9:.1f} GB")
-
-
-def _memory() -> int:
-    """Bytes of memory that this process may use."""
-    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
-    if limit.is_file() and (text := limit.read_text(encoding="utf-8").strip()).isdigit():
-        sizes.append(int(text))
-    return min(sizes)

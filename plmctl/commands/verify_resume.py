@@ -26,7 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from plmctl.config.load import kind_of
-from plmctl.errors import ConfigError, PlmError
+from plmctl.errors import ConfigError, PlmError, machine_error
+from plmctl.files import writing
+from plmctl.formatting import printable
 from plmctl.reporting.tables import rows_table
 from plmctl.run.budget import copy_decision
 from plmctl.run.configs import PretrainConfig, load
@@ -79,7 +81,8 @@ def run(path: Path, overrides: Sequence[str], options: Options, *, as_json: bool
     config: Any = load(kind, path, overrides)
     import_all(config)
     base = free_name(f"{config.run}.verify")
-    base.mkdir(parents=True)
+    with writing(base):
+        base.mkdir(parents=True)
     checks, kills = _run_and_compare(config, options, base)
     equal = not any(check.different for check in checks)
     missed = missing(moments(options.kills, options.seed), kills)
@@ -136,6 +139,10 @@ def _run_and_compare(
 def _compare_runs(whole: Path, killed: Path) -> list[Check]:
     last = max((whole / "checkpoints").glob("step-*")).name
     states = compare_states(whole / "checkpoints" / last, killed / "checkpoints" / last)
+    samples = [run / "samples.jsonl" for run in (whole, killed)]
+    if any(path.is_file() for path in samples):
+        ours, theirs = (p.read_bytes().splitlines() if p.is_file() else [] for p in samples)
+        states.append(compare_sequences("samples", ours, theirs, "line"))
     return [*compare_logs(records(whole), records(killed)), *states]
 
 
@@ -156,8 +163,9 @@ def _summed(checks: list[Check]) -> list[Check]:
 def _compare_examples(config: RunConfig, options: Options, base: Path) -> list[Check]:
     """The examples of every step, with other numbers of processes and other micro-batches."""
     path, log = base / "examples.json", base / "examples.log"
-    if start_child(partial(_write_digests, config, options, path), log).wait():
-        raise ConfigError(log.read_text(encoding="utf-8").strip())
+    if code := start_child(partial(_write_digests, config, options, path), log).wait():
+        kind = ConfigError if code == ConfigError.exit_code else PlmError
+        raise kind(log.read_text(encoding="utf-8").strip())
     digests = json.loads(path.read_text(encoding="utf-8"))
     names = {
         f"examples, {options.processes} processes": "processes",
@@ -181,7 +189,8 @@ def _write_digests(config: RunConfig, options: Options, path: Path) -> None:
         "processes": list(digests_of(world=options.processes, micro=batch)),
         "micro": list(digests_of(world=1, micro=_MICRO)),
     }
-    path.write_text(json.dumps(digests), encoding="utf-8")
+    with writing(path):
+        path.write_text(json.dumps(digests), encoding="utf-8")
 
 
 def plan_of(config: RunConfig, accelerator: Any) -> Plan:
@@ -529,12 +538,15 @@ def missing(requested: list[Moment], kills: list[Kill]) -> list[Moment]:
 
 def _check_ended_well(child: Child, log: Path) -> None:
     if child.wait() not in _DONE:
+        failed = f"the run failed without a kill (exit code {child.code})"
         last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-8:]
+        if not last:
+            raise PlmError(
+                f"{failed}, and nothing of its output could be written to {log}",
+                "see whether the disk is full, and give the command again",
+            )
         output = "\n  ".join(last)
-        raise PlmError(
-            f"the run failed without a kill (exit code {child.code}); its last output:\n  {output}",
-            f"read its whole output in {log}",
-        )
+        raise PlmError(f"{failed}; its last output:\n  {output}", f"read its whole output in {log}")
 
 
 def _wait(child: Child, seconds: float) -> None:
@@ -640,12 +652,15 @@ def start_child(function: Callable[[], None], log: Path) -> Child:
     """Run a function in a forked process, with its output appended to ``log``."""
     sys.stdout.flush()
     sys.stderr.flush()
+    with writing(log):
+        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     pid = os.fork()
+    if pid:
+        os.close(handle)
     if pid:
         return Child(pid)
     code = 1
     try:
-        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(handle, 1)
         os.dup2(handle, 2)
         code = _exit_code(function)
@@ -659,11 +674,15 @@ def _exit_code(function: Callable[[], None]) -> int:
     try:
         function()
     except PlmError as error:
-        print(f"plmctl: {error}", file=sys.stderr)
+        print(printable(f"plmctl: {error}"), file=sys.stderr)
         return error.exit_code
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        known = machine_error(error)
+        if known is None:
+            traceback.print_exc()
+        else:
+            print(printable(f"plmctl: {known}"), file=sys.stderr)
         return 1
     return 0

@@ -6,6 +6,7 @@ keeps its place in the file, so that a mistake found later can name line and col
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, read_error
 
 # --- A file with the place of every key ---
 
@@ -22,6 +23,15 @@ from plmctl.errors import ConfigError
 Key = tuple[str | int, ...]
 
 _TAG = "tag:yaml.org,2002:"
+
+# Bounds that no config of a person comes near; a file beyond them is another kind of file, or was
+# made to fill the memory. The longest shipped config has 2 kB, 60 values and 5 levels.
+_MOST_BYTES = 1_000_000
+_MOST_VALUES = 50_000
+_MOST_LEVELS = 30
+_LARGEST = 2**63 - 1  # of 64 bits
+_LARGEST_FLOAT = 1e38  # of 32 bits, nearly
+_TOO_DEEP = f"more than {_MOST_LEVELS} levels of keys and lists"
 
 
 # PyYAML's words for the mistakes that people make most, and what they mean.
@@ -121,6 +131,8 @@ def _read_float(text: str) -> float:
 
 def _read_str(text: str) -> str:
     text.encode()  # "\\ud800" is half a character: a ValueError here, not when it is printed
+    if "\0" in text:
+        raise ValueError("no file name can have it")
     return text
 
 
@@ -154,9 +166,19 @@ class Builder:
             node: What YAML found.
             path: Its key path.
             around: The nodes that it is in.
+
+        Raises:
+            ConfigError: Too many levels or values; aliases count as what they stand for.
         """
         if node in around:
             return self._fault(node, path, "an alias (`*`) of what it is in")
+        if len(around) >= _MOST_LEVELS:
+            raise ConfigError(f"{self.place(node).text}: {_TOO_DEEP}")
+        if len(self.places) > _MOST_VALUES:
+            raise ConfigError(
+                f"{self.place(node).text}: more than {_MOST_VALUES:,} values, those of aliases "
+                "(`*`) included"
+            )
         if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
             return self._mapping(node, path, (*around, node))
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
@@ -165,9 +187,14 @@ class Builder:
             inner = (*around, node)
             return [self.build(item, (*path, n), inner) for n, item in enumerate(node.value)]
         try:
-            return _SCALARS[node.tag](str(node.value))
+            value = _SCALARS[node.tag](str(node.value))
         except (KeyError, ValueError):
             return self._fault(node, path, f"cannot be read as {node.tag.removeprefix(_TAG)}")
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            return self._fault(node, path, f"beyond {_LARGEST:,}, the largest whole number")
+        if isinstance(value, float) and _LARGEST_FLOAT < abs(value) < math.inf:
+            return self._fault(node, path, f"beyond {_LARGEST_FLOAT:g}, the largest number")
+        return value
 
     def _mapping(
         self, node: yaml.MappingNode, path: Key, around: tuple[yaml.Node, ...]
@@ -198,7 +225,7 @@ def read_document(path: str | Path) -> ConfigFile:
     """Read a config file.
 
     Raises:
-        ConfigError: No such file, no UTF-8, no YAML, or nothing in it.
+        ConfigError: No such file, no UTF-8, no YAML, nothing in it, or more than a config has.
     """
     path = Path(path)
     text = _read_text(path)
@@ -206,6 +233,8 @@ def read_document(path: str | Path) -> ConfigFile:
         node = yaml.compose(text, Loader)
     except yaml.YAMLError as error:
         raise ConfigError(_not_yaml(error, text, str(path))) from None
+    except RecursionError:  # PyYAML's parser calls itself for each level
+        raise ConfigError(f"{path}: {_TOO_DEEP}") from None
     if not isinstance(node, yaml.MappingNode):
         what = "the file is empty" if node is None else "expected `key: value` lines"
         raise ConfigError(f"{path}: {what}", "`plmctl config list` names files to begin with")
@@ -217,14 +246,18 @@ def read_document(path: str | Path) -> ConfigFile:
     places: dict[Key, Place] = {}
     faults: list[Fault] = []
     data = Builder(place, places, faults).build(node, ())
-    if not isinstance(data, dict):  # a tagged mapping, which is reported as a fault
-        data = {}
+    if not isinstance(data, dict):  # a tag on the whole file
+        raise ConfigError("\n  ".join(map(str, faults)))
     return ConfigFile(str(path), data, places, faults)
 
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ConfigError(f"{path}: too long for a config (more than {_MOST_BYTES:,} bytes)")
+        return content.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(
             f"{path}: no such file", "`plmctl config list` names the shipped configs"
@@ -233,7 +266,8 @@ def _read_text(path: Path) -> str:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: not UTF-8", "save the file as UTF-8") from None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        refused = ConfigError(f"{path}: cannot be read: {error.strerror}")
+        raise read_error(error, refused) from None
 
 
 def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> str:
@@ -280,6 +314,8 @@ def _apply_override(document: ConfigFile, assignment: str, place: Place) -> str 
         node = yaml.compose(value, Loader)
     except yaml.YAMLError:
         return f"the value is not YAML; put it in quotes, as in '{key}=\"...\"'"
+    except RecursionError:
+        return _TOO_DEEP
     path = _override_path(document.data, key.split("."))
     for known in [known for known in document.places if known[: len(path)] == path]:
         del document.places[known]  # the places within the old value

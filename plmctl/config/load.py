@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from plmctl.config.base import Model
 from plmctl.config.document import ConfigFile, Fault, override, read_document, to_yaml
@@ -50,13 +51,22 @@ _MARKS: dict[Kind, str] = {
 }
 
 
+def kind_by_keys(keys: Container[str]) -> Kind | None:
+    """Which command a config with these keys is for; None: it has the mark of none."""
+    return next((kind for kind, mark in _MARKS.items() if mark in keys), None)
+
+
 def kind_of(path: str | Path, overrides: Sequence[str] = ()) -> Kind:
     """Which command a file is for, from its keys.
 
     Raises:
         ConfigError: It cannot be read, or has the mark of none.
     """
-    document = _read(path, overrides)
+    return kind_of_document(_read(path, overrides))
+
+
+def kind_of_document(document: ConfigFile) -> Kind:
+    """As ``kind_of``, for a file that is read already."""
     for kind, mark in _MARKS.items():
         if mark in document.data:
             return kind
@@ -102,16 +112,23 @@ def _read(path: str | Path, overrides: Sequence[str] = ()) -> ConfigFile:
     return document
 
 
+_MOST_MISTAKES = 50  # shown; to look for a similar key takes a millisecond for each
+
+
 def _validated(model: type[M], document: ConfigFile) -> M:
     mistakes: list[Fault] = list(document.faults)
+    errors: list[ErrorDetails] = []
     try:
         # Through JSON, where strict is what a user expects: no "10" for 10, but lists for tuples.
         config = model.model_validate_json(json.dumps(document.data), strict=True)
     except ValidationError as error:
-        mistakes += faults(model, document, error.errors(include_url=False))
+        errors = error.errors(include_url=False)
+        mistakes += faults(model, document, errors[:_MOST_MISTAKES])
     if mistakes:
-        count = f"{len(mistakes)} mistakes\n  " if len(mistakes) > 1 else ""
-        raise ConfigError(count + "\n  ".join(map(str, sorted(mistakes))))
+        lines = list(map(str, sorted(mistakes)))[:_MOST_MISTAKES]
+        first = "the first " if len(errors) > _MOST_MISTAKES or len(mistakes) > len(lines) else ""
+        count = f"{first}{len(lines)} mistakes\n  " if len(lines) > 1 else ""
+        raise ConfigError(count + "\n  ".join(lines))
     return config
 
 
@@ -252,16 +269,16 @@ def copy_config(path: Path, to: Path) -> None:
     """Write a copy of a config, byte for byte; missing folders above it are made.
 
     Raises:
-        ConfigError: Something has that path already, or it cannot be written there.
+        ConfigError: Something has that path already.
+        PlmError: It cannot be written there.
     """
-    try:
+    from plmctl.files import write_atomically, writing
+
+    if to.exists() or to.is_symlink():
+        raise ConfigError(f"{to} exists already", "name another file")
+    with writing(to):
         to.parent.mkdir(parents=True, exist_ok=True)
-        with to.open("xb") as file:
-            file.write(path.read_bytes())
-    except FileExistsError:
-        raise ConfigError(f"{to} exists already", "name another file") from None
-    except OSError as error:
-        raise ConfigError(f"{to}: cannot be written: {error.strerror}") from None
+        write_atomically(to, path.read_bytes())
 
 
 def _config_name(requested: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -18,11 +19,13 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from plmctl.config.base import Model, ObjectiveConfig, OptimizerConfig, Text
-from plmctl.config.units import Budget, Count, Mark, Share, StepsOrShare, Words
+from plmctl.config.units import Budget, Bytes, Count, Duration, Mark, Share, StepsOrShare, Words
 from plmctl.errors import ConfigError
 
 # --- Data: where text and labelled rows come from ---
 
+
+PositiveOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
 
 SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 """The name of a validation set, which is part of the names of its metrics and files."""
@@ -32,13 +35,17 @@ class TextConfig(Model):
     """Text to read."""
 
     train: tuple[Text, ...] = Field(min_length=1)
-    """Paths and globs (txt, jsonl, csv, parquet, also .gz and .zst), folders saved by `datasets`,
-    `hf:NAME`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`, `ms:` and a name on ModelScope."""
+    """Paths, globs and URLs such as `s3://bucket/*.jsonl` (txt, jsonl, csv, parquet, also .gz and
+    .zst), folders saved by `datasets`, `hf:NAME`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`, `ms:` and
+    a name on ModelScope."""
     text: Text = "text"
     """Column of jsonl, csv, parquet and datasets that holds the text."""
     documents: Literal["auto", "blank_line", "file", "line"] = "auto"
     """What a document is in a txt file; auto: blank lines separate them if there are any, else the
     file is one."""
+    max_document: Bytes = 100_000_000
+    """A longer document, or a longer line of a file, is refused with its place: preparing it takes
+    up to 30 times as much memory."""
     words: Literal["pretokenizer", "jieba", "albert", "marked"] = "pretokenizer"
     """Where words start, for whole-word masking. pretokenizer: where the tokenizer's own rules
     split text, and at each Chinese character; jieba: also Chinese words of several characters, by
@@ -75,8 +82,9 @@ class DataConfig(TextConfig):
     """Text for pretraining."""
 
     train: tuple[Text, ...] = ()
-    """Paths and globs (txt, jsonl, csv, parquet, also .gz and .zst), folders saved by `datasets`,
-    `hf:NAME`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`, `ms:` and a name on ModelScope."""
+    """Paths, globs and URLs such as `s3://bucket/*.jsonl` (txt, jsonl, csv, parquet, also .gz and
+    .zst), folders saved by `datasets`, `hf:NAME`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`, `ms:` and
+    a name on ModelScope."""
     mixture: tuple[MixtureSource, ...] = ()
     """Instead of `train`: several corpora, each with its share of the samples, so that some are
     repeated before others are seen once (GPT-3). `valid` is a share of each corpus, scored in the
@@ -95,7 +103,7 @@ class DataConfig(TextConfig):
     is kept; within `train`, within separate validation files, and within each source of a
     `mixture`. The text is read twice."""
     store: Text = "stores"
-    """Folder that keeps the token stores."""
+    """Folder that keeps the token stores, or a URL such as `s3://bucket/stores`."""
 
     @model_validator(mode="after")
     def _one_way(self) -> DataConfig:
@@ -105,6 +113,39 @@ class DataConfig(TextConfig):
         if len(set(names)) < len(names):
             raise ValueError("expected a different name for each source of the mixture")
         return self
+
+
+_SLURM_TIME = r"^(\d+-)?\d+(:\d\d){0,2}$"
+
+
+class PrepareConfig(Model):
+    """Who builds token stores, and where stores at a URL are kept. The stores stay the same."""
+
+    executor: Literal["local", "slurm", "ray"] = "local"
+    """local: processes of this machine; slurm, ray: datatrove runs the work on a cluster
+    (`pip install 'plmctl[scale]'`, and for ray also `pip install ray`). All machines must see the
+    text, the tokenizer and the store at the same paths or URLs."""
+    workers: PositiveOrAuto = "auto"
+    """Processes that encode text at the same time; auto: one per core of this machine or of the Ray
+    cluster, 16 with Slurm."""
+    partition: Text | None = None
+    """slurm only: the partition."""
+    time: Annotated[str, Field(json_schema_extra={"pattern": _SLURM_TIME})] = "24:00:00"
+    """slurm only: the time limit of a job, as Slurm writes it."""
+    memory_gb: int = Field(default=2, ge=1)
+    """slurm and ray: memory that each worker reserves."""
+    cache: Text = "~/.cache/plmctl/stores"
+    """Where the files of a store at a URL are kept on this machine."""
+    cache_size: Bytes = 100_000_000_000
+    """How much of stores at URLs is kept; what was not used for longest is removed first. A run is
+    fast if its whole store fits: it reads in random order."""
+
+    @field_validator("time")
+    @classmethod
+    def _time_of_slurm(cls, time: str) -> str:
+        if not re.fullmatch(_SLURM_TIME, time):
+            raise ValueError("expected a time such as 24:00:00, 2-12 (days-hours) or 90 (minutes)")
+        return time
 
 
 class TableConfig(Model):
@@ -187,9 +228,6 @@ class ScheduleConfig(Model):
 
 
 # --- Training: phases and batches; adapters ---
-
-
-PositiveOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
 
 
 class Phase(Model):
@@ -387,7 +425,7 @@ class ComputeConfig(Model):
     Not supported for ELMo."""
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
     """The implementation of attention; auto: the one that transformers chooses."""
-    threads: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1, le=4096)
     """CPU threads of PyTorch; empty: its default."""
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """Processes that prepare batches in advance."""
@@ -400,15 +438,47 @@ class ComputeConfig(Model):
         return name
 
 
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT, HOST or [IPv6]:PORT; port 0: it is not a port."""
+    host, colon, port = address.strip().rpartition(":")
+    if not colon or address.endswith("]") or (":" in host and not host.endswith("]")):
+        host, port = address.strip(), str(DEFAULT_PORT)  # a name, or an IPv6 address
+    known = port.isascii() and port.isdigit() and host and not any(c.isspace() for c in host)
+    return host.strip("[]"), int(port) if known else 0
+
+
+DEFAULT_PORT = 29_500  # PyTorch's
+
+
 class LaunchConfig(Model):
     """The processes of a run."""
 
     processes: PositiveOrAuto = "auto"
-    """auto: one per CUDA device; one on CPU."""
+    """Of each machine. auto: one per CUDA device; one on CPU."""
+    machines: PositiveOrAuto = "auto"
+    """How many machines run this command. auto: as many as Slurm or Kubernetes started it on;
+    without them, one."""
+    machine: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
+    """The number of this machine, from 0. auto: of Slurm or Kubernetes."""
+    address: str = "auto"
+    """HOST:PORT of machine 0, where all machines meet; the port is 29500 if it is left out. auto:
+    of Slurm (the first machine of the job) or Kubernetes (MASTER_ADDR)."""
+    timeout: Duration = Duration("5m")
+    """The longest that a run waits for a process, or for a batch, without a sign of life. Then it
+    says what it waited for, and ends. While a process saves, validates or compiles, six times as
+    long."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """How the processes share the work; each computes a part of the batch. ddp: each has the whole
-    model; fsdp: each has a shard of the weights, gradients and optimizer state (pretraining
-    only)."""
+    model; fsdp: each has a shard of the weights, gradients and optimizer state, so that a larger
+    model fits."""
+
+    @field_validator("address")
+    @classmethod
+    def _split(cls, address: str) -> str:
+        _, port = split_address(address)
+        if not 0 < port < 65_536:
+            raise ValueError("expected HOST:PORT, such as 10.0.0.1:29500 or node1:29500")
+        return address
 
     def shards(self, processes: int) -> bool:
         """Whether this many processes shard the weights: a single one keeps them whole."""
@@ -460,6 +530,14 @@ class LogConfig(Model):
     ] = ()
     """Log to these as well, if they are installed. wandb and swanlab are offline unless their
     environment variables set a mode or a key."""
+
+
+class PretrainLogConfig(LogConfig):
+    """What is logged during a pretraining."""
+
+    samples: int = Field(default=6, ge=0, le=100)
+    """Held-out texts that the model fills in or continues at each validation, in samples.jsonl, and
+    at the end, in eval/samples.json; 0: none."""
 
 
 # --- Steps that go wrong ---

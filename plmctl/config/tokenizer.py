@@ -62,7 +62,7 @@ class TokenizerConfig(Model):
     """A tokenizer folder or Hub id to extend with tokens learned from this text. It keeps all its
     ids and rules; the new ids come after its last one. `--from FOLDER` sets this."""
     vocab_size: Count = Field(ge=100)
-    """Number of ids, special tokens included; with `extend`, the old ids included too."""
+    """Number of ids, 100 or more. It includes special tokens and, with `extend`, the old ids."""
     min_frequency: int = Field(default=2, ge=1)
     """Rarer pairs are not merged, and rarer words are unknown. unigram does not use this: it goes
     by probability."""

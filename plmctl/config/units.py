@@ -65,13 +65,13 @@ Count = Annotated[
     BeforeValidator(
         lambda value: _scaled(value, _COUNTS, "a whole number such as 10_000, 10k or 2B")
     ),
-    Field(ge=0),
+    Field(ge=0, le=2**63 - 1),
     _schema("integer", 0, r"^[0-9][0-9_.]*\s*[kKmMbBtT]?$", ["10_000", "10k", "2B"]),
 ]
 Bytes = Annotated[
     int,
     BeforeValidator(lambda value: _scaled(value, _BYTES, "a size such as 500MB or 2GB")),
-    Field(ge=1),
+    Field(ge=1, le=2**63 - 1),
     _schema("integer", 1, r"^[0-9][0-9_.]*\s*([kKmMgGtT]?[bB])?$", ["500MB", "2GB"]),
 ]
 Share = Annotated[
@@ -187,7 +187,7 @@ class Amount(RootModel[int | str]):
     @property
     def unit(self) -> Unit:
         """What is counted."""
-        return "steps" if isinstance(self.root, int) else self.root.split()[1]  # type: ignore[return-value]
+        return "steps" if isinstance(self.root, int) else self.root.split()[1]  # type: ignore[return-value]  # a unit
 
     @property
     def number(self) -> float:
@@ -276,6 +276,17 @@ class Budget(Amount):
         r"|^\s*[0-9][0-9_.]*([eE]\+?[0-9]+)?\s*[kKmMbBtT]?\s*[fF][lL][oO][pP][sS]?\s*$",
         ["2h", "90m", "100M tokens", "10M words", "1e17 FLOPs"],
         steps=False,
+    )
+
+
+class Duration(Amount):
+    """A time."""
+
+    UNITS = ("seconds",)
+    EXAMPLE = "a time such as 90s, 5m or 1h"
+
+    model_config = _amount_schema(
+        r"^\s*([0-9][0-9_.]*\s*(s|m|min|h|d|seconds)\s*)+$", ["90s", "5m", "1h"], steps=False
     )
 
 

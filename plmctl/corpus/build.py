@@ -31,7 +31,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import cache
+from itertools import chain, pairwise
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -41,7 +42,24 @@ from numpy.typing import NDArray
 
 from plmctl.arrays import Ints
 from plmctl.corpus.document import Document, hash_of, share_of
-from plmctl.corpus.reading import Piece, check_marks, cut_source, documents, opening, text_unit
+from plmctl.corpus.reading import (
+    Piece,
+    Unit,
+    check_marks,
+    cut_source,
+    documents,
+    opening,
+    text_unit,
+)
+from plmctl.corpus.remote import (
+    INDEX_FILES,
+    File,
+    RemoteFile,
+    RemoteRoot,
+    RemoteStore,
+    is_url,
+    stamp_of,
+)
 from plmctl.corpus.sentences import (
     Decision,
     Rule,
@@ -55,7 +73,7 @@ from plmctl.corpus.store import OFFSET_FILES, SHARD_FILES, check_ids, find_damag
 from plmctl.corpus.words import WordRule, count_words, word_rule
 from plmctl.cpus import usable_cpus
 from plmctl.errors import ConfigError, DataError, PlmError
-from plmctl.files import read_checked, write_atomically, write_checked
+from plmctl.files import read_checked, write_atomically, write_checked, write_error
 from plmctl.hashing import digest_of, digest_of_files, digest_of_json, sample_of, sha256_of
 
 if TYPE_CHECKING:
@@ -125,6 +143,8 @@ _MIN_PIECE = 500_000
 
 _PIECES = 32  # shards of a small corpus, so that all processes have work and progress is visible
 
+_FEW_SOURCES = 64  # up to here each source has its own shards; more small ones share shards
+
 _SAMPLED_SOURCES = 16  # from which the rule for sentences is chosen
 
 _OPENING = 50_000  # characters of each of them
@@ -132,6 +152,10 @@ _OPENING = 50_000  # characters of each of them
 _FORMAT = 3  # increased when the meaning of the files changes, so that older stores are not used
 
 _EARLIER = 2  # format 2 cut text into sentences and dropped the white space between them
+
+
+Root = Path | RemoteRoot
+"""The folder of all stores, or its URL."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +195,7 @@ class Stores:
 
 
 def find_stores(
-    config: DataConfig, encoder: TextEncoder, *, root: Path, every_byte: bool = False
+    config: DataConfig, encoder: TextEncoder, *, root: Root, every_byte: bool = False
 ) -> Stores | None:
     """The stores of a corpus; None if they do not exist, or are damaged.
 
@@ -184,11 +208,12 @@ def find_stores(
     Raises:
         DataError: A source does not exist.
     """
-    train = _find_one(_own_text(config, config.train), encoder, root, every_byte)
+    own = _own_text(config, config.train)
+    train = _open_stores(_folder(root, _key(own, encoder, _FORMAT)), every_byte)
     if train is None or not isinstance(config.valid, tuple):
         return train
-    config = _own_text(config, config.valid, train.sentences)
-    valid = _find_one(config, encoder, root, every_byte)
+    own = _own_text(config, config.valid, train.sentences)
+    valid = _open_stores(_folder(root, _key(own, encoder, _FORMAT)), every_byte)
     return None if valid is None else _with_valid(train, valid)
 
 
@@ -196,11 +221,12 @@ def build_stores(
     config: DataConfig,
     encoder: TextEncoder,
     *,
-    root: Path,
+    root: Root,
     processes: int | None,
     progress: Progress,
     notice: Notice,
     every_byte: bool = False,
+    executor: Executor | None = None,
 ) -> Stores:
     """The stores of a corpus, which are built, or completed, if they do not exist yet.
 
@@ -214,26 +240,38 @@ def build_stores(
         progress: Called with the bytes done and the total.
         notice: Called if a store is damaged, or was built by an earlier version.
         every_byte: As for ``find_stores``.
+        executor: Other machines that build the shards instead.
 
     Raises:
         DataError: Bad input, with file and line, or a corpus without text.
         PlmError: A worker process was killed, or the folder cannot be written.
     """
+    by = Workers(processes, executor)
+    stamps = cache(_stamps)  # the files are looked at once here, and once more at the end
 
     def make(config: DataConfig, purpose: str) -> Stores:
-        stores = _find_one(config, encoder, root, every_byte)
-        return stores or _build_one(config, encoder, root, processes, progress, notice, purpose)
+        folder = _folder(root, _key(config, encoder, _FORMAT, stamps))
+        stores = _open_stores(folder, every_byte)
+        if stores is not None:
+            return stores
+        stores = _build_one(config, encoder, folder, by, progress, notice, purpose)
+        if _key(config, encoder, _FORMAT) != folder.name:
+            raise DataError(
+                f"{folder}: the sources changed while they were read", "run the same command again"
+            )
+        return stores
 
-    if not (root / _key(_own_text(config, config.train), encoder, _FORMAT)).exists():
+    own = _own_text(config, config.train)
+    if isinstance(root, Path) and not (root / _key(own, encoder, _FORMAT, stamps)).exists():
         for sentences in {config.sentences, "auto"}:  # the objective may have replaced "auto"
             before = config.model_copy(update={"sentences": sentences})
-            earlier = root / _key(before, encoder, _EARLIER)
+            earlier = root / _key(before, encoder, _EARLIER, stamps)
             if earlier.is_dir():
                 notice(
                     f"{earlier} was built by an earlier version of plmctl, which dropped the white "
                     "space between sentences: encoding the text again (you may delete that folder)"
                 )
-    train = make(_own_text(config, config.train), "train")
+    train = make(own, "train")
     if not isinstance(config.valid, tuple):
         return train
     return _with_valid(train, make(_own_text(config, config.valid, train.sentences), "validate"))
@@ -259,13 +297,20 @@ def _with_valid(train: Stores, valid: Stores) -> Stores:
         "valid": valid.manifest["train"],
         "sources": train.manifest["sources"] + valid.manifest["sources"],
     }
+    if train.words is not None:
+        manifest["words"] = train.manifest["words"] | {"valid": valid.words}
     return Stores(train.train, valid.train, digest, manifest)
 
 
-def _find_one(
-    config: DataConfig, encoder: TextEncoder, root: Path, every_byte: bool
-) -> Stores | None:
-    folder = root / _key(config, encoder, _FORMAT)
+def _folder(root: Root, key: str) -> Path:
+    """The folder of a store; for a store at a URL, that of its local copy."""
+    return root / key if isinstance(root, Path) else root.store(key).folder
+
+
+def _open_stores(folder: Path, every_byte: bool) -> Stores | None:
+    remote = RemoteStore.of(folder)
+    if remote is not None:
+        remote.fetch_index()
     manifest = read_checked(folder / "manifest.json")
     if manifest is None or _find_damaged(folder, every_byte):
         return None
@@ -275,6 +320,7 @@ def _find_one(
 
 def _find_damaged(folder: Path, every_byte: bool) -> list[Path]:
     """The damaged or missing parts: folders of shards, files of offsets, manifests."""
+    remote = RemoteStore.of(folder)
     record = folder / f".checked-{platform.node()}.json"
     before = {} if every_byte else read_checked(record) or {}
     now: dict[str, Any] = {}
@@ -291,7 +337,15 @@ def _find_damaged(folder: Path, every_byte: bool) -> list[Path]:
         known = read_checked(folder / side / "manifest.json")
         digests.append("" if known is None else known["digest"])
         if known is not None:
-            damaged += find_damage(folder / side, known, unchanged=unchanged)
+            parts = find_damage(folder / side, known, unchanged=unchanged)
+            if remote is not None:  # its local copy may lack shards, and is no proof of damage
+                hashes = {s["path"]: s["digest"] for s in known["shards"]} if every_byte else {}
+                parts = [
+                    part
+                    for part in parts
+                    if not remote.repair(part, hashes.get(os.path.relpath(part, folder / side)))
+                ]
+            damaged += parts
         elif manifest.get(side, {}).get("documents", 1):
             damaged.append(folder / side / "manifest.json")
     if not damaged and manifest.get("digest") != digest_of(digests):
@@ -302,21 +356,44 @@ def _find_damaged(folder: Path, every_byte: bool) -> list[Path]:
     return damaged
 
 
-def _key(config: DataConfig, encoder: TextEncoder, version: int) -> str:
+def _key(
+    config: DataConfig,
+    encoder: TextEncoder,
+    version: int,
+    stamps: Callable[[tuple[str, ...]], list[Any]] | None = None,
+) -> str:
     sides = [config.train, config.valid if isinstance(config.valid, tuple) else ()]
     named = {"valid", "text", "documents", "sentences"}
     # Options that are not used are no part of the key, so that older stores keep their names.
     named |= {"word_mark"} if config.words == "marked" else set()
     named |= {"duplicates"} if config.duplicates == "drop" else set()
     rules = config.model_dump(mode="json", include=named)
-    stamps = [[_stamp(source) for source in resolve(names)] for names in sides]
-    return digest_of_json([version, rules, stamps, encoder.fingerprint])
+    known = [(stamps or _stamps)(names) for names in sides]
+    return digest_of_json([version, rules, known, encoder.fingerprint])
 
 
-def _stamp(source: Source) -> list[Any]:
-    facts = [path.stat() for path in source.files]
-    name = source.name if source.kind in ("hf", "ms", "sample") else str(source.path.resolve())
-    return [name, source.kind, [[fact.st_size, fact.st_mtime_ns] for fact in facts]]
+def _stamps(names: tuple[str, ...]) -> list[Any]:
+    """Name, kind, and size and time of the files, of each source."""
+    folders = cache(os.path.realpath)
+    return [
+        [_full_name(source, folders), source.kind, _file_stamps(source)]
+        for source in resolve(names)
+    ]
+
+
+def _full_name(source: Source, real_folder: Callable[[str], str]) -> str:
+    """The path of a source without links; thousands of files are in few folders."""
+    if source.kind in ("hf", "ms", "sample") or is_url(source.name):
+        return source.name
+    folder, name = os.path.split(source.name)
+    if name in ("", ".", "..") or os.path.islink(source.name):
+        return os.path.realpath(source.name)
+    return os.path.join(real_folder(folder), name)
+
+
+def _file_stamps(source: Source, *, fresh: bool = False) -> list[list[int | str]]:
+    """Size and time of each file of a source, or its stamp at a URL."""
+    return [stamp_of(path, fresh=fresh) for path in source.files]
 
 
 # --- From shards to stores ---
@@ -325,22 +402,25 @@ def _stamp(source: Source) -> list[Any]:
 def _build_one(
     config: DataConfig,
     encoder: TextEncoder,
-    root: Path,
-    processes: int | None,
+    folder: Path,
+    by: Workers,
     progress: Progress,
     notice: Notice,
     purpose: str,
 ) -> Stores:
-    folder = root / _key(config, encoder, _FORMAT)
+    remote = RemoteStore.of(folder)
     if (folder / "manifest.json").exists():
         damaged = _find_damaged(folder, every_byte=True) or [folder / "manifest.json"]
         names = [str(path.resolve().relative_to(folder.resolve())) for path in damaged]
-        notice(f"{folder} is damaged ({', '.join(names[:3])}): building that part again")
-        (folder / "manifest.json").unlink()
+        shown = folder if remote is None else remote.url
+        notice(f"{shown} is damaged ({', '.join(names[:3])}): building that part again")
+        (folder / "manifest.json").unlink(missing_ok=True)
         for path in damaged:
+            if remote is not None and path.parent.parent.name == "shards":
+                remote.remove(f"shards/{path.parent.name}/{FACTS}")
             if path.is_dir():
                 shutil.rmtree(path.resolve().parent, ignore_errors=True)  # both sides of a shard
-    decision, rule, tasks = _make_shards(config, encoder, folder, processes, progress)
+    decision, rule, tasks = _make_shards(config, encoder, folder, by, progress)
     facts = [task.facts or {} for task in tasks]
     _check_text(config, facts, folder, purpose)
     if config.duplicates == "drop":
@@ -349,22 +429,21 @@ def _build_one(
         total = repeated + sum(count["documents"] + count["dropped"] for count in counts)
         notice(f"duplicates: {repeated:,} of {total:,} documents dropped (data.duplicates: drop)")
     try:
-        _write_stores(folder, encoder, decision, rule, tasks, facts)
+        _write_stores(folder, encoder, decision, rule, tasks, facts, remote)
     except FileNotFoundError:
         # Another process may have just finished this store and removed the temporary files.
-        if _find_one(config, encoder, root, every_byte=False) is None:
+        if _open_stores(folder, every_byte=False) is None:
             raise
-    built = _find_one(config, encoder, root, every_byte=False)
+    built = _open_stores(folder, every_byte=False)
     if built is None:
         raise DataError(
-            f"{folder}: the sources changed while they were read", "run the same command again"
+            f"{folder}: damaged while it was written", "run the same command again to continue"
         )
     return built
 
 
-def _decide_rules(config: DataConfig) -> tuple[Decision, WordRule]:
+def _decide_rules(config: DataConfig, sources: list[Source]) -> tuple[Decision, WordRule]:
     """How the text is cut into sentences, and how its words are counted."""
-    sources = resolve(config.train)
     looked_at = sources[:: max(1, len(sources) // _SAMPLED_SOURCES)]
     openings = [opening(source, config, _OPENING) for source in looked_at]
     words = word_rule(openings, sum(size_of(source) for source in sources))
@@ -376,50 +455,84 @@ def _decide_rules(config: DataConfig) -> tuple[Decision, WordRule]:
 
 
 def _shard_tasks(
-    config: DataConfig, folder: Path, decision: Decision, words: WordRule
+    config: DataConfig, sources: list[Source], folder: Path, decision: Decision, words: WordRule
 ) -> list[ShardTask]:
     """The shards in corpus order; they depend only on the sources."""
     share = config.valid if isinstance(config.valid, float) else 0.0
     side: Side | None = None if share else "train"
-    sources = resolve(config.train)
-    total = sum(size_of(source) for source in sources)
-    size = max(_MIN_PIECE, min(_MAX_PIECE, total // _PIECES))
-    tasks: list[ShardTask] = []
-    for source in sources:
-        unit = config.documents
-        if unit == "auto" and source.kind == "text":
-            unit = text_unit(source)
-        known = config.model_copy(update={"documents": unit})
+    rules = decision.rule, words.name
+    remote = RemoteStore.of(folder.parent)
+    return [
+        ShardTask(folder / f"{number:05d}", tuple(parts), config, *rules, side, share, remote)
+        for number, parts in enumerate(_plan_shards(sources, config.documents))
+    ]
+
+
+def _plan_shards(sources: list[Source], documents: DocumentUnit) -> Iterator[list[Part]]:
+    """The parts of each shard: pieces of large sources, and several small sources together."""
+    sizes = [size_of(source) for source in sources]
+    size = max(_MIN_PIECE, min(_MAX_PIECE, sum(sizes) // _PIECES))
+    packed: list[Part] = []  # a shard of several, until it is full
+    room = 0  # bytes that are left in it
+    for number, (source, source_size) in enumerate(zip(sources, sizes, strict=True)):
+        stamp = _file_stamps(source)
+        if len(sources) > _FEW_SOURCES and source.is_file and source_size <= size:
+            if packed and source_size > room:
+                yield _filled(packed)
+                packed = []
+            room = (room if packed else size) - source_size
+            # The process that reads it finds its unit: this one need not read every file.
+            packed.append(Part(number, source, Piece(0, None, source_size), documents, stamp))
+            continue
+        if packed:
+            yield _filled(packed)
+            packed = []
+        unit = _known_unit(source, documents)
         wanted = size if source.files else _MAX_PIECE  # the size of a Hub data set is unknown
         for piece in cut_source(source, "file" if unit == "auto" else unit, wanted):
-            place = folder / f"{len(tasks):05d}"
-            rules = decision.rule, words.name
-            tasks.append(ShardTask(place, source, piece, known, *rules, side, share))
-    return tasks
+            yield [Part(number, source, piece, unit, stamp)]
+    if packed:
+        yield _filled(packed)
+
+
+def _filled(packed: list[Part]) -> list[Part]:
+    """The parts of a shard of small sources; one alone is as it is among few sources."""
+    if len(packed) > 1:
+        return packed
+    return [replace(part, unit=_known_unit(part.source, part.unit)) for part in packed]
+
+
+def _known_unit(source: Source, unit: DocumentUnit) -> DocumentUnit:
+    """What a document is in a source; a source without lines of text keeps ``auto``."""
+    return text_unit(source) if unit == "auto" and source.kind == "text" else unit
 
 
 def _make_shards(
     config: DataConfig,
     encoder: TextEncoder,
     folder: Path,
-    processes: int | None,
+    by: Workers,
     progress: Progress,
 ) -> tuple[Decision, WordRule, list[ShardTask]]:
     """Build the missing shards; returns the rules for sentences and words, and all shards."""
+    remote = RemoteStore.of(folder)
     try:
         (folder / "shards").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _write_error(error, folder) from error
     try:
         check_marks(config)
-        decision, words = _decide_rules(config)
-        tasks = _shard_tasks(config, folder / "shards", decision, words)
+        sources = resolve(config.train, config.max_document)
+        decision, words = _decide_rules(config, sources)
+        tasks = _shard_tasks(config, sources, folder / "shards", decision, words)
+        if remote is not None:
+            remote.check_writable()
+            remote.fetch_facts(prune=True)
         if config.duplicates == "drop" and any(task.facts is None for task in tasks):
             first, progress = _in_two_parts(progress)
-            tasks = _without_duplicates(tasks, folder / "hashes", processes, first)
-        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as beside:
-            missing = [task for task in tasks if task.facts is None]
-            _make_all(missing, tasks, encoder, Path(beside), processes, progress)
+            tasks = _without_duplicates(tasks, folder / "hashes", by, first)
+        missing = [task for task in tasks if task.facts is None]
+        _make_all(missing, tasks, encoder, folder, by, progress)
     except (DataError, ConfigError):
         if not any((folder / "shards").iterdir()):  # nothing to resume
             shutil.rmtree(folder)
@@ -465,6 +578,7 @@ def _write_stores(
     rule: WordRule,
     tasks: list[ShardTask],
     facts: list[dict[str, Any]],
+    remote: RemoteStore | None,
 ) -> None:
     """Write the stores of both sides over the shards; the manifest comes last."""
     digests = [_write_side(folder, side, tasks, facts, encoder.vocab_size) for side in SIDES]
@@ -482,8 +596,14 @@ def _write_stores(
     if {fact.get("word_rule") for fact in facts} == {rule.name}:  # not of an older, unfinished one
         counts = {side: sum(fact[side]["words"] for fact in facts) for side in SIDES}
         manifest["words"] = _word_facts(rule, counts)
+    if remote is not None:
+        for name in (f"{side}/{name}" for side in SIDES for name in INDEX_FILES):
+            if (folder / name).exists():
+                remote.put(name)
     write_checked(folder / "manifest.json", manifest)
-    _remove_unfinished(folder)
+    if remote is not None:
+        remote.put("manifest.json")
+    _remove_unfinished(folder, {task.folder for task in tasks})
 
 
 def _word_facts(rule: WordRule, counts: Mapping[Side, int]) -> dict[str, Any]:
@@ -503,7 +623,7 @@ def _write_side(
     (folder / side).mkdir(exist_ok=True)
     paths = [folder / side / name for name in OFFSET_FILES]
     for path in paths:
-        starts = _all_offsets([task.folder / side / path.name for task, _ in nonempty])
+        starts = _all_offsets(task.sizes(side, path.name) for task, _ in nonempty)
         write_atomically(path, starts, several_writers=True)
     shards = [
         {"path": f"../shards/{task.folder.name}/{side}"}
@@ -517,12 +637,12 @@ def _write_side(
     return digest
 
 
-def _all_offsets(paths: list[Path]) -> Iterator[bytes]:
-    """The offsets of consecutive pieces whose sizes are in the files, one file at a time."""
+def _all_offsets(pieces: Iterator[NDArray[np.uint32]]) -> Iterator[bytes]:
+    """The offsets of consecutive pieces with these sizes, one piece at a time."""
     end = np.zeros(1, dtype="<i8")
     yield end.tobytes()
-    for path in paths:
-        starts = end + np.cumsum(np.fromfile(path, dtype="<u4"), dtype="<i8")
+    for sizes in pieces:
+        starts = end + np.cumsum(sizes, dtype="<i8")
         yield starts.tobytes()
         end = starts[-1:]
 
@@ -536,18 +656,21 @@ def _source_hashes(tasks: list[ShardTask], facts: list[dict[str, Any]]) -> list[
     """The sources in order, each with the hash of its files; Hub data sets have no hash."""
     return [
         {
-            "name": task.source.name,
-            "documents": task.config.documents if task.source.kind == "text" else "row",
-            "sha256": hashes[0] if len(hashes := fact["sha256"]) == 1 else digest_of_json(hashes),
+            "name": part.source.name,
+            "documents": unit if part.source.kind == "text" else "row",
+            "stamp" if isinstance(part.source.path, RemoteFile) else "sha256": (
+                hashes[0] if len(hashes) == 1 else digest_of_json(hashes)
+            ),
         }
         for task, fact in zip(tasks, facts, strict=True)
-        if task.piece.start == 0
+        for part, (unit, hashes) in zip(task.first_parts, task.source_facts(fact), strict=True)
     ]
 
 
-def _remove_unfinished(folder: Path) -> None:
-    """Remove temporary files of builds that were killed."""
-    for left in [*folder.glob(".unfinished-*"), folder / "hashes"]:
+def _remove_unfinished(folder: Path, shards: set[Path]) -> None:
+    """Remove temporary files of builds that were killed, and shards of another plan."""
+    other = set((folder / "shards").iterdir()) - shards
+    for left in [*folder.glob(".unfinished-*"), folder / "hashes", *other]:
         shutil.rmtree(left, ignore_errors=True)
     for path in folder.glob(".manifest.json.*"):
         path.unlink(missing_ok=True)
@@ -560,7 +683,7 @@ def _remove_unfinished(folder: Path) -> None:
 
 
 def count_missing_words(
-    config: DataConfig, encoder: TextEncoder, *, root: Path, progress: Progress
+    config: DataConfig, encoder: TextEncoder, *, root: Root, progress: Progress
 ) -> Stores | None:
     """Count the words of existing stores that an earlier version built, or built without jieba.
 
@@ -576,53 +699,98 @@ def count_missing_words(
         The stores with their words; None if nothing was counted.
     """
     own = _own_text(config, config.train)
-    stores = _find_one(own, encoder, root, every_byte=False)
+    folder = _folder(root, _key(own, encoder, _FORMAT))
+    stores = _open_stores(folder, every_byte=False)
     if stores is None or stores.words is not None:
         return None
-    decision, rule = _decide_rules(own)
-    folder = root / _key(own, encoder, _FORMAT)
-    tasks = _shard_tasks(own, folder / "shards", decision, rule)
+    sources = resolve(own.train, own.max_document)
+    decision, rule = _decide_rules(own, sources)
+    tasks = _shard_tasks(own, sources, folder / "shards", decision, rule)
     if rule == stores.word_rule:
         return None
     counts: dict[Side, int] = dict.fromkeys(SIDES, 0)
     if rule.name:
-        total, done = sum(task.piece.size for task in tasks), 0
+        total, done = sum(task.size for task in tasks), 0
         context = multiprocessing.get_context("spawn")
         with _starting_processes():
             pool = ProcessPoolExecutor(min(usable_cpus(), len(tasks)), context)
         with pool, _starting_processes():
             for task, counted in zip(tasks, pool.map(ShardTask.count, tasks), strict=True):
                 counts = {side: counts[side] + counted[side] for side in SIDES}
-                progress(done := done + task.piece.size, total)
+                progress(done := done + task.size, total)
     manifest = read_checked(folder / "manifest.json") or stores.manifest
     manifest["words"] = _word_facts(rule, counts)
     write_checked(folder / "manifest.json", manifest)
+    remote = RemoteStore.of(folder)
+    if remote is not None:
+        remote.put("manifest.json")
     return find_stores(config, encoder, root=root)
 
 
 # --- Building the missing shards, in this process or in several ---
 
 
-class _Task(Protocol):
-    """A piece of work on a piece of a source."""
+class ShardWork(Protocol):
+    """A piece of work on the text of a shard."""
 
     @property
-    def piece(self) -> Piece:
-        """The part of the source."""
+    def name(self) -> str:
+        """The name of the shard."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it looks done: cheap, and not enough to skip it."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is done, and its result undamaged."""
+
+    @property
+    def size(self) -> int:
+        """Approximate number of bytes to read: the amount of work."""
 
     def make(self, encoder: TextEncoder | None, beside: Path) -> None:
         """Do it; unfinished files are in the folder ``beside``."""
+
+
+class Executor(Protocol):
+    """Other machines that do tasks."""
+
+    def check(self) -> None:
+        """Refuse what cannot work, before text is read."""
+
+    def make(
+        self,
+        missing: Sequence[ShardWork],
+        encoder: TextEncoder | None,
+        folder: Path,
+        progress: Callable[[int], None],
+    ) -> None:
+        """Do tasks; ``progress`` is called with the bytes that are done."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who does the tasks.
+
+    Attributes:
+        processes: How many processes of this machine; None: one per core; 1: this process.
+        executor: Other machines that do them instead.
+    """
+
+    processes: int | None = None
+    executor: Executor | None = None
 
 
 _in_worker: list[TextEncoder | None] = []  # the encoder of a worker process: loaded once
 
 
 def _make_all(
-    missing: Sequence[_Task],
-    tasks: Sequence[_Task],
+    missing: Sequence[ShardWork],
+    tasks: Sequence[ShardWork],
     encoder: TextEncoder | None,
-    beside: Path,
-    processes: int | None,
+    folder: Path,
+    by: Workers,
     progress: Callable[[int, int], None],
 ) -> None:
     """Do tasks.
@@ -631,22 +799,44 @@ def _make_all(
         missing: The tasks to do.
         tasks: These, and those that are done.
         encoder: The tokenizer; it is sent to the processes.
-        beside: A folder for unfinished files.
-        processes: How many processes; None: one per core.
+        folder: The folder of the store.
+        by: Who does them.
         progress: Called with the bytes done and the total.
 
     Raises:
         DataError: Bad input, with file and line.
         PlmError: A process was killed, or could not be started.
     """
-    total = sum(task.piece.size for task in tasks)
-    done = total - sum(task.piece.size for task in missing)
-    progress(done, total)
+    total = sum(task.size for task in tasks)
+    done = total - sum(task.size for task in missing)
+
+    def report(more: int) -> None:
+        progress(done + more, total)
+
+    report(0)
+    if by.executor is not None:
+        by.executor.make(missing, encoder, folder, lambda more: progress(done + more, total))
+        return
+    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as beside:
+        _make_here(
+            missing, encoder, Path(beside), by.processes, lambda n: progress(done + n, total)
+        )
+
+
+def _make_here(
+    missing: Sequence[ShardWork],
+    encoder: TextEncoder | None,
+    beside: Path,
+    processes: int | None,
+    progress: Callable[[int], None],
+) -> None:
+    """Do tasks in this process, or in several of this machine; unfinished files are in a folder."""
+    done = 0
     workers = min(processes or usable_cpus(), len(missing))
     if workers <= 1:
         for task in missing:
             task.make(encoder, beside)
-            progress(done := done + task.piece.size, total)
+            progress(done := done + task.size)
         return
     # Spawned, not forked: a fork of a process with threads can hang.
     context = multiprocessing.get_context("spawn")
@@ -659,7 +849,7 @@ def _make_all(
                 futures = {pool.submit(_make_in_worker, task, beside): task for task in missing}
             for future in as_completed(futures):
                 future.result()
-                progress(done := done + futures[future].piece.size, total)
+                progress(done := done + futures[future].size)
         except BrokenProcessPool as error:
             _kill_pool(others)
             raise PlmError(
@@ -708,7 +898,7 @@ def _start_worker(encoder: TextEncoder | None) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     # A terminal or a scheduler may send signals to all processes; the parent then ends the pool.
     # If the parent itself dies, the thread below ends this process.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _in_worker.append(encoder)
@@ -721,7 +911,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _make_in_worker(task: _Task, beside: Path) -> None:
+def _make_in_worker(task: ShardWork, beside: Path) -> None:
     task.make(_in_worker[0], beside)
 
 
@@ -741,13 +931,28 @@ class _HashTask:
     shard: ShardTask
 
     @property
-    def piece(self) -> Piece:
-        """The part of the source."""
-        return self.shard.piece
+    def name(self) -> str:
+        """The name of the shard."""
+        return self.path.name
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file is there; files are complete or absent."""
+        return self.path.exists()
+
+    @property
+    def is_done(self) -> bool:
+        """The same; or another process has finished the store."""
+        return self.is_there or self.shard.is_done
+
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        return self.shard.size
 
     def make(self, encoder: TextEncoder | None, beside: Path) -> None:
         """Read the documents, and write their hashes."""
-        hashes = np.fromiter((hash_of(one.text) for one in self.shard.documents()), "<u8")
+        hashes = np.fromiter((hash_of(one.text) for one in self.shard.all_documents()), "<u8")
         try:
             write_atomically(self.path, hashes.tobytes(), several_writers=True)
         except OSError as error:
@@ -757,7 +962,7 @@ class _HashTask:
 
 
 def _without_duplicates(
-    tasks: list[ShardTask], folder: Path, processes: int | None, progress: Progress
+    tasks: list[ShardTask], folder: Path, by: Workers, progress: Progress
 ) -> list[ShardTask]:
     """The shards, each with the numbers of its documents that came before in the corpus.
 
@@ -766,9 +971,7 @@ def _without_duplicates(
     """
     folder.mkdir(exist_ok=True)
     work = [_HashTask(folder / task.folder.name, task) for task in tasks]
-    _make_all(
-        [one for one in work if not one.path.exists()], work, None, folder, processes, progress
-    )
+    _make_all([one for one in work if not one.path.exists()], work, None, folder, by, progress)
     if all(task.facts is not None for task in tasks):  # another process has finished the store
         return tasks
     sizes = [one.path.stat().st_size // 8 for one in work]
@@ -790,7 +993,7 @@ def _without_duplicates(
     ]
 
 
-# --- One shard: a piece of a source, read, encoded and written ---
+# --- One shard: a piece of a source, or several sources, read, encoded and written ---
 #
 # A shard is written to a temporary folder and renamed, so an existing shard is complete. Its
 # content depends only on its task, so any process can build it, or build it again.
@@ -800,42 +1003,119 @@ def _without_duplicates(
 # (WordPiece, SentencePiece's words) gets each sentence separately, which gives the same ids.
 
 
+DocumentUnit = Unit | Literal["auto"]
+"""``data.documents``: what a document is in a text file."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Text of a shard: a source, or a piece of one.
+
+    Attributes:
+        number: The number of the source in the corpus.
+        source: The source to read.
+        piece: The part of the source.
+        unit: What a document is in a text file; auto: found when it is read.
+        stamps: Size and time of each file of the source when the shards were planned.
+    """
+
+    number: int
+    source: Source
+    piece: Piece
+    unit: DocumentUnit
+    stamps: list[list[int | str]] = field(compare=False)
+
+    def documents(self, config: TextConfig) -> Iterator[Document]:
+        """The documents of the part.
+
+        Raises:
+            DataError: Bad input, with file and line; or the source has changed since the plan.
+        """
+        own = config.model_copy(update={"documents": self.unit})
+        yield from documents(self.source, own, self.piece.start, self.piece.end)
+        try:
+            stamps = _file_stamps(self.source, fresh=True) if self.source.is_file else self.stamps
+        except OSError:  # it is gone
+            stamps = []
+        if stamps != self.stamps:
+            raise DataError(
+                f"{self.source.name}: the file changed while the text was prepared",
+                "run the same command again when nothing writes to it any more: changed text is "
+                "encoded again",
+            )
+
+
 @dataclass(frozen=True)
 class ShardTask:
     """A shard to build.
 
     Attributes:
         folder: The folder of the shard.
-        source: The source to read.
-        piece: The part of the source.
+        parts: The text: one piece of a large source, or several small sources.
         config: How documents are found.
         rule: How sentences are cut.
         words: The name of the rule by which words are counted; empty: they are not.
         side: The side of all its documents; None: decided by the hash of each.
         share: If ``side`` is None, documents whose hash is below this are held out.
+        remote: The store at a URL that the shard belongs to, and the local copy.
         repeated: With `duplicates: drop`, the numbers of the documents to leave out.
     """
 
     folder: Path
-    source: Source
-    piece: Piece
+    parts: tuple[Part, ...]
     config: TextConfig
     rule: Rule
     words: str
     side: Side | None
     share: float
+    remote: RemoteStore | None = None
     repeated: Ints | None = field(default=None, compare=False)
 
-    def documents(self) -> Iterator[Document]:
-        """The documents of the piece, duplicates included."""
-        return documents(self.source, self.config, self.piece.start, self.piece.end)
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.folder.name
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the shard is there; its files are not looked at."""
+        return (self.folder / FACTS).exists()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the shard is there and undamaged."""
+        return self.facts is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        return sum(part.piece.size for part in self.parts)
+
+    @property
+    def first_parts(self) -> list[Part]:
+        """The parts where a source begins: its first shard has the hash of the whole source."""
+        return [part for part in self.parts if part.piece.start == 0]
+
+    def all_documents(self) -> Iterator[Document]:
+        """The documents of the parts, duplicates included."""
+        return chain.from_iterable(part.documents(self.config) for part in self.parts)
+
+    def source_facts(self, facts: dict[str, Any]) -> list[tuple[str, list[str]]]:
+        """For each of ``first_parts``, what a document is in it, and the hashes of its files."""
+        if self._is_packed:
+            return [(unit, hashes) for unit, hashes in facts["sources"]]
+        return [(part.unit, facts["sha256"]) for part in self.first_parts]
 
     @property
     def facts(self) -> dict[str, Any] | None:
         """Counts and hashes of the shard; None if it is missing, or a file is damaged."""
+        if self.remote is not None:
+            self.remote.fetch_facts_of(self.name)
         facts = read_checked(self.folder / FACTS)
         if facts is None or facts["range"] != self._range:
             return None
+        if self.remote is not None:  # its files are compared with their hashes when they are read
+            return facts
         for side in SIDES:
             paths = [self.folder / side / name for name in SHARD_FILES]
             if (
@@ -846,8 +1126,21 @@ class ShardTask:
         return facts
 
     @property
-    def _range(self) -> list[int | None]:
-        return [self.piece.start, self.piece.end]
+    def _range(self) -> list[int | None] | dict[str, list[int]]:
+        """What is in the shard: the limits of a piece, or the numbers of the sources."""
+        first, last = self.parts[0], self.parts[-1]
+        if self._is_packed:
+            return {"sources": [first.number, last.number + 1]}
+        return [first.piece.start, first.piece.end]
+
+    @property
+    def _is_packed(self) -> bool:
+        return len(self.parts) > 1
+
+    def _with_units(self) -> ShardTask:
+        """The same where it is known what a document is in each part."""
+        parts = (replace(p, unit=_known_unit(p.source, p.unit)) for p in self.parts)
+        return replace(self, parts=tuple(parts))
 
     def make(self, encoder: TextEncoder | None, beside: Path) -> None:
         """Read, encode and write the shard.
@@ -865,15 +1158,34 @@ class ShardTask:
         unfinished = beside / self.folder.name
         try:
             self._write(encoder, unfinished)
-            if self.facts is None:
+            if self.remote is not None:
+                self.remote.put_shard(self.name, unfinished)
+            if self.remote is not None or self.facts is None:
                 shutil.rmtree(self.folder, ignore_errors=True)  # damaged, or another range
+            self.folder.parent.mkdir(exist_ok=True)
             unfinished.rename(self.folder)
+            if self.remote is not None:
+                self.remote.evict(self.folder)
         except OSError as error:
             # Another process that builds the same store may have just finished this shard.
             if self.facts is None:
                 raise _write_error(error, self.folder) from error
 
+    def sizes(self, side: Side, name: str) -> NDArray[np.uint32]:
+        """The sizes of the sentences or documents of the shard."""
+        path = self.folder / side / name
+        if self.remote is not None and not path.exists():
+            data = self.remote.read(f"shards/{self.name}/{side}/{name}")
+            if data is None:
+                raise PlmError(
+                    f"{self.remote.url}/shards/{self.name}/{side}/{name}: the file is gone",
+                    "run the same command again to build it again",
+                )
+            return np.frombuffer(data, dtype="<u4")
+        return np.fromfile(path, dtype="<u4")
+
     def _write(self, encoder: TextEncoder, folder: Path) -> None:
+        task = self._with_units()
         writers: dict[Side, _ShardWriter] = {}
         vocab_size = encoder.vocab_size
         for side in SIDES:
@@ -882,7 +1194,7 @@ class ShardTask:
         repeated = set() if self.repeated is None else set(self.repeated.tolist())
         duplicates = dict.fromkeys(SIDES, 0)
         words: dict[Side, int] = dict.fromkeys(SIDES, 0)
-        for number, document in enumerate(self.documents()):
+        for number, document in enumerate(task.all_documents()):
             held_out = self.side is None and share_of(document.text) < self.share
             side = self.side or ("valid" if held_out else "train")
             if number in repeated:
@@ -895,8 +1207,11 @@ class ShardTask:
         if self.repeated is not None:
             for side in SIDES:
                 facts[side]["duplicates"] = duplicates[side]
-        if self.piece.start == 0:  # the first shard of a source has the hash of the whole source
-            facts["sha256"] = [sha256_of(path) for path in self.source.files]
+        hashes = [[_hash_of(path) for path in part.source.files] for part in self.first_parts]
+        if self._is_packed:
+            facts["sources"] = list(zip([part.unit for part in task.parts], hashes, strict=True))
+        elif hashes:
+            facts["sha256"] = hashes[0]
         write_checked(folder / FACTS, facts)
 
     def count(self) -> dict[Side, int]:
@@ -908,9 +1223,14 @@ class ShardTask:
 
     def _texts(self) -> Iterator[tuple[Side, str]]:
         """The documents, each with its side."""
-        for document in documents(self.source, self.config, self.piece.start, self.piece.end):
+        for document in self.all_documents():
             held_out = self.side is None and share_of(document.text) < self.share
             yield self.side or ("valid" if held_out else "train"), document.text
+
+
+def _hash_of(path: File) -> str:
+    """SHA-256 of a file; the stamp of one at a URL, which is not read once more as a whole."""
+    return sha256_of(path) if isinstance(path, Path) else path.stat().stamp
 
 
 class _ShardWriter:
@@ -1050,8 +1370,4 @@ def _text_batches(texts: list[str]) -> Iterator[list[str]]:
 
 def _write_error(error: OSError, folder: Path) -> PlmError:
     """The error for a full disk, a folder without write access, and the like."""
-    return PlmError(
-        f"{error.filename or folder}: {error.strerror or error}",
-        "fix this, or set `data.store` to another folder, and run the same command again to "
-        "continue",
-    )
+    return write_error(Path(error.filename or folder), error, "; `data.store` is the folder")

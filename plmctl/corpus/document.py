@@ -9,16 +9,18 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from plmctl.arrays import Ints
-from plmctl.errors import DataError
+from plmctl.corpus.remote import File
+from plmctl.errors import DataError, read_error
 
 # --- Documents ---
 
@@ -64,6 +66,16 @@ def hash_of(text: str) -> int:
 
 # --- Bytes to lines of text ---
 
+LONGEST = 1_000_000_000
+"""Bytes of the longest line of labelled rows; a config of text has `data.max_document`."""
+
+RATIO, _FREE = 200, 1 << 26
+"""How many times larger than the compressed file text may be, once there are so many bytes of it.
+
+English text has a ratio of 3 to 5. A gigabyte of the same letter has 1,030 in gzip and 30,000 in
+zstd: it is made to fill the memory.
+"""
+
 
 class Line(NamedTuple):
     """A line with its end.
@@ -79,14 +91,17 @@ class Line(NamedTuple):
     number: int
 
 
-def read_lines(path: Path, start: int = 0) -> Iterator[Line]:
+def read_lines(path: File, start: int = 0, longest: int = LONGEST) -> Iterator[Line]:
     """The lines of a file from byte ``start``, where a line must begin; without a byte-order mark.
 
     Raises:
-        DataError: The file cannot be opened, is damaged, or has bytes that are not UTF-8.
+        DataError: The file cannot be opened, is damaged, has bytes that are not UTF-8, a line of
+            more than ``longest`` bytes, or far more text than a compressed file of its size has.
     """
     offset = start
-    for number, raw in enumerate(_raw_lines(path, start), 1):
+    for number, raw in enumerate(_raw_lines(path, start, longest), 1):
+        if len(raw) > longest and not raw.endswith(b"\n"):
+            raise too_long(locate(path, start, number), "a line", longest)
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
@@ -99,7 +114,16 @@ def read_lines(path: Path, start: int = 0) -> Iterator[Line]:
         offset += len(raw)
 
 
-def locate(path: Path, start: int, number: int) -> str:
+def too_long(where: str, what: str, longest: int, hint: str = "") -> DataError:
+    """The error for a line or a document that would fill the memory."""
+    return DataError(
+        f"{where}: {what} of more than {longest:,} bytes",
+        f"{hint}cut it into shorter ones; or, for pretraining and tokenizers, raise "
+        "`data.max_document`: preparing it takes up to 30 times as much memory",
+    )
+
+
+def locate(path: File, start: int, number: int) -> str:
     """``file:line`` of line ``number``, counted from byte ``start``.
 
     This counts the lines before ``start``, so use it only for messages.
@@ -113,29 +137,92 @@ def locate(path: Path, start: int, number: int) -> str:
     return f"{path}:{number}"
 
 
-def _raw_lines(path: Path, start: int) -> Iterator[bytes]:
+def _raw_lines(path: File, start: int, longest: int) -> Iterator[bytes]:
     number = 0
     try:
         with _open_bytes(path) as file:
             if start:
                 file.seek(start)
-            for number, raw in enumerate(file, 1):  # noqa: B007  # used in the message below
+            lines = iter(partial(file.readline, longest + 1), b"")
+            for number, raw in enumerate(lines, 1):  # noqa: B007  # used in the message below
                 yield raw
+    except _Inflated as error:
+        raise DataError(
+            f"{path}:{number + 1}: {error.size:,} bytes were unpacked from {error.read:,}: text "
+            f"is never more than {RATIO:,} times larger than the compressed file",
+            "if this is the text that you want, unpack the file first (gunzip, unzstd)",
+        ) from None
+    except _FarBack as error:
+        raise DataError(
+            f"{path}: it was packed with zstd --long, and unpacking it takes more than 128 MB",
+            f"unpack it first: zstd -d --long=31 {path}",
+        ) from error
     except (OSError, EOFError, zlib.error) as error:
         if isinstance(error, OSError) and error.strerror:
-            raise DataError(f"{path}: {error.strerror}") from error
+            raise read_error(error, DataError(f"{path}: {error.strerror}")) from error
         raise DataError(
             f"{path}:{number + 1}: the compressed file is damaged or truncated ({error})",
             "copy or download it again",
         ) from error
 
 
-def _open_bytes(path: Path) -> io.BufferedReader:
-    if path.suffix == ".gz":
-        return io.BufferedReader(gzip.GzipFile(path), 1 << 20)
-    if path.suffix == ".zst":
-        return io.BufferedReader(_ZstdFile(path), 1 << 20)
-    return path.open("rb")
+def _open_bytes(path: File) -> io.BufferedReader:
+    if path.suffix not in (".gz", ".zst"):
+        return path.open("rb")
+    file = path.open("rb")
+    unpacked: Any = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else _ZstdFile(file)
+    return io.BufferedReader(_Unpacked(unpacked, file), 1 << 20)
+
+
+class _Inflated(Exception):
+    """A compressed file has far more text than text can have."""
+
+    def __init__(self, size: int, read: int) -> None:
+        super().__init__(size, read)
+        self.size, self.read = size, read
+
+
+class _FarBack(Exception):
+    """A zstd file repeats text from so far back that it needs more memory than zstd allows."""
+
+
+class _Unpacked(io.RawIOBase):
+    """The text of a compressed file, as long as there is not absurdly much of it.
+
+    Args:
+        text: Its text.
+        file: The compressed file that it is read from.
+
+    Raises:
+        _Inflated: There is.
+    """
+
+    def __init__(self, text: Any, file: Any) -> None:
+        self._text, self._file, self._size = text, file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return bool(self._text.seekable())
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._text.seek(offset, whence))
+
+    def close(self) -> None:
+        self._text.close()
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        size = int(self._text.readinto(buffer))
+        self._size += size
+        if self._size > _FREE and self._size > RATIO * (read := self._file.tell()):
+            raise _Inflated(self._size, read)
+        return size
+
+
+_PACKED = 1 << 12  # bytes that are unpacked at once: they have 128 MB of text at most
 
 
 class _ZstdFile(io.RawIOBase):
@@ -144,18 +231,14 @@ class _ZstdFile(io.RawIOBase):
     zstandard's own reader does not report a truncated file.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
+    def __init__(self, file: Any) -> None:
+        self._file = file
         self._frame: Any = None
         self._input = b""
-        self._output = b""
+        self._output = memoryview(b"")
 
     def readable(self) -> bool:
         return True
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
     def readinto(self, buffer: Any) -> int:
         while not self._output and self._fill():
@@ -169,16 +252,16 @@ class _ZstdFile(io.RawIOBase):
         """Decompress some more; False at the end."""
         import zstandard
 
-        self._input = self._input or self._file.read(1 << 16)
+        self._input = self._input or self._file.read(_PACKED)
         if not self._input:
             if self._frame is not None:
                 raise EOFError("it ends within a frame")
             return False
         self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
         try:
-            self._output = self._frame.decompress(self._input)
+            self._output = memoryview(self._frame.decompress(self._input))
         except zstandard.ZstdError as error:
-            raise EOFError(str(error)) from error
+            raise (_FarBack if "too much memory" in str(error) else EOFError)(str(error)) from error
         self._input = self._frame.unused_data
         if self._frame.eof:
             self._frame = None
@@ -189,6 +272,8 @@ def _likely_encoding(raw: bytes) -> str:
     """The encoding to name in the hint."""
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "UTF-16"
+    if all(len(run) == 1 for run in re.findall(rb"[\x80-\xff]+", raw)):
+        return "WINDOWS-1252"  # single letters with accents; a Chinese character has two bytes
     try:
         raw.decode("gb18030")
     except UnicodeDecodeError:

@@ -188,6 +188,7 @@ def check_rows(
             earlier row) and of half_empty rows (without text in one of the columns), and the count
             of each label;
         conflicts: number of training texts that occur with several labels;
+        mixed_labels: the labels that occur as a number and as a text; only if there are any;
         leaks: number of validation rows whose text is also in the training rows, and the first few.
     """
     sides = {"train": train, **valid}
@@ -212,9 +213,17 @@ def check_rows(
         for row, text in zip(rows, texts[name], strict=True)
         if text in first
     ]
+    if label and (mixed := _mixed_labels([row for rows in sides.values() for row in rows], label)):
+        checks["mixed_labels"] = mixed
     checks["conflicts"] = sum(len(of) > 1 for of in labels.values())
     checks["leaks"] = {"rows": len(leaks), "first": leaks[:_MAX_EXAMPLES]}
     return checks
+
+
+def _mixed_labels(rows: Sequence[Row], column: str) -> list[str]:
+    values = [row.values.get(column) for row in rows]
+    texts = {value for value in values if isinstance(value, str)}
+    return sorted(texts & {str(value) for value in values if isinstance(value, int | float)})
 
 
 def row_texts(row: Row, columns: Sequence[str]) -> Texts:
@@ -264,6 +273,9 @@ def summarize_checks(checks: dict[str, Any]) -> list[str]:
     """The checks in a few readable lines; only problems are listed."""
     sides = {n: s for n, s in checks.items() if isinstance(s, dict) and "duplicates" in s}
     lines = [line for name, side in sides.items() for line in _summarize_side(name, side)]
+    if mixed := checks.get("mixed_labels"):
+        several = f" and {len(mixed) - 1:,} more" if len(mixed) > 1 else ""
+        lines.append(f"one class each: {mixed[0]} as a number and as a text{several}")
     if checks["conflicts"]:
         lines.append(f"{checks['conflicts']:,} training texts occur with several labels")
     for key, words in (

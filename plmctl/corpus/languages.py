@@ -140,7 +140,8 @@ def is_unusual(code: str, script: str) -> bool:
     """Whether a language that has a script of its own is hardly ever written in ``script``."""
     usual = {name for name, codes in _SCRIPTS.items() if code in codes.split()}
     if usual:
-        return script not in usual | {"Latin"}
+        # Many of the others are also written in Latin letters; Chinese and Japanese text is not.
+        return script not in usual | (set() if usual & {"Han", "Kana"} else {"Latin"})
     return script in _SCRIPTS and code in _LATIN.split()
 
 

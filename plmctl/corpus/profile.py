@@ -2,8 +2,8 @@
 
 Time and memory are bounded. At most ``_READ`` bytes are read, in pieces that a seed draws from all
 of the corpus; files that cannot be read in pieces (compressed, csv) are read from their beginning.
-Exact copies, lengths and the overlap with evaluation files are counted in all that is read;
-letters, lines and near copies in at most ``_SAMPLE`` characters of it.
+Copies, lengths and the overlap with evaluation files are counted in all that is read (a sample has
+few pairs of copies); letters and lines in at most ``_SAMPLE`` characters of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.document import Document, read_lines
 from plmctl.corpus.languages import NO_SPACES, script_shares
-from plmctl.corpus.reading import Unit, cut_source, documents
+from plmctl.corpus.reading import Unit, cut_source, documents, text_unit
 from plmctl.corpus.sentences import Decision, decide, sentence_spans
 from plmctl.corpus.source import Source, size_of
 from plmctl.corpus.tabular import rows
@@ -79,7 +79,7 @@ class Profile:
             None: hardly any.
         exact: Share of the documents that are an exact copy of an earlier one.
         exact_text: Share of the characters in these.
-        near: Share of the documents of the sample that are nearly a copy of an earlier one.
+        near: Further documents that are nearly a copy of an earlier one.
         faults: Documents with each kind of fault, of the sample.
         lines: Lines of the sample.
         short_lines: Share of the lines of less than 30 characters.
@@ -104,7 +104,7 @@ class Profile:
     traditional: float | None
     exact: float
     exact_text: float
-    near: float
+    near: NearCopies
     faults: dict[str, int]
     lines: int
     short_lines: float
@@ -165,7 +165,7 @@ def profile(
     size = sum(map(size_of, sources))
     grams = [_Grams.of(source) for source in evaluation]
     reading = _Reading(sources, config, units)
-    lengths, hashes, sample = list[int](), set[bytes](), _Sample()
+    lengths, hashes, sample, near = list[int](), set[bytes](), _Sample(), _NearCopies()
     copies = copied = read = 0
     for document in reading.documents():
         text = document.text.strip()
@@ -177,6 +177,8 @@ def profile(
         digest = hashlib.blake2b(content, digest_size=8).digest()
         if digest in hashes:
             copies, copied = copies + 1, copied + len(text)
+        else:
+            near.add(text, document.origin)
         hashes.add(digest)
         sample.add(document)
         for one in grams:
@@ -208,7 +210,7 @@ def profile(
         traditional=_traditional(letters),
         exact=copies / len(lengths),
         exact_text=copied / sum(lengths),
-        near=near_copies(texts),
+        near=near.result(len(lengths)),
         faults=_faults(texts),
         lines=len(lines),
         short_lines=sum(len(line) < 30 for line in lines) / len(lines),
@@ -251,17 +253,7 @@ def _unit(source: Source, config: TextConfig) -> Unit:
         return "line"
     if config.documents != "auto":
         return config.documents
-    text = blank = False
-    for line in read_lines(source.path):
-        if not line.text.strip():
-            blank = text
-        elif blank:
-            return "blank_line"
-        else:
-            text = True
-        if line.offset > _READ:
-            break
-    return "file"
+    return text_unit(source, _READ)
 
 
 class _Reading:
@@ -359,7 +351,7 @@ def _openings(sources: Sequence[Source]) -> list[str]:
     openings = []
     for source in sources[:20]:
         taken = list[str]()
-        for line in read_lines(source.path):
+        for line in read_lines(source.path, 0, source.longest):
             taken.append(line.text)
             if line.offset > 50_000:
                 break
@@ -450,42 +442,80 @@ _SHORTEST = 60  # characters without white space: shorter texts are alike by cha
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def near_copies(texts: Sequence[str]) -> float:
-    """The share of the texts that are nearly a copy of an earlier one, exact copies included.
+@dataclass(frozen=True)
+class NearCopies:
+    """How many documents of a corpus are nearly, but not exactly, a copy of an earlier one.
 
-    Two texts are nearly copies if 70 % or more of their runs of 12 characters are the same. Case
-    and white space do not count, and of a long text only its beginning. Texts of less than 60
-    characters are never counted.
+    Two texts are nearly copies if 70 % or more of their runs of 12 characters are the same: with
+    sentences in another order they still are. Case and white space do not count, and of a long
+    text only its beginning. Texts of less than 60 characters are never counted.
+
+    Attributes:
+        share: Of all documents.
+        example: The origins of an earlier document and of a copy; None: there is none.
+    """
+
+    share: float
+    example: tuple[str, str] | None = None
+
+
+class _NearCopies:
+    """Collects different texts and finds near copies among them.
 
     Candidates are texts with the same minima of hashes in three of 30 ranges (one-permutation
     MinHash: Li et al., 2012, arXiv:1208.1259); their runs are then compared.
-
-    Args:
-        texts: The texts.
     """
-    known = dict[bytes, int]()
-    runs: list[NDArray[np.uint64]] = []
-    copies = 0
-    for text in texts:
+
+    def __init__(self) -> None:
+        self._texts, self._origins = list[str](), list[str]()
+        self._bands: list[NDArray[np.uint64]] = []
+
+    def add(self, text: str, origin: str) -> None:
+        """Take a text."""
         plain = "".join(text[: 2 * _LOOKED_AT].casefold().split())[:_LOOKED_AT]
         if len(plain) < _SHORTEST:
-            continue
-        own = np.unique(_window_hashes(_code_points(plain), _SHINGLE))
-        number = len(runs)
-        runs.append(own)
-        near = {known.setdefault(band, number) for band in _bands(own)} - {number}
-        copies += any(_jaccard(own, runs[other]) >= _SIMILAR for other in near)
-    return copies / max(1, len(texts))
+            return
+        self._texts.append(plain)
+        self._origins.append(origin)
+        self._bands.append(_bands(_runs(plain)))
+
+    def result(self, documents: int) -> NearCopies:
+        """Compare each text with the first one of each of its bands.
+
+        Args:
+            documents: How many there are, exact copies and short ones included.
+        """
+        if not self._texts:
+            return NearCopies(0.0)
+        copies = np.zeros(len(self._texts), dtype=bool)
+        example: tuple[int, int] | None = None
+        for band in np.stack(self._bands).T:
+            _, first, group = np.unique(band, return_index=True, return_inverse=True)
+            earlier = first[group]
+            for number in np.flatnonzero((earlier < np.arange(len(band))) & ~copies):
+                left, right = self._texts[earlier[number]], self._texts[number]
+                copies[number] = _jaccard(_runs(left), _runs(right)) >= _SIMILAR
+                if example is None and copies[number]:
+                    example = int(earlier[number]), int(number)
+        origins = None if example is None else tuple(self._origins[one] for one in example)
+        return NearCopies(float(copies.sum()) / documents, origins)  # type: ignore[arg-type]  # a pair
 
 
 _EDGES = (np.arange(_BINS, dtype=np.float64) * 2.0**64 / _BINS).astype(np.uint64)
 
 
-def _bands(hashes: NDArray[np.uint64]) -> list[bytes]:
-    """The smallest hash of each range, three together; a range without any has the next one's."""
+def _runs(plain: str) -> NDArray[np.uint64]:
+    """Hashes of the runs of characters of a text: ascending, each once."""
+    return np.unique(_window_hashes(_code_points(plain), _SHINGLE))
+
+
+def _bands(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A hash of the smallest hashes of three ranges each; an empty range has the next one's."""
     at = np.minimum(np.searchsorted(hashes, _EDGES), len(hashes) - 1)
-    minima = hashes[at].reshape(-1, _ROWS)
-    return [bytes([number]) + band.tobytes() for number, band in enumerate(minima)]
+    bands = np.zeros(_BINS // _ROWS, dtype=np.uint64)
+    for minima in hashes[at].reshape(-1, _ROWS).T:
+        bands = bands * _ODD + minima
+    return _mixed(bands)
 
 
 def _jaccard(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> float:
@@ -579,7 +609,9 @@ class _Grams:
 def eval_texts(source: Source) -> Iterator[str]:
     """The text of each row of an evaluation file, or of each line of a text file."""
     if source.kind == "text":
-        yield from (line.text for line in read_lines(source.path) if line.text.strip())
+        yield from (
+            line.text for line in read_lines(source.path, 0, source.longest) if line.text.strip()
+        )
         return
     for values, _ in rows(source):
         yield " ".join(_strings(values.values()))

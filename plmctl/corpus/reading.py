@@ -7,14 +7,14 @@ folder, documents of a sample.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from plmctl.corpus import sample
-from plmctl.corpus.document import Document, read_lines
+from plmctl.corpus.document import Document, read_lines, too_long
 from plmctl.corpus.source import Source, resolve, size_of
 from plmctl.corpus.tabular import missing_column, open_dataset, open_parquet, origin_of, rows
 from plmctl.errors import DataError
@@ -96,15 +96,17 @@ def _documents_of_text_file(
     source: Source, unit: Unit, start: int, end: int | None
 ) -> Iterator[Document]:
     lines: list[str] = []
-    origin = ""
-    for line in read_lines(source.path, start):
+    origin, begin = "", start
+    for line in read_lines(source.path, start, source.longest):
         blank = unit != "file" and not line.text.strip()
         if not lines and not blank:
             if end is not None and line.offset >= end:
                 return
-            origin = origin_of(source, start, line.offset, line.number)
+            origin, begin = origin_of(source, start, line.offset, line.number), line.offset
         if not blank:
             lines.append(line.text)
+            if line.offset - begin > source.longest:
+                raise too_long(origin, "a document", source.longest, _SHORTER[unit])
         if lines and (blank or unit == "line"):
             yield Document("".join(lines), origin)
             lines = []
@@ -112,16 +114,31 @@ def _documents_of_text_file(
         yield Document("".join(lines), origin)
 
 
-def text_unit(source: Source) -> Unit:
-    """``blank_line`` if there is a blank line between lines of text, else ``file``."""
+_SHORTER: dict[Unit, str] = {
+    "file": "the file is one document: if each line is one, set `data.documents: line`; ",
+    "blank_line": "no blank line separates it from the next: if each line is a document, set "
+    "`data.documents: line`; ",
+    "line": "",
+}
+
+
+def text_unit(source: Source, most: float = math.inf) -> Unit:
+    """``blank_line`` if there is a blank line between lines of text, else ``file``.
+
+    Args:
+        source: A text file.
+        most: Look at about so many bytes.
+    """
     text = blank = False
-    for line in read_lines(source.path):
+    for line in read_lines(source.path, 0, source.longest):
         if not line.text.strip():
             blank = text
         elif blank:
             return "blank_line"
         else:
             text = True
+        if line.offset > most:
+            break
     return "file"
 
 
@@ -135,7 +152,7 @@ def check_marks(config: TextConfig) -> None:
     """
     if config.words != "marked":
         return
-    sources = resolve(config.train)
+    sources = resolve(config.train, config.max_document)
     by_line = config.model_copy(update={"documents": "line"})
     marks = letters = spaces = 0
     example = ""
@@ -170,7 +187,7 @@ def opening(source: Source, config: TextConfig, size: int) -> str:
     """About the first ``size`` characters of a source; those of a text file unchanged."""
     if source.kind == "text":
         mark = config.word_mark if config.words == "marked" else ""
-        lines = (line.text for line in read_lines(source.path))
+        lines = (line.text for line in read_lines(source.path, 0, source.longest))
         pieces, gap = (line.replace(mark, "") if mark else line for line in lines), ""
     else:
         pieces, gap = (document.text for document in documents(source, config)), "\n"
@@ -206,9 +223,12 @@ def cut_source(source: Source, unit: Unit, size: int) -> list[Piece]:
         source: The source; compressed and csv files are one piece.
         unit: What a document is in a text file.
         size: Approximate number of bytes per piece.
+
+    Raises:
+        DataError: A line is longer than the source's limit.
     """
     if source.seekable and not (source.kind == "text" and unit == "file"):
-        return _cut_bytes(source.path, size, blank=source.kind == "text" and unit == "blank_line")
+        return _cut_bytes(source, size, blank=source.kind == "text" and unit == "blank_line")
     if source.kind == "parquet":
         metadata = open_parquet(source).metadata
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
@@ -222,15 +242,23 @@ def cut_source(source: Source, unit: Unit, size: int) -> list[Piece]:
     return [Piece(0, None, size_of(source))]
 
 
-def _cut_bytes(path: Path, size: int, *, blank: bool) -> list[Piece]:
+def _cut_bytes(source: Source, size: int, *, blank: bool) -> list[Piece]:
     """Cut where a line begins, after a blank one if ``blank``."""
-    length = path.stat().st_size
+    length = source.path.stat().st_size
     cuts = [0]
-    with path.open("rb") as file:
+    with source.path.open("rb") as file:
+
+        def next_line() -> bytes:
+            start = file.tell()
+            line = file.readline(source.longest + 1)
+            if len(line) > source.longest and not line.endswith(b"\n"):
+                raise too_long(f"{source.path}: after byte {start:,}", "a line", source.longest)
+            return line
+
         while cuts[-1] + size < length:
             file.seek(cuts[-1] + size - 1)
-            file.readline()  # to the next line's first byte
-            while blank and file.readline().strip():
+            next_line()  # to its end
+            while blank and next_line().strip():
                 pass
             if file.tell() >= length:
                 break

@@ -4,11 +4,14 @@ import glob
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from plmctl.corpus import sample
+from plmctl.corpus.document import LONGEST
+from plmctl.corpus.remote import File, RemoteFile, glob_urls, is_url, open_source
 from plmctl.errors import ConfigError, DataError, did_you_mean, near_names
 from plmctl.hashing import sha256_of
 
@@ -37,17 +40,19 @@ class Source:
     """A file, folder, data set or sample to read.
 
     Attributes:
-        name: A path, or ``hf:...``, ``ms:...`` or ``sample:...``.
+        name: A path, a URL, or ``hf:...``, ``ms:...`` or ``sample:...``.
         kind: How it is read.
+        longest: Bytes of the longest line and document that are read.
     """
 
     name: str
     kind: Kind
+    longest: int = field(default=LONGEST, compare=False)
 
-    @property
-    def path(self) -> Path:
-        """The path of a file or a folder."""
-        return Path(self.name)
+    @cached_property
+    def path(self) -> File:
+        """The path of a file or a folder, or a file at a URL."""
+        return open_source(self.name)
 
     @property
     def seekable(self) -> bool:
@@ -55,32 +60,42 @@ class Source:
         return self.kind in ("text", "jsonl") and not self.name.endswith(_COMPRESSED)
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """Its files on disk; none for a data set of the Hub or ModelScope."""
+    def is_file(self) -> bool:
+        """Whether it is one file."""
+        return self.kind not in ("datasets", "hf", "ms", "sample")
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """Its files; none for a data set of the Hub or ModelScope."""
         if self.kind == "sample":
             return sample.files(self.name.removeprefix("sample:"))
         if self.kind == "datasets":
-            return tuple(sorted(path for path in self.path.rglob("*") if path.is_file()))
+            return tuple(sorted(path for path in Path(self.name).rglob("*") if path.is_file()))
         return () if self.kind in ("hf", "ms") else (self.path,)
 
 
-def resolve(names: tuple[str, ...]) -> list[Source]:
+def resolve(names: tuple[str, ...], longest: int = LONGEST) -> list[Source]:
     """The sources of paths, globs and names; the files of a glob are sorted.
+
+    Args:
+        names: The paths, globs and names.
+        longest: Bytes of the longest line and document that are read.
 
     Raises:
         DataError: A file does not exist, or no file matches.
         ConfigError: Files of an unsupported kind.
     """
-    return [source for name in names for source in _resolve(name)]
+    sources = [source for name in names for source in _resolve(name)]
+    return sources if longest == LONGEST else [replace(one, longest=longest) for one in sources]
 
 
 def size_of(source: Source) -> int:
-    """Bytes on disk; 0 for a Hub data set."""
+    """Bytes of its files; 0 for a Hub data set."""
     return sum(path.stat().st_size for path in source.files)
 
 
 def content_hash(sources: Sequence[Source]) -> str | None:
-    """SHA-256 of the files of the sources, in their order; None if a source has no files.
+    """SHA-256 of the files of the sources, in their order; None if one has no files, or URLs.
 
     Raises:
         DataError: A file cannot be read.
@@ -90,6 +105,8 @@ def content_hash(sources: Sequence[Source]) -> str | None:
         if not source.files:
             return None
         for path in source.files:
+            if isinstance(path, RemoteFile):
+                return None
             try:
                 whole.update(bytes.fromhex(sha256_of(path)))
             except OSError as error:
@@ -98,6 +115,8 @@ def content_hash(sources: Sequence[Source]) -> str | None:
 
 
 def _resolve(name: str) -> list[Source]:
+    if is_url(name):
+        return _resolve_url(name)
     if name.startswith("hf:"):
         return [Source(name, "hf")]
     if name.startswith("ms:"):
@@ -105,29 +124,64 @@ def _resolve(name: str) -> list[Source]:
     if name.startswith("sample:"):
         return [Source(name, "sample")]
     # An existing path is a path, even if it contains a bracket.
-    if Path(name).exists() or not glob.has_magic(name):
+    if os.path.exists(name) or not glob.has_magic(name):
         return [Source(name, _kind(Path(name)))]
-    matches = [Path(path) for path in sorted(glob.glob(name, recursive=True))]
-    readable = [path for path in matches if path.is_file() or _is_saved(path)]
-    if not readable:
+    sources = []
+    for match in sorted(glob.glob(name, recursive=True)):
+        # The names are as `Path` writes them, which takes time: there may be a million files.
+        path = str(Path(match)) if "//" in match or "./" in match or match[-1] == "/" else match
+        if os.path.isfile(path):
+            sources.append(Source(path, _kind_of_name(path)))
+        elif _is_saved(Path(path)):
+            sources.append(Source(path, "datasets"))
+    if not sources:
         raise DataError(f"{name}: no file matches{_near_pattern(name)}", "check the path")
-    return [Source(str(path), _kind(path)) for path in readable]
+    return sources
+
+
+def _resolve_url(url: str) -> list[Source]:
+    """The files of a URL, or of a pattern; a question mark of the web is no pattern."""
+    web = url.startswith(("http://", "https://"))
+    if "*" not in url and (web or not glob.has_magic(url)):
+        RemoteFile(url).stat()  # that it exists
+        return [Source(url, _kind_of_name(RemoteFile(url).name))]
+    sources = [Source(match, _kind_of_name(RemoteFile(match).name)) for match in glob_urls(url)]
+    if not sources:
+        raise DataError(f"{url}: no file matches", "check the address")
+    return sources
 
 
 def _kind(path: Path) -> Kind:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{path}: no such file{_near(path)}", "check the path") from None
+    except (OSError, ValueError) as error:  # its name is too long, or it may not be read
+        why = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{_cut(path)}: {why}", "check the path") from error
     if path.is_dir():
         if _is_saved(path):
             return "datasets"
         raise DataError(
             f"{path}: a folder, but not one saved by `datasets`", f"name its files: {path}/*.txt"
         )
-    if not path.exists():
-        raise DataError(f"{path}: no such file{_near(path)}", "check the path")
-    name = path.name
+    if not path.is_file():  # reading it could wait, or never end
+        raise DataError(f"{path}: a pipe or a device, not a regular file", "save the text first")
+    return _kind_of_name(str(path))
+
+
+def _cut(path: Path) -> str:
+    """A path for a message; a very long one without its middle."""
+    name = str(path)
+    return name if len(name) <= 200 else f"{name[:100]}...{name[-50:]}"
+
+
+def _kind_of_name(path: str) -> Kind:
+    whole = name = os.path.basename(path)
     for suffix in _COMPRESSED:
         name = name.removesuffix(suffix)
-    suffix = Path(name).suffix.lower()
-    if suffix not in _KINDS or (suffix == ".parquet" and name != path.name):
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix not in _KINDS or (suffix == ".parquet" and name != whole):
         raise ConfigError(
             f"{path}: files of this kind are not supported",
             "use txt, jsonl, csv, tsv or conll, also as .gz or .zst, or parquet",
@@ -152,9 +206,9 @@ def _near_pattern(pattern: str) -> str:
     fixed = _fixed_part(pattern)
     rest = Path(pattern).relative_to(fixed)
     missing = fixed
-    while not missing.parent.is_dir() and missing.parent != missing:
+    while not os.path.isdir(missing.parent) and missing.parent != missing:
         missing = missing.parent
-    if missing.exists() or not os.access(missing.parent, os.R_OK):
+    if os.path.exists(missing) or not os.access(missing.parent, os.R_OK):
         return ""
     within = fixed.relative_to(missing)
     folders = [entry.name for entry in missing.parent.iterdir() if entry.is_dir()]
@@ -164,9 +218,9 @@ def _near_pattern(pattern: str) -> str:
 
 def _near(path: Path) -> str:
     """A hint with the most similar existing name for the first missing part of the path."""
-    while not path.parent.is_dir() and path.parent != path:
+    while not os.path.isdir(path.parent) and path.parent != path:
         path = path.parent
-    if path.exists() or not os.access(path.parent, os.R_OK):
+    if os.path.exists(path) or not os.access(path.parent, os.R_OK):
         return ""
     names = [entry.name for entry in path.parent.iterdir()]
     return did_you_mean(str(path.parent / name) for name in near_names(path.name, names))

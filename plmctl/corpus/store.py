@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import struct
 import time
 import zlib
@@ -23,11 +24,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from plmctl.arrays import Ints
+from plmctl.corpus.remote import RemoteStore
 from plmctl.errors import DataError
 from plmctl.files import read_checked, write_atomically
 from plmctl.hashing import digest_of_files, digest_of_json, sample_of
@@ -153,13 +156,22 @@ class TokenStore:
                 "build it with `plmctl prepare`",
             )
         dtype = token_dtype(manifest["vocab_size"])
+        remote = RemoteStore.of(folder.parent)
         return cls(
             _mapped(folder / "sentences", np.dtype("<i8"), manifest["sentences"] + 1),
             _mapped(folder / "documents", np.dtype("<i8"), manifest["documents"] + 1),
             manifest["vocab_size"],
             folder,
             manifest["digest"],
-            tuple(_Shard(s["tokens"], (folder / s["path"], dtype)) for s in manifest["shards"]),
+            tuple(
+                _Shard(
+                    s["tokens"],
+                    (folder / s["path"], dtype),
+                    remote=remote,
+                    digest=s.get("digest", ""),
+                )
+                for s in manifest["shards"]
+            ),
         )
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -167,23 +179,58 @@ class TokenStore:
         return (TokenStore.open, (self.path,)) if self.path else super().__reduce__()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Shard:
-    """Consecutive tokens: in memory, or in a folder, which is mapped at first use."""
+    """Consecutive tokens: in memory, or in a folder, which is mapped at first use.
+
+    The folder of a store at a URL is fetched then, if it is not there.
+    """
 
     size: int
     place: tuple[Path, np.dtype[np.unsignedinteger]] | None
     memory: tuple[NDArray[np.unsignedinteger], NDArray[np.uint8]] | None = None
+    remote: RemoteStore | None = None
+    digest: str = ""
 
     @cached_property
     def _arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
         if self.memory is not None or self.place is None:
             return self.memory or (np.zeros(0, "<u2"), np.zeros(0, np.uint8))
         folder, dtype = self.place
-        return (
-            _mapped(folder / "tokens", dtype, self.size),
-            _mapped(folder / "words", np.dtype(np.uint8), -(-self.size // 8)),
-        )
+        for tries_left in (2, 1, 0):
+            if self.remote is not None:
+                folder = self._fetched(folder, self.remote)
+            try:
+                tokens = _mapped(folder / "tokens", dtype, self.size)
+                words = _mapped(folder / "words", np.dtype(np.uint8), -(-self.size // 8))
+                _keep_mapped(self)
+                return tokens, words
+            except DataError:  # another process may have removed it to make room
+                if self.remote is None or folder.is_dir() or not tries_left:
+                    raise
+        raise AssertionError  # the last try returns or raises
+
+    def _fetched(self, folder: Path, remote: RemoteStore) -> Path:
+        """The folder with the files of a remote shard."""
+        folder = Path(os.path.normpath(folder))
+        if not folder.is_dir():
+            remote.fetch_shard(folder.relative_to(remote.folder).as_posix(), self.digest)
+            # A map keeps the space of a removed file: let go of what was removed to make room.
+            for other in [other for other in _mapped_shards if not other.is_there]:
+                other.forget()
+        with suppress(OSError):
+            os.utime(folder)  # the most recently used shards are kept
+        return folder
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the files are still in the folder."""
+        return self.place is not None and self.place[0].is_dir()
+
+    def forget(self) -> None:
+        """Unmap the files; they are mapped again at the next use."""
+        self.__dict__.pop("_arrays", None)
+        _mapped_shards.pop(self, None)
 
     @property
     def tokens(self) -> NDArray[np.unsignedinteger]:
@@ -194,6 +241,26 @@ class _Shard:
     def words(self) -> NDArray[np.uint8]:
         """Bits of the word starts, the lowest first."""
         return self._arrays[1]
+
+
+_mapped_shards: WeakKeyDictionary[_Shard, None] = WeakKeyDictionary()
+"""Shards that this process has mapped, the first one first."""
+
+_MOST_MAPPED = 2_000  # shards; Linux lets a process have some 65,000 maps
+
+
+def _keep_mapped(shard: _Shard) -> None:
+    """Keep a shard mapped, and let go of the first ones if there are too many.
+
+    A map holds an open file, and a shard has two: together at most half of those that a process may
+    have, which are often 1,024.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = _MOST_MAPPED if limit == resource.RLIM_INFINITY else min(_MOST_MAPPED, limit // 4)
+    too_many = len(_mapped_shards) + 1 - max(most, 1)
+    for other in list(_mapped_shards)[: max(too_many, 0)]:
+        other.forget()
+    _mapped_shards[shard] = None
 
 
 def _mapped(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:

@@ -50,7 +50,7 @@ def subsample_documents(config: TextConfig, limits: SubsampleLimits) -> list[Doc
     """
     candidates = (
         document if limits.each is None else truncate_document(document, limits.each)
-        for source in resolve(config.train)
+        for source in resolve(config.train, config.max_document)
         for document in documents(source, config)
         if document.text.strip()
         and (limits.held_out is None or share_of(document.text) < limits.held_out)
@@ -167,7 +167,7 @@ def subsample_bytes(config: TextConfig, max_bytes: int, seed: int) -> ByteSubsam
     size = max(_SMALLEST, min(_LARGEST, max_bytes // _PIECES))
     parts = [
         (source, piece)
-        for source in resolve(config.train)
+        for source in resolve(config.train, config.max_document)
         for piece in cut_source(source, "line", size)
     ]
     total = sum(piece.size for _, piece in parts)

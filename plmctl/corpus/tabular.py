@@ -9,13 +9,16 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import hub
 from plmctl.corpus import sample
 from plmctl.corpus.document import locate, read_lines
+from plmctl.corpus.remote import RemoteFile
 from plmctl.corpus.source import Source
-from plmctl.errors import DataError
+from plmctl.errors import DataError, listed, machine_error
+from plmctl.files import read_json
 
 if TYPE_CHECKING:
     import datasets
@@ -31,6 +34,9 @@ Rows = Iterator[tuple[dict[str, Any], str]]
 _ROWS_AT_ONCE = 1_000
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+_CONSTANTS = {"NaN": None, "Infinity": float("inf"), "-Infinity": float("-inf")}
+"""What these are in JSON, which does not have them: pandas and Python write NaN for no value."""
 
 
 def rows(source: Source, start: int = 0, end: int | None = None, column: str | None = None) -> Rows:
@@ -63,7 +69,7 @@ def rows(source: Source, start: int = 0, end: int | None = None, column: str | N
 def missing_column(origin: str, column: str, there: list[str]) -> DataError:
     """The error for a missing column."""
     return DataError(
-        f"{origin}: no column {column!r}; the columns are: {', '.join(there) or 'none'}",
+        f"{origin}: no column {column!r}; the columns are: {listed(there) or 'none'}",
         "name the column of the text: `data.text`",
     )
 
@@ -77,15 +83,13 @@ def origin_of(source: Source, start: int, offset: int, number: int) -> str:
 
 
 def _json_rows(source: Source, start: int, end: int | None) -> Rows:
-    for line in read_lines(source.path, start):
+    for line in read_lines(source.path, start, source.longest):
         if end is not None and line.offset >= end:
             return
         if not line.text.strip():
             continue
         try:
-            values = json.loads(line.text)
-            if _SURROGATE.search(line.text):  # half of a pair is valid JSON, but not valid text
-                json.dumps(values, ensure_ascii=False).encode()
+            values = _parse_json(line.text)
         except (ValueError, RecursionError) as error:
             where = locate(source.path, start, line.number)
             raise DataError(f"{where}: not JSON: {error}", "one JSON object per line") from error
@@ -98,9 +102,22 @@ def _json_rows(source: Source, start: int, end: int | None) -> Rows:
         yield values, origin_of(source, start, line.offset, line.number)
 
 
+def _parse_json(text: str) -> Any:
+    """A value of JSON.
+
+    Raises:
+        ValueError: It is not JSON, or has half of a surrogate pair, which is no text.
+        RecursionError: It is nested too deeply.
+    """
+    value = json.loads(text, parse_constant=_CONSTANTS.__getitem__)
+    if _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
 def _csv_rows(source: Source) -> Rows:
-    csv.field_size_limit(1 << 30)  # a document may be a field
-    lines = (line.text for line in read_lines(source.path))
+    csv.field_size_limit(source.longest)  # a document may be a field
+    lines = (line.text for line in read_lines(source.path, 0, source.longest))
     # Tab-separated files do not quote: a single quote in a sentence is only a quote.
     reader = (
         csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -130,9 +147,11 @@ def _csv_rows(source: Source) -> Rows:
 
 
 def _header(names: list[str], where: str) -> list[str]:
-    twice = [name for number, name in enumerate(names) if name in names[:number]]
-    if twice:
-        raise DataError(f"{where}: two columns have the name {twice[0]!r}", "rename one of them")
+    known: set[str] = set()
+    for name in names:
+        if name in known:
+            raise DataError(f"{where}: two columns have the name {name!r}", "rename one of them")
+        known.add(name)
     return names
 
 
@@ -154,22 +173,84 @@ def open_parquet(source: Source) -> pyarrow.parquet.ParquetFile:
     import pyarrow.parquet
 
     try:
-        return pyarrow.parquet.ParquetFile(source.name)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{source.name}: cannot be read as parquet: {error}") from error
+        remote = isinstance(source.path, RemoteFile)
+        return pyarrow.parquet.ParquetFile(source.path.open("rb") if remote else source.name)
+    except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{source.name}: cannot be read as parquet: {_first_line(error)}", _COPY
+        ) from error
+
+
+_COPY = "copy or download it again"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or repr(error)).splitlines()[0]
+
+
+def _is_of_machine(error: Exception) -> bool:
+    """Whether memory or files ran out: pyarrow's own errors of content have no number."""
+    numbered = isinstance(error, OSError) and error.errno is not None
+    return numbered or isinstance(error, MemoryError)
 
 
 def _parquet_rows(source: Source, start: int, end: int | None, column: str | None) -> Rows:
+    import pyarrow
+
     file = open_parquet(source)
     _check_column(source, column, file.schema_arrow.names)
     groups = range(start, file.num_row_groups if end is None else end)
     number = sum(file.metadata.row_group(group).num_rows for group in range(start))
-    for batch in file.iter_batches(
+    batches = file.iter_batches(
         _ROWS_AT_ONCE, row_groups=list(groups), columns=[column] if column else None
-    ):
-        for values in batch.to_pylist():
+    )
+    while True:
+        try:
+            batch = next(batches, None)
+        except (OSError, pyarrow.ArrowException) as error:
+            if _is_of_machine(error):
+                raise
+            raise DataError(
+                f"{source.name}: damaged after row {number}: {_first_line(error)}", _COPY
+            ) from error
+        if batch is None:
+            return
+        for values in _plain_rows(batch, source.name, number):
             number += 1
             yield values, f"{source.name}:row {number}"
+
+
+def _plain_rows(
+    batch: pyarrow.RecordBatch | pyarrow.Table, name: str, before: int
+) -> list[dict[str, Any]]:
+    """The rows of a batch; a float that is NaN is no value.
+
+    Args:
+        batch: Some rows.
+        name: Of the file or folder.
+        before: Number of rows before these.
+
+    Raises:
+        DataError: Values that are damaged, or a text that is not UTF-8; with the row.
+    """
+    import pyarrow
+
+    try:
+        batch.validate(full=True)
+        rows: list[dict[str, Any]] = batch.to_pylist()
+    except (pyarrow.ArrowException, UnicodeDecodeError, ValueError, OverflowError) as error:
+        if _is_of_machine(error):
+            raise
+        if batch.num_rows > 1:
+            for place in range(batch.num_rows):
+                _plain_rows(batch.slice(place, 1), name, before + place)
+        raise DataError(f"{name}:row {before + 1}: {_first_line(error)}", _COPY) from error
+    for column in batch.schema:
+        if pyarrow.types.is_floating(column.type):
+            for row in rows:
+                if row[column.name] != row[column.name]:
+                    row[column.name] = None
+    return rows
 
 
 def open_dataset(source: Source) -> datasets.Dataset:
@@ -195,10 +276,13 @@ def open_dataset(source: Source) -> datasets.Dataset:
         if remote:
             loaded = datasets.load_dataset(folder, rest[0] if len(rest) > 1 else None, split=split)
         else:
+            _check_inside(Path(source.name))
             loaded = datasets.load_from_disk(source.name)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{source.name}: cannot be loaded: {str(error).splitlines()[0]}",
+    except DataError:
+        raise
+    except Exception as error:  # a damaged folder can raise anything in there
+        raise machine_error(error) or DataError(
+            f"{source.name}: cannot be loaded: {_first_line(error)}",
             "check the name, and the network connection, which the first download needs"
             if remote
             else "it must be a folder that `save_to_disk` wrote",
@@ -211,6 +295,23 @@ def open_dataset(source: Source) -> datasets.Dataset:
             )
         loaded = loaded[split]
     return loaded
+
+
+def _check_inside(folder: Path) -> None:
+    """Refuse a folder of ``datasets`` that names files outside of it.
+
+    Raises:
+        DataError: With the file; or a state.json is damaged.
+    """
+    for path in folder.rglob("state.json"):
+        listed = read_json(path, "_data_files")["_data_files"]
+        for entry in listed if isinstance(listed, list) else [None]:
+            name = entry.get("filename") if isinstance(entry, dict) else None
+            if not isinstance(name, str) or Path(name).name != name:
+                raise DataError(
+                    f"{path}: names the file {name!r}, which is not beside it",
+                    "save the data set again with `save_to_disk`",
+                )
 
 
 def _check_on_hub(source: Source, name: str) -> None:
@@ -239,11 +340,44 @@ def _dataset_rows(source: Source, start: int, end: int | None, column: str | Non
     names = {name: known for name, of in loaded.features.items() if (known := _class_names(of))}
     stop = len(loaded) if end is None else min(end, len(loaded))
     for first in range(start, stop, _ROWS_AT_ONCE):
-        batch = loaded[first : min(first + _ROWS_AT_ONCE, stop)]
-        for name, known in names.items():
-            batch[name] = [_with_class_names(label, known) for label in batch[name]]
-        for number, values in enumerate(zip(*batch.values(), strict=True), first + 1):
-            yield dict(zip(batch, values, strict=True)), f"{source.name}:row {number}"
+        for number, values in enumerate(
+            _dataset_batch(loaded, source.name, first, stop), first + 1
+        ):
+            where = f"{source.name}:row {number}"
+            for name, known in names.items():
+                values[name] = _with_class_names(values[name], known, where, name)
+            yield values, where
+
+
+def _dataset_batch(
+    loaded: datasets.Dataset, name: str, first: int, stop: int
+) -> list[dict[str, Any]]:
+    """Up to ``_ROWS_AT_ONCE`` rows from number ``first``; a float that is NaN is no value.
+
+    Raises:
+        DataError: The file is damaged there.
+    """
+    import datasets
+    import pyarrow
+
+    last = min(first + _ROWS_AT_ONCE, stop)
+    try:
+        # Without this check a damaged file, which is mapped, could end the process.
+        loaded.with_format("arrow")[first:last].validate(full=True)
+        batch = loaded[first:last]
+    except (pyarrow.ArrowException, OSError, ValueError, IndexError, OverflowError) as error:
+        if _is_of_machine(error):
+            raise
+        raise DataError(
+            f"{name}: damaged in rows {first + 1} to {last}: {_first_line(error)}", _COPY
+        ) from error
+    rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+    for column, feature in loaded.features.items():
+        if isinstance(feature, datasets.Value) and feature.dtype.startswith("float"):
+            for row in rows:
+                if row[column] != row[column]:
+                    row[column] = None
+    return rows
 
 
 def _class_names(feature: Any) -> list[str] | None:
@@ -255,10 +389,17 @@ def _class_names(feature: Any) -> list[str] | None:
     return feature.names if isinstance(feature, datasets.ClassLabel) else None
 
 
-def _with_class_names(label: Any, known: list[str]) -> Any:
+def _with_class_names(label: Any, known: list[str], where: str, column: str) -> Any:
     if isinstance(label, list):
-        return [_with_class_names(one, known) for one in label]
-    return None if label in (None, -1) else known[label]  # -1: no label
+        return [_with_class_names(one, known, where, column) for one in label]
+    if label in (None, -1):  # -1: no label
+        return None
+    if not 0 <= label < len(known):
+        raise DataError(
+            f"{where}: column {column!r}: {label} is none of the {len(known)} class labels",
+            "save the data set again with the right features",
+        )
+    return known[label]
 
 
 # --- CoNLL columns: a word and its tags per line, a blank line between sentences ---
@@ -279,7 +420,7 @@ def tagged_rows(source: Source) -> Iterator[tuple[dict[str, Any], str]]:
     """
     lines: list[list[str]] = []
     origin, width = "", 0
-    for line in read_lines(source.path):
+    for line in read_lines(source.path, 0, source.longest):
         cells = _conll_cells(line.text)
         if not cells or cells[0] == _DOCSTART:
             if lines:
@@ -333,10 +474,10 @@ def is_nested(source: Source) -> bool:
     """Whether a ``.json`` file is one object, not one object per line."""
     if ".json" not in source.path.suffixes:
         return False
-    for line in read_lines(source.path):
+    for line in read_lines(source.path, 0, source.longest):
         if line.text.strip():
             try:
-                first = json.loads(line.text)
+                first = _parse_json(line.text)
             except (ValueError, RecursionError):
                 return line.text.strip() == "{" or _whole_json(source) is not None
             return isinstance(first, dict) and isinstance(first.get("data"), list)
@@ -370,9 +511,9 @@ def nested_rows(source: Source) -> Rows:
 
 def _whole_json(source: Source) -> Any:
     """The file as one JSON value; None if it is not one."""
-    text = "".join(line.text for line in read_lines(source.path))
+    text = "".join(line.text for line in read_lines(source.path, 0, source.longest))
     try:
-        return json.loads(text)
+        return _parse_json(text)
     except (ValueError, RecursionError):
         return None
 

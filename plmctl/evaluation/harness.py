@@ -15,17 +15,12 @@ from typing import Any
 
 from plmctl.config.sections import ComputeConfig
 from plmctl.errors import ConfigError
-from plmctl.evaluation.completions import (
-    CompletionScore,
-    EncodedCompletion,
-    MaskedCompletions,
-    score_completions,
-    score_encoded,
-)
+from plmctl.evaluation.completions import MaskedCompletions, score_completions
 from plmctl.evaluation.generation import Decoding, encode_prompt, generate_texts
 from plmctl.evaluation.likelihood import sliding_windows
 from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import get_family
+from plmctl.models.completions import CompletionScore, EncodedCompletion, score_encoded
 from plmctl.training.engine import make_accelerator
 
 try:
@@ -179,7 +174,7 @@ class PlmctlModel(LM):  # type: ignore[misc]  # theirs
                 windows.append(
                     EncodedCompletion(ids[begin : window.end + 1], window.first + 1 - begin)
                 )
-        return score_encoded(model, windows)
+        return score_encoded(model.generator, windows, model.batch_size, model.autocast)
 
 
 if __name__ == "__main__":

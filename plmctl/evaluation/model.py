@@ -8,7 +8,7 @@ tokenizers are read when they are first needed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -100,6 +100,33 @@ class LoadedModel:
         self._window: int | None = None
         self.networks: dict[tuple[str, ...], Network] = {}
 
+    @classmethod
+    def in_training(
+        cls,
+        network: Network,
+        tokenizer: PreTrainedTokenizerBase,
+        family: str,
+        accelerator: Accelerator,
+    ) -> LoadedModel:
+        """The network of a training between two steps, for samples; its weights are not copied.
+
+        Args:
+            network: Not wrapped, with all weights, in evaluation mode.
+            tokenizer: Of the training; it is copied, since reading a text may change its settings.
+            family: The name of its family.
+            accelerator: The device and the precision.
+        """
+        from plmctl.tokenization.load import Vocab, with_pad_token
+
+        model = cls("the model in training", accelerator)
+        model.family = family
+        model.config = copy.copy(network.model.config)
+        model.config.architectures = [type(network.model).__name__]  # a saved one names its class
+        own = copy.deepcopy(tokenizer)
+        model._tokenizer_and_vocab = with_pad_token(own), Vocab.of(tokenizer)
+        model.networks = {("mlm",): network, ("lm",): network}
+        return model
+
     # --- What is known without the weights ---
 
     @cached_property
@@ -180,6 +207,38 @@ class LoadedModel:
     def generator(self) -> PreTrainedModel:
         """The transformers model with its language-model head, which generates text."""
         return self.network(("lm",)).model
+
+    def masked_logits(self, inputs: Mapping[str, torch.Tensor], position: int) -> torch.Tensor:
+        """Logits [V] of the token at a position of one text.
+
+        Args:
+            inputs: input_ids [1, L] and what else the tokenizer gives for the text.
+            position: Of the mask.
+        """
+        import torch
+
+        with self.autocast():
+            if ("mlm",) not in self.networks:  # of a folder: any masked model of transformers
+                logits: torch.Tensor = self._masked_model(**inputs).logits[0, position]
+                return logits
+            ids = inputs["input_ids"].to(self.device)
+            predicted: dict[str, torch.Tensor] = self.networks["mlm",](
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                token_type_ids=torch.zeros_like(ids),
+                positions=torch.tensor([position], device=self.device),
+            )
+            return predicted["mlm"][0]
+
+    @cached_property
+    def _masked_model(self) -> PreTrainedModel:
+        """The transformers model with its head for masked tokens."""
+        from transformers import AutoModelForMaskedLM
+
+        from plmctl.models.load import load_network
+
+        network: PreTrainedModel = load_network(AutoModelForMaskedLM, self.name).network
+        return network
 
     # --- Tokens ---
 
@@ -332,10 +391,3 @@ class LoadedModel:
         The limit given to ``for_generation``, else the model's positions, else 512 (T5).
         """
         return self._window or (_T5_WINDOW if self.text_to_text else self.context)
-
-    @property
-    def caches(self) -> bool:
-        """Whether it can continue from cached keys and values; GPT-1 cannot."""
-        from plmctl.models.heads.text_generation import caches
-
-        return caches(self.config)

@@ -26,8 +26,8 @@ from plmctl.evaluation.completions import join_pair
 from plmctl.examples.keys import below, fold, stream
 
 if TYPE_CHECKING:
-    from plmctl.evaluation.completions import CompletionScore
     from plmctl.evaluation.model import LoadedModel
+    from plmctl.models.completions import CompletionScore
 
 
 # --- Templates: they only insert values, and run no code ---

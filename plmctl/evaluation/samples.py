@@ -1,14 +1,21 @@
-"""Samples of a pretrained model: masked words filled in, spans filled in, or texts continued.
+"""Samples of a language model: masked words filled in, spans filled in, or texts continued.
 
-They are made on the CPU in float32, one text at a time, so that they do not depend on the machine:
-``opened_for_samples`` opens a model so.
+``held_out_samples`` chooses a few held-out texts, always the same ones, and shows what the model
+makes of them: at every validation of a pretraining, and at its end. The samples of a model folder
+are made on the CPU in float32, one text at a time, so that they do not depend on the machine:
+``opened_for_samples`` opens a model so. Those of a training are made where it computes.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from plmctl.arrays import Ints
+from plmctl.corpus.sentences import choose_rule, sentence_spans
 from plmctl.evaluation.generation import (
     Decoding,
     EncodedPrompt,
@@ -17,6 +24,13 @@ from plmctl.evaluation.generation import (
     generate_texts,
 )
 from plmctl.evaluation.model import LoadedModel
+from plmctl.examples.keys import below, fold, stream
+
+if TYPE_CHECKING:
+    from plmctl.corpus.store import TokenStore
+
+# --- A model's answers to texts ---
+
 
 _TOP_TOKENS = 5
 _NEW_TOKENS = 40
@@ -41,18 +55,14 @@ def fill_mask(
         For each text: ``text`` and ``predictions``, a list of token and probability.
     """
     import torch
-    from transformers import AutoModelForMaskedLM
-
-    from plmctl.models.load import load_network
 
     tokenizer: Any = model.tokenizer
-    network = load_network(AutoModelForMaskedLM, model.name).network
     result = []
     for text in texts:
         batch = tokenizer(text, return_tensors="pt", truncation=True)
         at = int((batch["input_ids"][0] == tokenizer.mask_token_id).nonzero()[0])
         with torch.inference_mode():
-            probabilities = network(**batch).logits[0, at].softmax(-1)
+            probabilities = model.masked_logits(batch, at).float().softmax(-1)
         best = probabilities.topk(top)
         words = [tokenizer.decode([token]) for token in best.indices.tolist()]
         scores = [round(score, 4) for score in best.values.tolist()]
@@ -141,12 +151,146 @@ def continue_texts(
     """
     model = model.for_generation()
     tokenizer: Any = model.tokenizer
-    result = []
-    for prompt in prompts:
-        ids = tokenizer(prompt)["input_ids"]
-        limit = max(1, min(new_tokens, model.window - len(ids)))
-        (generated,) = generate_texts(
-            model, [encode_prompt(model, ids, limit)], Decoding(limit, no_repeat_ngram=3)
-        )
-        result.append({"prompt": prompt, "text": generated.text})
-    return result
+    encoded = [tokenizer(prompt)["input_ids"] for prompt in prompts]
+    limits = [max(1, min(new_tokens, model.window - len(ids))) for ids in encoded]
+    texts: dict[int, str] = {}
+    for limit in dict.fromkeys(limits):
+        which = [number for number, own in enumerate(limits) if own == limit]
+        inputs = [encode_prompt(model, encoded[number], limit) for number in which]
+        generated = generate_texts(model, inputs, Decoding(limit, no_repeat_ngram=3))
+        texts.update(zip(which, (one.text for one in generated), strict=True))
+    return [{"prompt": prompt, "text": texts[n]} for n, prompt in enumerate(prompts)]
+
+
+# --- Held-out sentences that the model fills in or continues ---
+
+
+_SENTENCES_TRIED = 100_000  # sentences, spread over the corpus
+
+_SAMPLE_TOKENS = (8, 40)  # minimum and maximum tokens of a sample
+
+_STRETCH = 160  # tokens that surely contain a sentence
+
+_READABLE = 30  # minimum characters of a sentence
+
+
+def held_out_samples(
+    model: LoadedModel, store: TokenStore, seed: int, objective: str, count: int
+) -> dict[str, Any]:
+    """The model's answers to a few sentences of a store: masked words, or continued beginnings.
+
+    An encoder-decoder does the task of its objective. The sentences depend on no weights.
+
+    Args:
+        model: A model with a head for masked tokens, or one that generates text.
+        store: Held-out text.
+        seed: Decides the sentences and the words.
+        objective: The objective that the model is trained with.
+        count: Sentences, at most.
+
+    Returns:
+        ``kind`` ("fill-mask", "generation", "fill-span", "deshuffle") and ``items``, a mapping for
+        each sentence.
+    """
+    tokenizer: Any = model.tokenizer
+    key = int(fold(seed, stream("samples")))
+    spans = _sample_spans(store, tokenizer, key, count)
+    if model.text_to_text:
+        return _text_to_text_samples(model, store, spans, key, objective)
+    if tokenizer.mask_token is None:
+        halves = [store.tokens(span[: len(span) // 2]).tolist() for span in spans]
+        # The half may end inside a character.
+        prompts = [str(tokenizer.decode(ids)).rstrip("\ufffd") for ids in halves]
+        return {"kind": "generation", "items": continue_texts(model, [p for p in prompts if p])}
+    # The tokenizer cuts longer texts; its own limit may be that of no network.
+    tokenizer.model_max_length = min(tokenizer.model_max_length, model.context)
+    items, answers = [], []
+    for number, span in enumerate(spans):
+        ids = store.tokens(span).tolist()
+        words = _whole_words(store, span)
+        if not len(words):
+            continue
+        at = int(words[below(fold(key, 1, number), len(words))])
+        masked = str(tokenizer.decode([*ids[:at], tokenizer.mask_token_id, *ids[at + 1 :]]))
+        if tokenizer.mask_token_id in tokenizer(masked, truncation=True)["input_ids"]:
+            answers.append(tokenizer.decode([ids[at]]))
+            items.append(masked)
+    filled = fill_mask(model, items)
+    return {
+        "kind": "fill-mask",
+        "items": [{**item, "answer": a} for item, a in zip(filled, answers, strict=True)],
+    }
+
+
+def _text_to_text_samples(
+    model: LoadedModel, store: TokenStore, spans: list[Ints], key: int, objective: str
+) -> dict[str, Any]:
+    """Sentences with a sentinel in place of some words, shuffled sentences, or beginnings."""
+    tokenizer: Any = model.tokenizer
+    vocab = model.vocab
+    inputs, answers = [], []
+    for number, span in enumerate(spans):
+        ids = store.tokens(span).tolist()
+        if objective in ("span_corruption", "iid_denoising") and vocab.sentinels:
+            kind = "fill-span"
+            first, past = _some_words(store, span, int(fold(key, 1, number)))
+            ids, hidden = [*ids[:first], vocab.sentinels[0], *ids[past:]], ids[first:past]
+        elif objective == "deshuffling":
+            kind, hidden = "deshuffle", ids
+            order = np.argsort(fold(key, 2, number, np.arange(len(ids))))
+            ids = [ids[at] for at in order]
+        else:
+            kind = "generation"
+            ids, hidden = ids[: len(ids) // 2], ids[len(ids) // 2 :]
+        inputs.append([*ids, vocab.eos or 0])
+        answers.append(hidden)
+    items = [
+        {**item, "answer": str(tokenizer.decode(hidden))}
+        for item, hidden in zip(generate_answers(model, inputs), answers, strict=True)
+    ]
+    return {"kind": kind if spans else "generation", "items": items}
+
+
+def _some_words(store: TokenStore, span: Ints, key: int) -> tuple[int, int]:
+    """Positions [first, past) of whole words in a sentence: two or more tokens, not its first."""
+    starts = np.flatnonzero(store.word_starts(span))
+    after = starts[starts > 0]
+    first = int(after[below(key, len(after))]) if len(after) else len(span) // 2
+    ends = starts[starts >= first + 2]
+    return first, int(ends[0]) if len(ends) else len(span)
+
+
+def _whole_words(store: TokenStore, span: Ints) -> Ints:
+    """Positions of one-token words in a sentence, except the first and the last."""
+    starts = store.word_starts(span)
+    return 1 + np.flatnonzero(starts[1:-1] & starts[2:])
+
+
+def _sample_spans(store: TokenStore, tokenizer: Any, key: int, count: int) -> list[Ints]:
+    """Token positions of at most ``count`` readable sentences."""
+    looked_at = np.arange(0, store.num_sentences, max(1, store.num_sentences // _SENTENCES_TRIED))
+    starts, ends = store.sentences[looked_at], store.sentences[looked_at + 1]
+    sizes = ends - starts
+    fitting = np.flatnonzero((sizes >= _SAMPLE_TOKENS[0]) & (sizes <= _SAMPLE_TOKENS[1]))
+    if len(fitting):
+        which = np.unique(fitting[below(fold(key, 0, np.arange(count)), len(fitting))])
+        return [np.arange(starts[s], ends[s]) for s in which]
+    # The text is not split into sentences: find one in each of some stretches.
+    spans = []
+    for place in below(fold(key, 0, np.arange(count)), max(1, store.num_tokens - _STRETCH)):
+        window = np.arange(place, min(place + _STRETCH, store.num_tokens))
+        if len(span := _sentence_in(store, tokenizer, window)) >= _SAMPLE_TOKENS[0]:
+            spans.append(span)
+    return spans
+
+
+def _sentence_in(store: TokenStore, tokenizer: Any, window: Ints) -> Ints:
+    """The tokens of the first complete sentence of a stretch, or of its beginning."""
+    ids = store.tokens(window).tolist()
+    text = str(tokenizer.decode(ids))
+    spans = sentence_spans(text, choose_rule([text]))
+    # The first sentence is incomplete, and the last one may be.
+    start, end = next(((a, b) for a, b in spans[1:] if b - a >= _READABLE), (0, len(text)))
+    lengths = [len(str(tokenizer.decode(ids[:count]))) for count in range(len(ids) + 1)]
+    first, past = bisect_right(lengths, start) - 1, bisect_left(lengths, end)
+    return window[first : min(past, first + _SAMPLE_TOKENS[1])]

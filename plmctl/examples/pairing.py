@@ -147,7 +147,7 @@ def _all(
         target = _targets(documents, room, key, short_seq_prob)
         rounds, owners = [], []
         for document, pairs in _rounds(corpus, documents, target, key, decide):
-            rounds.append(_truncate(*pairs, room).records(dtype))
+            rounds.append(truncate(*pairs, room).records(dtype))
             owners.append(document)
         order = np.argsort(np.concatenate(owners), kind="stable")
         yield np.concatenate(rounds)[order]
@@ -241,7 +241,7 @@ def _elsewhere(
     return start, _reach(sentences, start, wanted, documents[other + 1])
 
 
-def _truncate(pairs: Pairs, draws: Keys, room: int) -> Pairs:
+def truncate(pairs: Pairs, draws: Keys, room: int) -> Pairs:
     """Remove single tokens from the longer segment (B on ties) until the pair fits.
 
     How many each side loses follows from the lengths; each lost token comes from the front or the

@@ -93,8 +93,17 @@ class Gpt2Family(DecoderFamily):
 
         The rest is transformers' own: weights and token embeddings ~ N(0, ``initializer_range``);
         the two projections of each layer that add to the residual stream are smaller by
-        1/sqrt(2 * layers), as the GPT-2 paper says. Source: openai/gpt-2, src/model.py.
+        1/sqrt(2 * layers), as the GPT-2 paper says; versions before 5.15 do not make them so.
+        Source: openai/gpt-2, src/model.py.
         """
+        import torch
+        import transformers
+        from packaging.version import Version
         from torch import nn
 
         nn.init.normal_(model.transformer.wpe.weight, std=model.config.initializer_range / 2)
+        if Version(transformers.__version__) < Version("5.15"):
+            with torch.no_grad():
+                for layer in model.transformer.h:
+                    for part in (layer.attn, layer.mlp):
+                        part.c_proj.weight /= (2 * model.config.n_layer) ** 0.5

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from plmctl.config.base import ModelConfig
-from plmctl.families.base import Family
+from plmctl.families.base import Family, Project
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,6 +78,7 @@ class Elmo(Family, config=Config):
         characters: Tensor,
         words: Tensor,
         state: Tensor | None = None,
+        project: Project | None = None,
         **sampled: Tensor,
     ) -> dict[str, Tensor]:
         """Logits of each direction, and the recurrent state after the window.
@@ -87,6 +88,7 @@ class Elmo(Family, config=Config):
             characters: [U, C] of distinct words.
             words: [2, B, T], rows of ``characters``: the forward streams, the backward ones.
             state: [B, layers, 2, P + C] before the window; None: zeros.
+            project: Instead of logits, for each direction; see ``families.base``.
             **sampled: For a sampled softmax: targets [2, B, T], candidates [2, S], and tries [2],
                 the number of draws.
 
@@ -95,12 +97,15 @@ class Elmo(Family, config=Config):
         """
         from plmctl.models.losses import sampled_logits
 
-        if not sampled:
+        if not sampled and project is None:
             out = model(characters, words, state)
             logits = {"forward": out.forward_logits, "backward": out.backward_logits}
             return {**logits, "state": out.state}
         top_DBTP, after = model.top(characters, words, state)
         logits = {"state": after}
+        if project is not None:
+            halves = zip(Elmo.HEADS, top_DBTP.unbind(0), strict=True)
+            return logits | {name: project(top_BTP, model.head) for name, top_BTP in halves}
         for number, direction in enumerate(Elmo.HEADS):
             targets_BT, hidden_BTP = sampled["targets"][number], top_DBTP[number]
             flat = sampled_logits(

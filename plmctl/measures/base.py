@@ -13,7 +13,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
@@ -34,6 +33,7 @@ from plmctl.evaluation.likelihood import Likelihood, TextScores
 from plmctl.evaluation.model import LoadedModel, TokenizedText
 from plmctl.evaluation.prompting import ShotsConfig
 from plmctl.families.base import get_family
+from plmctl.formatting import printable
 from plmctl.hashing import digest_of_rows
 from plmctl.metrics.statistics import error_of_ratio
 from plmctl.objectives.base import get_objective
@@ -178,6 +178,7 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
             DataError: The text is shorter than one sequence, or nothing of it is held out.
         """
         from plmctl.corpus.build import build_stores
+        from plmctl.corpus.remote import store_root
         from plmctl.corpus.store import TokenStore
         from plmctl.evaluation.scoring import score
         from plmctl.training.data import Slicing, scoring_batches
@@ -200,10 +201,10 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
                 sentences="auto" if options.reads_sentences else "none",
             ),
             model.encoder,
-            root=Path(config.store),
+            root=store_root(config.store),
             processes=1,
             progress=lambda done, total: None,
-            notice=lambda line: print(line, file=sys.stderr),
+            notice=lambda line: print(printable(line), file=sys.stderr),
         )
         folder = stores.train if config.held_out is None else stores.valid
         if folder is None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from plmctl.corpus.labelled import Row
-from plmctl.evaluation.completions import CompletionScore, score_completions
+from plmctl.evaluation.completions import score_completions
 from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.prompting import (
     FewShot,
@@ -32,6 +32,7 @@ from plmctl.measures.base import (
     hash_of_rows,
 )
 from plmctl.metrics.statistics import mean_and_error
+from plmctl.models.completions import CompletionScore
 
 
 class Config(PromptedConfig):

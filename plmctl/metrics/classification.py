@@ -20,6 +20,10 @@ from plmctl.errors import DataError
 # --- One label per row ---
 
 
+MOST_IN_MATRIX = 500
+"""Labels of a confusion matrix: with more, it and its bootstrap would take gigabytes."""
+
+
 def classification_metrics(
     predictions: ArrayLike,
     references: ArrayLike,
@@ -38,12 +42,14 @@ def classification_metrics(
     Returns:
         accuracy, majority (accuracy of the most frequent label), f1 (of two labels), f1_macro,
         f1_weighted, matthews, per_class (label, precision, recall, f1, support) and confusion
-        (labels; matrix: rows are the truth, columns the prediction).
+        (labels; matrix: rows are the truth, columns the prediction), which is left out if there
+        are more than ``MOST_IN_MATRIX`` labels.
     """
     from sklearn.metrics import precision_recall_fscore_support
 
     predicted, expected = _checked(predictions, references)
-    matrix = confusion(predicted, expected, len(labels))
+    with_matrix = len(labels) <= MOST_IN_MATRIX
+    matrix = confusion(predicted, expected, len(labels)).tolist() if with_matrix else []
     columns = precision_recall_fscore_support(
         expected, predicted, labels=range(len(labels)), zero_division=0
     )
@@ -61,7 +67,7 @@ def classification_metrics(
         "f1_weighted": f1(predicted, expected, "weighted"),
         "matthews": matthews(predicted, expected),
         "per_class": per_class,
-        "confusion": {"labels": list(labels), "matrix": matrix.tolist()},
+        **({"confusion": {"labels": list(labels), "matrix": matrix}} if with_matrix else {}),
     }
 
 
@@ -109,9 +115,18 @@ def matthews(predictions: ArrayLike, references: ArrayLike) -> float:
     from sklearn.metrics import matthews_corrcoef
 
     predicted, expected = _checked(predictions, references)
+    classes, numbers = np.unique(np.concatenate([predicted, expected]), return_inverse=True)
     if min(np.unique(predicted).size, np.unique(expected).size) < 2:
         return 0.0
-    return float(matthews_corrcoef(expected, predicted))
+    if len(classes) <= MOST_IN_MATRIX:
+        return float(matthews_corrcoef(expected, predicted))
+    # As scikit-learn (Gorodkin, 2004), but without the matrix.
+    total = len(expected)
+    guesses = np.bincount(numbers[:total], minlength=len(classes)).astype(np.float64)
+    truths = np.bincount(numbers[total:], minlength=len(classes)).astype(np.float64)
+    joint = float((predicted == expected).sum()) * total - guesses @ truths
+    spread = (total**2 - guesses @ guesses) * (total**2 - truths @ truths)
+    return float(joint / np.sqrt(spread))
 
 
 def majority(references: ArrayLike) -> float:

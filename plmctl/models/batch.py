@@ -43,7 +43,7 @@ class Batch:
         return {term: int((target != IGNORE).sum()) for term, target in self.targets.items()}
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on a device; copies from pinned memory do not wait."""
+        """The same batch on a device."""
         return Batch(
             {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()},
             {term: tensor.to(device, non_blocking=True) for term, tensor in self.targets.items()},

@@ -9,7 +9,6 @@ function of plmctl that reads weights.
 from __future__ import annotations
 
 import json
-import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -28,7 +26,8 @@ from transformers import (
 from transformers.utils.hub import cached_file
 
 from plmctl import hub
-from plmctl.errors import ConfigError, DataError
+from plmctl.errors import ConfigError, DataError, PlmError, machine_error
+from plmctl.files import read_json
 from plmctl.models.fast import use_fused_attention
 
 # --- The config of a folder, plmctl's own networks among them ---
@@ -46,12 +45,22 @@ def config_of(source: str) -> PreTrainedConfig:
     _register_own_networks()
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(hub.local(source))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
+    except Exception as error:  # noqa: BLE001 - a damaged file can raise anything in there
+        raise machine_error(error) or DataError(
             f"{source}: its config.json cannot be used: {_first_line(error)}",
             "copy or export the folder again",
         ) from error
+    layers = getattr(config, "num_hidden_layers", 1)
+    if not isinstance(layers, int) or not 0 <= layers <= MOST_LAYERS:
+        raise DataError(
+            f"{source}: its config.json has {layers} layers; at most {MOST_LAYERS:,} can be built",
+            "copy or export the folder again",
+        )
     return config
+
+
+MOST_LAYERS = 10_000
+"""More layers than this cannot be built in a minute, even without weights."""
 
 
 def longest_input(config: PreTrainedConfig) -> int | None:
@@ -137,10 +146,6 @@ _BUFFERS = (".masked_bias", ".attn.bias", "position_ids", "token_type_ids")
 
 _POOLER = "pooler."
 
-_UNREADABLE = (
-    OSError, ValueError, KeyError, RuntimeError, SafetensorError, pickle.UnpicklingError, EOFError,
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Loaded:
@@ -179,6 +184,7 @@ def load_network(
             have another shape than config.json says; or the folder's tokenizer has ids without an
             embedding. The message names the tensors.
     """
+    _check_index(hub.local(source))
     try:
         network, info = cls.from_pretrained(
             hub.local(source),
@@ -187,8 +193,10 @@ def load_network(
             ignore_mismatched_sizes=True,
             **options,
         )
-    except _UNREADABLE as error:
-        raise DataError(
+    except PlmError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a damaged file can raise anything in there
+        raise machine_error(error) or DataError(
             f"{source}: the model cannot be loaded: {_first_line(error)}",
             "the folder is damaged or incomplete: copy or export it again",
         ) from error
@@ -204,6 +212,7 @@ def load_network(
     misshapen = {name: sizes for name, sizes in wrong_shape.items() if name not in heads}
     _refuse(source, type(network).__name__, lacking, extra, misshapen)
     _check_vocabulary(network, source)
+    _check_finite(network, source)
     if heads:
         report_or_refuse(source, network, _modules(network, heads), new_heads)
     use_fused_attention(network)
@@ -235,6 +244,30 @@ def report_or_refuse(
         _refuse(source, type(network).__name__, set(names), [], {})
     else:
         new_heads(f"{source}: new, with random weights: {', '.join(names)}")
+
+
+def _check_index(source: str) -> None:
+    """Refuse an index of weights that names files outside of its folder."""
+    path = Path(source) / "model.safetensors.index.json"
+    if not path.is_file():
+        return
+    names = read_json(path, "weight_map")["weight_map"]
+    for name in names.values() if isinstance(names, dict) else [names]:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise DataError(
+                f"{path}: names the file {name!r}, which is not beside it",
+                "copy or export the folder again",
+            )
+
+
+def _check_finite(network: PreTrainedModel, source: str) -> None:
+    """Refuse weights that are not numbers: every answer would be NaN."""
+    broken = [name for name, weight in network.named_parameters() if not weight.isfinite().all()]
+    if broken:
+        raise DataError(
+            f"{source}: {_tensors(broken)} with NaN or infinite values: {_listed(broken)}",
+            "the training that made it diverged: take an earlier checkpoint (`plmctl export`)",
+        )
 
 
 def _refuse(
@@ -328,7 +361,7 @@ def _check_vocabulary(network: PreTrainedModel, source: str) -> None:
         vocab, added = saved["model"]["vocab"], saved["added_tokens"]
         ids = vocab.values() if isinstance(vocab, dict) else range(len(vocab))
         largest = max(-1, *ids, *(token["id"] for token in added))
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path}: not a tokenizer: {_first_line(error)}", "copy or train it again"
         ) from error

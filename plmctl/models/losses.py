@@ -86,6 +86,11 @@ _FEWEST_ROWS = 256
 _FEWEST_ON_A_GPU = 4096  # logits of 1 GB at most; fewer kernels, and less to compile
 
 
+def are_many(rows: int, classes: int) -> bool:
+    """Whether so many logits are better not computed as a whole."""
+    return rows * classes >= _WORTH_IT
+
+
 @dataclass(frozen=True)
 class Projection:
     """An output layer and what it is given: logits that have not been computed.
@@ -124,7 +129,7 @@ class Projection:
         """Whether the loss in pieces is better than logits; PyTorch's is as fast for few."""
         if type(self.layer) is not nn.Linear:  # an adapter's computes something else
             return False
-        return self.hidden[..., 0].numel() * self.layer.out_features >= _WORTH_IT
+        return are_many(self.hidden[..., 0].numel(), self.layer.out_features)
 
 
 class _ProjectedLosses(torch.autograd.Function):

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
@@ -39,12 +40,13 @@ class Network(nn.Module):
         self.model = model
         self._forward = forward
         self._compiled: Callable[..., dict[str, Tensor]] | None = None
+        self._layers_compiled = False
         self.recurrent_state = RecurrentState()
 
     @property
     def compiled(self) -> bool:
         """Whether it is compiled, or will be at the next forward that trains."""
-        return self._compiled is not None
+        return self._compiled is not None or self._layers_compiled
 
     def compile(self, **options: Any) -> None:
         """Compile what is between inputs and losses, for training.
@@ -56,6 +58,20 @@ class Network(nn.Module):
             **options: The options of ``torch.compile``.
         """
         self._compiled = torch.compile(self._run, **options)
+
+    def compile_layers(self, layers: Iterable[nn.Module], **options: Any) -> None:
+        """As ``compile``, for layers that have their weights only while they are called (FSDP).
+
+        Each layer is compiled by itself, inside the hooks that gather its weights; what is between
+        the layers is not compiled.
+
+        Args:
+            layers: The layers.
+            **options: The options of ``torch.compile``.
+        """
+        for layer in layers:
+            layer.forward = _while_training(layer, **options)
+            self._layers_compiled = True
 
     def forward(
         self,
@@ -73,22 +89,20 @@ class Network(nn.Module):
 
         Args:
             rows: Whose state to continue, and to keep; None: every row starts from zeros.
-            loss_on: The targets of each loss term, of a language model without a state; see
+            loss_on: The targets of each loss term, of a language model; see
                 ``cross_entropy_sums``.
             z_loss: With them: weight of the penalty, the loss term "z_loss".
             **inputs: As the family's forward takes them. A recurrent one takes ``state`` and gives
                 it back among its logits.
         """
         run = self._compiled if self._compiled is not None and self.training else self._run
-        if loss_on is not None:
-            return run(inputs, loss_on, z_loss)
         if rows is not None and (state := self.recurrent_state.take(rows)) is not None:
             inputs["state"] = state
-        logits = run(inputs)
-        after = logits.pop("state", None)
+        outputs = run(inputs, loss_on, z_loss)
+        after = outputs.pop("state", None)
         if rows is not None and after is not None:
             self.recurrent_state.put(rows, after)
-        return logits
+        return outputs
 
     def _run(
         self,
@@ -96,12 +110,13 @@ class Network(nn.Module):
         targets: Mapping[str, Tensor] | None = None,
         z_loss: float = 0.0,
     ) -> dict[str, Tensor]:
-        """Logits, or losses where there are targets."""
+        """Logits, or losses where there are targets; and the state of a network that has one."""
         if targets is None:
             return self._forward(self.model, **inputs)
         projections = self._forward(self.model, project=Projection, **inputs)
         if not z_loss:
-            return cross_entropy_sums(projections, targets)
+            state = {name: projections[name] for name in ("state",) if name in projections}
+            return cross_entropy_sums(projections, targets) | state
         entropy, penalty = sums_with_penalty(projections["lm"], targets["lm"], z_loss)
         return {"lm": entropy, "z_loss": penalty}
 
@@ -117,6 +132,18 @@ class Network(nn.Module):
             yield
         finally:
             self.recurrent_state, self._compiled = kept, compiled
+
+
+def _while_training(layer: nn.Module, **options: Any) -> Callable[..., Any]:
+    """A layer's forward, compiled for training and as it is otherwise."""
+    forward: Callable[..., Any] = layer.forward
+    compiled = torch.compile(forward, **options)
+
+    @wraps(forward)
+    def run(*arguments: Any, **named: Any) -> Any:
+        return (compiled if layer.training else forward)(*arguments, **named)
+
+    return run
 
 
 # --- Recurrent state from one step's window to the next, one slot per row of the step ---

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import BertConfig, BertForMaskedLM
+from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.utils.hub import cached_file
 
@@ -78,6 +79,12 @@ class SpanBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # theirs
         super().__init__(config)
         self.sbo = SpanBoundaryHead(config, places)
         self.post_init()  # type: ignore[no-untyped-call]  # theirs
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """A folder without the head: transformers initialises the bias of no module but its own."""
+        super()._init_weights(module)  # type: ignore[no-untyped-call]  # theirs
+        if isinstance(module, SpanBoundaryHead):
+            init.zeros_(module.bias)
 
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:  # type: ignore[override]  # one way to save
         """Write a BERT folder, and the head beside it."""

@@ -177,9 +177,14 @@ class BidirectionalLM(Objective, config=Config):
         """Summed cross-entropy of the next words of each stream, in nats."""
         import torch
 
-        from plmctl.models.losses import cross_entropy_sums
+        from plmctl.models.losses import are_many, cross_entropy_sums
 
         if self.config.softmax == "full" or self.config.samples >= self.outputs:
+            if are_many(batch.targets["forward"].numel(), self.outputs):
+                sums: dict[str, Tensor] = network(
+                    rows=batch.rows, loss_on=batch.targets, **batch.inputs
+                )
+                return sums
             return cross_entropy_sums(network(rows=batch.rows, **batch.inputs), batch.targets)
         window = batch.rows.window if batch.rows else 0
         drawn = [

@@ -44,7 +44,8 @@ class Adafactor(Optimizer[Config], config=Config):
 
     def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
         """See the base class; there is no fused kernel."""
-        from plmctl.optimizers._updates import AdafactorOfT5, decay_groups
+        from plmctl.optimizers._adafactor import AdafactorOfT5
+        from plmctl.optimizers._updates import decay_groups
 
         return AdafactorOfT5(  # type: ignore[no-untyped-call]
             decay_groups(network, self.config.weight_decay),

@@ -1,6 +1,8 @@
-"""The model card: README.md of the ``model/`` folder of a run, of an exported one, on the Hub."""
+"""Cards: README.md of a model folder, in a run, exported or on the Hub; and that of a corpus."""
 
 import json
+import math
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +13,8 @@ from typing import Any
 import yaml
 
 from plmctl.errors import ConfigError, did_you_mean, near_names
-from plmctl.formatting import format_value
-from plmctl.reporting.run_files import Run, metrics_of, read_run
+from plmctl.formatting import format_value, printable
+from plmctl.reporting.run_files import Run, as_number, metrics_of, read_run
 
 # The end of the class name of a network: its auto class, and its pipeline tag.
 _LOADED_AS = {
@@ -98,12 +100,13 @@ def model_card(
     branches = (publication.branches if publication else None) or {}
     parts = [
         f"---\n{_yaml(front)}---",
-        f"# {loaded.name}",
+        f"# {_text(loaded.name)}",
         _summary(loaded),
         whole,
         _table("Results", [(metric.name, metric.value) for metric in metrics_of(loaded)]),
         _table("Evaluation", [row for one in evaluations[1:] for row in one.rows()]),
         _data(loaded),
+        _table("Compute", list(_compute(loaded))),
         _table("Hyperparameters", list(_hyperparameters(loaded))),
         _usage(
             loader,
@@ -111,11 +114,10 @@ def model_card(
             ours=architecture.startswith("Elmo"),
             repo=publication.repo if publication else None,
         ),
-        _table("Checkpoints", [(f"`{name}`", f"step {at:,}") for name, at in branches.items()]),
+        _table("Checkpoints", [(_code(name), f"step {at:,}") for name, at in branches.items()]),
         "A checkpoint is loaded with `revision=` and its name." if branches else "",
         _provenance(loaded),
-        "## Limits\n\nThe model reproduces errors and biases of its training text. The results "
-        "above hold for similar text.",
+        _use_and_limits(loaded, purpose),
     ]
     text = "\n\n".join(part for part in parts if part) + "\n"
     return text if publication is None else _without_local_paths(text)
@@ -162,8 +164,9 @@ def hub_card(
     if not body:
         body = "\n\n".join(
             [
-                f"# {publication.repo.rpartition('/')[2]}",
-                f"A model of the class {architecture}. The folder says nothing about its training.",
+                f"# {_text(publication.repo.rpartition('/')[2])}",
+                f"A model of the class {_text(architecture)}. The folder says nothing about its "
+                "training.",
                 _table("Evaluation", [row for one in evaluations for row in one.rows()]),
                 _usage(
                     loader,
@@ -185,7 +188,7 @@ def architecture_of(config: Path) -> str:
     """
     try:
         names = json.loads(config.read_text(encoding="utf-8")).get("architectures")
-    except (ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{config}: not a config of a model: {error}", "copy or export the folder again"
         ) from error
@@ -314,9 +317,9 @@ def _evaluations(run: Run, others: Sequence[Path]) -> list[_Evaluation]:
     """The validation of a run, then the measures of other run folders."""
     sources = run.setting("data", "valid")
     if isinstance(sources, dict):
-        sources = [source for several in sources.values() for source in several]
-    held_out = not isinstance(sources, list)
-    named = (run.setting("data", "train") or ["training text"]) if held_out else sources
+        sources = [source for name in sources for source in _list(sources, name)]
+    held_out = not isinstance(sources, list) or not sources
+    named = (_sources(run) or ["training text"]) if held_out else sources
     data = f"held out of {_names(named)}" if held_out else _names(named)
     results = run.evaluations.get("valid", {}).get("results", {})
     metrics = {
@@ -349,7 +352,7 @@ def _measured(evaluation: Path, folder: Path) -> Iterator[_Evaluation]:
         if re.search(r"-step-\d+$", stem) or not isinstance(document.get("results"), Mapping):
             continue  # of a checkpoint
         measure = document.get("measure")
-        sources = measure.get("data") if isinstance(measure, Mapping) else None
+        sources = _list(measure, "data") if isinstance(measure, Mapping) else []
         title = str(document.get("title") or stem)
         data = _names(sources) if sources else title
         dataset = _dataset(sources) if sources else stem
@@ -362,7 +365,7 @@ def _metrics(results: Mapping[str, Any]) -> dict[str, float]:
         key: value
         for key, value in results.items()
         if isinstance(value, float)
-        and value == value  # not nan
+        and math.isfinite(as_number(value))
         and not key.endswith(("_se", "_low", "_high"))
         and key != "majority"
     }
@@ -384,10 +387,10 @@ def _dataset(sources: Sequence[object]) -> str:
 
 
 def _hub_datasets(run: Run) -> list[str]:
-    sources = list(run.setting("data", "train") or [])
-    for corpus in run.setting("data", "mixture") or []:
-        sources += corpus["train"]
-    ids = (str(source).split(":")[1] for source in sources if str(source).startswith("hf:"))
+    sources = _sources(run)
+    for corpus in _mixture(run):
+        sources += _list(corpus, "train")
+    ids = (source.split(":")[1] for source in sources if source.startswith("hf:"))
     return list(dict.fromkeys(ids))
 
 
@@ -411,7 +414,7 @@ def _front_matter(run: Run, purpose: str | None) -> dict[str, Any]:
         front["pipeline_tag"] = purpose
     base = run.setting("model", "init_from") or run.setting("model")
     # Only an id of the Hub: the folder of another run means nothing there.
-    if isinstance(base, str) and base.count("/") <= 1 and not Path(base).exists():
+    if isinstance(base, str) and base.count("/") <= 1 and not os.path.exists(base):
         front["base_model"] = base
     front["tags"] = [tag for tag in tags if tag]
     return front
@@ -421,24 +424,110 @@ def _summary(run: Run) -> str:
     if run.kind == "finetune":
         start = "random weights of" if run.setting("init") == "random" else "pretrained"
         task = run.setting("task", "name")
-        return f"A model for {task}, finetuned with plmctl from {start} `{run.setting('model')}`."
-    family, objective = run.setting("model", "family"), run.setting("objective", "name")
-    return f"A {family} language model, pretrained with plmctl on the objective `{objective}`."
+        model = _code(run.setting("model"))
+        return f"A model for {_text(task)}, finetuned with plmctl from {start} {model}."
+    family, objective = run.setting("model", "family"), _code(run.setting("objective", "name"))
+    return f"A {_text(family)} language model, pretrained with plmctl on the objective {objective}."
 
 
 def _data(run: Run) -> str:
-    sources = run.setting("data", "train") or []
-    lines = [f"- training: `{source}`" for source in sources]
-    for corpus in run.setting("data", "mixture") or []:
-        lines.append(f"- training, weight {corpus['weight']:g}: {', '.join(corpus['train'])}")
+    lines = [f"- training: {_code(source)}" for source in _sources(run)]
+    for corpus in _mixture(run):
+        weight = format_value(corpus.get("weight"))
+        lines.append(f"- training, weight {weight}: {_text(', '.join(_list(corpus, 'train')))}")
     valid = run.setting("data", "valid")
     if isinstance(valid, list):
-        lines += [f"- validation: `{source}`" for source in valid]
+        lines += [f"- validation: {_code(source)}" for source in valid]
     elif isinstance(valid, dict):
-        lines += [f"- validation ({name}): `{s}`" for name, paths in valid.items() for s in paths]
-    elif valid:
-        lines.append(f"- validation: {float(valid):.1%} of the training documents, held out")
+        lines += [
+            f"- validation ({_text(name)}): {_code(source)}"
+            for name in valid
+            for source in _list(valid, name)
+        ]
+    elif isinstance(valid, float):
+        lines.append(f"- validation: {valid:.1%} of the training documents, held out")
+    contents = run.environment.get("text")
+    if isinstance(contents, Mapping):
+        lines += ["", *_contents(contents)]
     return "\n".join(["## Data", "", *lines]) if lines else ""
+
+
+_FILES = 10  # of the training text, with their hashes
+
+
+def _contents(text: Mapping[str, Any]) -> Iterator[str]:
+    """What is in the text of a pretraining, by ``environment.json``, which nobody has checked."""
+    yield "| | training | validation |"
+    yield "|---|---|---|"
+    sides = [text.get("train"), text.get("valid")]
+    for key in ("documents", "words", "tokens", "bytes"):
+        counts = [as_number(side.get(key)) if isinstance(side, Mapping) else 0 for side in sides]
+        if counts[0] > 0:
+            yield f"| {key} | " + " | ".join(f"{c:,.0f}" if c > 0 else "" for c in counts) + " |"
+    files = text.get("sources")
+    if isinstance(files, Mapping) and files:
+        yield ""
+        yield "| file | SHA-256 |"
+        yield "|---|---|"
+        for name, digest in list(files.items())[:_FILES]:
+            yield f"| {_cell(name)} | {_code(digest)} |"
+        more = as_number(text.get("files")) - _FILES
+        if more > 0:
+            yield f"| and {more:,.0f} more | |"
+
+
+def _compute(run: Run) -> Iterator[tuple[str, object]]:
+    """Where it was trained, and for how long."""
+    facts, seconds = run.environment, as_number(run.last.get("time"))
+    processes, devices = as_number(facts.get("processes")), as_number(facts.get("devices"))
+    if not math.isfinite(seconds) or not processes > 0:
+        return
+    yield "device", facts.get("device")
+    yield "GPUs" if devices > 0 else "CPU processes", int(processes)
+    threads = as_number(facts.get("threads"))
+    if devices == 0 and math.isfinite(threads):
+        yield "threads of each", int(threads)
+    yield "device hours of training", round(processes * seconds / 3600, 4)
+
+
+_USES = {
+    "fill-mask": "It fills in masked words, and is a start for finetuning (`plmctl finetune`).",
+    "text-generation": "It continues text, and is a start for finetuning (`plmctl finetune`).",
+    "text2text-generation": "It answers a text with a text.",
+    "text-classification": "It gives a text one of the labels of its training rows, or a number.",
+    "token-classification": "It gives each word one of the tags of its training rows.",
+    "question-answering": "It finds the answer to a question in a given text.",
+}
+
+
+def _use_and_limits(run: Run, purpose: str | None) -> str:
+    use = _USES.get(purpose or "", "")
+    alone = "" if run.kind == "finetune" else " It was not trained to follow instructions."
+    return (
+        "## Use and limits\n\n"
+        + (f"{use}{alone} " if use else "")
+        + "The model reproduces errors and biases of its training text. The results above hold for "
+        "similar text."
+    )
+
+
+def _sources(run: Run) -> list[str]:
+    """The sources of ``data.train``."""
+    data = run.setting("data")
+    return _list(data, "train") if isinstance(data, Mapping) else []
+
+
+def _mixture(run: Run) -> list[Mapping[str, Any]]:
+    """The corpora of ``data.mixture``."""
+    mixture = run.setting("data", "mixture")
+    corpora = mixture if isinstance(mixture, list) else []
+    return [corpus for corpus in corpora if isinstance(corpus, Mapping)]
+
+
+def _list(values: Mapping[str, Any], key: str) -> list[str]:
+    """The texts of a list in a config that nobody has checked."""
+    value = values.get(key)
+    return list(map(str, value)) if isinstance(value, list) else []
 
 
 def _hyperparameters(run: Run) -> Iterator[tuple[str, object]]:
@@ -479,13 +568,13 @@ def _provenance(run: Run) -> str:
     """Versions, hashes and the command, to train the model again."""
     facts = run.environment
     rows: list[tuple[str, object]] = [
-        (name, facts[name]) for name in ("python", "device", "git_commit") if facts.get(name)
+        (name, facts[name]) for name in ("python", "git_commit") if facts.get(name)
     ]
     for group in ("versions", "hashes"):
         section = facts.get(group)
         rows += section.items() if isinstance(section, Mapping) else []
     if isinstance(facts.get("command"), list):
-        rows.insert(0, ("command", f"`{shlex.join(map(str, facts['command']))}`"))
+        rows.insert(0, ("command", _code(shlex.join(map(str, facts["command"])))))
     return _table("Environment", rows)
 
 
@@ -496,6 +585,239 @@ def _table(title: str, rows: list[tuple[str, object]]) -> str:
     return "\n".join([f"## {title}", "", "| | |", "|---|---|", *lines])
 
 
+# --- The data card: README.md of the text of a pretraining, as a data set on the Hub ---
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """What a data card says.
+
+    Attributes:
+        corpora: For each corpus its name in a mixture, its weight there (None: the only one), and
+            the manifest of its store.
+        sizes: Bytes of the files of each source; 0: unknown.
+        settings: The section ``data`` of the config.
+        tokenizer: A folder or a name on the Hub.
+        digest: Hash of the token store.
+        sentences: How sentences were found, and why.
+        words: How words were counted, or why not.
+        command: What prepared the text.
+        version: Of plmctl.
+    """
+
+    corpora: Sequence[tuple[str, float | None, Mapping[str, Any]]]
+    sizes: Mapping[str, int]
+    settings: Mapping[str, Any]
+    tokenizer: str
+    digest: str
+    sentences: str
+    words: str
+    command: Sequence[str]
+    version: str
+
+    def total(self, side: str, key: str) -> int | None:
+        """A count of one side of all corpora; None if one of them does not know it."""
+        counts = [_count(manifest, side, key) for _, _, manifest in self.corpora]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+
+def _count(manifest: Mapping[str, Any], side: str, key: str) -> int | None:
+    """A count of one side of a store; without documents it is 0."""
+    if key == "words":
+        count = manifest.get("words", {}).get(side)
+        return 0 if count is None and not manifest[side]["documents"] else count
+    return manifest[side].get(key)  # type: ignore[no-any-return]  # plmctl wrote it
+
+
+_DATA_FILES = 100  # listed with their hashes
+
+_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")  # of 1,000 x 10^n
+
+
+def size_category(documents: int) -> str:
+    """The Hub's name of a number of rows."""
+    place = next((n for n in range(len(_SIZES)) if documents < 1000 * 10**n), len(_SIZES))
+    if place == 0:
+        return "n<1K"
+    return "n>1T" if place == len(_SIZES) else f"{_SIZES[place - 1]}<n<{_SIZES[place]}"
+
+
+def data_card(data: PreparedData, license_name: str | None, languages: Sequence[str]) -> str:
+    """The text of README.md of a corpus.
+
+    Args:
+        data: What was prepared.
+        license_name: One of the Hub's names; None: not said.
+        languages: Codes of ISO 639.
+    """
+    title = ", ".join(name for name, weight, _ in data.corpora if weight is not None)
+    title = title or f"Text of {_names(_list(data.settings, 'train'))}"
+    documents = sum(data.total(side, "documents") or 0 for side in ("train", "valid"))
+    front: dict[str, Any] = {"pretty_name": title}
+    if languages:
+        front["language"] = list(languages)
+    front |= {
+        "license": license_name or "unknown",
+        "size_categories": [size_category(documents)],
+        "task_categories": ["text-generation", "fill-mask"],
+        "tags": ["plmctl"],
+    }
+    terms = (
+        f"The license is {_code(license_name)}."
+        if license_name
+        else "Nobody has said under which terms the text may be used. Find out, and write it here "
+        "and in the first lines of this file, before you publish the text."
+    )
+    parts = [
+        f"---\n{_yaml(front)}---",
+        f"# {_text(title)}",
+        "Text for pretraining language models, prepared with plmctl. A row is a document.",
+        _data_counts(data),
+        _data_corpora(data),
+        _data_sources(data),
+        _data_cleaning(data),
+        _data_again(data),
+        f"## License\n\n{terms}",
+        "## Limits\n\n"
+        "plmctl has not judged the text: names and other personal data, errors, prejudice and text "
+        "under copyright are in it as they are in its sources. It was not compared with test sets. "
+        "The counts of words and tokens hold for the rules and the tokenizer named above.",
+    ]
+    return _without_local_paths("\n\n".join(part for part in parts if part) + "\n")
+
+
+def _data_counts(data: PreparedData) -> str:
+    lines = ["## Contents", "", "| | training | validation |", "|---|---|---|"]
+    for key in ("documents", "sentences", "words", "tokens", "bytes"):
+        counts = [data.total(side, key) for side in ("train", "valid")]
+        if key == "sentences" and data.sentences.startswith("none"):
+            continue
+        shown = ("not counted" if count is None else f"{count:,}" for count in counts)
+        lines.append(f"| {key} | {' | '.join(shown)} |")
+    valid = data.settings.get("valid")
+    split = "There is no validation text."
+    if isinstance(valid, float):
+        split = f"Validation: {100 * valid:.3g} % of the documents, chosen by a hash of each."
+    elif valid:
+        split = f"Validation: {', '.join(_code(name) for name in valid)}."
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Bytes are those of the kept text in UTF-8. {split}",
+            f"Sentences: {_text(data.sentences)}. Words: {_text(data.words)}. "
+            f"Tokens: those of {_code(data.tokenizer)}.",
+        ]
+    )
+
+
+def _data_corpora(data: PreparedData) -> str:
+    """The parts of a mixture."""
+    if all(weight is None for _, weight, _ in data.corpora):
+        return ""
+    lines = ["## Mixture", "", "| corpus | weight | documents | words | tokens |", "|" + "---|" * 5]
+    for name, weight, manifest in data.corpora:
+        counts = [_count(manifest, "train", key) for key in ("documents", "words", "tokens")]
+        shown = [f"{weight:g}", *("" if count is None else f"{count:,}" for count in counts)]
+        lines.append(f"| {_cell(name)} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def _data_sources(data: PreparedData) -> str:
+    lines = ["## Sources", "", "| source | bytes | SHA-256 | a document is |", "|" + "---|" * 4]
+    sources = [one for _, _, manifest in data.corpora for one in manifest["sources"]]
+    units = {"blank_line": "between blank lines", "file": "the file", "line": "a line"}
+    for one in sources[:_DATA_FILES]:
+        size = data.sizes.get(one["name"]) or 0
+        cells = (
+            _cell(one["name"]),
+            f"{size:,}" if size else "",
+            _code(one["sha256"]) if one.get("sha256") else "",
+            units.get(one["documents"], "a row"),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    if len(sources) > _DATA_FILES:
+        lines.append(f"| and {len(sources) - _DATA_FILES:,} more | | | |")
+    return "\n".join(lines)
+
+
+def _data_cleaning(data: PreparedData) -> str:
+    dropped = sum(data.total(side, "dropped") or 0 for side in ("train", "valid"))
+    lines = [f"- Documents without any token, which are left out: {dropped:,}"]
+    if data.settings.get("duplicates") == "drop":
+        count = sum(data.total(side, "duplicates") or 0 for side in ("train", "valid"))
+        lines.append(
+            f"- Documents left out because one with the same text came before: {count:,}. "
+            "Documents that are only similar stay."
+        )
+    else:
+        lines.append("- Duplicates were not looked for.")
+    if data.settings.get("words") == "marked":
+        lines.append("- The marks between words were removed from the text.")
+    lines.append("- Nothing else was filtered or changed.")
+    return "\n".join(["## Cleaning", "", *lines])
+
+
+def _data_again(data: PreparedData) -> str:
+    settings = {"tokenizer": data.tokenizer, "data": dict(data.settings)}
+    block = "\n".join(map(printable, _yaml(settings).splitlines()))
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block)), default=0))
+    return "\n".join(
+        [
+            "## How to make it again",
+            "",
+            f"plmctl {data.version}: {_code(shlex.join(data.command))}, with these settings:",
+            "",
+            f"{fence}yaml",
+            block.rstrip(),
+            fence,
+            "",
+            f"The token store has the hash {_code(data.digest)}: the same files and settings give "
+            "it again.",
+        ]
+    )
+
+
+# --- Text as Markdown: what it says is shown, and is no markup ---
+
+
+class _Markdown(str):
+    """Markup; any other string is text."""
+
+    __slots__ = ()
+
+
+_MARKUP = re.compile(
+    r"[`*]"  # code, emphasis
+    r"|\\(?=[!-/:-@\[-`{-~])"  # a backslash before punctuation
+    r"|(?<!\w)_|_(?!\w)"  # emphasis, but not in the middle of a word
+    r"|~(?=~)|\](?=[(\[:])"  # text that is crossed out, the target of a link
+)
+_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+
+
+def _text(value: object) -> _Markdown:
+    """Text from outside in one line, so that no character of it is markup or HTML."""
+    if isinstance(value, _Markdown):
+        return value
+    text = _MARKUP.sub(lambda match: f"\\{match[0]}", _one_line(str(value)))
+    entity = re.compile(r"[<>]|&(?=#|\w+;)")
+    return _Markdown(entity.sub(lambda match: _ENTITIES[match[0]], text))
+
+
+def _code(value: object) -> _Markdown:
+    """Text as code, between more backquotes than it has in a row."""
+    text = _one_line(str(value))
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    return _Markdown(f"{fence} {text} {fence}" if longest else f"`{text}`")
+
+
+def _one_line(text: str) -> str:
+    return printable(re.sub(r"\s+", " ", text))
+
+
 def _cell(value: object) -> str:
-    text = format_value(value) if isinstance(value, float | int) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    text = format_value(value) if isinstance(value, float | int) else value
+    return _text(text).replace("|", "\\|")

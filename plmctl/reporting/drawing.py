@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plmctl.errors import PlmError
+from plmctl.files import writing
 from plmctl.reporting.html import PALETTE, Html, element, join
 from plmctl.reporting.plots import Interval, LawPlot, Plot, plots_of
 from plmctl.reporting.run_files import each_run, read_runs
@@ -400,7 +400,7 @@ def write_plots(
     all_runs = [run for each in read_runs(runs) for run in each_run(each)]
     kinds = list(dict.fromkeys(run.kind for run in all_runs))
     written, missing = [], ""
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for kind in kinds:
             prefix = f"{kind}-" if len(kinds) > 1 else ""
@@ -409,8 +409,6 @@ def write_plots(
                 for suffix in formats:
                     written.append(folder / f"{prefix}{plot.key}.{suffix}")
                     missing += _save(figure, written[-1], dpi)
-    except OSError as error:
-        raise PlmError(f"{folder}: cannot be written: {error.strerror}") from error
     return written, "".join(dict.fromkeys(missing))
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from plmctl.errors import PlmError
-from plmctl.files import write_atomically
+from plmctl.files import write_atomically, writing
 from plmctl.formatting import format_value
 
 _VOID = frozenset({"br", "col", "hr", "img", "link", "meta"})
+
+
+_NOT_ALLOWED = re.compile(r"[\x00-\x08\x0b-\x1f\ud800-\udfff]")
 
 
 class Html(str):
@@ -24,8 +27,9 @@ def escape(value: object) -> Html:
     if isinstance(value, Html):
         return value
     text = str(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # Control characters, which damaged text may contain, are not allowed in XML 1.0 and HTML.
-    plain = "".join(c if c >= " " or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    # Control characters and halves of surrogate pairs, which damaged text may contain, are not
+    # allowed in XML 1.0 and HTML.
+    plain = _NOT_ALLOWED.sub("\N{REPLACEMENT CHARACTER}", text)
     return Html(plain.replace('"', "&quot;").replace("'", "&#39;"))
 
 
@@ -111,11 +115,9 @@ def save_page(path: Path, text: str) -> None:
     Raises:
         PlmError: The page cannot be written.
     """
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
-    except OSError as error:
-        raise PlmError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 PALETTE = 7  # colors in the style sheet

@@ -226,7 +226,7 @@ def _phases(run: Run) -> tuple[tuple[float, str], ...]:
         return ()
     begins = accumulate(steps[:-1])
     return tuple(
-        (float(begin), f"length {phase['seq_len']}")
+        (float(begin), f"length {phase['seq_len']}" if "seq_len" in phase else "")
         for begin, phase in zip(begins, phases[1:], strict=True)
         if begin < last
     )

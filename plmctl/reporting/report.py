@@ -45,6 +45,7 @@ from plmctl.reporting.run_files import (
     read_runs,
     result_metrics,
     setting_rows,
+    spread,
     total_steps,
 )
 
@@ -87,6 +88,7 @@ def _page_of_one_run(run: Run) -> Html:
         metric_tiles(run),
         join(element("h2", "Training"), plots) if plots else "",
         classes_section(run),
+        samples_over_time(run),
         samples_section(run),
         element("h2", "Config and environment"),
         config_section(run),
@@ -115,7 +117,11 @@ def _page_of_several_runs(folders: Sequence[Run], differences: Sequence[Interval
         element(
             "header", element("p", "Report", class_="eyebrow"), element("h1", f"{len(runs)} runs")
         ),
-        *(settings_table(folder, of=folder.name) for folder in folders if folder.is_protocol),
+        *(
+            join(notes_list(folder), settings_table(folder, of=folder.name))
+            for folder in folders
+            if folder.is_protocol
+        ),
         *(_runs_of_one_kind([run for run in runs if run.kind == kind]) for kind in kinds),
         *(
             (
@@ -155,6 +161,7 @@ def _run_details(run: Run) -> Html:
             "div",
             notes_list(run),
             classes_section(run),
+            samples_over_time(run),
             samples_section(run),
             config_section(run),
             environment_section(run),
@@ -335,6 +342,7 @@ _SAMPLE_TITLES = {
     "fill-mask": "Samples: a masked word of held-out text",
     "fill-span": "Samples: the words that a sentinel replaces",
     "deshuffle": "Samples: shuffled words put in order",
+    "answers": "Samples: answers to validation rows",
 }
 
 
@@ -344,13 +352,34 @@ def samples_section(run: Run) -> Html:
     if not isinstance(items, list) or not items:
         return Html()
     filled = run.samples.get("kind") == "fill-mask"
-    items = [
-        {key: _unspaced(of) if isinstance(of, str) else of for key, of in item.items()}
-        for item in items
-    ]
-    parts = [_filled_sample(item) if filled else _generated_sample(item) for item in items]
+    items = list(map(_unspaced_item, items))
+    label = "Right: " if run.samples.get("kind") == "answers" else "Original: "
+    parts = [_filled_sample(item) if filled else _generated_sample(item, label) for item in items]
     title = _SAMPLE_TITLES.get(str(run.samples.get("kind")), "Samples: continued texts")
     return join(element("h2", title), element("div", *parts, class_="panel"))
+
+
+def samples_over_time(run: Run) -> Html:
+    """What the network made of the same texts at some of its validations, one below the other."""
+    lines = spread(run.samples_by_step)
+    if len(lines) < 2 and run.samples or not lines:
+        return Html()
+    parts = []
+    for number, item in enumerate(map(_unspaced_item, lines[-1]["items"])):
+        rows = [
+            (f"{as_number(line['step']):,.0f}", _answer_in_short(own))
+            for line in lines
+            for own in map(_unspaced_item, line["items"])
+            if _prompt(own) == _prompt(item)
+        ]
+        name, title, original = "its guesses", _masked_text(item), ""
+        if not _is_filled(item):
+            name, title, original = "its text", [_prompt(item)], item.get("answer") or ""
+        note = element("p", f"Original: {original}", class_="soft") if original else ""
+        shown = join(note, table(("step", name), rows, numbers=False))
+        summary = element("summary", *title)
+        parts.append(element("details", summary, element("div", shown), open=number == 0))
+    return join(element("h2", "Samples over the training"), *parts) if parts else Html()
 
 
 def events_section(run: Run) -> Html:
@@ -428,17 +457,57 @@ _WIDE = f"[{HAN}{KANA}\u3000-\u303f\uff00-\uffef]"
 _WIDE_GAP = re.compile(rf"(?<={_WIDE}) (?={_WIDE}|\[MASK\])|(?<=\[MASK\]) (?={_WIDE})")
 
 
-def _unspaced(text: str) -> str:
+def unspaced(text: str) -> str:
     """A text without the spaces that WordPiece's decoder puts between Chinese characters."""
     return _WIDE_GAP.sub("", text)
 
 
-def _filled_sample(item: Mapping[str, Any]) -> Html:
+def _unspaced_item(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: unspaced(of) if isinstance(of, str) else of for key, of in item.items()}
+
+
+def _masked_text(item: Mapping[str, Any]) -> list[str]:
+    """A text with the answer in place of its mask."""
     answer = str(item.get("answer", ""))
     pieces = _MASK_TOKEN.split(str(item.get("text", "")), maxsplit=1)
-    text = [
+    return [
         element("span", answer or p, class_="mask") if _MASK_TOKEN.match(p) else p for p in pieces
     ]
+
+
+_GUESSES_IN_SHORT = 3
+
+
+def _is_filled(item: Mapping[str, Any]) -> bool:
+    """Whether it is a text with a mask; else one that the network continued or answered."""
+    return "predictions" in item
+
+
+def _prompt(item: Mapping[str, Any]) -> str:
+    return str(item.get("text" if _is_filled(item) else "prompt", ""))
+
+
+def _answer_in_short(item: Mapping[str, Any]) -> Html:
+    """What the network made of a text, in one line."""
+    if not _is_filled(item):
+        text = str(item.get("text", "")).strip()
+        return element("span", text, class_="made") if text else element("span", "–", class_="soft")
+    answer = str(item.get("answer", "")).strip().casefold()
+    guesses = []
+    for guess in item["predictions"][:_GUESSES_IN_SHORT]:
+        token, share = str(guess.get("token", "")).strip(), as_number(guess.get("score"))
+        right = token.casefold() == answer
+        name = element("span", f"{token} ✓", class_="right") if right else token
+        percent = f" {share:.1%}" if 0 <= share <= 1 else ""
+        guesses.append(
+            element("span", name, element("span", percent, class_="soft"), class_="guess")
+        )
+    return join(*guesses)
+
+
+def _filled_sample(item: Mapping[str, Any]) -> Html:
+    answer = str(item.get("answer", ""))
+    text = _masked_text(item)
     guesses = [_guess_item(guess, answer) for guess in item.get("predictions", ())]
     return element(
         "div", element("p", *text), element("ol", *guesses, class_="guesses"), class_="sample"
@@ -447,7 +516,7 @@ def _filled_sample(item: Mapping[str, Any]) -> Html:
 
 def _guess_item(guess: Mapping[str, Any], answer: str) -> Html:
     token, share = str(guess.get("token", "")).strip(), as_number(guess.get("score"))
-    share = share if math.isfinite(share) else 0.0
+    share = min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
     right = token.casefold() == answer.strip().casefold()
     return element(
         "li",
@@ -457,11 +526,11 @@ def _guess_item(guess: Mapping[str, Any], answer: str) -> Html:
     )
 
 
-def _generated_sample(item: Mapping[str, Any]) -> Html:
+def _generated_sample(item: Mapping[str, Any], label: str) -> Html:
     text = element("span", item.get("text", ""), class_="made")
     body = element("p", element("strong", item.get("prompt", "")), text, class_="going")
     original = item.get("answer")
-    answer = element("p", "Original: ", original, class_="going") if original else Html()
+    answer = element("p", label, original, class_="going") if original else Html()
     return element("div", body, answer, class_="sample")
 
 

@@ -1,7 +1,8 @@
 """A run folder as data: its files and its metrics.
 
 A report is often wanted of a run that is not finished or has failed. So a missing file is read as
-empty, and a line that cannot be read is listed and left out.
+empty, and a line or a part of a file that has another form than plmctl writes is listed and left
+out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from plmctl.arrays import Floats
 from plmctl.config.document import read_document as read_config
-from plmctl.config.load import kind_of
+from plmctl.config.load import kind_of_document
 from plmctl.errors import ConfigError
 from plmctl.files import is_model
 from plmctl.formatting import format_duration
@@ -63,6 +64,8 @@ def read_status(folder: Path) -> Status | None:
 
 def no_run(folder: Path) -> ConfigError:
     """The error for a folder that is not a run folder, such as the ``model/`` in one."""
+    if not folder.exists():
+        return ConfigError(f"{folder}: no such folder in {Path.cwd()}", "name a run folder")
     inside = (folder.parent / "config.yaml").is_file()
     hint = f"did you mean {folder.parent}?" if inside else "name a run folder"
     return ConfigError(f"{folder}: no run here (no config.yaml)", hint)
@@ -84,6 +87,7 @@ class Run:
         unreadable: Lines and files that could not be read.
         status: Its ``status.json``; None: it has none.
         members: The runs in a folder of several runs (``--seeds``, ``--grid``).
+        samples_by_step: The lines of samples.jsonl: samples at each validation of a pretraining.
     """
 
     path: Path
@@ -97,6 +101,7 @@ class Run:
     unreadable: tuple[str, ...] = ()
     status: Status | None = None
     members: tuple[Run, ...] = ()
+    samples_by_step: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -177,22 +182,27 @@ def read_run(folder: Path, name: str) -> Run:
     """One run; errors as ``read_runs``."""
     if not (folder / "config.yaml").is_file():
         raise no_run(folder)
-    config = read_config(folder / "config.yaml").data
+    document = read_config(folder / "config.yaml")
     unreadable: list[str] = []
     evaluations = {
-        path.stem: document
+        path.stem: results
         for path in sorted((folder / "eval").glob("*.json"))
-        if (document := _read_json(path, unreadable))
+        if (results := _read_evaluation(path, unreadable))
     }
     return Run(
         path=folder,
         name=name,
-        kind="eval" if "suite" in config else kind_of(folder / "config.yaml"),
-        config=config,
+        kind="eval" if "suite" in document.data else kind_of_document(document),
+        config=document.data,
         environment=_read_json(folder / "environment.json", unreadable),
         records=_read_json_lines(folder / "metrics.jsonl", "step", unreadable),
         events=_read_json_lines(folder / "events", "event", unreadable),
         evaluations=evaluations,
+        samples_by_step=tuple(
+            line
+            for line in _read_json_lines(folder / "samples.jsonl", "step", unreadable)
+            if _are_samples(line.get("items"))
+        ),
         unreadable=tuple(unreadable),
         status=read_status(folder),
         members=tuple(
@@ -200,6 +210,12 @@ def read_run(folder: Path, name: str) -> Run:
             for path in sorted(folder.glob("*/seed=*/config.yaml"), key=_in_order)
         ),
     )
+
+
+def spread(lines: Sequence[Any], most: int = 8) -> list[Any]:
+    """The first and the last of some lines, and as many between them as make ``most``."""
+    chosen = np.linspace(0, len(lines) - 1, min(most, len(lines))).round().astype(int)
+    return [lines[at] for at in chosen]
 
 
 def each_run(run: Run) -> Sequence[Run]:
@@ -235,9 +251,12 @@ def flatten(values: Mapping[str, Any], separator: str = ".") -> Iterator[tuple[s
             yield str(key), value
 
 
+_LARGEST = 1e100  # what no measurement reaches; sums and plots of such numbers overflow
+
+
 def as_number(value: object) -> float:
-    """A metric as a float; nan for null and for anything that is not a number."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    """A metric as a float; nan for null, and for what is no number or none of a measurement."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST:
         return float(value)
     return math.nan
 
@@ -247,25 +266,90 @@ def _read_json(path: Path, unreadable: list[str]) -> Mapping[str, Any]:
         return {}
     try:
         document = json.loads(path.read_bytes())
-    except ValueError:
+        _check_depth(document)
+    except (OSError, ValueError, RecursionError):
         unreadable.append(path.name)
         return {}
     return document if isinstance(document, dict) else {}
 
 
+_DEEPEST = 40
+
+
+def _check_depth(value: object, depth: int = 0) -> None:
+    """Refuse JSON that is nested more deeply than anything that plmctl writes.
+
+    Raises:
+        ValueError: It is.
+    """
+    if not isinstance(value, dict | list):
+        return
+    if depth > _DEEPEST:
+        raise ValueError("nested too deeply")
+    for inner in value.values() if isinstance(value, dict) else value:
+        _check_depth(inner, depth + 1)
+
+
+def _read_evaluation(path: Path, unreadable: list[str]) -> Mapping[str, Any]:
+    """A document of eval/ without the parts that have another form than plmctl writes."""
+    document = dict(_read_json(path, unreadable))
+    if isinstance(document.get("results"), dict):
+        results = document["results"] = dict(document["results"])
+    else:
+        results = {}
+    for part, key, is_right in (
+        (document, "results", lambda value: isinstance(value, dict)),
+        (document, "items", _are_samples),
+        (document, "settings", _are_settings),
+        (document, "chosen", lambda value: value is None or isinstance(value, dict)),
+        (results, "per_class", _are_objects),
+        (results, "confusion", _is_confusion),
+    ):
+        if key in part and not is_right(part[key]):
+            del part[key]
+            unreadable.append(f"{path.name}: {key}")
+    return document
+
+
+def _are_objects(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+
+
+def _are_samples(value: Any) -> bool:
+    return _are_objects(value) and all(_are_objects(i.get("predictions", [])) for i in value)
+
+
+def _are_settings(value: Any) -> bool:
+    return _are_objects(value) and all(isinstance(one.get("setting"), dict) for one in value)
+
+
+def _is_confusion(value: Any) -> bool:
+    """Whether it has labels, and a count for each pair of them."""
+    if not isinstance(value, dict) or not isinstance(value.get("labels"), list):
+        return False
+    rows, size = value.get("matrix"), len(value["labels"])
+    return (
+        isinstance(rows, list)
+        and len(rows) == size
+        and all(isinstance(row, list) and len(row) == size for row in rows)
+        and all(math.isfinite(as_number(count)) for row in rows for count in row)
+    )
+
+
 def _read_json_lines(
     path: Path, needed: str, unreadable: list[str]
 ) -> tuple[Mapping[str, Any], ...]:
-    """The JSON objects of a file, one per line, that have a key."""
+    """The JSON objects of a file, one per line, that have a key; a step is a number."""
     if not path.is_file():
         return ()
     records = []
     for line_number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             record = None
-        if isinstance(record, dict) and record.get(needed) is not None:
+        known = record.get(needed) if isinstance(record, dict) else None
+        if known is not None and (needed != "step" or math.isfinite(as_number(known))):
             records.append(record)
         elif line.strip():
             unreadable.append(f"{path.name}:{line_number}")
@@ -333,16 +417,26 @@ def phase_steps(run: Run) -> list[int] | None:
     if not isinstance(phases, list):
         return None
     if run.setting("train", "budget") is None:
-        return [int(phase.get("steps", 0)) for phase in phases]
-    decided = _read_json(run.path / "budget.json", []).get("steps")
-    return decided if isinstance(decided, list) and len(decided) == len(phases) else None
+        steps: Any = [
+            phase.get("steps", 0) if isinstance(phase, dict) else None for phase in phases
+        ]
+    else:
+        steps = _read_json(run.path / "budget.json", []).get("steps")
+    if not isinstance(steps, list) or len(steps) != len(phases):
+        return None
+    numbers = [as_number(count) for count in steps]
+    return list(map(int, numbers)) if all(map(math.isfinite, numbers)) else None
 
 
 def result_metrics(document: Mapping[str, Any]) -> list[Metric]:
     """The numbers and short texts among the results of an evaluation."""
     results = document.get("results")
     return [
-        Metric(_METRIC_NAMES.get(key, key.replace("_", " ")), value, _BETTER_END.get(key))
+        Metric(
+            _METRIC_NAMES.get(key, key.replace("_", " ")),
+            value if isinstance(value, str) or math.isfinite(as_number(value)) else math.nan,
+            _BETTER_END.get(key),
+        )
         for key, value in (results.items() if isinstance(results, Mapping) else ())
         if isinstance(value, int | float | str) and not isinstance(value, bool)
     ]
@@ -418,7 +512,9 @@ SETTING_COLUMNS = ("setting", "runs", "median", "std", "min", "max", "best run")
 def class_rows(results: Mapping[str, Any]) -> list[list[object]]:
     """A row per class of a classifier, by ``CLASS_COLUMNS``; empty for other results."""
     keys = [column.lower() for column in CLASS_COLUMNS]
-    return [[row[key] for key in keys] for row in results.get("per_class") or ()]
+    rows = results.get("per_class")
+    rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return [[row.get(key) for key in keys] for row in rows]
 
 
 def setting_rows(document: Mapping[str, Any]) -> list[list[object]]:

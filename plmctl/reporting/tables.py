@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from plmctl.arrays import Floats
 from plmctl.examples.inspection import Example, Kind, Piece
-from plmctl.formatting import format_value
-from plmctl.reporting.plots import Interval
+from plmctl.formatting import format_value, printable
+from plmctl.reporting.plots import Interval, Plot
 from plmctl.reporting.run_files import (
     CLASS_COLUMNS,
     SETTING_COLUMNS,
@@ -34,7 +36,7 @@ def metrics_table(title: str, metrics: Mapping[str, object]) -> Table:
     for name, value in metrics.items():
         text = format_value(value)
         # Long text, such as a path or the definition of a metric, is read from the left.
-        table.add_row(Text(name), Text(text, justify="left" if len(text) > 40 else None))
+        table.add_row(Text(printable(name)), Text(text, justify="left" if len(text) > 40 else None))
     return table
 
 
@@ -43,7 +45,9 @@ def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     table = _table(title)
     for number, name in enumerate(columns):
         # A long name is folded over lines.
-        table.add_column(Text(name), justify="left" if number == 0 else "right", overflow="fold")
+        table.add_column(
+            Text(printable(name)), justify="left" if number == 0 else "right", overflow="fold"
+        )
     for row in rows:
         table.add_row(*(Text(format_value(cell)) for cell in row))
     return table
@@ -54,7 +58,9 @@ def text_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     table = _table(title, show_header=any(columns))
     last = len(columns) - 1
     for number, name in enumerate(columns):
-        table.add_column(Text(name), overflow="fold", min_width=24 if number == last else None)
+        table.add_column(
+            Text(printable(name)), overflow="fold", min_width=24 if number == last else None
+        )
     for row in rows:
         table.add_row(*(Text(format_value(cell)) for cell in row))
     return table
@@ -70,10 +76,11 @@ def confusion_table(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> T
     table = _table("confusion: truth in rows, prediction in columns")
     table.add_column()
     for label in labels:
-        table.add_column(Text(label), justify="right")
+        table.add_column(Text(printable(label)), justify="right")
     for place, (label, counts) in enumerate(zip(labels, matrix, strict=True)):
         table.add_row(
-            Text(label), *(_confusion_count(count, place == n) for n, count in enumerate(counts))
+            Text(printable(label)),
+            *(_confusion_count(count, place == n) for n, count in enumerate(counts)),
         )
     return table
 
@@ -143,6 +150,62 @@ def interval_bars(intervals: Sequence[Interval]) -> list[str]:
     return lines
 
 
+_CURVE_WIDTH, _CURVE_HEIGHT = 64, 12  # characters
+_CURVE_MARKS = "*o+x#%@"
+_CURVE_STYLES = ("blue", "red", "green", "magenta", "yellow", "cyan", "white")
+
+
+def curves_text(plot: Plot) -> Text:
+    """Lines drawn with a mark of their own, in plain characters: they can be pasted anywhere.
+
+    Faint lines, the values behind an average, are left out. Where lines meet, the later one shows.
+    """
+    lines = [line for line in plot.lines if line.style != "faint" and np.isfinite(line.y).any()]
+    cells: dict[tuple[int, int], int] = {}
+    scaled: list[tuple[int, Floats, Floats]] = []
+    for line in lines:
+        known = np.isfinite(line.y) & ((line.y > 0) | (not plot.log))
+        if known.any():
+            y = line.y[known]
+            scaled.append((line.color, line.x[known], np.log10(y) if plot.log else y))
+    if not scaled:
+        return Text()
+    all_x = np.concatenate([x for _, x, _ in scaled])
+    all_y = np.concatenate([y for _, _, y in scaled])
+    low, high = 0.0 if plot.zero else float(all_y.min()), float(all_y.max())
+    first, last = float(all_x.min()), float(all_x.max())
+    for color, x, y in scaled:
+        columns = np.round((x - first) / ((last - first) or 1) * (_CURVE_WIDTH - 1)).astype(int)
+        for column in np.unique(columns):  # the mean of what is in one column
+            value = float(y[columns == column].mean())
+            row = round((high - value) / ((high - low) or 1) * (_CURVE_HEIGHT - 1))
+            cells[row, int(column)] = color
+    text = Text(f"{printable(plot.title)} ({printable(plot.unit)})\n", style="")
+    text.stylize("bold")
+    for row in range(_CURVE_HEIGHT):
+        end = {0: high, _CURVE_HEIGHT - 1: low}.get(row)
+        label = "" if end is None else format_value(10**end if plot.log else end)
+        text.append(f"{label:>9} |", style="not bold dim")
+        for column in range(1 + max((c for r, c in cells if r == row), default=-1)):
+            here = cells.get((row, column))
+            text.append(*(" ", "") if here is None else _curve_mark(here))
+        text.append("\n")
+    text.append(f"{'':9} +{'-' * _CURVE_WIDTH}\n", style="not bold dim")
+    ends = f"{first:,.6g}{printable(plot.along):^{_CURVE_WIDTH - 16}}"
+    text.append(f"{'':11}{ends}{f'{last:,.6g}':>{_CURVE_WIDTH - len(ends)}}\n", style="dim")
+    for line in lines:
+        if line.name:
+            text.append("  ")
+            text.append(*_curve_mark(line.color))
+            text.append(f" {printable(line.name)}", style="not bold")
+    return text
+
+
+def _curve_mark(color: int) -> tuple[str, str]:
+    number = color % len(_CURVE_MARKS)
+    return _CURVE_MARKS[number], f"not bold {_CURVE_STYLES[number]}"
+
+
 def _confusion_count(count: int, right: bool) -> Text:
     if right:
         return Text(f"{count:,}", style="bold")
@@ -152,7 +215,7 @@ def _confusion_count(count: int, right: bool) -> Text:
 def _table(title: str, *, show_header: bool = True) -> Table:
     return Table(
         # On one line even if the table is narrower: the folder of a run can be copied.
-        title=Text(title, style="bold", no_wrap=True, overflow="ignore"),
+        title=Text(printable(title), style="bold", no_wrap=True, overflow="ignore"),
         title_justify="left",
         box=SIMPLE_HEAD,
         show_header=show_header,
@@ -204,7 +267,7 @@ def example_text(example: Example, shown: TokenTexts, gap: str, *, colour: bool)
             text.append_text(_styled_piece(piece, word, original, colour))
         text.append("\n")
     if example.note:
-        text.append(f"{example.note}\n", style="bold")
+        text.append(printable(f"{example.note}\n"), style="bold")
     return text
 
 
@@ -235,10 +298,11 @@ def _styled_piece(piece: Piece, word: str, original: str, colour: bool) -> Text:
     style, before, after = _PIECE_STYLES[piece.kind]
     text = Text()
     if colour:
-        text.append(word, style=style)
+        text.append(printable(word), style=style)
     else:
+        word = printable(word)
         inner = word.strip()
         text.append(word.replace(inner, f"{before}{inner}{after}") if inner else word)
     if piece.original is not None:
-        text.append(f"{{{original.strip()}}}", style="dim" if colour else "")
+        text.append(printable(f"{{{original.strip()}}}"), style="dim" if colour else "")
     return text

@@ -146,7 +146,7 @@ class Decision:
             saved: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             saved |= {key: tuple(saved[key]) for key in ("steps", "step_seconds")}
             decision = cls(**saved)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             if resumes and any(folder.glob("checkpoints/step-*")):
                 raise DataError(
                     f"{path}: missing or damaged, and the run has checkpoints: its number of steps "

@@ -38,6 +38,8 @@ from plmctl.config.sections import (
     LoraConfig,
     OptimConfig,
     PositiveOrAuto,
+    PrepareConfig,
+    PretrainLogConfig,
     ScheduleConfig,
     TableConfig,
     TrainConfig,
@@ -98,6 +100,7 @@ class PretrainConfig(KindConfig):
     model: AnyModel
     """The network: a family, a size, and any of its fields."""
     data: DataConfig
+    prepare: PrepareConfig = PrepareConfig()
     objective: AnyObjective = Field(default_factory=_published_objective)
     """The training objective; if left out, the objective of the family's paper."""
     train: TrainConfig
@@ -107,7 +110,7 @@ class PretrainConfig(KindConfig):
     compute: ComputeConfig = ComputeConfig()
     launch: LaunchConfig = LaunchConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
-    log: LogConfig = LogConfig()
+    log: PretrainLogConfig = PretrainLogConfig()
     divergence: DivergenceConfig = DivergenceConfig()
 
 
@@ -122,7 +125,7 @@ _LR = 3e-5  # of AdamW
 class FinetuneTrainConfig(Model):
     """How much is trained."""
 
-    epochs: float = Field(default=3, gt=0)
+    epochs: float = Field(default=3, gt=0, le=1_000_000)
     """Passes over the training rows; 0.5 is half a pass."""
     batch_size: int = Field(default=32, ge=1)
     """Rows per step, over all devices and micro-batches."""
@@ -213,13 +216,6 @@ class FinetuneConfig(KindConfig):
         if at == "babylm" or any(mark.unit != "steps" for mark in at if isinstance(mark, Mark)):
             raise ValueError("`at` counts tokens and words in pretraining only; give steps, or log")
         return checkpoint
-
-    @field_validator("launch")
-    @classmethod
-    def _whole(cls, launch: LaunchConfig) -> LaunchConfig:
-        if launch.strategy != "ddp":
-            raise ValueError(f"expected strategy ddp: {launch.strategy} is for pretraining only")
-        return launch
 
     @model_validator(mode="after")
     def _one_way_to_spare(self) -> FinetuneConfig:

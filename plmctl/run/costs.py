@@ -1,4 +1,4 @@
-"""The sizes of a network, and the floating-point operations of its tokens.
+"""The sizes of a network, the floating-point operations of its tokens, and its training state.
 
 FLOPs are counted in the usual way (PaLM, appendix B; Kaplan et al. 2020): 6 per parameter and token
 for a forward and a backward pass, with the output matrix and without the embedding lookup, and 12
@@ -125,3 +125,26 @@ def network_sizes(
         return sizes_of(model, output_size(config, vocab))
     with torch.device("meta"):
         return sizes_of(fresh_model(config, vocab), output_size(config, vocab))
+
+
+# --- Memory of the training state ---
+
+
+_STATE_BYTES = {"adamw": 8, "lamb": 8, "adagrad": 4, "muon": 4, "adafactor": 0}
+"""Bytes per parameter of an optimizer's state; adafactor keeps only sums of rows and columns."""
+
+
+def state_memory(sizes: Sizes, optimizer: str, *, mixed: bool) -> dict[str, float]:
+    """Bytes of the training state, in 32 bits; exact except for small buffers.
+
+    Args:
+        sizes: The sizes of the network.
+        optimizer: Its name.
+        mixed: Whether products use 16-bit copies of the weights.
+    """
+    count = float(sizes.parameters)
+    return {
+        "weights": 4 * count + (2 * count if mixed else 0.0),
+        "gradients": 4 * count,
+        "optimizer": _STATE_BYTES.get(optimizer, 8) * count,
+    }

@@ -6,30 +6,27 @@ writes.
 
 from __future__ import annotations
 
-import io
-import json
 import math
 import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from plmctl.formatting import format_duration
+from plmctl.formatting import format_duration, printable, printable_json
 from plmctl.run import launch
 
 if TYPE_CHECKING:
+    from rich.live import Live
     from rich.progress import Progress, TaskID
-    from rich.status import Status
 
 
 # --- Messages and results ---
@@ -41,13 +38,18 @@ COMPILE_NOTE = (
 )
 """The message before a compiled network trains."""
 
+ONE_PROCESS_NOTE = (
+    "launch.strategy: fsdp has one process, which keeps all weights: there is nothing to shard"
+)
+"""The message if weights would be sharded among several processes, and there is one."""
+
 _UNLIMITED = 100_000  # characters of a line
 
 
 def say(message: str) -> None:
     """A message on stderr, from the main process only."""
     if launch.is_main():
-        print(message, file=sys.stderr, flush=True)
+        print(printable(message), file=sys.stderr, flush=True)
 
 
 def show_result(
@@ -64,7 +66,7 @@ def show_result(
     if not launch.is_main():
         return
     if as_json:
-        print(json.dumps(document, ensure_ascii=False))
+        print(printable_json(document))
         return
     console = Console()
     if whole and not console.is_terminal:
@@ -79,74 +81,51 @@ def show_result(
 
 
 class StageLines:
-    """A line per stage on stderr. What a stage prints goes to a log, and its last line is shown.
+    """A line on stderr for each stage that has ended; on a terminal, below them, those at work.
 
     Args:
         total: Number of stages.
-        log: Where the output of the stages goes; None: to stderr, below the command of the stage.
     """
 
-    def __init__(self, total: int, log: Path | None) -> None:
-        self._total, self._number, self._log = total, 0, log
-        # Bound to this stream: inside a stage sys.stderr is the log.
+    def __init__(self, total: int) -> None:
+        self._total, self._number = total, 0
         self._console = Console(file=sys.stderr)
+        self._live: Live | None = None
 
     def __enter__(self) -> StageLines:
+        if _is_live():
+            from rich.live import Live
+
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        pass
+        if self._live is not None:
+            self._live.stop()
 
-    def done(self, title: str, note: str) -> None:
-        """A line for a stage that has nothing to do."""
+    def ended(self, title: str, note: str) -> None:
+        """A line for a stage that has ended, or has nothing to do."""
         self._number += 1
-        self._print(f"{self._number}/{self._total}  {title}  {note}")
+        self._print(f"{self._number:{len(str(self._total))}}/{self._total}  {title}  {note}")
 
-    @contextmanager
-    def stage(self, title: str, command: str) -> Iterator[None]:
-        """The work of a stage; its line is complete when the work is."""
-        began = time.monotonic()
-        line = f"{self._number + 1}/{self._total}  {title}"
-        with ExitStack() as stack:
-            if self._log is None:
-                self._print(f"$ {command}")
-                stack.enter_context(redirect_stdout(sys.stderr))
-            else:
-                file = stack.enter_context(self._log.open("a", encoding="utf-8"))
-                status = stack.enter_context(self._console.status("")) if _is_live() else None
-                output = _StageLog(file, line.rstrip(), status)
-                stack.enter_context(redirect_stdout(output))
-                stack.enter_context(redirect_stderr(output))
-                print(f"$ {command}")
-            yield
-        self.done(title, f"{time.monotonic() - began:5.0f} s")
+    def output(self, name: str, line: str) -> None:
+        """A line that a stage has printed."""
+        self._print(f"{name:{_STAGE_NAME}} | {line}")
+
+    def show(self, stages: Sequence[tuple[str, str]]) -> None:
+        """The stages at work: the title and the last line that it has printed, of each."""
+        if self._live is not None:
+            # One line each: a longer one would scroll.
+            lines = [printable(f"{title}  {line}") for title, line in stages]
+            text = Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+            self._live.update(text, refresh=True)
 
     def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
 
 
-class _StageLog(io.TextIOBase):
-    """Writes to a file, and shows the last complete line on the terminal."""
-
-    def __init__(self, file: IO[str], title: str, status: Status | None) -> None:
-        self._file, self._title, self._status, self._rest = file, title, status, ""
-        self._show("")
-
-    def write(self, text: str) -> int:
-        self._file.write(text)
-        self._file.flush()
-        *lines, self._rest = (self._rest + text).split("\n")
-        if last := next((line for line in reversed(lines) if line.strip()), ""):
-            self._show(last)
-        return len(text)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def _show(self, line: str) -> None:
-        if self._status is not None:
-            # One line: a longer one would scroll.
-            self._status.update(Text(f"{self._title}  {line}", no_wrap=True, overflow="ellipsis"))
+_STAGE_NAME = 17  # characters, as many as "bert-era-scratch" and one
 
 
 # --- The progress of a training ---
@@ -155,6 +134,12 @@ class _StageLog(io.TextIOBase):
 Value = float | int | str
 
 _REFRESH = 0.1  # seconds between redraws; between them a tick only reads the clock
+
+_WIDE = 110  # columns of a terminal that has room for memory and validation beside the bar
+
+_WIDEST = 130  # ... and for the next checkpoint
+
+_MUCH_WAITING = 0.05  # of the time; less is not worth a word
 
 _PLAIN = 5.0  # seconds between plain lines: a log file needs no more, metrics.jsonl has them all
 
@@ -174,6 +159,7 @@ class Display:
         self._bar = _bar(self._console, titled=False) if _is_live() and not quiet else None
         self._task = cast("TaskID", 0)
         self._pace, self._speed, self._began = Pace(total), "", time.monotonic()
+        self._waiting = self._memory = self._valid = ""
         self._next_refresh = self._next_line = 0.0
 
     def __enter__(self) -> Display:
@@ -208,8 +194,11 @@ class Display:
             self._bar.update(self._task, completed=step)
             self._bar.start()
 
-    def tick(self, step: int, loss: float | None) -> None:
-        """A step is done; the loss is the last one that is known."""
+    def tick(self, step: int, loss: float | None, saves_at: int | None = None) -> None:
+        """A step is done; the loss is the last one that is known.
+
+        ``saves_at`` is the step of the next checkpoint.
+        """
         if self._quiet:
             return
         now = time.monotonic()
@@ -219,15 +208,29 @@ class Display:
         self._pace.mark(now, step)
         if self._bar:
             known = "" if loss is None else f"  loss {loss:.3f}"
-            status = f"{step:,}/{self._total:,}{known}{self._speed}  {self._clock(step)}"
+            wide = self._console.width >= _WIDE
+            valid, end = (self._valid, self._waiting + self._memory) if wide else ("", "")
+            if self._console.width >= _WIDEST and saves_at is not None and step < self._total:
+                end += f"  saves at {saves_at:,}"
+            more = f"{valid}{self._speed}{end}"
+            status = f"{step:,}/{self._total:,}{known}{more}  {self._clock(step)}"
             self._bar.update(self._task, completed=step, status=status)
 
     def log(self, record: Mapping[str, Value]) -> None:
-        """A record: its speed in the bar, or a line if there is no bar; validation is a line."""
+        """A record: a line if there is no bar, else its speed, memory and validation in the bar.
+
+        A validation is a line in any case. Waiting for data is shown if it is much.
+        """
         if self._quiet:
             return
         if "tokens_per_second" in record:
+            wait = float(record.get("data_wait", 0))
+            self._waiting = f"  {wait:.0%} waiting for data" if wait >= _MUCH_WAITING else ""
             self._speed = f"  {record['tokens_per_second']:,.0f} tok/s"
+        if "memory_gb" in record:
+            self._memory = f"  {record['memory_gb']:.1f} GB"
+        if "valid/loss" in record:
+            self._valid = f" (valid {float(record['valid/loss']):.3f})"
         valid = _validation(record)
         if valid:
             self._print(f"step {record['step']:,}  validation  {valid}")
@@ -245,8 +248,8 @@ class Display:
             return
         self._next_line = now + _PLAIN
         self._print(
-            f"step {step:,}/{self._total:,}  loss {float(record['loss']):.4f}"
-            f"  lr {float(record['lr']):.2e}{self._speed}  {self._clock(step)}"
+            f"step {step:,}/{self._total:,}  loss {float(record['loss']):.4f}{_terms(record)}"
+            f"  lr {float(record['lr']):.2e}{self._speed}{self._waiting}  {self._clock(step)}"
         )
 
     def _clock(self, step: int) -> str:
@@ -285,6 +288,12 @@ class Pace:
             return math.nan
         (then, before), (now, done) = self._marks[0], self._marks[-1]
         return (self._total - done) * (now - then) / (done - before) if done > before else math.nan
+
+
+def _terms(record: Mapping[str, Value]) -> str:
+    """`` (mlm 5.811, nsp 0.599)`` if there are several loss terms."""
+    terms = [f"{k[5:]} {float(v):.3f}" for k, v in record.items() if k.startswith("loss/")]
+    return f" ({', '.join(terms)})" if len(terms) > 1 else ""
 
 
 def _validation(record: Mapping[str, Value]) -> str:
@@ -371,7 +380,7 @@ def _console() -> Console:
 
 def _print(console: Console, line: str) -> None:
     """A line, above the bar if there is one; only on a terminal it is wrapped."""
-    console.print(line, highlight=False, markup=False, soft_wrap=not _is_live())
+    console.print(printable(line), highlight=False, markup=False, soft_wrap=not _is_live())
 
 
 def _is_live() -> bool:

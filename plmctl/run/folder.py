@@ -15,18 +15,19 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from plmctl.config.base import Model
 from plmctl.config.load import difference, dump, parse
 from plmctl.errors import ConfigError, DataError, PlmError, Preempted
-from plmctl.files import is_model, new_folder, write_atomically, writing
+from plmctl.files import is_model, new_folder, read_json, write_atomically, writing
 from plmctl.reporting.run_files import Status, read_status
 from plmctl.run import launch
 from plmctl.tokenization.check import write_probe
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 FREE_KEYS = (
     "launch.",
     "log.",
+    "prepare.",
     "checkpoint.",
     "compute.device",
     "compute.threads",
@@ -71,15 +73,21 @@ _STARTED = {_LOCK, _STATUS, f".{_STATUS}.writing", ".config.yaml.writing", "budg
 _PACKAGES = ("plmctl", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 
 
-def check_run(config: Model, run: str, *, fresh: bool) -> None:
+def check_run(config: Model, run: str, *, fresh: bool, writes: bool = True) -> None:
     """Refuse a run folder of another config, before any work is done.
+
+    Args:
+        config: The resolved config.
+        run: The folder.
+        fresh: It is moved aside.
+        writes: Whether this process, or those that it starts, write it.
 
     Raises:
         ConfigError: The folder belongs to another config, or is not a run folder; it is unchanged.
         PlmError: A process is working in it.
     """
     folder = Path(run)
-    if (folder / _LOCK).exists() and launch.is_main():
+    if (folder / _LOCK).exists() and writes and launch.is_main():
         with (folder / _LOCK).open(encoding="utf-8") as file:
             _lock(
                 file, fcntl.LOCK_SH
@@ -166,7 +174,9 @@ def check_inputs(folder: Path, hashes: Mapping[str, str]) -> None:
     path = folder / "environment.json"
     if not path.is_file() or not any(folder.glob("checkpoints/step-*")):
         return
-    before = json.loads(path.read_text(encoding="utf-8"))["hashes"]
+    before = read_json(path, "hashes")["hashes"]
+    if not isinstance(before, dict):
+        raise DataError(f"{path}: damaged: no hashes", "restore the file from a copy")
     for name, now in hashes.items():
         if before.get(name, now) != now:
             raise DataError(
@@ -247,7 +257,7 @@ StatusName = Literal["running", "stopped", "failed", "finished"]
 def write_status(
     folder: Path, name: StatusName, message: str = "", files: Sequence[str] = ()
 ) -> None:
-    """``status.json`` of a run, as ``reporting.reader.read_status`` reads it.
+    """``status.json`` of a run, as ``reporting.run_files.read_status`` reads it.
 
     Raises:
         PlmError: The folder cannot be written.
@@ -330,20 +340,66 @@ def run_folder(
     processes = launch.process_count(config.launch, config.compute.device)
     if processes > 1 and not launch.is_worker():
         options = launch.options(until, accept_gap=accept_gap)
-        raise SystemExit(start_processes(command, folder, processes, options))
+        end = launch.start(command, folder / "config.yaml", processes, options)
+        _record_end_of(end, folder)
+        raise SystemExit(end.code)
     with AtWork(folder) if launch.is_main() else nullcontext() as work:
         yield work
 
 
-def start_processes(command: str, folder: Path, processes: int, options: Sequence[str]) -> int:
-    """Run a command in several processes, as ``launch.start``; record it if one of them fails."""
-    code = launch.start(command, folder / "config.yaml", processes, options)
+def start_on_machine(
+    command: str, config: RunConfig, place: launch.Place, options: Sequence[str]
+) -> int:
+    """The processes of one of several machines; the exit code of the one that failed first.
+
+    The run folder is that of the first process, so the config of the others is a temporary file.
+
+    Args:
+        command: ``pretrain`` or ``finetune``.
+        config: The config of the run.
+        place: Which machine this is.
+        options: Of the command.
+
+    Raises:
+        PlmError: The machines did not meet.
+    """
+    processes = launch.process_count(config.launch, config.compute.device)
+    with tempfile.TemporaryDirectory(prefix="plmctl-") as beside:
+        file = Path(beside) / "config.yaml"
+        file.write_text(dump(config), encoding="utf-8")
+        timeout = config.launch.timeout.number
+        end = launch.start(command, file, processes, options, place=place, timeout=timeout)
+    if place.machine == 0 and Path(config.run).is_dir():
+        _record_end_of(end, Path(config.run))
+    return end.code
+
+
+def _record_end_of(end: launch.End, folder: Path) -> None:
+    """Record that a process of a run failed, if it could not do so itself, or was killed."""
     status = read_status(folder)
-    if code not in (0, Preempted.exit_code) and (status is None or status.name == "running"):
+    if end.killed and status is not None and status.name == "failed":
+        with suppress(PlmError):  # the others noticed only that a connection broke
+            write_status(folder, "failed", end.killed, status.files)
+    elif end.code not in (0, Preempted.exit_code) and (status is None or status.name == "running"):
         with suppress(PlmError):
             files = status.files if status else ()
-            write_status(folder, "failed", f"a process ended with exit code {code}", files)
-    return code
+            message = end.killed or f"a process ended with exit code {end.code}"
+            write_status(folder, "failed", message, files)
+
+
+def record_end(folder: Path, message: str, code: int) -> None:
+    """Record how a run ends whose main thread does not: a process of it is lost or stuck.
+
+    Args:
+        folder: The run folder; another machine need not have it.
+        message: Why.
+        code: The exit code.
+    """
+    status = read_status(folder)
+    if status is not None and status.name == "running":
+        name: StatusName = "stopped" if code == Preempted.exit_code else "failed"
+        with suppress(PlmError):
+            write_status(folder, name, message, status.files)
 
 
 @contextmanager
@@ -362,8 +418,8 @@ def locked(folder: Path) -> Iterator[None]:
         _lock(file, fcntl.LOCK_EX)
         with suppress(OSError):  # on a full disk: the lock matters, not its text
             file.truncate(0)
-            file.write(f"process {os.getpid()} on {platform.node()}")
-            file.flush()
+            # Not through the buffer: what stays there is written once more when the file is closed.
+            os.write(file.fileno(), f"process {os.getpid()} on {platform.node()}".encode())
         yield
 
 
@@ -383,12 +439,19 @@ def _lock(file: IO[str], kind: int) -> None:
 # --- The environment and the results ---
 
 
-def write_environment(folder: Path, hashes: Mapping[str, str]) -> None:
+def write_environment(
+    folder: Path,
+    hashes: Mapping[str, str],
+    processes: int = 1,
+    text: Mapping[str, Any] | None = None,
+) -> None:
     """``environment.json``: what is needed to trace where a result came from.
 
     Args:
         folder: The run folder.
         hashes: The hashes of the data and the tokenizer.
+        processes: How many train.
+        text: What the text of a pretraining contains.
     """
     import torch
 
@@ -402,8 +465,10 @@ def write_environment(folder: Path, hashes: Mapping[str, str]) -> None:
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if cuda else platform.processor() or "cpu",
         "devices": torch.cuda.device_count() if cuda else 0,
+        "processes": processes,
         "git_commit": _git_commit(),
         "hashes": dict(hashes),
+        **({} if text is None else {"text": dict(text)}),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     with writing(folder / "environment.json") as path:
@@ -427,9 +492,10 @@ def _git_commit() -> str | None:
 
 
 def write_results(folder: Path, name: str, document: Mapping[str, object]) -> Path:
-    """Write ``eval/<name>.json`` of a run atomically."""
+    """Write ``eval/<name>.json`` of a run atomically; a name may have one folder."""
     with writing(folder / "eval" / f"{name}.json") as path:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        (folder / "eval").mkdir(exist_ok=True)  # not the run folder, if that is gone
+        path.parent.mkdir(exist_ok=True)
         write_atomically(path, json.dumps(document, indent=1, ensure_ascii=False))
     return path
 
@@ -458,6 +524,7 @@ def save_model(
     """
     target = folder / "model"
     with writing(target), new_folder(target) as beside:
+        beside.mkdir()  # not the run folder, if that is gone
         write_model(beside, model, tokenizer)
         (beside / "README.md").write_text(card, encoding="utf-8")
         if finetuned is not None:

@@ -2,13 +2,17 @@
 
 ``run_progress`` refuses a run folder that this run cannot use. ``preflight`` checks the config of a
 pretraining, ``finetune_preflight`` that of a finetuning; both return what they opened and made on
-the way. ``check_text`` refuses text that the objective cannot mask, once there is text.
-``resolve_compute`` says what a run uses of this machine, by the rules that the run itself follows.
+the way. Of several processes, ``agree_on_start``, ``agree_on_text`` and ``check_ready`` refuse what
+differs between them, before the first step. ``check_text`` refuses text that the objective cannot
+mask, once there is text. ``resolve_compute`` says what a run uses of this machine, by the rules
+that the run itself follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,9 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl import registry
+from plmctl.config.load import difference
 from plmctl.config.sections import CheckpointConfig, ComputeConfig, MaskingConfig
 from plmctl.corpus.store import TokenStore
-from plmctl.errors import ConfigError
+from plmctl.cpus import usable_cpus, usable_memory
+from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.examples.masking import count_exact
 from plmctl.examples.spans import budget
 from plmctl.families.base import get_family
@@ -27,7 +33,8 @@ from plmctl.hub import local, refuse_unreachable
 from plmctl.objectives.base import Objective, get_objective
 from plmctl.run import launch
 from plmctl.run.configs import FinetuneConfig, PretrainConfig
-from plmctl.run.folder import check_run, is_finished, is_trained
+from plmctl.run.costs import network_sizes, state_memory
+from plmctl.run.folder import check_run, is_finished, is_trained, versions
 from plmctl.run.network import (
     NOT_OF_NETWORK,
     fields_set,
@@ -45,6 +52,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
     from plmctl.training.checkpoint import Retention
+    from plmctl.training.engine import Engine
+    from plmctl.training.loop import Plan
+    from plmctl.training.peers import Peers
 
 
 RunConfig = PretrainConfig | FinetuneConfig
@@ -69,7 +79,7 @@ def run_progress(config: RunConfig, *, fresh: bool) -> Progress:
         PlmError: Another process is working in the folder; or a tracker is not installed.
     """
     folder = Path(config.run)
-    check_run(config, config.run, fresh=fresh)
+    check_run(config, config.run, fresh=fresh, writes=launch.owns_run(config.launch))
     check_trackers(config.log.trackers)
     if not fresh and is_finished(folder):
         return "finished"
@@ -175,6 +185,7 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> PreTrainedConfig:
 
     _check_objective(config)
     _check_tokens(config, vocab)
+    _check_numbers(config)
     longest = max(phase.seq_len for phase in config.train.phases)
     positions = get_family(config.model.family).positions(config.model)
     if longest > positions:
@@ -189,8 +200,7 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> PreTrainedConfig:
         raise ConfigError(f"model: {error}") from error
     if config.model.init_from is not None:
         network = _config_of_folder(config, config.model.init_from, network.model_type)
-    if config.launch.strategy == "fsdp":
-        _check_sharded(config, network.model_type)
+    _check_sharded(config, network.model_type)
     check_checkpointing(config.compute, network.model_type)
     return network
 
@@ -228,12 +238,111 @@ def _check_objective(config: PretrainConfig) -> None:
     )
 
 
-def _check_sharded(config: PretrainConfig, model_type: str) -> None:
-    """Refuse what needs whole weights, or more than one set of them.
+_MOST_UNITS = 10**8
+
+
+def _check_numbers(config: PretrainConfig) -> None:
+    """Refuse sizes with which not even the shapes of the weights can be computed in a minute.
 
     Raises:
-        ConfigError: ELMo, Muon, the gradient scaler of fp16, or a compiled network.
+        ConfigError: With the bound.
     """
+    from plmctl.models.load import MOST_LAYERS
+
+    for name, value in config.model:
+        most = MOST_LAYERS if "layer" in name else _MOST_UNITS
+        if isinstance(value, int) and value > most:
+            raise ConfigError(f"model.{name}: {value:,}; at most {most:,} can be computed")
+
+
+def check_machine(config: RunConfig, vocab: Vocab | None = None) -> None:
+    """Refuse a run that this machine cannot hold, before anything is allocated.
+
+    `plan` does not ask this: it may be about another machine.
+
+    Args:
+        config: The config of the run.
+        vocab: The vocabulary of its tokenizer; None: the weights are in a folder.
+
+    Raises:
+        ConfigError: With what is needed and what there is.
+    """
+    if isinstance(config, PretrainConfig):
+        lengths = [phase.seq_len for phase in config.train.phases]
+    else:
+        lengths = [config.train.max_length]
+    ids = 8.0 * config.train.batch_size * max(lengths)
+    _check_memory("train.batch_size: the ids of a step", ids, "use a smaller batch")
+    if isinstance(config, PretrainConfig) and config.model.init_from is None and vocab is not None:
+        _check_weights(config, vocab)
+    _check_processes(config)
+
+
+def _check_processes(config: RunConfig) -> None:
+    """Refuse more processes than this machine can run, or than a step has sequences."""
+    cpus = usable_cpus()
+    for key, wanted in (
+        ("compute.workers", config.compute.workers),
+        ("launch.processes", config.launch.processes),
+    ):
+        if isinstance(wanted, int) and wanted > _PROCESSES_PER_CPU * cpus:
+            raise ConfigError(
+                f"{key}: {wanted:,} processes, and this machine has {cpus} CPUs",
+                f"use {_PROCESSES_PER_CPU * cpus} or fewer; auto is right for most runs",
+            )
+    ramp = config.train.batch_ramp if isinstance(config, PretrainConfig) else None
+    key = "train.batch_size" if ramp is None else "train.batch_ramp.start"
+    smallest = config.train.batch_size if ramp is None else ramp.start
+    processes = launch.world_size(config.launch, config.compute.device)
+    if smallest < processes:
+        raise ConfigError(
+            f"{key}: {smallest} sequences for {processes} processes",
+            f"use at most {smallest} processes (launch.processes, launch.machines), or increase it",
+        )
+
+
+_PROCESSES_PER_CPU = 16  # more only wait, and take memory
+
+
+def _check_weights(config: PretrainConfig, vocab: Vocab) -> None:
+    import torch
+
+    sizes = network_sizes(config, vocab)
+    state = state_memory(sizes, config.optim.name, mixed=False)
+    device = config.compute.device
+    if device == "cpu" or (device == "auto" and not torch.accelerator.is_available()):
+        what, needed = "weights, gradients and optimizer", sum(state.values())
+    else:  # every process makes the weights on the CPU first
+        what, needed = "the weights", state["weights"]
+    hint = "use a smaller size; `plmctl plan` shows what each takes"
+    _check_memory(f"model: {what} of {sizes.parameters:,} parameters", needed, hint)
+
+
+def _check_memory(what: str, needed: float, hint: str) -> None:
+    memory = usable_memory()
+    if needed > memory:
+        raise ConfigError(
+            f"{what} take {needed / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f} GB", hint
+        )
+
+
+def _check_sharded(config: RunConfig, model_type: str) -> None:
+    """Refuse sharded weights for what needs whole ones, or more than one set of them.
+
+    Raises:
+        ConfigError: ELMo, Muon, or the gradient scaler of fp16; texts that are written, with an old
+            PyTorch.
+    """
+    if config.launch.strategy != "fsdp":
+        return
+    from plmctl.training.distributed import forgets_forwards
+
+    writes = isinstance(config, FinetuneConfig) and config.task.name == "text_to_text"
+    if writes and not forgets_forwards():
+        raise ConfigError(
+            "launch.strategy: fsdp needs a newer PyTorch for tasks that generate text",
+            "install PyTorch 2.13 or newer, or use ddp",
+        )
     if model_type == "elmo":
         raise ConfigError("launch.strategy: fsdp is not supported for ELMo", "use ddp")
     if config.optim.name == "muon":
@@ -245,11 +354,6 @@ def _check_sharded(config: PretrainConfig, model_type: str) -> None:
     if config.compute.precision == "fp16":
         raise ConfigError(
             "launch.strategy: fsdp is not supported in fp16", "use bf16 or fp32, or ddp"
-        )
-    if config.compute.compile is True:
-        raise ConfigError(
-            "launch.strategy: fsdp is not supported for a compiled network",
-            "use compute.compile=auto, or ddp",
         )
 
 
@@ -414,9 +518,11 @@ def finetune_preflight(config: FinetuneConfig) -> PreparedFinetuning:
     from plmctl.models.load import config_of, refuse_longer
     from plmctl.models.parameters import check_layers, require_peft
 
+    check_machine(config)
     check_model(config.model)
     network = config_of(config.model)
     check_checkpointing(config.compute, network.model_type)
+    _check_sharded(config, network.model_type)
     task = make_task(config.task)
     task.check(config.model, network)
     positions = task.positions(config.train.max_length)
@@ -522,6 +628,175 @@ def word_sizes(store: TokenStore) -> NDArray[np.int64]:
     return np.diff(np.append(np.flatnonzero(starts), starts.size))
 
 
+# --- Several processes: what must agree between them ---
+
+
+def agree_on_start(
+    peers: Peers, config: RunConfig, progress: Progress, options: Sequence[str]
+) -> Progress:
+    """How far the run is, as the main process sees it; called by all processes.
+
+    Args:
+        peers: The processes of the run.
+        config: Its config in this process.
+        progress: How far it is by the folder that this process sees.
+        options: Of the command.
+
+    Raises:
+        ConfigError: Versions, configs or options differ between the processes.
+    """
+    if peers.world == 1:
+        return progress
+    facts = {
+        "host": platform.node(),
+        "versions": {"python": platform.python_version(), **versions()},
+        "config": config.model_dump_json(),
+        "options": list(options),
+        "progress": progress,
+    }
+    everybody = peers.compare("start", facts)
+    first = everybody[0]
+    for rank, other in enumerate(everybody):
+        differs = [
+            name
+            for name in _SAME_VERSIONS
+            if first["versions"].get(name) != other["versions"].get(name)
+        ]
+        if differs:
+            others, wanted = (
+                ", ".join(f"{name} {one['versions'].get(name)}" for name in differs)
+                for one in (other, first)
+            )
+            raise ConfigError(
+                f"{_who(rank, other)} has {others}, but {_who(0, first)} has {wanted}",
+                f"install the same versions on every machine: {_install(first, differs)}",
+            )
+        changed = [
+            line
+            for line in difference(
+                *(type(config).model_validate_json(c["config"]) for c in (first, other))
+            )
+            if not line.startswith(_MAY_DIFFER)
+        ]
+        if other["options"] != first["options"]:
+            shown = (" ".join(one["options"]) or "none" for one in (first, other))
+            changed.append(f"options: {' -> '.join(shown)}")
+        if changed:
+            raise ConfigError(
+                f"{_who(rank, other)} has another config than process 0 on {first['host']}:\n  "
+                + "\n  ".join(changed),
+                "run the same command with the same file on every machine",
+            )
+    agreed: Progress = first["progress"]
+    return agreed
+
+
+_SAME_VERSIONS = ("plmctl", "torch", "transformers", "tokenizers")
+
+_MAY_DIFFER = (
+    "run:",
+    "launch.address:",
+    "launch.machine:",
+    "launch.processes:",
+    "launch.timeout:",
+    "compute.threads:",
+    "compute.workers:",
+)
+
+
+def _install(facts: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The command that installs packages in the versions of a process."""
+    versions = ((name, facts["versions"][name].partition("+")[0]) for name in names)
+    return "pip install " + " ".join(f"{name}=={version}" for name, version in versions)
+
+
+def _who(rank: int, facts: Mapping[str, Any]) -> str:
+    return f"process {rank} on {facts['host']}"
+
+
+def agree_on_text(peers: Peers, hashes: Mapping[str, str]) -> None:
+    """Refuse other data, or another tokenizer, than the main process has; called by all processes.
+
+    Args:
+        peers: The processes of the run.
+        hashes: Of the data and the tokenizer of this process.
+
+    Raises:
+        DataError: They differ.
+    """
+    everybody = peers.compare("text", {"host": platform.node(), "hashes": dict(hashes)})
+    first = everybody[0]
+    for rank, other in enumerate(everybody):
+        for name, digest in first["hashes"].items():
+            if other["hashes"].get(name) != digest:
+                raise DataError(
+                    f"{_who(rank, other)} has another {name} (hash {other['hashes'].get(name)}) "
+                    f"than process 0 on {first['host']} ({digest})",
+                    f"copy the {name} to every machine, byte for byte, or use a shared folder",
+                )
+
+
+def check_ready(peers: Peers, engine: Engine, plan: Plan, folder: Path) -> None:
+    """Refuse what would fail later, or in one process only; called by all processes.
+
+    Every process sees the checkpoint that the run resumes from; the disk has room for another one;
+    the largest batch fits in every process.
+
+    Args:
+        peers: The processes of the run.
+        engine: Network and optimizer before the first step.
+        plan: The steps, with their micro-batches.
+        folder: The run folder.
+
+    Raises:
+        ConfigError: A process does not see the checkpoint.
+        PlmError: The disk is full, or a batch does not fit.
+    """
+    from plmctl.training.checkpoint import newest_manifest
+    from plmctl.training.memory import too_large
+
+    size = sum(p.numel() * p.element_size() for p in engine.trained().network.parameters())
+    if peers.world == 1:
+        _refuse_full(f"{folder}", shutil.disk_usage(folder).free, size)
+        return
+    checkpoint, manifest = newest_manifest(folder / "checkpoints")
+    facts = {
+        "host": platform.node(),
+        "checkpoint": checkpoint,
+        "manifest": manifest,
+        "too large": too_large(engine, plan),
+        "free": shutil.disk_usage(folder).free if peers.rank == 0 else None,
+    }
+    everybody = peers.compare("ready", facts)
+    first = everybody[0]
+    for rank, other in enumerate(everybody):
+        if first["checkpoint"] and other["manifest"] != first["manifest"]:
+            raise ConfigError(
+                f"{_who(rank, other)} does not see {folder / 'checkpoints' / first['checkpoint']}, "
+                f"from which process 0 on {first['host']} resumes",
+                f"{folder.absolute()} must be a shared folder to resume on several machines; or "
+                "copy its checkpoints and metrics.jsonl to the same place on every machine",
+            )
+        if other["too large"] is not None:
+            raise PlmError(
+                f"{_who(rank, other)}: a micro-batch of {other['too large']} does not fit in "
+                "memory",
+                "set train.micro_batch_size to half of that; the result is the same",
+            )
+        if other["free"] is not None:
+            _refuse_full(f"{_who(rank, other)}: {folder}", other["free"], size)
+
+
+def _refuse_full(where: str, free: int, size: int) -> None:
+    """Refuse a disk without room for the weights."""
+    if free < size:
+        raise PlmError(
+            f"{where}: the disk has {free / 1e6:,.1f} MB free, and the weights alone of a "
+            f"checkpoint need {size / 1e6:,.1f} MB",
+            "free some space, or name another folder with `run=...`",
+        )
+
+
 # --- What a run uses of this machine: device, kernels and processes ---
 
 
@@ -541,7 +816,7 @@ def resolve_compute(config: RunConfig, network: PreTrainedConfig) -> dict[str, A
     from plmctl.training.data import auto_micro_batch
     from plmctl.training.engine import compiles, for_finetuning, make_accelerator
 
-    processes = launch.process_count(config.launch, config.compute.device)
+    processes = launch.world_size(config.launch, config.compute.device)
     accelerator = make_accelerator(config.compute)
     device = accelerator.device.type
     if isinstance(config, PretrainConfig):

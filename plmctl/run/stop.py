@@ -1,4 +1,4 @@
-"""Stop requests: SIGTERM, SIGUSR1 (which schedulers send in advance), and Ctrl-C."""
+"""Stop requests: SIGTERM, SIGUSR1 (which schedulers send in advance), SIGHUP, and Ctrl-C."""
 
 import signal
 from collections.abc import Iterator
@@ -8,6 +8,12 @@ from types import FrameType, TracebackType
 from plmctl.errors import Preempted
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
+def _signals() -> tuple[signal.Signals, ...]:
+    """SIGHUP comes when a terminal or an ssh connection closes; nohup makes it ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return _SIGNALS if ignored else (*_SIGNALS, signal.SIGHUP)
 
 
 class StopAsked(Exception):  # noqa: N818  # a request, not an error
@@ -24,7 +30,7 @@ class StopRequest:
         self.received: signal.Signals | None = None
 
     def __enter__(self) -> "StopRequest":
-        self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        self._before = {number: signal.signal(number, self._note) for number in _signals()}
         return self
 
     def __exit__(
@@ -60,7 +66,7 @@ def stopping_at_once() -> Iterator[None]:
             "run the same command again to resume",
         )
 
-    before = {number: signal.signal(number, stop) for number in _SIGNALS}
+    before = {number: signal.signal(number, stop) for number in _signals()}
     try:
         yield
     finally:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from plmctl.suites.base import Column, Predictions, SuitePart
+from plmctl.suites.base import Column, Predictions, Suite, SuitePart
 
 OSF = "the folder evaluation_data of https://osf.io/ryjfm"
 _EWOK = "Hub: ewok-core/ewok-core-1.0 (accept its terms), filtered by the official dl_and_filter.py"
@@ -84,25 +84,29 @@ ZERO_SHOT = (
 _SUBMITTED = {"supplement": "blimp_supplement"}  # the official names of parts, where others
 
 
-def predictions_document(predictions: Predictions, glue: Sequence[str]) -> dict[str, Any]:
-    """Predictions as the leaderboard reads them: ``{part: {paradigm: {"predictions": [...]}}}``.
+class BabylmSuite(Suite):
+    """A suite whose predictions BabyLM's leaderboard takes."""
 
-    Args:
-        predictions: By task or part, and by paradigm.
-        glue: The finetuned tasks; they are under ``glue``.
-    """
-    document: dict[str, Any] = {}
-    for name, of in predictions.items():
-        part = "glue" if name in glue else _SUBMITTED.get(name, name)
-        document.setdefault(part, {}).update(
-            {
-                paradigm: {
-                    "predictions": [
-                        {"id": f"{paradigm}_{number}", "pred": chosen}
-                        for number, chosen in enumerate(several)
-                    ]
+    def submission(self, scores: Mapping[str, float], predictions: Predictions) -> dict[str, Any]:
+        """The collated predictions: ``{part: {paradigm: {"predictions": [...]}}}``.
+
+        The finetuned tasks are under ``glue``; MultiBLiMP is not among the leaderboard's parts.
+        """
+        tasks = [task.name for task in self.tasks]
+        document: dict[str, Any] = {}
+        for name, of in predictions.items():
+            if name == "multiblimp":
+                continue
+            part = "glue" if name in tasks else _SUBMITTED.get(name, name)
+            document.setdefault(part, {}).update(
+                {
+                    paradigm: {
+                        "predictions": [
+                            {"id": f"{paradigm}_{number}", "pred": chosen}
+                            for number, chosen in enumerate(several)
+                        ]
+                    }
+                    for paradigm, several in of.items()
                 }
-                for paradigm, several in of.items()
-            }
-        )
-    return document
+            )
+        return document

@@ -7,22 +7,19 @@ The files are those of the official ``evaluation_data`` folder, of which each ye
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from plmctl.suites._babylm import (
     MACRO,
     OSF,
     PARTS,
     ZERO_SHOT,
+    BabylmSuite,
     places,
-    predictions_document,
 )
 from plmctl.suites.base import (
     Average,
     Column,
-    Predictions,
     Published,
-    Suite,
     SuiteTask,
     recipes,
 )
@@ -241,7 +238,7 @@ PUBLISHED = (
 # --- The suite ---
 
 
-class Babylm(Suite):
+class Babylm(BabylmSuite):
     """See ``title``."""
 
     title = "BabyLM's evaluation (Warstadt et al., 2023, arXiv:2301.11796; pipelines 2023 to 2026)"
@@ -255,8 +252,3 @@ class Babylm(Suite):
     def beside(self, family: str) -> tuple[Published, ...]:
         """All baselines, those of the nearest family first: the task compares all of them."""
         return tuple(sorted(self.published, key=lambda row: row.family != family))
-
-    def submission(self, scores: Mapping[str, float], predictions: Predictions) -> dict[str, Any]:
-        """The collated predictions; MultiBLiMP is not among the leaderboard's parts."""
-        kept = {name: of for name, of in predictions.items() if name != "multiblimp"}
-        return predictions_document(kept, _TASKS)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from plmctl.suites._babylm import OSF, PARTS, ZERO_SHOT, predictions_document
-from plmctl.suites.base import Predictions, Recipe, Suite
+from plmctl.suites._babylm import OSF, PARTS, ZERO_SHOT, BabylmSuite
+from plmctl.suites.base import Recipe
 
 _FOLDERS = {
     "blimp": "blimp_fast",
@@ -17,7 +17,7 @@ _FOLDERS = {
 }
 
 
-class BabylmFast(Suite):
+class BabylmFast(BabylmSuite):
     """See ``title``."""
 
     title = "BabyLM's fast sets (pipelines 2025 and 2026)"
@@ -35,7 +35,3 @@ class BabylmFast(Suite):
     averages = ()
     recipes: ClassVar[Mapping[str, Mapping[str, Recipe]]] = {}
     published = ()
-
-    def submission(self, scores: Mapping[str, float], predictions: Predictions) -> dict[str, Any]:
-        """The collated predictions."""
-        return predictions_document(predictions, ())

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from plmctl.arrays import Ints, padded
 from plmctl.models.base import IGNORE
-from plmctl.tasks.base import C, TaskExamples, as_batch
+from plmctl.tasks.base import C, TaskExamples, Use, as_batch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -478,6 +478,11 @@ class SequenceExamples(TaskExamples[C]):
         inputs = {name: value for name, value in batch.inputs.items() if name != "lm_cells"}
         logits: Tensor = network(**inputs)[self.term]
         return logits
+
+
+def language_weight(weight: float, tokenizer: PreTrainedTokenizerBase, use: Use) -> float:
+    """The weight of the next tokens' loss: only GPT-1 learns them, and rows that have labels."""
+    return weight if gpt1_ids(tokenizer) and use != "predict" else 0.0
 
 
 def language_sums(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

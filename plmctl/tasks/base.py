@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
@@ -23,6 +23,7 @@ from plmctl import registry
 from plmctl.arrays import Ints
 from plmctl.config.base import TaskConfig, Text
 from plmctl.errors import ConfigError, DataError, nearest
+from plmctl.files import read_json
 from plmctl.metrics import modules, statistics
 from plmctl.models.base import Examples
 
@@ -135,6 +136,10 @@ class Task(ABC, Generic[C]):
             return [ReadableAnswer(str(name), p) for name, p in ranked]
         return [ReadableAnswer(str(answer.get("prediction")))]
 
+    def prompt(self, row: Row) -> str:
+        """The question or text that stands before a sample of the answers; empty: no samples."""
+        return ""
+
     def split_columns(self) -> tuple[str, ...]:
         """Rows that are equal in these columns are never split between training and validation."""
         return self.text_columns()
@@ -201,7 +206,7 @@ class Task(ABC, Generic[C]):
         max_length: int,
         use: Use,
     ) -> TaskExamples[C]:
-        """The rows as examples.
+        """The rows as examples; training leaves out rows that cannot be learned from.
 
         Raises:
             DataError: A column is missing, or a label is not among the training labels: the message
@@ -432,10 +437,8 @@ def read_finetuned(model: str, columns: Mapping[str, Any] | None = None) -> Fine
     """
     path = Path(model) / _FILE
     if path.is_file():
-        document = json.loads(path.read_text("utf-8"))
-        config = get_task(document["task"]["name"]).Config.model_validate(document["task"])
-        config = with_columns(config, columns or {})
-        return Finetuned(make_task(config), tuple(document["labels"]), document["max_length"])
+        config, labels, max_length = _read_task(path)
+        return Finetuned(make_task(with_columns(config, columns or {})), labels, max_length)
     from plmctl.models.load import config_of, longest_input
 
     network: Any = config_of(model)
@@ -447,6 +450,23 @@ def read_finetuned(model: str, columns: Mapping[str, Any] | None = None) -> Fine
             config = with_columns(config, columns or {})
             return Finetuned(make_task(config), labels, min(longest_input(network) or 512, 512))
     raise ConfigError(f"{model}: not finetuned for a task, but a {made_for}", "finetune it first")
+
+
+def _read_task(path: Path) -> tuple[ScoredConfig, tuple[str, ...], int]:
+    """The config, the labels and the length that ``Finetuned.write`` wrote."""
+    document = read_json(path, "task", "labels", "max_length")
+    try:
+        config = get_task(document["task"]["name"]).Config.model_validate(document["task"])
+        labels, length = document["labels"], document["max_length"]
+        right = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
+        if not right or not isinstance(length, int) or length < 1:
+            raise ValueError("labels are texts, and max_length is a number of tokens")
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path}: not a task of plmctl: {str(error).splitlines()[0]}",
+            "copy the model folder again, or finetune it again",
+        ) from error
+    return config, tuple(labels), length
 
 
 Scored = TypeVar("Scored", bound=ScoredConfig)
@@ -550,28 +570,44 @@ def refuse_marks(rows: Sequence[Row], column: str, labels: Collection[str]) -> N
             )
 
 
-def rows_with_text(
-    rows: Sequence[Row], columns: Sequence[str], use: Use
-) -> tuple[list[Row], tuple[str, ...]]:
-    """The rows that have a text, and why the others were dropped: only training drops rows.
+R = TypeVar("R")
+
+
+def learnable(
+    rows: Sequence[R], problem: Callable[[R], str | None], use: Use
+) -> tuple[list[R], tuple[str, ...]]:
+    """The rows that can be learned from, and why the others were dropped: only training drops rows.
+
+    Args:
+        rows: Rows, or what was read of them.
+        problem: Which row it is and why it cannot be learned from; None: it can be.
+        use: What the rows are for.
 
     Raises:
         DataError: No row is left.
     """
     if use != "train":
         return list(rows), ()
-    kept, dropped = [], []
-    for row in rows:
-        empty = [column for column in columns if not str(row.cell(column)).strip()]
-        if empty:
-            dropped.append(f"{row.origin}: column {empty[0]!r} is empty; expected a text")
-        else:
-            kept.append(row)
+    problems = [problem(row) for row in rows]
+    kept = [row for row, why in zip(rows, problems, strict=True) if why is None]
+    dropped = tuple(why for why in problems if why is not None)
     if not kept:
-        raise DataError(
-            f"no training row has a text: {dropped[0]}" if dropped else "there are no training rows"
-        )
-    return kept, tuple(dropped)
+        raise DataError(f"no training row can be learned from: {'; '.join(dropped[:3])}")
+    return kept, dropped
+
+
+def rows_with_text(
+    rows: Sequence[Row], columns: Sequence[str], use: Use
+) -> tuple[list[Row], tuple[str, ...]]:
+    """The rows that have a text in each column, see ``learnable``."""
+
+    def problem(row: Row) -> str | None:
+        for column in columns:
+            if not str(row.cell(column)).strip():
+                return f"{row.origin}: column {column!r} is empty; expected a text"
+        return None
+
+    return learnable(rows, problem, use)
 
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from plmctl.errors import ConfigError, DataError, nearest
+from plmctl.errors import ConfigError, DataError, listed, nearest
 from plmctl.formatting import format_value
 from plmctl.metrics import classification as metrics
 from plmctl.metrics import statistics
@@ -32,6 +32,7 @@ from plmctl.tasks._sequences import (
     Readable,
     SequenceExamples,
     gpt1_ids,
+    language_weight,
     text_sequences,
 )
 from plmctl.tasks.base import (
@@ -185,8 +186,9 @@ class Classification(Task[Config], config=Config):
         else:
             orders = [texts, texts[::-1]] if config.both_orders else [texts]
             views = [text_sequences(tokenizer, order, max_length) for order in orders]
-            language = bool(gpt1_ids(tokenizer)) and use != "predict"
-            encoded = EncodedRows.of_views(views, tokenizer, config.lm_weight if language else 0.0)
+            encoded = EncodedRows.of_views(
+                views, tokenizer, language_weight(config.lm_weight, tokenizer, use)
+            )
             read, cut = encoded, encoded.cut
         return ClassificationExamples(
             config, read, targets, labels, weights, cut=cut, dropped=dropped
@@ -364,11 +366,12 @@ class ClassificationExamples(SequenceExamples[Config]):
     def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
         """The intervals of the metrics that papers report.
 
-        accuracy, matthews, and f1 of two labels; for regression pearson and spearman; with several
-        labels per row f1_micro.
+        accuracy, matthews, and f1 of two labels; of very many labels accuracy alone; for regression
+        pearson and spearman; with several labels per row f1_micro.
         """
         predictions, references = self.predictions(answers), self.references()
-        if self.config.problem == "single_label":
+        many = len(self.labels) > metrics.MOST_IN_MATRIX
+        if self.config.problem == "single_label" and not many:
             of_counts: dict[str, statistics.CountFunction] = {
                 "accuracy": metrics.accuracy_of_counts,
                 "matthews": metrics.matthews_of_counts,
@@ -378,6 +381,8 @@ class ClassificationExamples(SequenceExamples[Config]):
             counts = metrics.confusion(predictions, references, len(self.labels))
             return statistics.uncertainty_of_counts(of_counts, counts)
         functions: dict[str, statistics.Function] = {"f1_micro": metrics.multi_label_f1_micro}
+        if self.config.problem == "single_label":
+            functions = {"accuracy": metrics.accuracy}
         if self.config.problem == "regression":
             functions = {"pearson": metrics.pearson, "spearman": metrics.spearman}
         return {
@@ -405,6 +410,9 @@ class ClassificationExamples(SequenceExamples[Config]):
 # --- The labels of rows ---
 
 
+_MOST_LABELS = 10_000
+
+
 def label_names(config: Any, rows: Sequence[Row]) -> tuple[str, ...]:
     """The label names of training rows, in order; none for regression.
 
@@ -413,7 +421,7 @@ def label_names(config: Any, rows: Sequence[Row]) -> tuple[str, ...]:
         rows: Training rows.
 
     Raises:
-        DataError: A row without a label, or too few labels.
+        DataError: A row without a label, too few or too many labels, or a number with two names.
     """
     if config.problem == "regression":
         return ()
@@ -421,12 +429,38 @@ def label_names(config: Any, rows: Sequence[Row]) -> tuple[str, ...]:
         names = {name for row in rows for name in label_cells(row, config.label, config.separator)}
     else:
         names = {label_cell(row, config.label) for row in rows}
+        refuse_equal_numbers(rows, config.label)
     if len(names) < (1 if config.problem == "multi_label" else 2):
         raise DataError(
             f"the training rows have one label only, {next(iter(names), 'none')!r}",
             "classification needs two labels or more",
         )
+    if len(names) > _MOST_LABELS:
+        raise DataError(
+            f"the training rows have {len(names):,} labels; at most {_MOST_LABELS:,} are supported",
+            "name the column of the label with `task.label`; if it is a number to predict, set "
+            "`task.problem: regression`",
+        )
     return in_order(names)
+
+
+def refuse_equal_numbers(rows: Sequence[Row], column: str) -> None:
+    """Refuse numbers that are equal and would be two classes, such as 5 and 5.0, or 1 and true.
+
+    A number and its text, 5 and "5", are one class: csv has only texts.
+
+    Raises:
+        DataError: There are such numbers; with the row of the second.
+    """
+    names: dict[float, str] = {}
+    for row in rows:
+        value = row.values.get(column)
+        if isinstance(value, int | float) and names.setdefault(value, str(value)) != str(value):
+            raise DataError(
+                f"{row.origin}: column {column!r}: {value}, where other rows have "
+                f"{names[value]}: they would be two classes",
+                "write all labels in the same way",
+            )
 
 
 def label_targets(config: Any, rows: Sequence[Row], labels: Sequence[str]) -> NDArray[Any]:
@@ -461,11 +495,21 @@ def label_cells(row: Row, column: str, separator: str) -> tuple[str, ...]:
     """The labels of a row, none among them: a list, or names with a separator between them.
 
     Raises:
-        DataError: No such column.
+        DataError: No such column, or something else in its list.
     """
     value = row.cell(column)
     names = value if isinstance(value, list) else str(value).split(separator)
+    for name in names:
+        if not isinstance(name, str | int | float):
+            raise DataError(
+                f"{row.origin}: column {column!r}: a label is "
+                + ("null" if name is None else f"{name!r:.80}"),
+                "expected a list of names; an empty list is no label",
+            )
     return tuple(dict.fromkeys(name for name in (str(n).strip() for n in names) if name))
+
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def number_cell(row: Row, column: str) -> float:
@@ -477,11 +521,11 @@ def number_cell(row: Row, column: str) -> float:
     value = row.cell(column)
     try:
         number = math.nan if isinstance(value, bool | list | dict) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # a whole number of 400 digits is no float
         number = math.nan
-    if not math.isfinite(number):
+    if not abs(number) < _LARGEST:
         raise DataError(
-            f"{row.origin}: column {column!r}: {value!r} is no number; "
+            f"{row.origin}: column {column!r}: {value!r:.80} is no number; "
             "regression expects one such as 3.8",
             "labels by name: leave task.problem out",
         )
@@ -497,7 +541,7 @@ def label_id(name: str, ids: Mapping[str, int], row: Row, column: str) -> int:
     if name not in ids:
         raise DataError(
             f"{row.origin}: column {column!r}: label {name!r} is not among the training labels: "
-            f"{listed_names(ids)}",
+            f"{listed(ids)}",
             "fix the row, or add training rows with that label",
         )
     return ids[name]
@@ -513,16 +557,6 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 def _is_whole(name: str) -> bool:
     digits = name.removeprefix("-")
     return digits.isascii() and digits.isdigit()
-
-
-_SHOWN = 20
-
-
-def listed_names(names: Iterable[str]) -> str:
-    """Names for a message, not all of very many."""
-    known = list(names)
-    more = f", and {len(known) - _SHOWN:,} more" if len(known) > _SHOWN else ""
-    return ", ".join(known[:_SHOWN]) + more
 
 
 # --- Class weights, and the label of F1 ---

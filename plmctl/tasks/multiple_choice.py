@@ -29,6 +29,7 @@ from plmctl.tasks._sequences import (
     SequenceExamples,
     encode_texts,
     gpt1_ids,
+    language_weight,
     pair_sequences,
 )
 from plmctl.tasks.base import (
@@ -161,7 +162,7 @@ class MultipleChoice(Task[Config], config=Config):
         targets = (
             None if use == "predict" else np.array([right_option(config, row) for row in rows])
         )
-        lm_weight = config.lm_weight if gpt1 and use != "predict" else 0.0
+        lm_weight = language_weight(config.lm_weight, tokenizer, use)
         options = tuple(item[2] for item in items)
         encoded = EncodedRows.of_groups(list(map(len, options)), sequences, tokenizer, lm_weight)
         return MultipleChoiceExamples(
@@ -286,6 +287,12 @@ def item_of(config: Any, row: Row) -> Item:
                 "expected a list of options",
                 "options in separate columns: task.options=[A, B]",
             )
+        for number, option in enumerate(cell, 1):
+            if not isinstance(option, str | int | float):
+                what = "null" if option is None else f"a {type(option).__name__}, not a text"
+                raise DataError(
+                    f"{row.origin}: column {config.options!r}: option {number} is {what}"
+                )
         options = tuple(str(option) for option in cell)
     else:
         options = tuple(text_cell(row, column) for column in config.options)

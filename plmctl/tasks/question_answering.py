@@ -14,6 +14,7 @@ Sources: google-research/bert, run_squad.py; google-research/albert, squad_utils
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -48,6 +49,7 @@ from plmctl.tasks.base import (
     TaskExamples,
     Use,
     as_batch,
+    learnable,
     required,
     text_cell,
 )
@@ -116,6 +118,10 @@ class QuestionAnswering(Task[Config], config=Config):
     def text_columns(self) -> tuple[str, ...]:
         """Question and context."""
         return (self.config.question, self.config.context)
+
+    def prompt(self, row: Row) -> str:
+        """The question."""
+        return text_cell(row, self.config.question)
 
     def readable(self, answer: Answer, values: Mapping[str, Any], top: int) -> list[ReadableAnswer]:
         """The answer and its probability."""
@@ -571,9 +577,12 @@ def question_windows(
     questions = [question.ids[: config.max_query_length] for question in whole]
     answers = [answers_in(row, config.answers) for row in rows] if use != "predict" else None
     places = _places(config, answers, contexts, tokenizer) if answers is not None else None
-    kept, dropped = list(range(len(rows))), list[str]()
-    if use == "train" and places is not None:
-        kept, dropped = _learnable(config, rows, places)
+
+    def problem(number: int) -> str | None:
+        place = places[number] if places is not None else None
+        return f"{_row_name(config, rows[number])}: {place}" if isinstance(place, str) else None
+
+    kept, dropped = learnable(range(len(rows)), problem, use)
     kept_questions = [questions[n] for n in kept]
     cuts = _cut_windows(
         [len(contexts[n].ids) for n in kept],
@@ -595,31 +604,12 @@ def question_windows(
         _has_segments(tokenizer),
         pad_id_of(tokenizer),
         sum(len(question.ids) > config.max_query_length for question in whole),
-        tuple(dropped),
+        dropped,
     )
 
 
 Place = tuple[int, int] | str | None
 """An answer's first and last piece; why it has none; None for a question without an answer."""
-
-
-def _learnable(
-    config: Config, rows: Sequence[Row], places: Sequence[Place]
-) -> tuple[list[int], list[str]]:
-    """The rows that can be learned from, and what is wrong with each of the others.
-
-    Raises:
-        DataError: There is none.
-    """
-    kept = [n for n, place in enumerate(places) if not isinstance(place, str)]
-    dropped = [
-        f"{_row_name(config, row)}: {place}"
-        for row, place in zip(rows, places, strict=True)
-        if isinstance(place, str)
-    ]
-    if not kept:
-        raise DataError(f"none of {len(rows)} rows can be learned from: {dropped[0]}")
-    return kept, dropped
 
 
 def _places(
@@ -807,7 +797,8 @@ def answers_in(row: Row, column: str) -> list[tuple[str, int | None]]:
         texts = starts = None
     starts = [None] * len(texts) if isinstance(texts, list) and starts is None else starts
     right = isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts)
-    if not right or not all(isinstance(text, str) for text in texts):
+    right = right and all(isinstance(text, str) for text in texts)
+    if not right or any(isinstance(start, float) and not math.isfinite(start) for start in starts):
         raise DataError(
             f"{row.origin}: column {column!r} has no answers in SQuAD's form",
             'expected {"text": ["Paris"], "answer_start": [17]}, with empty lists for no answer',

@@ -31,6 +31,7 @@ from plmctl.tasks.base import (
     TaskExamples,
     Use,
     as_batch,
+    learnable,
     required,
 )
 
@@ -152,9 +153,11 @@ class Tagging(Task[Config], config=Config):
     ) -> TaggingExamples:
         """The rows as examples; training rows without words are dropped."""
         config = self.config
-        read = [(row, tuple(row_words(config, row))) for row in rows]
-        dropped = [f"{row.origin}: no words" for row, words in read if not words and use == "train"]
-        read = [(row, words) for row, words in read if words or use != "train"]
+        read, dropped = learnable(
+            [(row, tuple(row_words(config, row))) for row in rows],
+            lambda one: None if one[1] else f"{one[0].origin}: no words",
+            use,
+        )
         allowed = None if use == "score" and config.unseen == "wrong" else labels
         tags = None if use == "predict" else tuple(
             tuple(row_tags(config, row, words, allowed)) for row, words in read
@@ -185,7 +188,7 @@ class Tagging(Task[Config], config=Config):
             labels,
             pad_id,
             cut=cut,
-            dropped=tuple(dropped),
+            dropped=dropped,
         )
 
     def check(self, model: str, network: PreTrainedConfig) -> None:

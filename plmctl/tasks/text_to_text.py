@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import compress
 from string import Formatter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -25,6 +24,7 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.metrics import modules, squad, text
 from plmctl.metrics.modules import Kind
 from plmctl.metrics.text import Tokens
+from plmctl.models.completions import EncodedCompletion, score_encoded
 from plmctl.tasks._sequences import Layout, encode_texts, gpt1_ids, layout_of, pad_id_of
 from plmctl.tasks._t5_casts import CASTS, CastName, cast_metrics, cast_uncertainty, label_of, spaced
 from plmctl.tasks.base import (
@@ -36,6 +36,7 @@ from plmctl.tasks.base import (
     TaskExamples,
     Use,
     as_batch,
+    learnable,
     required,
 )
 from plmctl.tokenization.words import has_chinese
@@ -152,6 +153,10 @@ class TextToText(Task[Config], config=Config):
         change = spaced if self.config.cast and CASTS[self.config.cast].spaced else str
         return self.config.prefix + fill_template(self.config.read, row, change)
 
+    def prompt(self, row: Row) -> str:
+        """The text to read."""
+        return self.source(row)
+
     def targets(self, row: Row) -> tuple[str, ...]:
         """The right texts, the one to learn first."""
         value = nested_cell(row, self.config.written)
@@ -182,19 +187,19 @@ class TextToText(Task[Config], config=Config):
         check_metrics(references, config.metrics, config.tokens)
         if config.decoding == "rank":
             refuse_unknown_targets([row.origin for row in rows], references, labels)
-        dropped = []
-        if use == "train":
-            pairs = zip(texts, references, strict=True)
-            full = [bool(text.strip() and right[0].strip()) for text, right in pairs]
-            empty = (row for row, is_full in zip(rows, full, strict=True) if not is_full)
-            dropped = [f"{row.origin}: an empty text" for row in empty]
-            texts = list(compress(texts, full))
-            references = list(compress(references, full))
-        sources, cut = seq2seq.sources(texts, max_length)
-        targets, also = seq2seq.targets([r[0] for r in references], config.max_target_length)
+        read, dropped = learnable(
+            list(zip(rows, texts, references, strict=True)),
+            lambda one: (
+                None if one[1].strip() and one[2][0].strip() else f"{one[0].origin}: an empty text"
+            ),
+            use,
+        )
+        right = tuple(texts for _, _, texts in read)
+        sources, cut = seq2seq.sources([text for _, text, _ in read], max_length)
+        targets, also = seq2seq.targets([texts[0] for texts in right], config.max_target_length)
         return TextToTextExamples(
-            config, sources, targets, tuple(references), labels, seq2seq,
-            cut=int((cut | also).sum()), dropped=tuple(dropped),
+            config, sources, targets, right, labels, seq2seq,
+            cut=int((cut | also).sum()), dropped=dropped,
         )  # fmt: skip
 
     def check(self, model: str, network: PreTrainedConfig) -> None:
@@ -284,14 +289,18 @@ class TextToTextExamples(TaskExamples[Config]):
 
         from plmctl.models.heads.text_generation import Search, generate_rows
 
-        config = self.config
+        config, model, rows = self.config, network.model, self.format.rows(batch)
         if config.decoding == "rank":
+            # Each with its end token: the beginning of another label is no likelier for that.
             labels, _ = self.format.targets(self.labels, config.max_target_length)
-            return {"label": self.format.label_scores(network.model, batch, labels)}
+            texts = [
+                self.format.completion(row, label, model.config) for row in rows for label in labels
+            ]
+            scores = [score.log_prob for score in score_encoded(model, texts, len(rows))]
+            return {"label": torch.tensor(scores).view(len(rows), len(labels))}
         beams = config.beams if config.decoding == "beam" else 1
         search = Search(config.max_target_length, beams, config.length_penalty, early_stopping=True)
-        special = self.format.special_ids(network.model.config)
-        generated = generate_rows(network.model, self.format.rows(batch), search, special)
+        generated = generate_rows(model, rows, search, self.format.special_ids(model.config))
         ids, _ = padded(generated, self.format.end)
         return {"ids": torch.from_numpy(ids)}
 
@@ -528,8 +537,10 @@ class Seq2SeqFormat(Protocol):
     def special_ids(self, config: Any) -> SpecialIds:
         """Ids that generating requires, of a network with this config."""
 
-    def label_scores(self, model: Any, batch: Batch, labels: TokenRows) -> Tensor:
-        """The log-probability of each label as the whole target, [B, C]."""
+    def completion(
+        self, source: Sequence[int], target: Sequence[int], config: Any
+    ) -> EncodedCompletion:
+        """A target after its source, to be scored by a network with this config."""
 
 
 def seq2seq_format(tokenizer: PreTrainedTokenizerBase) -> Seq2SeqFormat:
@@ -593,12 +604,12 @@ class EncoderDecoderFormat:
         ends, start = (config.eos_token_id,), (config.decoder_start_token_id,)
         return SpecialIds(ends, config.pad_token_id, start)
 
-    def label_scores(self, model: Any, batch: Batch, labels: TokenRows) -> Tensor:
-        """See ``heads.text_generation.encoder_decoder_label_scores``."""
-        from plmctl.models.heads.text_generation import encoder_decoder_label_scores
-
-        inputs = {name: batch.inputs[name] for name in ("input_ids", "attention_mask")}
-        return encoder_decoder_label_scores(model, inputs, labels)
+    def completion(
+        self, source: Sequence[int], target: Sequence[int], config: Any
+    ) -> EncodedCompletion:
+        """The encoder reads the source; the target follows the decoder's start token."""
+        start = self.special_ids(config).start
+        return EncodedCompletion((*start, *target), len(start), source=tuple(source))
 
 
 def _decoder_only_layout(tokenizer: PreTrainedTokenizerBase) -> Layout:
@@ -664,12 +675,11 @@ class DecoderOnlyFormat:
 
         return SpecialIds((self.end,), self.end)
 
-    def label_scores(self, model: Any, batch: Batch, labels: TokenRows) -> Tensor:
-        """See ``heads.text_generation.decoder_label_scores``."""
-        from plmctl.models.heads.text_generation import Prompts, decoder_label_scores
-
-        prompts = Prompts(batch.inputs["input_ids"], batch.inputs["prompts"])
-        return decoder_label_scores(model, prompts, labels)
+    def completion(
+        self, source: Sequence[int], target: Sequence[int], config: Any
+    ) -> EncodedCompletion:
+        """Both in one sequence."""
+        return EncodedCompletion(_source_and_target(source, target), len(source))
 
     def _kept(self, texts: Sequence[str], room: int) -> tuple[list[list[int]], CutRows]:
         encoded = encode_texts(self.tokenizer, texts)

@@ -7,14 +7,15 @@ transformers and tokenizers that give other ids for the same files.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
-from plmctl.errors import ConfigError, DataError, PlmError
+from plmctl.errors import ConfigError, DataError, PlmError, machine_error
 from plmctl.files import write_atomically
 from plmctl.hashing import sha256_of
 from plmctl.tokenization.units import plain_tokenizer
@@ -38,6 +39,27 @@ def check_tokenizer(source: str) -> None:
     """
     check_sums(source)
     check_probe(source)
+
+
+@contextmanager
+def opening(source: str | Path) -> Iterator[None]:
+    """Reports what a damaged folder raises in the block as one plain line.
+
+    Raises:
+        DataError: A file of the folder cannot be used.
+    """
+    try:
+        yield
+    except PlmError:
+        raise
+    except Exception as error:  # the tokenizers package raises bare exceptions
+        if not Path(source).is_dir():  # a Hub id, whose errors have their own words
+            raise
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        raise machine_error(error) or DataError(
+            f"{source}: the tokenizer cannot be opened: {reason[:200]}",
+            "a file is damaged: copy the folder again, or train the tokenizer again",
+        ) from error
 
 
 def check_saved(folder: Path, trained: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
@@ -96,7 +118,7 @@ def check_sums(source: str) -> None:
     sums = folder / SUMS
     if not sums.is_file():
         return
-    for line in sums.read_text(encoding="utf-8").splitlines():
+    for line in sums.read_text(encoding="utf-8", errors="replace").splitlines():
         wanted, _, name = line.partition("  ")
         path = folder / name
         if not path.is_file() or sha256_of(path) != wanted:
@@ -185,7 +207,7 @@ def _check_ids(path: Path, state: object) -> None:
         saved = json.loads(path.read_text(encoding="utf-8"))
         before = {name: str(saved[name]) for name in ("transformers", "tokenizers")}
         texts = [(str(one["text"]), list(one["ids"]), list(one["plain"])) for one in saved["texts"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path}: not a file of probes: {error}",
             "copy the folder again; or delete this file if you are sure of the tokenizer",
@@ -213,8 +235,9 @@ def _open_both_ways(folder: Path) -> tuple[PreTrainedTokenizerBase, Tokenizer]:
     """The tokenizer as models use it, and as token stores do: without special tokens."""
     from transformers import AutoTokenizer
 
-    whole = AutoTokenizer.from_pretrained(folder)
-    return whole, plain_tokenizer(Tokenizer.from_file(str(folder / _TOKENIZER)))
+    with opening(folder):
+        whole = AutoTokenizer.from_pretrained(folder)
+        return whole, plain_tokenizer(Tokenizer.from_file(str(folder / _TOKENIZER)))
 
 
 def _input_ids(tokenizer: Any, text: str) -> list[int]:

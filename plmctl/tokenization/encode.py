@@ -25,7 +25,7 @@ from plmctl.arrays import Ints
 from plmctl.errors import ConfigError
 from plmctl.hashing import sha256_of
 from plmctl.hub import local, refuse_unreachable
-from plmctl.tokenization.check import check_tokenizer
+from plmctl.tokenization.check import check_tokenizer, opening
 from plmctl.tokenization.seams import Seams, seams_of
 from plmctl.tokenization.units import (
     CUT,
@@ -131,7 +131,8 @@ class Encoder:
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
-        return plain_tokenizer(Tokenizer.from_file(str(self._path)))
+        with opening(self._path.parent):
+            return plain_tokenizer(Tokenizer.from_file(str(self._path)))
 
     @cached_property
     def _placing(self) -> Tokenizer:

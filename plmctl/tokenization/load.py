@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plmctl import hub
-from plmctl.tokenization.check import check_tokenizer
+from plmctl.tokenization.check import check_tokenizer, opening
 from plmctl.tokenization.seams import byte_table
 from plmctl.tokenization.words import SPACE_MARK
 
@@ -44,7 +44,8 @@ def open_tokenizer(source: str) -> PreTrainedTokenizerBase:
 
     source = hub.local(source)
     check_tokenizer(source)
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
+    with opening(source):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
     return tokenizer
 
 

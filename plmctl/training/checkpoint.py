@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from plmctl.errors import ConfigError, PlmError
-from plmctl.files import give_default_mode, sync, writing
+from plmctl.files import give_default_mode, read_json, sync, write_error, writing
 from plmctl.models.network import RecurrentState
 from plmctl.models.sharding import cut_like, gathered
 from plmctl.training.average import Average
@@ -81,6 +81,12 @@ class Snapshot:
     average: dict[str, Tensor]
     recurrent_state: Tensor | None
     state: dict[str, Any]
+
+    @property
+    def size(self) -> int:
+        """Bytes of its tensors."""
+        tensors = [*self.model.values(), *self.optimizer.values(), *self.average.values()]
+        return sum(tensor.nbytes for tensor in tensors)
 
 
 def snapshot(
@@ -171,12 +177,6 @@ def restore(folder: Path, trained: Trained) -> dict[str, Any]:
     return {key: value for key, value in saved.items() if key != "scaler"}
 
 
-def save_weights(folder: Path, network: nn.Module) -> None:
-    """Write a network's weights, tied ones once, for ``load_weights``."""
-    weights = {n: p.detach().contiguous().cpu() for n, p in network.named_parameters()}
-    save_file(weights, folder / "model.safetensors")
-
-
 def load_weights(folder: Path, network: nn.Module, *, averaged: bool = False) -> None:
     """Load a checkpoint's weights into a network, in place.
 
@@ -197,6 +197,23 @@ def load_weights(folder: Path, network: nn.Module, *, averaged: bool = False) ->
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(cut_like(weights[name], parameter))
+
+
+def load_last_weights(checkpoints: Checkpoints, network: nn.Module) -> None:
+    """Load the weights of the last checkpoint, or their average, into a network, in place.
+
+    For what follows a training whose processes have shards of the weights.
+
+    Raises:
+        PlmError: The checkpoint has been damaged since.
+    """
+    folder, damaged = checkpoints.newest()
+    if folder is None or damaged:
+        raise PlmError(
+            f"{damaged[0] if damaged else 'no checkpoint'}: the weights cannot be read",
+            "run the same command again: it resumes from the checkpoint before",
+        )
+    load_weights(folder, network, averaged=True)
 
 
 def _in_host_memory(tensors: dict[str, Tensor], *, copy: bool, kept: bool) -> dict[str, Tensor]:
@@ -288,7 +305,8 @@ class Checkpoints:
         beside = self._folder / f".{target.name}.writing"
         try:
             self._sweep()
-            beside.mkdir(parents=True)
+            self._folder.mkdir(exist_ok=True)  # not the run folder, if that is gone
+            beside.mkdir()
             write(beside, state)
             _seal(beside, journal)
             replaced = self._make_room(target)
@@ -296,11 +314,8 @@ class Checkpoints:
             sync(self._folder)
         except (OSError, SafetensorError) as error:  # safetensors has errors of its own
             shutil.rmtree(beside, ignore_errors=True)
-            reason = getattr(error, "strerror", None) or error
-            raise PlmError(
-                f"{target}: the checkpoint could not be written: {reason}",
-                "free some space and run the same command again: it resumes from the last one",
-            ) from error
+            size = f": it resumes from the last checkpoint ({state.size / 1e6:,.1f} MB each)"
+            raise write_error(target, error, size) from error
         if replaced is not None:
             shutil.rmtree(replaced, ignore_errors=True)
         self._faults[target] = None
@@ -402,6 +417,14 @@ def valid(folder: Path) -> list[Path]:
     return [path for path in _found(folder) if _fault(path) is None]
 
 
+def newest_manifest(folder: Path) -> tuple[str | None, str | None]:
+    """The name of the newest checkpoint in a folder, valid or not, and the hash of its manifest."""
+    for path in reversed(_found(folder)):
+        if (path / MANIFEST).is_file():
+            return path.name, _sha256(path / MANIFEST)
+    return None, None
+
+
 def journal_of(folder: Path) -> Mark | None:
     """The part of ``metrics.jsonl`` that belongs to a valid checkpoint; None: an older version."""
     entry = json.loads((folder / MANIFEST).read_text()).get(_JOURNAL)
@@ -437,7 +460,7 @@ def _fault(folder: Path) -> str | None:
     """The fault of a checkpoint; None: it is valid."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return "no readable manifest"
     if not isinstance(manifest, dict) or not all(map(_is_entry, manifest.items())):
         return "no readable manifest"
@@ -615,24 +638,40 @@ class Watch:
         """Whether the patience is used up."""
         return self.patience is not None and progress.waited >= self.patience
 
-    def keep(self, network: nn.Module, step: int) -> None:
-        """Replace the best weights so far by these.
+    def keep(self, network: nn.Module, step: int, *, writes: bool = True) -> None:
+        """Replace the best weights so far by these; of a sharded network, called by all processes.
 
         A run that is killed before the next checkpoint repeats this step and writes the same
         weights again.
+
+        Args:
+            network: Its weights are kept.
+            step: The step that they are of.
+            writes: Whether this process writes; others take part in gathering sharded weights.
         """
         if self.folder is None:
             return
+        parameters = {name: p.detach() for name, p in network.named_parameters()}
+        weights = _in_host_memory(parameters, copy=False, kept=writes)
+        if not writes:
+            return
         beside = self.folder.with_name(f".{self.folder.name}.writing")
         shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        save_weights(beside, network)
-        (beside / "state.json").write_text(json.dumps({"metric": self.metric, "step": step}))
-        shutil.rmtree(self.folder, ignore_errors=True)
-        beside.rename(self.folder)
+        with writing(self.folder):
+            try:
+                beside.parent.mkdir(exist_ok=True)
+                beside.mkdir()
+                save_file(weights, beside / "model.safetensors")  # for ``load_weights``
+                text = json.dumps({"metric": self.metric, "step": step})
+                (beside / "state.json").write_text(text)
+                give_default_mode(beside)
+                shutil.rmtree(self.folder, ignore_errors=True)
+                beside.rename(self.folder)
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
 
 
 def take_best(folder: Path, network: nn.Module) -> int:
     """Load the best weights into a network; returns their step."""
     load_weights(folder, network)
-    return int(json.loads((folder / "state.json").read_text())["step"])
+    return int(read_json(folder / "state.json", "step")["step"])

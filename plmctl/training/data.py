@@ -12,20 +12,25 @@ and the loop takes them from a ``StepLoader``.
 from __future__ import annotations
 
 import hashlib
-import re
+import multiprocessing
+import os
 import signal
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from queue import Queue
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from plmctl.errors import ConfigError, PlmError
 from plmctl.examples.inspection import Example, Tallies, merge, tally
@@ -401,7 +406,7 @@ def mixture(
 # --- The batches of a step ---
 
 
-class StepBatches(Dataset[list[Batch]]):
+class StepBatches:
     """Item k: this process's micro-batches of step k.
 
     Args:
@@ -493,148 +498,151 @@ def scoring_batches(
 
 
 def training_batches(
-    batches: StepBatches, first: int, last: int, *, workers: int, pin: bool
+    batches: StepBatches, first: int, last: int, *, workers: int
 ) -> Generator[list[Batch], None, None]:
     """The steps [first, last) in order, prepared by worker processes if there are any.
 
+    Worker w of W prepares the steps first + w, first + w + W and so on, and has a pipe of its own.
+    Nothing is shared between the workers, no lock and no queue, so one that is killed at any moment
+    is seen as the end of its pipe. (PyTorch's DataLoader can wait forever for a lock of a dead
+    worker.)
+
     Raises:
-        PlmError: A worker died, or cannot be started. Use it within ``reporting_dead_workers``:
-            when a worker dies, PyTorch may raise anywhere in the caller.
+        PlmError: A worker died, or cannot be started.
     """
-    loader = DataLoader(
-        batches,
-        sampler=range(first, last),
-        batch_size=None,
-        num_workers=workers,
-        prefetch_factor=4 if workers else None,
-        pin_memory=pin,
-        worker_init_fn=_ignore_signals,
-    )
     if not workers:
-        yield from loader
+        yield from map(batches.__getitem__, range(first, last))
         return
+    running: list[tuple[BaseProcess, Connection]] = []
     try:
-        iterator = iter(loader)
-    except OSError as error:  # no processes, files or memory left
-        raise _no_worker(error) from error
-    try:
-        while True:
-            try:
-                # If a worker died within a message, PyTorch would wait for the rest of it.
-                if not all(worker.is_alive() for worker in _processes(iterator)):
-                    raise _dead_worker(_exit_codes(iterator))
-                step = next(iterator, None)
-            except (OSError, EOFError, RuntimeError, MemoryError) as error:
-                reported = _reported(error, iterator)
-                if reported is None:
-                    raise
-                raise reported from error
-            if step is None:
-                return
-            yield step
+        for number in range(min(workers, last - first)):
+            running.append(_started(batches, range(first + number, last, workers), running))
+        for step in range(last - first):
+            yield _received(*running[step % workers])
     finally:
-        _end(iterator)
+        for process, connection in running:
+            connection.close()
+            process.kill()  # it has nothing to lose
+        for process, _ in running:
+            process.join()
 
 
-@contextmanager
-def reporting_dead_workers() -> Iterator[None]:
-    """Turn PyTorch's error for a dead worker, wherever it is raised, into a ``PlmError``.
+_AHEAD = 4  # steps that a worker prepares in advance, the one that it is sending included
+
+# A forked worker shares the memory of what makes the examples. Elsewhere a fork is not safe.
+_CONTEXT = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+
+
+def _started(
+    batches: StepBatches, steps: range, running: list[tuple[BaseProcess, Connection]]
+) -> tuple[BaseProcess, Connection]:
+    """A worker for these steps, and the end of its pipe that gives them."""
+    try:
+        reader, writer = _CONTEXT.Pipe(duplex=False)
+        # A forked process has the open files of this one. A pipe ends when all have closed it.
+        ends = [reader, *(connection for _, connection in running)]
+        inherited = ends if _CONTEXT.get_start_method() == "fork" else []
+        process = _CONTEXT.Process(  # type: ignore[attr-defined]  # of the two contexts' common base
+            target=_prepare, args=(batches, steps, writer, inherited), daemon=True
+        )
+        try:
+            process.start()
+        finally:
+            writer.close()
+    except OSError as error:  # no processes, files or memory left
+        raise PlmError(
+            f"the worker processes that prepare batches cannot be started: {error.strerror}",
+            "raise the limit (ulimit -n for files, ulimit -u for processes) and run the same "
+            "command again; compute.workers=0 prepares batches without worker processes",
+        ) from error
+    return process, reader
+
+
+def _prepare(
+    batches: StepBatches, steps: range, writer: Connection, inherited: list[Connection]
+) -> None:
+    """In a worker process: make the steps' batches; a thread sends those that are made."""
+    # The loop decides when to stop, but Ctrl-C and a scheduler's signals reach all processes.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for connection in inherited:
+        connection.close()
+    torch.set_num_threads(1)
+    prepared: Queue[list[_Message] | Exception | None] = Queue(_AHEAD - 2)
+
+    def send() -> None:
+        try:
+            while (message := prepared.get()) is not None:
+                writer.send(message)
+        except (OSError, MemoryError):  # the loop is gone, or sees the end of the pipe
+            os._exit(1)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    try:
+        for step in steps:
+            prepared.put([_message(batch) for batch in batches[step]])
+    except MemoryError:
+        os._exit(1)
+    except (PlmError, OSError) as error:
+        prepared.put(error)
+    except Exception:
+        prepared.put(RuntimeError(f"in a worker process:\n{traceback.format_exc()}"))
+    prepared.put(None)
+    sender.join()
+
+
+# A batch as it goes through a pipe: arrays, as PyTorch would send tensors in shared memory, of
+# which containers have little.
+_Arrays = dict[str, NDArray[Any]]
+_Message = tuple[_Arrays, _Arrays, int, int, Rows | None]
+
+
+def _message(batch: Batch) -> _Message:
+    inputs = {name: tensor.numpy() for name, tensor in batch.inputs.items()}
+    targets = {term: tensor.numpy() for term, tensor in batch.targets.items()}
+    return inputs, targets, batch.tokens, batch.padded_tokens, batch.rows
+
+
+def _received(process: BaseProcess, connection: Connection) -> list[Batch]:
+    """The batches of the worker's next step.
 
     Raises:
-        PlmError: A worker died.
+        PlmError: It died, or raised the error.
+        OSError: It could not read a file.
+        RuntimeError: A defect, with the worker's traceback.
     """
     try:
-        yield
-    except RuntimeError as error:
-        texts = [str(cause) for cause in _chain(error)]
-        if not any(map(_DIED.search, texts)):
-            raise
-        bus = [-signal.SIGBUS] if any("Bus error" in text for text in texts) else []
-        raise _dead_worker(bus) from error
+        message: list[_Message] | Exception = connection.recv()
+    except (EOFError, OSError, MemoryError) as error:
+        process.join(_GRACE)
+        raise _dead_worker(process.exitcode) from error
+    if isinstance(message, Exception):
+        raise message
+    return [
+        Batch(
+            {name: torch.from_numpy(array) for name, array in inputs.items()},
+            {term: torch.from_numpy(array) for term, array in targets.items()},
+            tokens,
+            padded_tokens,
+            rows,
+        )
+        for inputs, targets, tokens, padded_tokens, rows in message
+    ]
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    """An error and its causes."""
-    errors: list[BaseException] = []
-    step: BaseException | None = error
-    while step is not None and step not in errors:
-        errors.append(step)
-        step = step.__cause__ or step.__context__
-    return errors
+_GRACE = 5.0  # seconds until a worker whose pipe ended has an exit code
 
 
-# The start of PyTorch's message for a dead worker. An error in a worker's code has another message:
-# "Caught IndexError in DataLoader worker process 0."
-_DIED = re.compile(r"DataLoader worker \(pid")
-
-_CAUGHT = "in DataLoader worker process"
-
-_GRACE = 5.0  # seconds until a worker whose connection broke is known to be dead
-
-
-def _reported(error: Exception, iterator: Any) -> PlmError | None:
-    """The error to report for one raised while waiting for a step; None: workers did not cause it.
-
-    A worker's death shows in several ways: its socket is gone, or closed within a message, and then
-    it may not be known to be dead yet.
-    """
-    text = str(error)
-    if isinstance(error, MemoryError):
-        return _dead_worker([])
-    if "Too many open files" in text or "ancdata" in text:  # a file that could not be received
-        return _no_worker(error)
-    if _CAUGHT in text:
-        return None
-    if not _DIED.search(text) and not wait([one.sentinel for one in _processes(iterator)], _GRACE):
-        return None
-    return _dead_worker(_exit_codes(iterator))
-
-
-def _dead_worker(exit_codes: list[int]) -> PlmError:
-    hint = "compute.workers=0 prepares batches without worker processes"
-    what, do = "perhaps because memory ran out", ""
-    if -signal.SIGBUS in exit_codes:  # happens in containers, which have 64 MB of it
-        what = "because the shared memory (/dev/shm) is full"
-        do = "enlarge it (docker run --shm-size=8g), and "
+def _dead_worker(exit_code: int | None) -> PlmError:
+    what = "perhaps because memory ran out"
+    if exit_code == -signal.SIGBUS:
+        what = "because a file that it reads was shortened, or cannot be read from its disk"
     return PlmError(
         f"a worker process that prepares batches died, {what}",
-        f"{do}run the same command again: it resumes from the last checkpoint; {hint}",
+        "run the same command again: it resumes from the last checkpoint; compute.workers=0 "
+        "prepares batches without worker processes",
     )
-
-
-def _no_worker(error: Exception) -> PlmError:
-    what = error.strerror if isinstance(error, OSError) else "Too many open files"
-    return PlmError(
-        f"the worker processes that prepare batches cannot be started or reached: {what}",
-        "raise the limit (ulimit -n for files, ulimit -u for processes) and run the same command "
-        "again; compute.workers=0 prepares batches without worker processes",
-    )
-
-
-def _processes(iterator: Any) -> list[BaseProcess]:
-    """The workers of DataLoader's iterator."""
-    workers: list[BaseProcess] = iterator._workers
-    return workers
-
-
-def _exit_codes(iterator: Any) -> list[int]:
-    return [code for one in _processes(iterator) if (code := one.exitcode) is not None]
-
-
-def _end(iterator: Any) -> None:
-    """End the workers: they ignore the SIGTERM that the program's end would send."""
-    try:
-        iterator._shutdown_workers()
-    finally:
-        for worker in _processes(iterator):
-            if worker.is_alive():  # it waits for a lock of a dead worker
-                worker.kill()
-
-
-def _ignore_signals(worker: int) -> None:
-    """In a worker process: the loop decides when to stop, but Ctrl-C reaches all processes."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
 
 
 # --- The loader of the loop ---
@@ -652,14 +660,13 @@ class StepLoader:
 
     Args:
         plan: The steps.
-        pin: Copy batches into pinned memory: for CUDA.
 
     Attributes:
         seconds: How long the loop has waited for data.
     """
 
-    def __init__(self, plan: Plan, *, pin: bool) -> None:
-        self._plan, self._pin = plan, pin
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
         self._steps = self._from(Progress(step=plan.steps))
         self._at: tuple[object, ...] | None = None
         self.seconds = 0.0
@@ -676,18 +683,9 @@ class StepLoader:
         self.seconds += time.perf_counter() - began
         return taken
 
-    @contextmanager
-    def closing_workers(self) -> Iterator[None]:
-        """End the worker processes with the block, and report a dead one.
-
-        Raises:
-            PlmError: A worker died.
-        """
-        with reporting_dead_workers():
-            try:
-                yield
-            finally:
-                self._steps.close()
+    def close(self) -> None:
+        """End the worker processes."""
+        self._steps.close()
 
     def examples(self, progress: Progress) -> Ints:
         """The examples of the next step over all processes, [2, N]: epochs and samples."""
@@ -718,7 +716,7 @@ class StepLoader:
         for number, phase, first in self._plan.remaining(progress.step):
             source = self._source(number, phase, progress)
             workers = self._plan.workers
-            iterator = training_batches(source, first, phase.steps, workers=workers, pin=self._pin)
+            iterator = training_batches(source, first, phase.steps, workers=workers)
             with closing(iterator):
                 for batches in iterator:
                     yield number, phase, batches

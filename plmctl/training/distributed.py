@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
 
 from plmctl.models.network import Network
 from plmctl.models.parameters import layer_stacks
+from plmctl.models.sharding import is_split
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -65,6 +63,9 @@ def shard(network: Network, device: torch.device, processes: int) -> None:
         device: Where it computes.
         processes: How many there are.
     """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh(device.type, (processes,))
     for stack in layer_stacks(network.model).values():
         layers = list(stack) if len(stack) > 1 else []
@@ -76,7 +77,14 @@ def shard(network: Network, device: torch.device, processes: int) -> None:
 
 def is_sharded(network: nn.Module) -> bool:
     """Whether its weights are sharded."""
-    return isinstance(next(network.parameters()), DTensor)
+    return is_split(next(network.parameters()))
+
+
+def forgets_forwards() -> bool:
+    """Whether this PyTorch can forget the order of forwards; versions before 2.13 may not."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return hasattr(FSDPModule, "reset_iter_state")
 
 
 @contextmanager
@@ -84,7 +92,15 @@ def whole(network: nn.Module) -> Iterator[None]:
     """Every process has all weights within the block, and its forwards wait for no other process.
 
     It costs the memory of the weights. Called by all processes; without sharding it does nothing.
+    PyTorch remembers the order of forwards, to gather weights early in the next backward. Here each
+    process has its own, and so it is forgotten: else each would gather other weights, and wait for
+    ever.
     """
+    if not is_sharded(network):
+        yield
+        return
+    from torch.distributed.fsdp import FSDPModule
+
     units = [module for module in network.modules() if isinstance(module, FSDPModule)]
     for unit in units:
         unit.set_reshard_after_forward(reshard_after_forward=False, recurse=False)
@@ -95,3 +111,5 @@ def whole(network: nn.Module) -> Iterator[None]:
         for unit in units:
             unit.reshard()
             unit.set_reshard_after_forward(unit is not network, recurse=False)
+        if forgets_forwards() and isinstance(network, FSDPModule):
+            network.reset_iter_state()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import ctypes
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 import torch.distributed
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import InitProcessGroupKwargs
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from plmctl.config.base import OptimizerConfig
@@ -21,10 +23,12 @@ from plmctl.config.sections import ComputeConfig
 from plmctl.errors import ConfigError
 from plmctl.models.fast import allow_shapes, apply_fast_paths, checkpoint_activations
 from plmctl.models.network import Network
+from plmctl.models.parameters import layer_stacks
 from plmctl.optimizers.base import get_optimizer
 from plmctl.training.average import Average, Averaging
 from plmctl.training.checkpoint import Trained
 from plmctl.training.distributed import is_sharded, shard
+from plmctl.training.peers import Peers
 
 # --- The engine ---
 
@@ -37,6 +41,7 @@ class Engine:
         found_nonfinite: On the device, 1 once a loss or gradient was not finite: the optimizer's
             kernel then skips that update and all later ones. None: it has no such kernel.
         hosts: The process group in which hosts communicate without a GPU; None: the accelerator's.
+        peers: The processes of the run, which watch each other.
         average: An average of the weights; None: the last weights are the result.
     """
 
@@ -45,15 +50,24 @@ class Engine:
     optimizer: Optimizer
     found_nonfinite: Tensor | None = None
     hosts: ProcessGroup | None = None
+    peers: Peers = field(default_factory=Peers)
     average: Average | None = None
+
+    @property
+    def bare(self) -> Network:
+        """The network itself, without the wrapper that sums gradients over processes."""
+        wrapped: nn.Module = self.network
+        bare = wrapped.module if isinstance(wrapped, DistributedDataParallel) else wrapped
+        assert isinstance(bare, Network)
+        return bare
 
     def trained(self) -> Trained:
         """What a checkpoint saves: the same objects without their wrappers."""
         return Trained(
-            self.accelerator.unwrap_model(self.network).model,
+            self.bare.model,
             getattr(self.optimizer, "optimizer", self.optimizer),
             self.accelerator.scaler,
-            self.accelerator.unwrap_model(self.network).recurrent_state,
+            self.bare.recurrent_state,
             self.average,
         )
 
@@ -71,8 +85,12 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
-def make_accelerator(compute: ComputeConfig) -> Accelerator:
+def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Accelerator:
     """The device and precision of a config, in the process group that the launcher made.
+
+    Args:
+        compute: Device, precision and threads.
+        peers: The processes of the run; None: nobody watches them.
 
     Raises:
         ConfigError: The device is missing, or does not support the precision.
@@ -92,6 +110,7 @@ def make_accelerator(compute: ComputeConfig) -> Accelerator:
     return Accelerator(
         cpu=compute.device == "cpu" or not torch.accelerator.is_available(),
         mixed_precision=_PRECISION[precision(compute, cuda=cuda)],
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=(peers or Peers()).group_timeout)],
     )
 
 
@@ -170,6 +189,7 @@ def make_engine(
     varying: bool = True,
     sharded: bool = False,
     averaging: Averaging | None = None,
+    peers: Peers | None = None,
 ) -> Engine:
     """The network and a new optimizer, prepared for the device and the processes.
 
@@ -183,6 +203,7 @@ def make_engine(
         varying: Whether the shapes of batches change from step to step; used by compilation.
         sharded: Whether each of several processes keeps a part of the weights.
         averaging: Average the weights over the steps.
+        peers: The processes of the run; None: nobody watches them.
     """
     device, model_type = accelerator.device.type, network.model.config.model_type
     compiled = compiles(compute, device, model_type, sharded=sharded)
@@ -199,12 +220,14 @@ def make_engine(
     else:
         network.to(accelerator.device)
     if compiled:
-        compile_network(network, varying=varying)
+        compile_network(network, varying=varying, sharded=sharded)
     optimizer = make_optimizer(optim, network, fused=device == "cuda")
     prepared = accelerator.prepare_model(network, evaluation_mode=sharded)  # then no DDP
     average = None if averaging is None else Average(network.model, averaging)
     prepared_optimizer = accelerator.prepare_optimizer(optimizer)
-    engine = Engine(accelerator, prepared, prepared_optimizer, average=average)
+    engine = Engine(
+        accelerator, prepared, prepared_optimizer, average=average, peers=peers or Peers()
+    )
     return enable_late_reading(engine) if accelerator.device.type == "cuda" else engine
 
 
@@ -221,7 +244,7 @@ def enable_late_reading(engine: Engine) -> Engine:
         found_nonfinite = torch.zeros((), device=accelerator.device)
         optimizer.found_inf = found_nonfinite  # type: ignore[attr-defined]  # as torch.amp's scaler sets it
     if accelerator.num_processes > 1:
-        hosts = torch.distributed.new_group(backend="gloo")
+        hosts = torch.distributed.new_group(backend="gloo", timeout=engine.peers.group_timeout)
     return replace(engine, found_nonfinite=found_nonfinite, hosts=hosts)
 
 
@@ -250,18 +273,17 @@ def compiles(
     """Whether a run compiles its network.
 
     By default not on a CPU, where it is slower, and not for ELMo, whose windows differ in their
-    words and whose layers are loops over time.
+    words and whose layers are loops over time; nor a sharded network, of which only the layers
+    can be compiled, each by itself.
 
     Args:
         compute: The config's.
         device: "cpu", "cuda" or "mps".
         model_type: transformers' name of the architecture.
-        sharded: Its layers have their weights only while they are called: not supported.
+        sharded: Its layers have their weights only while they are called.
     """
-    if sharded:
-        return False
     if compute.compile == "auto":
-        return device == "cuda" and model_type != "elmo"
+        return device == "cuda" and model_type != "elmo" and not sharded
     return compute.compile
 
 
@@ -272,13 +294,19 @@ def for_finetuning(compute: ComputeConfig) -> ComputeConfig:
     return compute.model_copy(update={"compile": False})
 
 
-def compile_network(network: Network, *, varying: bool) -> None:
+def compile_network(network: Network, *, varying: bool, sharded: bool = False) -> None:
     """Compile a network, in place, at its first forward: a minute or two for a base size.
 
     Args:
         network: Its weights and their names stay.
         varying: Shapes change from step to step: one kernel for all sizes. Otherwise one per
             shape, which is faster.
+        sharded: Compile each layer by itself.
     """
     allow_shapes(_SHAPES)
-    network.compile(dynamic=varying or network.model.config.model_type == "elmo")
+    dynamic = varying or network.model.config.model_type == "elmo"
+    if sharded:
+        stacks = layer_stacks(network.model).values()
+        network.compile_layers((layer for stack in stacks for layer in stack), dynamic=dynamic)
+    else:
+        network.compile(dynamic=dynamic)

@@ -1,9 +1,10 @@
 """The log of a run: its progress, speed and metrics.
 
 ``Progress`` is the state that a checkpoint saves, ``Window`` measures speed, and ``Journal`` writes
-``metrics.jsonl``, ``events``, trackers and the terminal. A checkpoint records how much of
-``metrics.jsonl`` belongs to it (``Mark``). A run that resumes from it needs these lines: its log is
-that of an uninterrupted run, or it reports the gap.
+``metrics.jsonl``, ``samples.jsonl``, ``events``, trackers and the terminal. A checkpoint records
+how much of ``metrics.jsonl`` belongs to it (``Mark``). A run that resumes from it needs these
+lines: its log is that of an uninterrupted run, or it reports the gap. ``samples.jsonl`` has a line
+for each validation; a run that resumes keeps those up to the last validation of its checkpoint.
 """
 
 from __future__ import annotations
@@ -240,6 +241,8 @@ def record(progress: Progress, phase: int, done: Update, rate: float) -> dict[st
 
 NEWLINE = b"\n"
 
+_METRICS, _SAMPLES = "metrics.jsonl", "samples.jsonl"
+
 Value = float | int | str
 
 
@@ -305,24 +308,26 @@ class Journal:
         trace: TracebackType | None,
     ) -> None:
         self._display.__exit__(kind, value, trace)
-        self._trackers.close()
+        for message in self._trackers.close():
+            self.warn(message)
 
     def expect(self, total_steps: int) -> None:
         """Set the steps of the whole run, if they were unknown before."""
         self._display.expect(total_steps)
 
-    def begin(self, step: int, mark: Mark | None = None) -> None:
+    def begin(self, step: int, mark: Mark | None = None, *, validated: int = 0) -> None:
         """Start, or continue after ``step``: records of later steps are removed.
 
         Args:
             step: Updates made so far.
             mark: What the checkpoint recorded of ``metrics.jsonl``; None: unknown, and all records
                 up to ``step`` are kept.
+            validated: The step of the last validation up to ``step``: samples after it are removed.
 
         Raises:
             DataError: In all processes: lines that belong to the checkpoint are missing or changed.
         """
-        path = self._run / "metrics.jsonl"
+        path = self._run / _METRICS
         before = path.read_bytes() if path.is_file() else b""
         gap = mark is not None and Mark.of(before[: mark.size]) != mark
         if mark is not None and gap and not self._accept_gap:
@@ -340,9 +345,12 @@ class Journal:
                     write_atomically(path, content)
             self._lines, self._size = content.count(NEWLINE), len(content)
             self._hash = hashlib.sha256(content)
+            with writing(self._run / _SAMPLES) as samples:
+                _cut_after(samples, validated)
             with writing(self._run / "events") as events:
                 _end_last_line(events)
-            self._trackers.begin(step, content)
+            for message in self._trackers.begin(step, content):
+                self.warn(message)
         self._display.begin(step)
         if mark is not None and gap:
             self.event("gap", step=step, lines_expected=mark.lines, lines_found=self._lines)
@@ -355,12 +363,18 @@ class Journal:
         """Write one line of metrics.jsonl at once; nan and inf become null."""
         if self._quiet:
             return
-        line = self._append("metrics.jsonl", record)
+        line = self._append(_METRICS, record)
         self._lines += 1
         self._size += len(line)
         self._hash.update(line)
-        self._trackers.log(record)
+        for message in self._trackers.log(record):
+            self.warn(message)
         self._display.log(record)
+
+    def sample(self, step: int, samples: Mapping[str, object]) -> None:
+        """Write one line of samples.jsonl: texts of the network after ``step`` updates."""
+        if not self._quiet:
+            self._append(_SAMPLES, {"step": step, **samples})
 
     def event(self, name: str, **fields: Value) -> None:
         """Write one line of events: started, resumed, saved ..."""
@@ -368,9 +382,9 @@ class Journal:
             now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
             self._append("events", {"time": now, "event": name, **fields})
 
-    def tick(self, step: int, loss: float | None) -> None:
-        """Show that a step is done, with the last known loss."""
-        self._display.tick(step, loss)
+    def tick(self, step: int, loss: float | None, saves_at: int | None = None) -> None:
+        """Show that a step is done: the last known loss, the step of the next checkpoint."""
+        self._display.tick(step, loss, saves_at)
 
     def warn(self, message: str) -> None:
         """Show a message."""
@@ -390,11 +404,12 @@ class Journal:
 
     def flush(self) -> None:
         """Force the log to the disk, before a checkpoint that refers to it."""
-        path = self._run / "metrics.jsonl"
-        if not self._quiet and path.is_file():
-            sync(path)
+        for name in (_METRICS, _SAMPLES):
+            path = self._run / name
+            if not self._quiet and path.is_file():
+                sync(path)
 
-    def _append(self, name: str, record: Mapping[str, Value]) -> bytes:
+    def _append(self, name: str, record: Mapping[str, object]) -> bytes:
         line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False).encode() + NEWLINE
         # Opened for each line (30 microseconds), so that a folder that was moved is noticed.
         with writing(self._run / name) as path, path.open("ab") as file:
@@ -406,12 +421,24 @@ def _plain(value: Any) -> Any:
     """A value with null for nan and inf, which JSON does not have."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _up_to(content: bytes, step: int) -> bytes:
     """The records of a log up to ``step``."""
     return b"".join(line for line in content.splitlines(keepends=True) if _step_of(line) <= step)
+
+
+def _cut_after(path: Path, step: int) -> None:
+    """Remove the records of a log after ``step``; a file without others is removed."""
+    before = path.read_bytes() if path.is_file() else b""
+    content = _up_to(before, step)
+    if content and content != before:
+        write_atomically(path, content)
+    elif not content:
+        path.unlink(missing_ok=True)
 
 
 def _step_of(line: bytes) -> float:

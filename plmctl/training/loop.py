@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -32,12 +32,14 @@ from plmctl.models.base import Examples
 from plmctl.models.batch import Batch
 from plmctl.models.sharding import gathered
 from plmctl.run.stop import StopAsked, StopRequest
+from plmctl.startup import search_garbage_as_usual
 from plmctl.training.checkpoint import Checkpoints, Saver, Watch, journal_of, restore
 from plmctl.training.data import Phase, StepLoader, Stretch
 from plmctl.training.distributed import is_sharded, reduce, summed_facts
 from plmctl.training.engine import Engine
 from plmctl.training.journal import Computed, Journal, Progress, Update, Window, record
 from plmctl.training.memory import is_out_of_memory, most_examples, release_memory, smaller
+from plmctl.training.peers import COMPILING, COMPUTING, LOADING, SAVING, VALIDATING
 
 # --- The settings, and the rule that accepts or rejects a step ---
 #
@@ -154,6 +156,12 @@ class Plan:
         scheduled = done in self.save_at or self.due(self.save_every, done)
         return improved or done == self.last_step or scheduled
 
+    def next_save(self, done: int) -> int:
+        """The step of the next checkpoint that is planned, when ``done`` updates are done."""
+        scheduled = (done // self.save_every + 1) * self.save_every
+        others = (step for step in self.save_at if step > done)
+        return min(scheduled, self.last_step, *others)
+
     def words_at(self, done: int) -> dict[str, int]:
         """The log key of the words seen after ``done`` updates; empty if they are unknown."""
         return {} if self.words is None else {"words": self.words(done)}
@@ -190,6 +198,11 @@ class Validate(Protocol):
         """
 
 
+Sample = Callable[[], Mapping[str, object]]
+"""Texts of the network as it is now, for samples.jsonl: empty in all processes but the main one.
+Called by all of them after a validation."""
+
+
 @dataclass(frozen=True)
 class Run:
     """The parts of a run, each built once."""
@@ -200,6 +213,7 @@ class Run:
     journal: Journal
     validate: Validate
     loader: StepLoader
+    sample: Sample | None
     watch: Watch | None
     saver: Saver
 
@@ -229,6 +243,7 @@ def train(
     journal: Journal,
     validate: Validate,
     watch: Watch | None = None,
+    sample: Sample | None = None,
 ) -> Progress:
     """Run a plan to its end, from the newest checkpoint if there is one.
 
@@ -239,6 +254,7 @@ def train(
         journal: Its log.
         validate: Returns the validation metrics.
         watch: Keeps the weights with the best metric, and may end the run early.
+        sample: Makes the samples of each validation.
 
     Raises:
         Preempted: A signal, or ``plan.until``, stopped the run; a checkpoint was saved.
@@ -246,24 +262,29 @@ def train(
             does not fit in memory.
         DataError: Lines of metrics.jsonl that belong to the checkpoint are missing or changed.
     """
+    search_garbage_as_usual()
     accelerator, recurrent_state = engine.accelerator, engine.trained().recurrent_state
     progress = resume(engine, checkpoints, journal)
     if not plan.auto_micro_batch:  # the configured size holds, whatever an earlier start had to do
         progress = replace(progress, micro=())
-    loader = StepLoader(plan, pin=accelerator.device.type == "cuda")
+    loader = StepLoader(plan)
     saver = Saver(
         checkpoints, journal, async_save=plan.async_save, writes=accelerator.is_main_process
     )
-    run = Run(engine, plan, checkpoints, journal, validate, loader, watch, saver)
+    run = Run(engine, plan, checkpoints, journal, validate, loader, sample, watch, saver)
     engine.network.train()
-    with StopRequest() as stop, loader.closing_workers(), saver:
+    with StopRequest() as stop, closing(loader), saver:
         if 0 < progress.step != progress.validated and plan.due(plan.validate_every, progress.step):
             progress = _validate(run, progress, stop)  # the run was stopped during a validation
         window = Window(progress, loader)
         pending: list[Pending] = []
+        peers, started = engine.peers, set[int]()  # phases
         while progress.step < plan.last_step and not run.is_over(progress):
             # The examples are a pure function of (seed, step).
+            peers.mark(LOADING, progress.step + 1)
             phase_number, phase, micro_batches = loader.next_step(progress)
+            peers.mark(COMPUTING if phase_number in started else COMPILING, progress.step + 1)
+            started.add(phase_number)
             learning_rate = plan.learning_rate(progress.step)
             for group in engine.optimizer.param_groups:
                 group["lr"] = learning_rate * group.get("scale", 1.0)
@@ -295,14 +316,15 @@ def train(
                     engine.average.update(progress.step + 1, engine.found_nonfinite)
             if on_device and not _must_synchronise(plan, pending):
                 progress = progress.ahead(computed, samples, epoch_size)
-                journal.tick(progress.step, progress.recent[-1] if progress.recent else None)
+                loss = progress.recent[-1] if progress.recent else None
+                journal.tick(progress.step, loss, plan.next_save(progress.step))
                 continue
             progress, update = _synchronise(run, pending, applied=on_device)
             pending = []
             if update is None:  # the run went back to a checkpoint
                 window = Window(progress, loader)
                 continue
-            journal.tick(progress.step, update.loss)
+            journal.tick(progress.step, update.loss, plan.next_save(progress.step))
             if plan.due(plan.log_every, progress.step):
                 speed = window.metrics(progress)
                 words = plan.words_at(progress.step)
@@ -375,6 +397,7 @@ def compute_gradient(
         num_forwards = _most_forwards(engine, num_forwards)
     sums = torch.zeros(len(examples.loss_terms), device=accelerator.device)
     for number, batch in enumerate(micro_batches):
+        engine.peers.progress()
         is_last = number == len(micro_batches) - 1
         with nullcontext() if is_last else accelerator.no_sync(network):
             torch.manual_seed(int(fold(key, number)) >> 1)  # PyTorch takes 63 bits on every device
@@ -506,8 +529,10 @@ def _validate(run: Run, progress: Progress, stop: StopRequest) -> Progress:
         Preempted: A process was asked to stop meanwhile; a checkpoint was saved.
     """
     try:
+        run.engine.peers.mark(VALIDATING, progress.step)
         with run.engine.averaged(progress.step):
             scores = run.validate(stop=stop)
+            samples = {} if run.sample is None else run.sample()
     except StopAsked:
         if progress.step < run.plan.steps:  # the last step is saved before it is validated
             _save(run, progress)
@@ -516,13 +541,16 @@ def _validate(run: Run, progress: Progress, stop: StopRequest) -> Progress:
         run.engine.network.train()
     if scores:
         run.journal.log({"step": progress.step, **scores})
+    if samples:
+        run.journal.sample(progress.step, samples)
     progress = progress.scored(scores.get("valid/loss"))
     if run.watch is None:
         return progress
     progress = run.watch.after(progress, scores)
     is_best = progress.judged is not None and progress.judged[1] == progress.step
-    if is_best and run.engine.accelerator.is_main_process:
-        run.watch.keep(run.engine.trained().network, progress.step)
+    network, is_main = run.engine.trained().network, run.engine.accelerator.is_main_process
+    if is_best and (is_main or is_sharded(network)):
+        run.watch.keep(network, progress.step, writes=is_main)
     return progress
 
 
@@ -538,7 +566,7 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
         return Progress()
     mark = journal_of(newest)
     progress = Progress.restored(restore(newest, engine.trained()))
-    journal.begin(progress.step, mark)
+    journal.begin(progress.step, mark, validated=progress.validated)
     if mark is None:
         journal.warn(f"{newest}: from an older version: metrics.jsonl continues unverified")
     if engine.accelerator.is_main_process:
@@ -549,6 +577,7 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
 
 def _save(run: Run, progress: Progress) -> None:
     """Save from the main process, with the recurrent state and the weights of all processes."""
+    run.engine.peers.mark(SAVING, progress.step)
     trained = run.engine.trained()
     trained.recurrent_state.share(lambda rows: reduce(run.engine.accelerator, rows))
     if run.engine.accelerator.is_main_process or is_sharded(trained.network):
@@ -558,6 +587,7 @@ def _save(run: Run, progress: Progress) -> None:
 
 def _wait_for_save(run: Run) -> None:
     """Wait in all processes until the last checkpoint is on the disk."""
+    run.engine.peers.mark(SAVING)
     run.saver.wait()
     run.engine.accelerator.wait_for_everyone()
 
@@ -646,7 +676,7 @@ def _roll_back(run: Run, progress: Progress) -> Progress:
     skipped = sum(map(run.plan.samples, range(before.step, progress.step + 1)))
     if run.engine.accelerator.is_main_process:
         run.checkpoints.abandon(before.step)
-    run.journal.begin(before.step, journal_of(folder))
+    run.journal.begin(before.step, journal_of(folder), validated=before.validated)
     return replace(
         before,
         shift=progress.shift + skipped,

@@ -18,7 +18,7 @@ import torch
 from plmctl.errors import PlmError
 from plmctl.examples.keys import fold
 from plmctl.training.data import StepBatches
-from plmctl.training.distributed import reduce
+from plmctl.training.distributed import is_sharded, reduce
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -91,7 +91,7 @@ def trial(engine: Engine, batch: Batch, phase: Phase) -> bool:
     has no state yet: memory of AdamW's size is reserved meanwhile.
     """
     accelerator = engine.accelerator
-    bare = accelerator.unwrap_model(engine.network)
+    bare = engine.bare
     bare.train()
     learned = [p for p in bare.parameters() if p.requires_grad]
     fits = True
@@ -153,6 +153,22 @@ def search(engine: Engine, plan: Plan) -> tuple[int, ...]:
             "use shorter sequences, a smaller network, or a device with more memory",
         )
     return tuple(sizes.tolist())
+
+
+def too_large(engine: Engine, plan: Plan) -> int | None:
+    """The micro-batch size of the plan's largest batch, if it does not fit; None: it does.
+
+    A process of a sharded network cannot try alone, and sizes that were searched for were tried.
+    """
+    searched = plan.auto_micro_batch and engine.accelerator.device.type == "cuda"
+    if searched or is_sharded(engine.network):
+        return None
+    batches = [
+        (phase, heaviest(phase, int(fold(plan.seed, number)), phase.slicing.micro_batch_size))
+        for number, phase in enumerate(plan.phases)
+    ]
+    phase, batch = max(batches, key=lambda pair: pair[1].padded_tokens)
+    return None if trial(engine, batch, phase) else phase.slicing.micro_batch_size
 
 
 def fitted(engine: Engine, plan: Plan, journal: Journal, folder: Path) -> Plan:

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from plmctl.errors import PlmError
 from plmctl.examples.keys import fold
 from plmctl.formatting import format_duration
 from plmctl.models.network import RecurrentState
+from plmctl.models.sharding import own_part
 from plmctl.training.data import StepBatches
 from plmctl.training.distributed import reduce
 from plmctl.training.loop import apply, compute_gradient
@@ -99,9 +98,9 @@ def throwaway(engine: Engine) -> Iterator[None]:
     """
     trained = engine.trained()
     assert not trained.optimizer.state
-    network = engine.accelerator.unwrap_model(engine.network)
+    network = engine.bare
     weights = list(trained.network.parameters())
-    before = [_local(weight).detach().to("cpu", copy=True) for weight in weights]
+    before = [own_part(weight).detach().to("cpu", copy=True) for weight in weights]
     rates = [group["lr"] for group in trained.optimizer.param_groups]
     scaler = None if trained.scaler is None else trained.scaler.state_dict()
     kept, network.recurrent_state = network.recurrent_state, RecurrentState()
@@ -110,7 +109,7 @@ def throwaway(engine: Engine) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for weight, value in zip(weights, before, strict=True):
-                _local(weight).copy_(value)
+                own_part(weight).copy_(value)
         engine.optimizer.zero_grad()
         trained.optimizer.state.clear()
         for group, rate in zip(trained.optimizer.param_groups, rates, strict=True):
@@ -120,10 +119,6 @@ def throwaway(engine: Engine) -> Iterator[None]:
         if engine.found_nonfinite is not None:
             engine.found_nonfinite.zero_()
         network.recurrent_state = kept
-
-
-def _local(weight: Tensor) -> Tensor:
-    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def time_steps(engine: Engine, plan: Plan, budget: float) -> tuple[float, ...]:
@@ -165,7 +160,7 @@ def _step_seconds(engine: Engine, plan: Plan, number: int, limit: float) -> floa
             raise PlmError("the loss of a trial step is not a number", "lower optim.lr")
         return time.perf_counter() - began, making
 
-    warm = _COMPILED if engine.accelerator.unwrap_model(engine.network).compiled else 1
+    warm = _COMPILED if engine.bare.compiled else 1
     run(first, warm)
     whole, making = run(first + warm, 1)
     count = min(_MOST, int(limit / agreed(engine, whole)))

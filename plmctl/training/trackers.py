@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -54,33 +56,67 @@ class Trackers:
 
     def __init__(self, run: Path, names: Sequence[str]) -> None:
         check_trackers(names)
-        self._run, self._names = run, names
-        self._open: list[Any] = []
+        self._run, self._names = run, list(names)
+        self._open: dict[str, Any] = {}
 
-    def begin(self, step: int, content: bytes) -> None:
+    def begin(self, step: int, content: bytes) -> list[str]:
         """Start, or continue after ``step``: what was logged of later steps does not count.
 
         Args:
             step: Updates made so far.
             content: ``metrics.jsonl`` up to this step.
+
+        Returns:
+            As ``log``.
         """
-        self.close()
-        for name in self._names:
-            tracker = self._start(name, step)
-            self._open.append(tracker)
+        failures = self.close()
+        for name in list(self._names):
+            self._open[name] = self._start(name, step)
             if name != "tensorboard":
                 for line in content.splitlines():
-                    _log(tracker, json.loads(line))
+                    failures += self._log(name, json.loads(line))
+        return failures
 
-    def log(self, record: Mapping[str, float | int | str]) -> None:
-        """Log a record under its ``step``."""
-        for tracker in self._open:
-            _log(tracker, record)
+    def log(self, record: Mapping[str, float | int | str]) -> list[str]:
+        """Log a record under its ``step``.
 
-    def close(self) -> None:
-        """Write what is left, and end the trackers' runs."""
+        Returns:
+            A message for each tracker that failed: it gets no more records. The training continues,
+            and metrics.jsonl has them all.
+        """
+        return [message for name in list(self._open) for message in self._log(name, record)]
+
+    def close(self) -> list[str]:
+        """Write what is left, and end the trackers' runs; messages as ``log``."""
+        failures = []
         while self._open:
-            self._open.pop().finish()
+            name, tracker = self._open.popitem()
+            try:
+                with redirect_stdout(sys.stderr):  # stdout has the result of the command
+                    tracker.finish()
+            except Exception as error:  # each package has its own kinds
+                failures.append(f"log.trackers: {name} could not end its run: {error}")
+        return failures
+
+    def _log(self, name: str, record: Mapping[str, Any]) -> list[str]:
+        """Give a record's numbers to a tracker; metrics.jsonl has null for one not finite."""
+        if name not in self._open:
+            return []
+        # DVCLive takes loss/mlm for a part of loss.
+        separator = "_" if name == "dvclive" else "/"
+        values = {
+            key.replace("/", separator): value
+            for key, value in record.items()
+            if key != "step" and isinstance(value, int | float)
+        }
+        try:
+            self._open[name].log(values, step=record["step"])
+        except Exception as error:  # each package has its own kinds
+            del self._open[name]
+            self._names.remove(name)
+            reason = str(error) or type(error).__name__
+            return [f"log.trackers: {name} failed and gets no more records: {reason}"]
+        return []
 
     def _start(self, name: str, step: int) -> Any:
         """A tracker, started.
@@ -109,21 +145,20 @@ class Trackers:
             tracker = tracker_class(_PROJECT, run_name=title)
         elif name == "trackio":
             tracker = tracker_class(_PROJECT, name=title)
+        elif name == "dvclive":
+            # Into the run folder alone: no dvc.yaml and no commit in the working directory.
+            folder = str(self._run / "dvclive")
+            tracker = tracker_class(title, dir=folder, dvcyaml=None, save_dvc_exp=False)
         elif tracker_class.requires_logging_directory:
             tracker = tracker_class(title, str(self._run))
         else:
             tracker = tracker_class(title)
         try:
-            tracker.start()
+            with redirect_stdout(sys.stderr):
+                tracker.start()
         except Exception as error:  # each package has its own kinds
             raise PlmError(
                 f"log.trackers: {name} cannot start: {error}",
-                "fix this, or remove it from log.trackers; the run continues without it",
+                "fix this, or remove it from log.trackers, and run the same command again",
             ) from error
         return tracker
-
-
-def _log(tracker: Any, record: Mapping[str, Any]) -> None:
-    """A record's numbers; metrics.jsonl has null for one that is not finite."""
-    values = {key: v for key, v in record.items() if key != "step" and isinstance(v, int | float)}
-    tracker.log(values, step=record["step"])

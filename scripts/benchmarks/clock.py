@@ -21,6 +21,14 @@ def peak_mb() -> float:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
+def resident_mb() -> float:
+    """Of this process now; 0 where it is unknown."""
+    status = Path("/proc/self/statm")
+    if not status.is_file():
+        return 0.0
+    return int(status.read_text(encoding="utf-8").split()[1]) * resource.getpagesize() / 2**20
+
+
 class Clock:
     """The ends of steps, in seconds and in CPU seconds of all threads; the first two warm up."""
 
@@ -28,6 +36,7 @@ class Clock:
         self._args = args
         self._ends: list[tuple[float, float, float]] = []
         self._first = 0.0
+        self._before = resident_mb()
 
     def tick(self, tokens: float = 0) -> None:
         """A step has ended.
@@ -56,6 +65,7 @@ class Clock:
             "tokens": statistics.mean(tokens),
             "cpu_seconds": statistics.mean(after[1] - before[1] for before, after in steps),
             "peak_mb": self._peak(),
+            "before_mb": self._before,
             "first_step": self._first,
         }
         peak = self._args.peak_tflops or self._known_peak()

@@ -24,11 +24,11 @@ def write(result: dict[str, Any], path: Path) -> None:
 
 def standalone(plot: Any) -> str:
     """A plot as an SVG file's text, with the report's style sheet inside."""
-    from plmctl.reporting.drawing import draw_svg
+    from plmctl.reporting.drawing import embedded_curves
     from plmctl.reporting.html import Html, element
 
     style = Html(files("plmctl.reporting").joinpath("report.css").read_text(encoding="utf-8"))
     head = '<svg xmlns="http://www.w3.org/2000/svg" '
-    drawn = draw_svg(plot).replace("<svg ", head, 1)
+    drawn = embedded_curves(plot).replace("<svg ", head, 1)
     inside = drawn.index(">") + 1
     return drawn[:inside] + element("style", style) + drawn[inside:]

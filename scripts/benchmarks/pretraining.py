@@ -3,14 +3,50 @@
 import argparse
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, islice, product
+from pathlib import Path
 from typing import Any
 
 from benchmarks.clock import Clock, flops_per_token
 from benchmarks.stepping import CHECKED, plain_steps, plmctl_steps
+from benchmarks.whole import call, write_config
 
-_FAMILIES = {"mlm": "bert", "clm": "gpt2", "t5": "t5"}
-_OBJECTIVES = {"mlm": {"name": "mlm"}, "clm": {"name": "clm"},
-               "t5": {"name": "span_corruption", "z_loss": 0}}  # fmt: skip
+_IDS = "ids.npy"
+
+_OF_WORK = {"mlm": "bert", "clm": "gpt2", "t5": "t5"}
+_MASKED = {"name": "mlm"}
+OBJECTIVES = {
+    "bert": _MASKED, "roberta": _MASKED, "albert": _MASKED, "gpt2": {"name": "clm"},
+    "t5": {"name": "span_corruption", "z_loss": 0}, "elmo": {"name": "bilm"},
+}  # fmt: skip
+"""Of each family that can be measured."""
+
+
+_CHARACTERS = 5_000_000
+"""Of a real text, at most."""
+
+
+def prepare(args: argparse.Namespace, folder: Path) -> None:
+    """With ``--data``: its ids, by a tokenizer of that size, for the rows of both sides."""
+    if args.data is None:
+        return
+    import numpy as np
+    from tokenizers import Tokenizer
+
+    (folder / "train.txt").write_text(args.data.read_text("utf-8")[:_CHARACTERS], "utf-8")
+    config = {
+        "run": str(folder / "tokenizer"),
+        "algorithm": "wordpiece",
+        "family": "bert",
+        "vocab_size": args.vocab_size,
+        "data": {"train": [str(folder / "train.txt")]},
+    }
+    call("-m", "plmctl", "train-tokenizer", write_config(folder / "tokenizer.yaml", config))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
+    lines = (folder / "train.txt").read_text("utf-8").splitlines()
+    encoded = tokenizer.encode_batch(lines, add_special_tokens=False)
+    np.save(folder / _IDS, np.concatenate([line.ids for line in encoded if line.ids]))
 
 
 def run(args: argparse.Namespace, side: str) -> dict[str, float]:
@@ -21,9 +57,9 @@ def run(args: argparse.Namespace, side: str) -> dict[str, float]:
     if side == "plmctl":
         for done in plmctl_steps(args, model, family.forward, step, count):
             clock.tick(done.tokens)
-    elif args.work == "t5":
+    elif args.family or args.work == "t5":
         batches = [stock_batch(args, batch) for batch in batches_of(args, step, count)]
-        for tokens, _ in plain_steps(args, model, batches):
+        for tokens, _ in plain_steps(args, plain(args, model), batches):
             clock.tick(tokens)
     else:
         _trainer(args, model, clock, count)
@@ -39,7 +75,12 @@ def check(args: argparse.Namespace, side: str) -> dict[str, list[float]]:
         done = plmctl_steps(args, model, family.forward, step, CHECKED)
         return {"losses": [update.read().loss for update in done]}
     batches = [stock_batch(args, batch) for batch in batches_of(args, step, CHECKED)]
-    return {"losses": [loss for _, loss in plain_steps(args, model, batches)]}
+    return {"losses": [loss for _, loss in plain_steps(args, plain(args, model), batches)]}
+
+
+def family_of(args: argparse.Namespace) -> str:
+    """The name of the network's family."""
+    return args.family or _OF_WORK[args.work]
 
 
 def network(args: argparse.Namespace, dropout: float | None = None) -> tuple[Any, Any]:
@@ -50,14 +91,16 @@ def network(args: argparse.Namespace, dropout: float | None = None) -> tuple[Any
     from plmctl.families.base import get_family
     from plmctl.objectives.base import get_objective
 
-    name = _FAMILIES[args.work]
+    name = family_of(args)
     family = get_family(name)
-    changes = {} if dropout is None else dict.fromkeys(family.DROPOUT, dropout)
+    kind = registry.load("families", name).Config
+    rates = (rate for rate in family.DROPOUT if rate in kind.model_fields)
+    changes = {} if dropout is None else dict.fromkeys(rates, dropout)
     if name == "bert" and args.length > 512:
         changes["max_position_embeddings"] = args.length
-    config = registry.load("families", name).Config(family=name, size=args.size, **changes)
+    config = kind(family=name, size=args.size, **changes)
     torch.manual_seed(0)
-    parts = get_objective(_OBJECTIVES[args.work]["name"]).LOSS_TERMS
+    parts = get_objective(OBJECTIVES[name]["name"]).LOSS_TERMS
     return family.build(config, vocab_size=args.vocab_size, pad_id=0, loss_terms=parts), family
 
 
@@ -67,21 +110,25 @@ def objective(args: argparse.Namespace) -> Any:
     from plmctl.objectives.base import get_objective
     from plmctl.tokenization.load import Vocab
 
-    size = args.vocab_size
+    size, family = args.vocab_size, family_of(args)
     store = TokenStore.from_lists([[text] for text in _texts(args)], size)
     sentinels = tuple(range(size - 1, size - 101, -1))
     vocab = Vocab(size, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=sentinels)
-    options = _OBJECTIVES[args.work]
+    if family == "elmo":  # its input is the characters of words
+        vocab = replace(vocab, eos=6, words=_words(size))
+    options = OBJECTIVES[family]
     member = get_objective(options["name"])
     step = member.make(member.Config(**options), store, vocab, args.length, 1)
-    return _Closed(step) if args.work == "clm" and args.check else step
+    return _Closed(step) if family == "gpt2" and args.check else step
 
 
 class _Closed:
     """A causal objective without the target after a row's end, which transformers' loss has not."""
 
+    streamed = False
+
     def __init__(self, step: Any) -> None:
-        self._step, self.parts = step, step.loss_terms
+        self._step, self.loss_terms, self.weights = step, step.loss_terms, step.weights
 
     def __len__(self) -> int:
         return len(self._step)
@@ -108,15 +155,20 @@ def stock_batch(args: argparse.Namespace, batch: Any) -> tuple[dict[str, Any], i
     """The same batch as a transformers model takes it, and its tokens without padding."""
     import torch
 
-    inputs = dict(batch.inputs)
-    if args.work == "clm":
+    inputs, family = dict(batch.inputs), family_of(args)
+    if family == "elmo":
+        return inputs | {"targets": batch.targets}, batch.tokens
+    if family == "gpt2":
         labels = torch.full_like(inputs["input_ids"], -100)
         labels[:, 1:] = batch.targets["lm"][:, :-1]
         return {"input_ids": inputs["input_ids"], "labels": labels}, batch.tokens
     positions = inputs.pop("positions")
     like = inputs.pop("decoder_input_ids", inputs["input_ids"])
     labels = torch.full_like(like, -100).flatten()
-    labels[positions] = batch.targets["lm" if args.work == "t5" else "mlm"]
+    labels[positions] = batch.targets["lm" if family == "t5" else "mlm"]
+    if family == "roberta":  # it would take a random token that is the padding token for padding
+        del inputs["token_type_ids"]
+        inputs["position_ids"] = inputs["attention_mask"].cumsum(1) * inputs["attention_mask"]
     return inputs | {"labels": labels.view_as(like)}, batch.tokens
 
 
@@ -135,8 +187,7 @@ def _trainer(args: argparse.Namespace, model: Any, clock: Clock, count: int) -> 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             clock.tick(tokens)
 
-    if args.work == "clm":
-        model = as_published(model)
+    model = plain(args, model)
     with tempfile.TemporaryDirectory() as folder:
         cuda, bf16 = args.device == "cuda", args.precision == "bf16"
         arguments = TrainingArguments(
@@ -151,10 +202,18 @@ def _trainer(args: argparse.Namespace, model: Any, clock: Clock, count: int) -> 
         ).train()
 
 
-def as_published(model: Any) -> Any:
-    """GPT-2 as its published config has it: gelu_new, the same function written out."""
+def plain(args: argparse.Namespace, model: Any) -> Any:
+    """The same network as users of transformers meet it, called with labels.
+
+    GPT-2 with gelu_new, the same function written out, as in its published config. ELMo, which
+    transformers has not, is plmctl's own network with the loss of all logits.
+    """
     from transformers import GPT2LMHeadModel
 
+    if family_of(args) == "elmo":
+        return _elmo_with_loss(model)
+    if family_of(args) != "gpt2":
+        return model
     config = model.config
     config.activation_function = "gelu_new"
     published = GPT2LMHeadModel(config)
@@ -162,12 +221,57 @@ def as_published(model: Any) -> Any:
     return published
 
 
+def _elmo_with_loss(model: Any) -> Any:
+    """The mean loss of both directions; the state continues from step to step, without gradient."""
+    from types import SimpleNamespace
+
+    from torch import nn
+    from torch.nn.functional import cross_entropy
+
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.state: Any = None
+
+        def forward(self, targets: dict[str, Any], **inputs: Any) -> Any:
+            output = self.model(**inputs, state=self.state)
+            self.state = output.state.detach()
+            pairs = (
+                (output.forward_logits, targets["forward"]),
+                (output.backward_logits, targets["backward"]),
+            )
+            losses = [cross_entropy(logits.flatten(0, 1), t.flatten()) for logits, t in pairs]
+            return SimpleNamespace(loss=sum(losses) / 2)
+
+    return WithLoss()
+
+
+def _words(count: int) -> tuple[str, ...]:
+    """So many different words of 1 to 4 syllables, the shorter first."""
+    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
+    sizes = (product(syllables, repeat=size) for size in range(1, 5))
+    return tuple("".join(word) for word in islice(chain.from_iterable(sizes), count))
+
+
 def _texts(args: argparse.Namespace) -> list[list[int]]:
-    """Random documents: all fill a row, or with ``--fill`` some are shorter, by any length."""
+    """Documents: all fill a row, or with ``--fill`` some are shorter, by any length.
+
+    Their ids are random, or those of real text, moved to where no special token is. Words of ELMo
+    are as frequent as in Zipf's law.
+    """
     import numpy as np
 
-    draws, longest = np.random.default_rng(0), args.length - 2
-    rows = draws.integers(10, args.vocab_size - 110, (8 * args.batch, longest))
+    draws, longest, kinds = np.random.default_rng(0), args.length - 2, args.vocab_size - 120
+    if args.data is None and family_of(args) == "elmo":  # it reads a word that repeats once
+        chances = draws.random((8 * args.batch, longest))
+        rows = 10 + np.expm1(chances * np.log(kinds)).astype(np.int64)
+    elif args.data is None:
+        rows = draws.integers(10, 10 + kinds, (8 * args.batch, longest))
+    else:
+        ids = 10 + np.load(args.folder / _IDS) % kinds
+        first = draws.integers(0, len(ids) - longest, 8 * args.batch)
+        rows = ids[first[:, None] + np.arange(longest)]
     short = draws.random(len(rows)) < 2 * (1 - args.fill)
     sizes = np.where(short, draws.integers(1, longest + 1, len(rows)), longest)
     return [row[:size].tolist() for row, size in zip(rows, sizes, strict=True)]

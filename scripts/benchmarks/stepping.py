@@ -29,8 +29,9 @@ def plmctl_steps(
 
     cuda = args.device == "cuda"
     compute = ComputeConfig(
-        device=args.device, precision=args.precision, compile=cuda, attention=args.attention
-    )
+        device=args.device, precision=args.precision, compile=cuda, attention=args.attention,
+        checkpoint_activations=args.recompute,
+    )  # fmt: skip
     accelerator = make_accelerator(compute)
     optim = OptimConfig(eps=1e-8, weight_decay=0.0)
     varying = lengths is not None
@@ -39,7 +40,7 @@ def plmctl_steps(
     slicing = Slicing(args.batch, args.batch, lengths=lengths, width=width)
     source = StepBatches(step, slicing, 1)
     engine.network.train()
-    step_batches = training_batches(source, 0, count, workers=2 if cuda else 0, pin=cuda)
+    step_batches = training_batches(source, 0, count, workers=2 if cuda else 0)
     for number, batches in enumerate(step_batches):
         done = compute_gradient(engine, step, batches, 1.0, number, stopping=False)
         if engine.found_nonfinite is None:
@@ -61,6 +62,7 @@ def plain_steps(
         batches: Its arguments, labels among them, and tokens without padding.
     """
     import torch
+    from torch.utils._pytree import tree_map
 
     device, cuda = torch.device(args.device), args.device == "cuda"
     model.to(device).train()
@@ -69,7 +71,7 @@ def plain_steps(
     )
     run = torch.compile(model) if cuda else model
     for inputs, tokens in batches:
-        there = {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
+        there = tree_map(lambda value: value.to(device, non_blocking=True), inputs)
         with torch.autocast(args.device, torch.bfloat16, enabled=args.precision == "bf16"):
             loss = run(**there).loss
         loss.backward()

@@ -10,12 +10,12 @@ saved models on the same held-out text. The seconds are of the whole process, pr
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks.whole import call, trainer, write_config, write_network, write_text
 
 _KINDS = {
     "mlm": {
@@ -45,7 +45,7 @@ def alone(args: argparse.Namespace) -> dict[str, Any]:
     rounds: list[dict[str, dict[str, float]]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_text(args, folder)
+        write_text(args.data, folder)
         kind = _KINDS[args.objective]
         tokenizer = {
             "run": str(folder / "tokenizer"),
@@ -54,7 +54,8 @@ def alone(args: argparse.Namespace) -> dict[str, Any]:
             "vocab_size": args.vocab_size,
             "data": {"train": [str(folder / "train.txt")]},
         }
-        _run("-m", "plmctl", "train-tokenizer", _config(folder / "tokenizer.yaml", tokenizer))
+        call("-m", "plmctl", "train-tokenizer", write_config(folder / "tokenizer.yaml", tokenizer))
+        write_network(args, folder, kind["family"], kind["model"])
         for number in range(args.rounds):
             seed, sides = number + 1, {}
             for side in ("plmctl", "stock") if number % 2 == 0 else ("stock", "plmctl"):
@@ -62,10 +63,14 @@ def alone(args: argparse.Namespace) -> dict[str, Any]:
                 run = folder / f"{side}-{seed}"
                 if side == "plmctl":
                     config = _pretrain(args, folder, run, seed)
-                    _run("-m", "plmctl", "pretrain", _config(folder / "pretrain.yaml", config))
+                    call("-m", "plmctl", "pretrain", write_config(folder / "pretrain.yaml", config))
                 else:
-                    options = ["--side", "stock", "--folder", str(run), "--seed", str(seed)]
-                    _run(*sys.argv, *options)
+                    command = trainer(
+                        folder, run / "model", causal=args.objective == "clm", steps=args.steps,
+                        batch=args.batch, length=args.length, lr=args.stock_lr, beta2=0.98,
+                        warmup=args.steps // 15, rate=0.4, seed=seed,
+                    )  # fmt: skip
+                    call(*command)
                 seconds = time.perf_counter() - began
                 sides[side] = {"seconds": seconds, "loss": _loss(args, folder, run / "model")}
             rounds.append(sides)
@@ -95,19 +100,6 @@ def text(result: dict[str, Any]) -> str:
     reached = "reached the stock side's loss" if result["reached"] else "DID NOT REACH its loss"
     lines.append(f"plmctl {reached}; {result['ratio']:.2f} times less time")
     return "\n".join(lines)
-
-
-def _write_text(args: argparse.Namespace, folder: Path) -> None:
-    """``--data`` or the sample sotu; the last twentieth of its documents is for the test."""
-    if args.data is not None:
-        documents = args.data.read_text("utf-8").split("\n\n")
-    else:
-        from plmctl.corpus.sample import documents as sample
-
-        documents = [document.text for document in sample("sotu")]
-    edge = len(documents) - max(len(documents) // 20, 2)
-    for name, part in (("train", documents[:edge]), ("test", documents[edge:])):
-        (folder / f"{name}.txt").write_text("\n\n".join(part) + "\n", "utf-8")
 
 
 def _pretrain(args: argparse.Namespace, folder: Path, run: Path, seed: int) -> dict[str, Any]:
@@ -144,91 +136,5 @@ def _loss(args: argparse.Namespace, folder: Path, model: Path) -> float:
         **rate,
     }
     config = {"run": f"{model}-eval", "model": str(model), "measures": [measure]}
-    output = _run("-m", "plmctl", "eval", _config(folder / "eval.yaml", config), "--json")
+    output = call("-m", "plmctl", "eval", write_config(folder / "eval.yaml", config), "--json")
     return float(json.loads(output)["results"][args.objective]["loss"])
-
-
-def run(args: argparse.Namespace, _: str) -> dict[str, float]:
-    """The stock side: from the text file to the saved model."""
-    import torch
-    from datasets import load_dataset
-    from transformers import (
-        AutoModelForCausalLM,
-        AutoModelForMaskedLM,
-        AutoTokenizer,
-        DataCollatorForLanguageModeling,
-        Trainer,
-        TrainingArguments,
-    )
-
-    torch.manual_seed(args.seed)
-    folder, kind = args.folder.parent, _KINDS[args.objective]
-    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
-    data = load_dataset(
-        "text",
-        data_files=str(folder / "train.txt"),
-        split="train",
-        cache_dir=str(folder / "datasets"),
-    )
-    data = data.map(
-        lambda rows: tokenizer(rows["text"], return_special_tokens_mask=False),
-        batched=True,
-        remove_columns=["text"],
-    )
-    data = data.map(lambda rows: _grouped(rows, args.length), batched=True)
-    masked = args.objective == "mlm"
-    auto: Any = AutoModelForMaskedLM if masked else AutoModelForCausalLM
-    model = auto.from_config(_network_config(args, kind, len(tokenizer), tokenizer))
-    arguments = TrainingArguments(
-        str(args.folder / "trainer"), max_steps=args.steps, seed=args.seed,
-        per_device_train_batch_size=args.batch, learning_rate=args.stock_lr, adam_beta2=0.98,
-        warmup_steps=args.steps // 15, lr_scheduler_type="linear", weight_decay=0.01,
-        report_to=[], save_strategy="no", logging_steps=500, disable_tqdm=True, use_cpu=True,
-    )  # fmt: skip
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    collator = DataCollatorForLanguageModeling(tokenizer, mlm=masked, mlm_probability=0.4)
-    trainer = Trainer(model, arguments, train_dataset=data, data_collator=collator)
-    trainer.train()
-    model.save_pretrained(args.folder / "model")
-    tokenizer.save_pretrained(args.folder / "model")
-    return {"parameters": sum(p.numel() for p in model.parameters())}
-
-
-def _grouped(rows: dict[str, list[list[int]]], length: int) -> dict[str, list[list[int]]]:
-    """Texts one after another, cut into rows of ``length``; what is left of a thousand is lost."""
-    joined = {key: [value for row in values for value in row] for key, values in rows.items()}
-    whole = len(next(iter(joined.values()))) // length * length
-    return {
-        key: [values[at : at + length] for at in range(0, whole, length)]
-        for key, values in joined.items()
-    }
-
-
-def _network_config(args: argparse.Namespace, kind: Any, size: int, tokenizer: Any) -> Any:
-    """The configuration of plmctl's network of that size, as transformers' own class."""
-    from plmctl import registry
-    from plmctl.families.base import get_family
-    from plmctl.objectives.base import get_objective
-
-    family = get_family(kind["family"])
-    positions = {"n_positions": args.length} if args.objective == "clm" else {}
-    config = registry.load("families", kind["family"]).Config(
-        family=kind["family"], size=args.size, **kind["model"], **positions
-    )
-    terms = get_objective(args.objective).LOSS_TERMS
-    pad = tokenizer.pad_token_id or 0
-    return family.build(config, vocab_size=size, pad_id=pad, loss_terms=terms).config
-
-
-def _run(*arguments: str) -> str:
-    command = [sys.executable, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
-    return done.stdout
-
-
-def _config(path: Path, config: dict[str, Any]) -> str:
-    path.write_text(json.dumps(config), "utf-8")  # YAML reads it
-    return str(path)

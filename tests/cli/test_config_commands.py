@@ -13,7 +13,9 @@ from plmctl.commands.config import example_of
 from plmctl.config.keys import keys_of
 from plmctl.config.load import COMMANDS, KINDS, Kind, find_config, kind_of, schema_of
 from plmctl.run.configs import load, model_of
-from tests.cli.conftest import ROOT, Cli
+from tests.conftest import Cli
+
+ROOT = Path(__file__).parents[2]
 
 PRETRAIN = "configs/demo/pretrain.yaml"
 SHIPPED = ROOT / "configs" / "pretrain" / "bert-base.yaml"

@@ -10,7 +10,7 @@ import pytest
 
 import plmctl
 from plmctl.errors import ConfigError, DataError, PlmError, Preempted
-from tests.cli.conftest import Cli
+from tests.conftest import Cli
 
 PLMCTL = [sys.executable, "-m", "plmctl"]
 
@@ -69,8 +69,12 @@ def test_an_expected_error_is_a_message_and_what_to_do(
 
 
 def test_the_other_processes_of_a_run_are_silent(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a machine: the first one of each prints the error."""
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
     assert cli("config", "show", "nowhere.yaml") == (2, "", "")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert "nowhere.yaml" in cli("config", "show", "nowhere.yaml")[2]
 
 
 @pytest.mark.parametrize("place", [0, 2, 3])
@@ -105,8 +109,6 @@ def test_an_interrupt_is_130(tmp_path: Path) -> None:
         [*PLMCTL, "config", "show", str(pipe)],
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's background job, as this test may be part of, ignores SIGINT, and hands that on.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     writer = os.open(pipe, os.O_WRONLY)  # opens once the command reads
     running.send_signal(signal.SIGINT)

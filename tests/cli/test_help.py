@@ -1,17 +1,21 @@
 """Help: at once, without the heavy libraries, with an example that works."""
 
+import json
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
-from plmctl.cli import app
+from plmctl.cli.app import app
 from plmctl.config.load import shipped_configs
-from tests.cli.conftest import ROOT, Cli
+from tests.conftest import Cli
+
+ROOT = Path(__file__).parents[2]
 
 HEAVY = ("torch", "transformers", "datasets", "numpy", "accelerate", "evaluate", "rich", "yaml")
 
@@ -28,20 +32,27 @@ def commands() -> Iterator[tuple[str, ...]]:
 
 COMMANDS = sorted(commands())
 SHIPPED = {name for one in shipped_configs() for name in (one.name, one.place)}
+PROBE = """
+import json, sys
+from plmctl.__main__ import main
+lines, heavy = json.loads(sys.argv[1])
+imported = []
+for line in lines:
+    sys.argv = ["plmctl", *line]
+    try:
+        main()
+    except SystemExit as stop:
+        assert not stop.code, line
+    imported.append([name for name in heavy if name in sys.modules])
+print("\\n" + json.dumps(imported))
+"""
 
 
-def imported(*arguments: str) -> set[str]:
-    """The heavy libraries that a command line has imported by its end."""
-    code = (
-        "import sys\nfrom plmctl.__main__ import main\n"
-        f"sys.argv = ['plmctl', *{arguments!r}]\n"
-        "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"
-        f"print('\\n', *sorted(set({HEAVY!r}) & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    return set(done.stdout.rsplit("\n", 2)[-2].split())
+def imported(*lines: Sequence[str]) -> list[set[str]]:
+    """The heavy libraries that a process has imported by the end of each command line."""
+    probe = [sys.executable, "-c", PROBE, json.dumps([lines, HEAVY])]
+    done = subprocess.run(probe, capture_output=True, text=True, check=True, cwd=ROOT)
+    return [set(names) for names in json.loads(done.stdout.splitlines()[-1])]
 
 
 def test_all_commands_are_there() -> None:
@@ -60,24 +71,27 @@ def test_all_commands_are_there() -> None:
         "generate",
         "neighbours",
         "report",
+        "status",
+        "board",
         "verify-resume",
         "reproduce",
         "doctor",
         "plan",
         "init",
         "scaling",
+        "submit",
         "config",
     }
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_help_imports_nothing_heavy(command: tuple[str, ...]) -> None:
-    assert imported(*command, "--help") == set()
+def test_help_imports_nothing_heavy() -> None:
+    after = imported(*([*command, "--help"] for command in COMMANDS))
+    assert dict(zip(COMMANDS, after, strict=True)) == dict.fromkeys(COMMANDS, set())
 
 
 def test_the_probe_sees_what_is_imported() -> None:
     # Reading a config needs YAML, and never a framework.
-    modules = imported("config", "show", "configs/demo/pretrain.yaml")
+    (modules,) = imported(["config", "show", "configs/demo/pretrain.yaml"])
     assert "yaml" in modules
     assert not modules & {"torch", "transformers", "datasets", "accelerate", "evaluate"}
 
@@ -95,7 +109,9 @@ def test_help_says_what_a_command_does(cli: Cli, command: tuple[str, ...]) -> No
 @pytest.mark.parametrize(
     "command", [path for path in COMMANDS if path not in ((), ("config",))], ids=" ".join
 )
-def test_the_example_is_a_command_line_that_is_right(cli: Cli, command: tuple[str, ...]) -> None:
+def test_the_example_is_a_command_line_that_is_right(
+    cli: Cli, command: tuple[str, ...], tmp_path: Path
+) -> None:
     _, out, _ = cli(*command, "--help")
     nothing, *examples = re.split(r"\bplmctl ", out.rpartition("Example: ")[2])
     assert not nothing
@@ -104,7 +120,10 @@ def test_the_example_is_a_command_line_that_is_right(cli: Cli, command: tuple[st
         arguments = shlex.split(example.partition(">")[0])
         assert tuple(arguments[: len(command)]) == command
         rest = arguments[len(command) :]
-        if rest and rest[0] in SHIPPED:
+        if command == ("submit",):  # it takes options of Slurm, too
+            code, _, err = cli(*command, *rest, "--out", str(tmp_path / "job.sbatch"))
+            assert code == 0, err
+        elif rest and rest[0] in SHIPPED:
             settings = (argument for argument in rest[1:] if "=" in argument)
             code, _, err = cli("config", "show", rest[0], *settings)
             assert code == 0, err

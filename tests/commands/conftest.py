@@ -1,14 +1,22 @@
 """A small corpus, its tokenizers and runs on it: real commands in seconds."""
 
 import os
-from collections.abc import Callable, Iterator
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
-from plmctl.__main__ import main
-from tests.processes import in_two_processes
+from plmctl.commands import pretrain
+from plmctl.commands.verify_resume import Child
+from plmctl.corpus.store import TokenStore
+from plmctl.evaluation.model import LoadedModel
+from tests.conftest import Cli, run_main
+from tests.processes import forked, in_processes
 
 NAMES = ["Anna", "Bela", "Carl", "Dora", "Emil", "Fritz", "Gerda", "Hugo", "Ida", "Jonas"]
 VERBS = ["sees", "likes", "follows", "greets", "forgets", "paints", "calls", "helps"]
@@ -20,39 +28,81 @@ def sentence(number: int) -> str:
     return f"{a} {VERBS[number % 8]} {b} at the {PLACES[(number // 3) % 8]} on day {number % 31}."
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_sample() -> Iterator[None]:
+    """A validation writes one sample, not six: they take longer than a tiny training."""
+    all_of = pretrain.held_out_samples
+
+    def one(model: LoadedModel, store: TokenStore, seed: int, objective: str, count: int) -> dict:
+        return all_of(model, store, seed, objective, min(count, 1))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretrain, "held_out_samples", one)
+        yield
+
+
 def corpus_text(documents: int = 60, sentences: int = 12) -> str:
     return "\n\n".join(
         "\n".join(sentence(d * 17 + s) for s in range(sentences)) for d in range(documents)
     )
 
 
+@contextmanager
+def _working_in(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A working directory with a corpus, rows and two tokenizers; commands run in it."""
-    folder = tmp_path_factory.mktemp("world")
+def first_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What every world begins with: a corpus, rows, two tokenizers and two configs."""
+    folder = tmp_path_factory.mktemp("first") / "world"
+    folder.mkdir()
     (folder / "text.txt").write_text(corpus_text(), encoding="utf-8")
     rows = [
         f"{sentence(n)}\t{VERBS[n % 8] in ('sees', 'likes', 'helps', 'greets')}" for n in range(200)
     ]
     (folder / "rows.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    before = Path.cwd()
-    os.chdir(folder)
-    for name, algorithm, size in (("bert", "wordpiece", 300), ("gpt2", "byte_bpe", 400)):
-        write(
-            f"tok-{name}.yaml",
-            {
+    with _working_in(folder):
+        for name, algorithm, size in (("bert", "wordpiece", 300), ("gpt2", "byte_bpe", 400)):
+            tokenizer = {
                 "run": f"tok-{name}",
                 "algorithm": algorithm,
                 "family": name,
                 "vocab_size": size,
                 "data": {"train": ["text.txt"]},
-            },
-        )
-        assert run_main("train-tokenizer", f"tok-{name}.yaml") == 0
-    for name in ("bert", "gpt2"):
-        write(f"{name}.yaml", pretrain_config(name))
-    yield folder
-    os.chdir(before)
+            }
+            write(f"tok-{name}.yaml", tokenizer)
+            assert run_main("train-tokenizer", f"tok-{name}.yaml") == 0
+            write(f"{name}.yaml", pretrain_config(name))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def first_runs(first_world: Path) -> Path:
+    """The folder of two finished runs, which ``pretrained`` copies."""
+    folder = first_world.with_name("runs")
+    shutil.copytree(first_world, folder)
+    with _working_in(folder):
+        for name in ("bert", "gpt2"):
+            assert run_main("pretrain", f"{name}.yaml", f"run=done-{name}") == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def world(first_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A working directory with a corpus, rows and two tokenizers; commands run in it.
+
+    Each file of tests has its own: the names of its runs are no concern of the others.
+    """
+    folder = tmp_path_factory.mktemp("world")
+    shutil.copytree(first_world, folder, dirs_exist_ok=True)
+    with _working_in(folder):
+        yield folder
 
 
 def pretrain_config(family: str) -> dict:
@@ -77,45 +127,47 @@ def write(name: str, data: object) -> None:
     Path(name).write_text(yaml.safe_dump(data), encoding="utf-8")
 
 
-def run_main(*arguments: str) -> int:
-    """The exit code of a command line, run in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["plmctl", *arguments])
-        try:
-            main()
-        except SystemExit as stop:
-            return int(stop.code or 0)
-    return 0
+def run_in(count: int, logs: Path, *arguments: str, code: int = 0) -> None:
+    """A command line that ends with a code, in processes as a launcher starts them."""
+
+    def body(rank: int) -> None:
+        assert run_main(*arguments) == code
+
+    in_processes(count, body, logs)
 
 
 def run_in_two(logs: Path, *arguments: str) -> None:
     """A command line that succeeds, in two processes as a launcher starts them."""
-
-    def body(rank: int) -> None:
-        assert run_main(*arguments) == 0
-
-    in_two_processes(body, logs)
+    run_in(2, logs, *arguments)
 
 
-Cli = Callable[..., tuple[int, str, str]]
+@contextmanager
+def at_work(log: Path, *arguments: str) -> Iterator[Child]:
+    """A command line at work in a forked process, which has printed a step to ``log``."""
+
+    def body() -> None:
+        raise SystemExit(run_main(*arguments))
+
+    child = forked(body, log)
+    try:
+        while not (log.is_file() and re.search("^step ", log.read_text(), re.MULTILINE)):
+            assert not child.ended(), log.read_text()
+            time.sleep(0.01)
+        yield child
+    finally:
+        if not child.ended():
+            child.kill()
 
 
 @pytest.fixture
-def cli(world: Path, capfd: pytest.CaptureFixture[str]) -> Cli:
-    """``cli(*arguments)`` gives the exit code, stdout and stderr of a command."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run_main(*arguments)
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return run
+def cli(world: Path, cli: Cli) -> Cli:
+    """As everywhere; the working directory is ``world``."""
+    return cli
 
 
-@pytest.fixture(scope="session")
-def pretrained(world: Path) -> dict[str, Path]:
+@pytest.fixture(scope="module")
+def pretrained(world: Path, first_runs: Path) -> dict[str, Path]:
     """A finished tiny run of each family."""
     for name in ("bert", "gpt2"):
-        assert run_main("pretrain", f"{name}.yaml", f"run=done-{name}") == 0
+        shutil.copytree(first_runs / f"done-{name}", world / f"done-{name}")
     return {name: world / f"done-{name}" for name in ("bert", "gpt2")}

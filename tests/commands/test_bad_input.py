@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,21 @@ def test_unknown_keys_are_all_named_with_their_places(cli: Cli) -> None:
 
 def test_wrong_type(cli: Cli) -> None:
     refused(cli("pretrain", "bert.yaml", "run=x", "optim.lr=fast"), 2, "optim.lr", '"fast"')
+    assert not Path("x").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.batch_size=1000000000000", "train.batch_size: the ids of a step take"),
+        ("model.hidden_size=1000000000000", "model.hidden_size: 1,000,000,000,000; at most"),
+        ("model.hidden_size=6400000", "model: weights, gradients and optimizer of"),
+        ("model.num_hidden_layers=1000000000", "at most 10,000 can be computed"),
+        ("compute.workers=100000", "compute.workers: 100,000 processes, and this machine has"),
+    ],
+)
+def test_what_no_machine_can_hold(cli: Cli, override: str, message: str) -> None:
+    refused(cli("pretrain", "bert.yaml", "run=x", override), 2, message)
     assert not Path("x").exists()
 
 
@@ -319,7 +335,7 @@ def damaged(
         folder = root / f"{source}-{part}"
         if not folder.exists():
             shutil.copytree(sources[source] / "model", folder)
-            weights = load_file(folder / "model.safetensors")
+            weights = load_file(sources[source] / "model" / "model.safetensors")
             left = {name: weight for name, weight in weights.items() if part not in name}
             assert left.keys() < weights.keys()
             save_file(left, folder / "model.safetensors", {"format": "pt"})
@@ -391,3 +407,62 @@ def test_a_head_that_a_command_creates_is_named(cli: Cli, pretrained: dict[str, 
     code, _, err = cli("finetune", "new-head.yaml", "run=new-again", f"model={again}")
     assert code == 0, err
     assert "random weights" not in err
+
+
+ODD = "\x1b[31mred\x1b]0;title\x07\x9b2J"
+
+
+def test_control_sequences_of_data_do_not_reach_the_terminal(
+    cli: Cli, pretrained: dict[str, Path]
+) -> None:
+    rows = [{"text": f"Anna sees {n}", "label": (ODD, "b\x1b[2J")[n % 2]} for n in range(40)]
+    Path("odd-labels.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    Path(f"odd{ODD}.txt").write_text("\xff", encoding="latin-1")
+    Path("odd.txt").write_text(f"Anna sees {ODD} and Bela.\n" * 40, encoding="utf-8")
+    config = {
+        "run": "odd-labels",
+        "model": str(pretrained["bert"] / "model"),
+        "task": {"name": "classification"},
+        "data": {"train": ["odd-labels.jsonl"], "valid": "50%"},
+        "train": {"epochs": 1, "batch_size": 8, "max_length": 16},
+    }
+    write("odd-labels.yaml", config)
+    text = json.dumps(f"odd{ODD}.txt")
+    for code, *arguments in (
+        (0, "finetune", "odd-labels.yaml"),
+        (0, "predict", "odd-labels/model", f"Anna {ODD}"),
+        (0, "predict", "odd-labels/model", "--input", "odd-labels.jsonl"),
+        (0, "report", "odd-labels", "done-bert"),
+        (3, "finetune", "odd-labels.yaml", "run=odd2", f"task.text={json.dumps(ODD)}"),
+        (3, "pretrain", "bert.yaml", "run=odd3", f"data.train=[{text}]"),
+        (0, "preview", "gpt2.yaml", "data.train=[odd.txt]", "data.valid=null"),
+        (0, "generate", str(pretrained["gpt2"] / "model"), "--prompt", ODD),
+        (2, "config", "show", f"a{ODD}.yaml"),
+    ):
+        got, out, err = cli(*arguments)
+        assert got == code, err
+        assert not set(out + err) & set("\x1b\x07\x9b"), arguments
+
+
+def test_files_outside_of_a_folder_are_not_read(cli: Cli, pretrained: dict[str, Path]) -> None:
+    shutil.copytree(pretrained["bert"] / "model", "outside")
+    Path("outside/model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": {"a": "../done-bert/model/model.safetensors"}}
+    Path("outside/model.safetensors.index.json").write_text(json.dumps(index))
+    write("outside.yaml", finetune_config(Path()) | {"run": "no-ft", "model": "outside"})
+    refused(cli("finetune", "outside.yaml"), 3, "which is not beside it")
+    Path("saved").mkdir()
+    state = {"_data_files": [{"filename": "../secret/data-00000-of-00001.arrow"}]}
+    Path("saved/state.json").write_text(json.dumps(state))
+    refused(cli("pretrain", "bert.yaml", "run=no", "data.train=[saved]"), 3, "not beside it")
+    os.mkfifo("pipe.txt")
+    refused(cli("pretrain", "bert.yaml", "run=no", "data.train=[pipe.txt]"), 3, "a pipe or")
+
+
+def test_weights_that_are_not_numbers(cli: Cli, pretrained: dict[str, Path]) -> None:
+    shutil.copytree(pretrained["bert"] / "model", "diverged")
+    weights = load_file("diverged/model.safetensors")
+    next(iter(weights.values())).fill_(float("nan"))
+    save_file(weights, "diverged/model.safetensors", {"format": "pt"})
+    write("diverged.yaml", finetune_config(Path()) | {"run": "no-ft2", "model": "diverged"})
+    refused(cli("finetune", "diverged.yaml"), 3, "with NaN or infinite values")

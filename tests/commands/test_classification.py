@@ -51,6 +51,7 @@ def test_several_labels(cli: Cli, rows: Path, pretrained: dict[str, Path]) -> No
     assert [row["label"] for row in results["per_class"]] == sorted([*KIND, "even"])
 
 
+@pytest.mark.slow
 def test_regression_of_pairs(cli: Cli, rows: Path, pretrained: dict[str, Path]) -> None:
     task = {
         "name": "classification", "text": ["text", "other"], "label": "score",

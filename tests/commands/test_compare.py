@@ -10,6 +10,7 @@ from plmctl.commands import compare
 from plmctl.reporting.run_files import Run
 from tests.commands.conftest import VERBS, Cli, write
 from tests.commands.test_bad_input import refused
+from tests.reporting import sample_runs
 
 
 def tuned(pretrained: dict[str, Path], name: str, **changes: object) -> dict:
@@ -54,7 +55,7 @@ def test_pairs_of_runs(cli: Cli, pretrained: dict[str, Path]) -> None:
 
 def test_what_cannot_be_compared(cli: Cli, pretrained: dict[str, Path]) -> None:
     refused(cli("compare", str(pretrained["bert"])), 2, "only one run")
-    refused(cli("compare", str(pretrained["bert"]), "tok-none"), 2, "no run here")
+    refused(cli("compare", str(pretrained["bert"]), "tok-none"), 2, "no such folder in ")
 
 
 def test_language_measures_are_compared_item_by_item(cli: Cli, pretrained: dict[str, Path]) -> None:
@@ -116,3 +117,20 @@ def test_metrics_of_different_measures_have_their_own_rows(
     assert "minimal_pairs: accuracy" in out
     assert "multiple_choice: accuracy" in out
     assert "only comparable between models with the same tokenizer" in err
+
+
+def test_very_many_runs_are_compared_with_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [sample_runs.finetune(tmp_path / f"r{n}") for n in range(22)]
+    for number, folder in enumerate(folders):
+        (folder / "eval/rows").mkdir()
+        scores = {"values": [number % 2, 1], "rows": "x", "credit": "accuracy"}
+        (folder / "eval/rows/valid.json").write_text(json.dumps(scores))
+    for count, pairs in ((3, 3), (22, 21)):
+        compare.run([str(folder) for folder in folders[:count]], out=None, as_json=True)
+        out, err = capsys.readouterr()
+        result = json.loads(out)["differences"]
+        assert len(result) == pairs
+        assert ("each is compared with the first" in err) == (count == 22)
+    assert {pair["first"] for pair in result} == {"r0"}

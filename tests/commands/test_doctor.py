@@ -9,8 +9,8 @@ import torch
 
 from plmctl.commands import doctor
 from plmctl.corpus import sample
-from plmctl.run import preflight
-from plmctl.training import engine
+from plmctl.run.preflight import preflight, resolve_compute
+from plmctl.training.engine import make_accelerator, make_engine
 from tests.commands.conftest import run_main
 
 
@@ -50,20 +50,20 @@ def test_what_it_says_of_attention_is_what_a_run_has(compiled: bool, world: Path
 
     settings = ["compute.device=cpu", f"compute.compile={str(compiled).lower()}"]
     config = load("pretrain", "bert.yaml", settings)
-    accelerator = engine.make_accelerator(config.compute)
-    prepared = preflight.preflight(config)
+    accelerator = make_accelerator(config.compute)
+    prepared = preflight(config)
     network = make_network(config, prepared.tokenizer)
-    prepared_engine = engine.make_engine(accelerator, network, config.optim, config.compute)
+    prepared_engine = make_engine(accelerator, network, config.optim, config.compute)
     used = prepared_engine.trained().network.config._attn_implementation
     assert network.compiled == compiled
-    assert preflight.resolve_compute(config, prepared.network)["attention"].split()[0] == used
+    assert resolve_compute(config, prepared.network)["attention"].split()[0] == used
 
 
 def test_what_the_machine_has_not_is_refused(
     world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     capfd.readouterr()
-    monkeypatch.setattr(engine, "native_bf16", lambda: False)
+    monkeypatch.setattr("plmctl.training.engine.native_bf16", lambda: False)
     arguments = ("bert.yaml", "compute.device=cpu", "compute.precision=bf16")
     assert run_main("doctor", *arguments) == 2
     assert "27 times" in capfd.readouterr().err

@@ -7,7 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.builders import json_lines
 from tests.commands.conftest import Cli, run_in_two, run_main, write
+from tests.commands.test_bad_input import finetune_config
 
 TINY = {"family": "elmo", "size": "tiny", "projection_size": 16, "cell_size": 24, "dropout": 0}
 
@@ -35,7 +37,7 @@ def run(world: Path) -> Path:
 
 
 def records(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return json_lines(folder / "metrics.jsonl")
 
 
 def test_the_model_folder_loads_through_the_auto_classes(run: Path) -> None:
@@ -66,10 +68,12 @@ def test_activations_are_not_computed_twice(
 
 def test_its_weights_are_not_cut_up(run: Path, cli: Cli) -> None:
     """Refused before a run folder is made."""
-    code, _, err = cli("pretrain", "elmo.yaml", "run=run-elmo-cut", "launch.strategy=fsdp")
-    assert code == 2
-    assert "fsdp is not supported for ELMo" in err
-    assert not Path("run-elmo-cut").exists()
+    write("ft-elmo-cut.yaml", finetune_config(run))
+    for command in (["pretrain", "elmo.yaml"], ["finetune", "ft-elmo-cut.yaml"]):
+        code, _, err = cli(*command, "run=run-elmo-cut", "launch.strategy=fsdp")
+        assert code == 2
+        assert "fsdp is not supported for ELMo" in err
+        assert not Path("run-elmo-cut").exists()
 
 
 def test_two_processes_give_the_run_of_one(run: Path, tmp_path: Path) -> None:

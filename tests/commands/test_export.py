@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from tests.builders import json_lines
 from tests.commands.conftest import Cli, write
 from tests.commands.test_bad_input import refused
 
@@ -39,7 +40,7 @@ def test_the_average_of_the_weights_is_the_model(
     )
     assert results["valid/loss_of_last_weights"] == without["valid/loss"]
     assert results["valid/loss"] != without["valid/loss"]
-    logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    logged = json_lines(folder / "metrics.jsonl")
     assert logged[-1]["valid/loss"] == results["valid/loss"]
 
     assert cli("export", str(folder), f"out-{average}")[0] == 0
@@ -69,6 +70,7 @@ def test_a_checkpoint_is_a_model(cli: Cli, pretrained: dict[str, Path]) -> None:
     refused(cli("export", "kept", "never", "--step", "3"), 2, "no checkpoint of step 3", "2, 4, 6")
     refused(cli("export", "kept", "early"), 2, "early exists already")
     refused(cli("export", "tok-bert", "never"), 2, "not a run folder of `plmctl pretrain`")
+    refused(cli("export", "nothing", "never"), 2, "nothing: no such folder in ")
     assert not Path("never").exists()
 
     # Measured at every step, and the last step is measured as the model is.

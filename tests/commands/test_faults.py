@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from plmctl.run.launch import descendants
-from tests.commands.conftest import Cli, corpus_text, pretrain_config, run_main, write
+from plmctl.run.launch import children_of, descendants
+from tests.commands.conftest import Cli, at_work, corpus_text, pretrain_config, run_main, write
 from tests.commands.test_bad_input import finetune_config
-from tests.processes import in_two_processes
+from tests.processes import in_two_processes, is_running, start_processes
 
 PLMCTL = [sys.executable, "-m", "plmctl"]
 LONG = "train.phases=[{seq_len: 32, steps: 3000}]"
@@ -29,8 +30,8 @@ def records(run: str | Path) -> list[dict]:
 
 
 @contextmanager
-def at_work(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that has logged a step."""
+def launched(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command in a process that is not forked, and may start others; it has logged a step."""
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         [*PLMCTL, *arguments], stderr=subprocess.PIPE, text=True, env=env
@@ -45,15 +46,14 @@ def at_work(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_a_second_process_is_refused_until_the_first_is_gone(cli: Cli) -> None:
+def test_a_second_process_is_refused_until_the_first_is_gone(cli: Cli, tmp_path: Path) -> None:
     command = ["pretrain", "gpt2.yaml", "run=shared", LONG, "checkpoint.every=2"]
-    with at_work(*command) as first:
+    with at_work(tmp_path / "log", *command) as first:
         for more in ([], ["--fresh"]):
             code, _, err = cli(*command, *more)
             assert code == 1
             assert f"shared: another process is working here (process {first.pid} on" in err
-        first.send_signal(signal.SIGKILL)
-        first.wait()
+        first.kill()
     code, _, err = cli(*command, f"--until={records('shared')[-1]['step'] + 5}")
     assert code == 75, err
     assert not list(Path().glob("shared.old-*"))
@@ -66,11 +66,11 @@ def test_a_damaged_checkpoint_is_told_of_and_the_run_is_the_same(cli: Cli) -> No
     content = bytearray(weights.read_bytes())
     content[len(content) // 2] ^= 1
     weights.write_bytes(content)
-    code, _, err = cli(*command, "run=hurt")
-    assert code == 0
+    code, _, err = cli(*command, "run=hurt", "--until=5")
+    assert code == 75
     assert "step-000004: model.safetensors has other bytes than were written" in err
     assert "continuing after step 2" in err
-    assert cli(*command, "run=unhurt")[0] == 0
+    assert cli(*command, "run=unhurt", "--until=5")[0] == 75
     assert records("hurt") == records("unhurt")
     assert Path("hurt/checkpoints/.step-000004.damaged-1/model.safetensors").is_file()
 
@@ -172,6 +172,7 @@ def test_a_gap_in_the_log_is_accepted_on_request(cli: Cli) -> None:
     assert steps == [1, 4, 5, 6, 6]
 
 
+@pytest.mark.slow
 def test_two_processes_refuse_a_log_that_lost_lines(world: Path, tmp_path: Path) -> None:
     """Both end: none waits for the other in a collective."""
     command = ["pretrain", "gpt2.yaml", "run=gap-of-two", "launch.processes=2", "log.every=1"]
@@ -246,14 +247,6 @@ def test_a_model_without_results_and_checkpoints_is_not_trained_again(
     assert (run / "model/model.safetensors").stat().st_mtime_ns == before
 
 
-def test_until_stops_and_the_same_command_goes_on(cli: Cli) -> None:
-    assert cli("pretrain", "bert.yaml", "run=halves", "log.every=1", "--until=3")[0] == 75
-    assert records("halves")[-1]["step"] == 3
-    assert cli("pretrain", "bert.yaml", "run=halves", "log.every=1")[0] == 0
-    assert cli("pretrain", "bert.yaml", "run=wholes", "log.every=1")[0] == 0
-    assert records("halves") == records("wholes")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_preparation_stops_and_goes_on(number: signal.Signals, world: Path) -> None:
@@ -279,7 +272,7 @@ def test_all_processes_stop_after_one_save(number: signal.Signals, world: Path) 
     """The signal reaches the launcher alone."""
     name = f"two-{number.name}"
     command = ["pretrain", "bert.yaml", f"run={name}", LONG, "launch.processes=2"]
-    with at_work(*command) as process:
+    with launched(*command) as process:
         process.send_signal(number)
         err = process.communicate()[1]
     assert process.returncode == 75, err
@@ -292,17 +285,82 @@ def test_all_processes_stop_after_one_save(number: signal.Signals, world: Path) 
 def test_a_process_of_a_run_is_lost(world: Path) -> None:
     config = pretrain_config("bert") | {"checkpoint": {"every": 2}, "run": "lost"}
     write("lost.yaml", config)
-    with at_work("pretrain", "lost.yaml", LONG, "launch.processes=2") as process:
+    with launched("pretrain", "lost.yaml", LONG, "launch.processes=2") as process:
         os.kill(descendants(process.pid)[-1], signal.SIGKILL)
         err = process.communicate()[1]
     assert process.returncode == 128 + signal.SIGKILL, err
-    assert "of 2 was killed by SIGKILL\n  run the same command again" in err
+    killed = "of 2 was killed by SIGKILL, perhaps because memory ran out\n  run the same command"
+    assert killed in err
     assert status("lost")["status"] == "failed"
+    assert killed in status("lost")["message"]
     more = records("lost")[-1]["step"] + 3
     again = [*PLMCTL, "pretrain", "lost.yaml", LONG, "launch.processes=1", f"--until={more}"]
     done = subprocess.run(again, capture_output=True, text=True, check=False)
     assert done.returncode == 75, done.stderr
     assert "continuing after step" in done.stderr
+
+
+SHORT = "launch.timeout=4s"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_status_names_a_lost_process(lost: int, cli: Cli, tmp_path: Path) -> None:
+    """The main process writes it, or, if that is lost, another one; there is no launcher."""
+    run = f"hears-nothing-of-{lost}"
+    command = ["pretrain", "bert.yaml", f"run={run}", LONG, "log.every=1", SHORT]
+    children = start_processes(2, lambda rank: sys.exit(run_main(*command)), tmp_path)
+    while not Path(run, "metrics.jsonl").exists():
+        assert not any(child.ended() for child in children), (tmp_path / "log-0").read_text()
+        time.sleep(0.01)
+    os.kill(children[lost].pid, signal.SIGSTOP)
+    code = children[1 - lost].wait()
+    children[lost].kill()
+    text = (tmp_path / f"log-{1 - lost}").read_text()
+    assert code == 1, text
+    assert status(run)["status"] == "failed", text
+    code, out, _ = cli("status", run, "--json")
+    assert code == 0
+    message = json.loads(out)["message"]
+    assert json.loads(out)["state"] == "failed"
+    assert f"process {lost} on {socket.gethostname()} is lost: nothing heard from it" in message
+    assert "run the same command again" in message
+
+
+@pytest.mark.slow
+def test_a_killed_process_without_a_launcher_is_named(world: Path, tmp_path: Path) -> None:
+    """On another machine its launcher knows, and this one has only a connection that broke."""
+    command = ["pretrain", "bert.yaml", "run=broke", LONG, "log.every=1", SHORT]
+    children = start_processes(3, lambda rank: sys.exit(run_main(*command)), tmp_path)
+    while not Path("broke", "metrics.jsonl").exists():
+        time.sleep(0.01)
+    children[1].kill()
+    codes = [children[0].wait(), children[2].wait()]
+    text = (tmp_path / "log-0").read_text()
+    assert codes == [1, 1], text
+    message = status("broke")["message"]
+    assert f"process 1 on {socket.gethostname()} is lost: the connection broke" in message
+
+
+@pytest.mark.slow
+def test_a_process_whose_data_loading_hangs_is_named(world: Path) -> None:
+    """The process that makes the batches of one rank is stopped, as by a file server."""
+    run, more = "no-batch", ["compute.workers=1", "launch.processes=2", "launch.timeout=6s"]
+    with launched("pretrain", "bert.yaml", f"run={run}", LONG, *more) as process:
+        ranks = {rank_of(pid): pid for pid in children_of(process.pid)}
+        (worker,) = descendants(ranks["1"])
+        os.kill(worker, signal.SIGSTOP)
+        err = process.communicate()[1]
+    assert process.returncode == 1, err
+    named = f"process 1 on {socket.gethostname()} is stuck: waiting for the batch, step "
+    assert named in err
+    assert named in status(run)["message"]
+    assert not is_running(worker)
+
+
+def rank_of(pid: int) -> str:
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(one.decode().partition("=")[::2] for one in variables)["RANK"]
 
 
 @pytest.mark.slow

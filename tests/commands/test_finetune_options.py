@@ -3,12 +3,17 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from tests.commands.conftest import Cli, run_main, write
+from plmctl.commands.evaluate import longest_trained
+from plmctl.commands.finetune import LabelledExamples, single_answer
+from plmctl.tokenization.check import check_tokenizer
+from tests.builders import json_lines
+from tests.commands.conftest import NAMES, VERBS, Cli, run_main, write
 from tests.commands.test_bad_input import finetune_config, refused
 
 
@@ -45,7 +50,7 @@ def test_a_row_without_text_is_refused(cli: Cli, pretrained: dict[str, Path]) ->
 
 
 def judged(run: str) -> list[float]:
-    records = map(json.loads, (Path(run) / "metrics.jsonl").read_text().splitlines())
+    records = json_lines(Path(run) / "metrics.jsonl")
     return [record["valid/judged"] for record in records if "valid/judged" in record]
 
 
@@ -122,6 +127,8 @@ def test_what_the_model_cannot_do_is_refused_before_rows_are_read(
 def test_a_model_s_tokenizer_is_opened_once(
     cli: Cli, pretrained: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for run in pretrained.values():
+        check_tokenizer(str(run / "model"))  # the ids are checked once a process, before it is used
     opened: list[str] = []
     open_any = AutoTokenizer.from_pretrained
 
@@ -141,6 +148,7 @@ def test_a_model_s_tokenizer_is_opened_once(
         assert opened.count(source) == 1, source
 
 
+@pytest.mark.slow
 def test_a_run_cut_short_keeps_and_stops_as_one_that_was_not(
     cli: Cli, pretrained: dict[str, Path]
 ) -> None:
@@ -194,3 +202,124 @@ def test_two_processes_judge_alike(cli: Cli, pretrained: dict[str, Path]) -> Non
     reference, other = weights("one"), weights("two")
     for name in reference:
         assert (reference[name] - other[name]).abs().max() < 1e-3, name
+
+
+# Several validation sets, and rows without a gold label, through the commands.
+
+
+def lines(path: str, start: int, stop: int, *, unlabelled: int) -> None:
+    """Rows whose label follows from their verb; the first ones have none."""
+    rows = []
+    for n in range(start, stop):
+        label = ("-", -1, None)[n % 3] if n - start < unlabelled else ("no", "yes")[n % 2]
+        rows.append({"text": f"{NAMES[n % 10]} {VERBS[n % 2]} {NAMES[n % 7]}.", "label": label})
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def sets_config(world: Path, pretrained: dict[str, Path]) -> dict:
+    lines("gold.jsonl", 0, 96, unlabelled=5)
+    lines("near.jsonl", 100, 130, unlabelled=4)
+    lines("far.jsonl", 200, 250, unlabelled=0)
+    valid = {"near": ["near.jsonl"], "other": ["far.jsonl"]}
+    return finetune_config(pretrained["bert"]) | {
+        "run": "sets",
+        "task": {"name": "classification", "unlabelled": "drop"},
+        "data": {"train": ["gold.jsonl"], "valid": valid},
+        "train": {"epochs": 2, "batch_size": 16, "max_length": 32, "keep": "best"},
+    }
+
+
+def test_all_sets_are_scored_and_the_first_one_judges(cli: Cli, sets_config: dict) -> None:
+    write("sets.yaml", sets_config)
+    code, out, err = cli("finetune", "sets.yaml", "--json")
+    assert code == 0, err
+    results = json.loads(out)
+    assert (results["rows"], results["valid_rows"]) == (91, 26)
+    assert "  5 rows without a gold label are left out" in err
+    check = json.loads(Path("sets/eval/data.json").read_text())
+    assert [check[name]["unlabelled"] for name in ("train", "near", "other")] == [5, 4, 0]
+    assert [check[name]["rows"] for name in ("train", "near", "other")] == [91, 26, 50]
+    first, second = (
+        json.loads(Path(f"sets/eval/rows/{name}.json").read_text())["values"]
+        for name in ("valid", "valid-other")
+    )
+    assert results["accuracy"] == pytest.approx(sum(first) / 26)
+    assert results["other/accuracy"] == pytest.approx(sum(second) / 50)
+    measured = {"name": "task", "data": ["near.jsonl"]}
+    card = Path("sets/model/README.md").read_text()
+    assert "- validation (other): `far.jsonl`" in card
+    write(
+        "ev.yaml",
+        {
+            "run": "ev-sets",
+            "model": "sets/model",
+            "measures": [measured],
+            "compute": {"device": "cpu"},
+        },
+    )
+    code, out, err = cli("eval", "ev.yaml", "--json")
+    assert code == 0, err
+    scored = json.loads(out)["results"]["task"]
+    assert (scored["rows"], scored["unlabelled"]) == (26, 4)
+    assert scored["accuracy"] == pytest.approx(results["accuracy"])
+    code, out, err = cli("predict", "sets/model", "--input", "near.jsonl")
+    assert code == 0, err
+    assert len(out.splitlines()) == 30  # rows are answered whatever they say of themselves
+
+
+def test_what_is_refused(cli: Cli, sets_config: dict) -> None:
+    write("sets.yaml", sets_config)
+    near = "{near: [near.jsonl]"
+    for valid in ("{}", "{train: [near.jsonl]}", "{near: []}", "[]"):
+        refused(cli("finetune", "sets.yaml", "run=x4", f"data.valid={valid}"), 2, "data.valid")
+    refused(cli("finetune", "sets.yaml", "run=x4", f"data.valid={near}, a b: [x]}}"), 2, "a b")
+    refused(
+        cli("finetune", "sets.yaml", "run=x4", "task.unlabelled=refuse"),
+        3,
+        "gold.jsonl:3",
+        "'label' is empty",
+        "task.unlabelled=drop",
+    )
+    Path("none.jsonl").write_text('{"text": "a", "label": -1}\n')
+    setting = "data.valid={near: [near.jsonl], none: [none.jsonl]}"
+    refused(cli("finetune", "sets.yaml", "run=x4", setting), 3, "0 of none")
+    assert not Path("x4").exists()
+
+
+# What finetune and eval say of results that a user may misread.
+
+
+@pytest.mark.parametrize(
+    ("given", "right", "expected"),
+    [
+        (["a", "a", "a"], [0, 1, 0], "a"),
+        (["a", "a", "a"], [0, 0, 0], None),
+        (["a", "b", "a"], [0, 1, 0], None),
+        ([["a"], ["a"]], [[1, 0], [0, 1]], None),
+        ([0.5, 0.5], [1.0, 2.0], None),
+    ],
+)
+def test_one_label_for_all_rows(given: list[Any], right: list[Any], expected: str | None) -> None:
+    assert single_answer([{"prediction": one} for one in given], right) == expected
+
+
+def test_rows_are_no_windows() -> None:
+    check = {"train": {"rows": 3}, "valid": {"rows": 2}, "dropped": {"rows": 1}}
+    examples: Any = [None] * 2
+    rows = LabelledExamples((), examples, {"valid": examples}, check, examples, {}, {})
+    assert rows.counts() == {"rows": 2, "valid_rows": 2}
+    more: Any = [None] * 5
+    cut = LabelledExamples((), more, {"valid": examples}, check, examples, {}, {})
+    assert cut.counts() == {"rows": 2, "valid_rows": 2, "windows": 5, "valid_windows": 2}
+
+
+def test_the_longest_phase_is_that_of_the_models_own_run(tmp_path: Path) -> None:
+    phases = [{"seq_len": 64, "steps": 9}, {"seq_len": 128, "steps": 1}]
+    (tmp_path / "model").mkdir()
+    assert longest_trained(str(tmp_path / "model")) is None
+    (tmp_path / "config.yaml").write_text(json.dumps({"train": {"phases": phases}}))
+    assert longest_trained(str(tmp_path / "model")) == 128
+    assert longest_trained(str(tmp_path)) == 128
+    (tmp_path / "config.yaml").write_text(json.dumps({"train": {"epochs": 3}}))
+    assert longest_trained(str(tmp_path / "model")) is None

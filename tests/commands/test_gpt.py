@@ -1,8 +1,8 @@
 """GPT-1 and GPT-3 from the command line: contiguous text, a growing batch, a mixture."""
 
 import json
-import os
-import signal
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from plmctl.commands import pretrain
+from tests.builders import json_lines, stopping_at
 from tests.commands.conftest import Cli, pretrain_config, run_main, sentence, write
 
 EXACT = ("step", "epoch", "tokens", "loss", "lr", "grad_norm")
@@ -18,7 +19,7 @@ TINY = {"size": "tiny", "n_embd": 32, "n_head": 2}
 
 
 def records(run: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     return [{key: line[key] for key in EXACT} for line in lines if "loss" in line]
 
 
@@ -67,38 +68,37 @@ def configs(world: Path) -> dict[str, dict]:
     return {name: {**base, **fields} for name, fields in changes.items()}
 
 
+@pytest.fixture(scope="module")
+def whole(configs: dict[str, dict]) -> Callable[[str], Path]:
+    """A finished run of each config, made when it is first needed."""
+
+    @cache
+    def run(name: str) -> Path:
+        write(f"{name}.yaml", configs[name])
+        assert run_main("pretrain", f"{name}.yaml", f"run=whole-{name}") == 0
+        return Path(f"whole-{name}")
+
+    return run
+
+
 @pytest.mark.parametrize("name", ["gpt1", "gpt3", "mixture"])
 def test_an_interrupted_run_is_the_uninterrupted_one(
-    name: str, configs: dict[str, dict], cli: Cli, monkeypatch: pytest.MonkeyPatch
+    name: str, whole: Callable[[str], Path], cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run; the same stopped by SIGTERM and gone on with; the same in other micro-batches."""
-    whole, cut = Path(f"whole-{name}"), Path(f"cut-{name}")
-    write(f"{name}.yaml", configs[name])
-    code, out, err = cli("pretrain", f"{name}.yaml", f"run={whole}", "--json")
-    assert code == 0, err
-    assert json.loads(out)["steps"] == 9
+    expected, cut = records(whole(name)), Path(f"cut-{name}")
+    assert len(expected) == 9
     planned = pretrain.make_plan
 
     def stopping(*arguments: Any) -> Any:
-        plan = planned(*arguments)
-        rate = plan.learning_rate
-
-        def stop_at(step: int) -> float:
-            if step == 4:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return rate(step)
-
-        object.__setattr__(plan, "learning_rate", stop_at)
-        return plan
+        return stopping_at(4, planned(*arguments))
 
     with monkeypatch.context() as patch:
         patch.setattr(pretrain, "make_plan", stopping)
         assert cli("pretrain", f"{name}.yaml", f"run={cut}")[0] == 75
     assert records(cut)[-1]["step"] == 5
-    assert cli("pretrain", f"{name}.yaml", f"run={cut}")[0] == 0
-    expected = records(whole)
-    assert records(cut) == expected
-    assert len(expected) == 9
+    assert cli("pretrain", f"{name}.yaml", f"run={cut}", "--until=8")[0] == 75
+    assert records(cut) == expected[:8]
 
     pieces = f"pieces-{name}"
     override = ("model.resid_pdrop=0", "model.embd_pdrop=0", "model.attn_pdrop=0")
@@ -106,7 +106,7 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
     for micro in (12, 3):
         run = f"{pieces}-{micro}"
         arguments = (f"run={run}", f"train.micro_batch_size={micro}", *override)
-        assert cli("pretrain", f"{name}.yaml", *arguments)[0] == 0
+        assert cli("pretrain", f"{name}.yaml", *arguments, "--until=8")[0] == 75
         logs.append(records(Path(run)))
     for one, other in zip(*logs, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
@@ -114,12 +114,8 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
 
 
 @pytest.mark.parametrize(("name", "kind"), [("gpt1", "openai-gpt"), ("gpt3", "gpt2")])
-def test_the_folder_loads_and_generates(
-    name: str, kind: str, configs: dict[str, dict], cli: Cli
-) -> None:
-    write(f"{name}.yaml", configs[name])
-    assert cli("pretrain", f"{name}.yaml", f"run=saved-{name}")[0] == 0
-    folder = f"saved-{name}/model"
+def test_the_folder_loads_and_generates(name: str, kind: str, whole: Callable[[str], Path]) -> None:
+    folder = whole(name) / "model"
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert model.config.model_type == kind
@@ -129,10 +125,8 @@ def test_the_folder_loads_and_generates(
     assert out.shape[1] > ids.shape[1]
 
 
-def test_the_ramp_and_the_schedule_are_in_the_log(configs: dict[str, dict], cli: Cli) -> None:
-    write("gpt3.yaml", configs["gpt3"])
-    assert cli("pretrain", "gpt3.yaml", "run=ramped")[0] == 0
-    lines = records(Path("ramped"))
+def test_the_ramp_and_the_schedule_are_in_the_log(whole: Callable[[str], Path]) -> None:
+    lines = records(whole("gpt3"))
     tokens = [0] + [line["tokens"] for line in lines]
     sizes = [(b - a) // 32 for a, b in zip(tokens, tokens[1:], strict=False)]
     expected = [2 + 10 * min(seen, 600) // 600 for seen in tokens[:-1]]
@@ -175,11 +169,10 @@ def test_refused(overrides: list[str], message: str, configs: dict[str, dict], c
     assert not Path("refused").exists()
 
 
-def test_a_gpt1_folder_is_measured(configs: dict[str, dict], cli: Cli) -> None:
-    write("measured.yaml", configs["gpt1"] | {"run": "measured"})
-    assert cli("pretrain", "measured.yaml")[0] == 0
+def test_a_gpt1_folder_is_measured(whole: Callable[[str], Path], cli: Cli) -> None:
     measure = {"name": "clm", "data": ["text.txt"], "seq_len": 32, "separator": "none"}
-    write("ev-gpt1.yaml", {"run": "ev-gpt1", "model": "measured/model", "measures": [measure]})
+    model = str(whole("gpt1") / "model")
+    write("ev-gpt1.yaml", {"run": "ev-gpt1", "model": model, "measures": [measure]})
     code, out, err = cli("eval", "ev-gpt1.yaml", "--json")
     assert code == 0, err
     assert '"perplexity/lm"' in out

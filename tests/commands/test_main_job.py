@@ -1,7 +1,9 @@
 """The main job on a small corpus: every command, the folders it leaves, and what they hold."""
 
+import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.commands.conftest import Cli, run_in_two, write
+from tests.builders import json_lines
+from tests.commands.conftest import Cli, at_work, run_in_two, write
 from tests.commands.test_bad_input import finetune_config
 
 
 def records(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return json_lines(run / "metrics.jsonl")
 
 
 def test_the_run_folder_holds_what_is_promised(pretrained: dict[str, Path]) -> None:
@@ -87,62 +90,71 @@ def test_fresh_moves_the_old_run_aside(cli: Cli) -> None:
     assert (old[0] / "model").is_dir()
 
 
-def test_two_processes_give_the_run_of_one(
-    cli: Cli, pretrained: dict[str, Path], tmp_path: Path
-) -> None:
-    """Losses and weights; plmctl starts the processes itself, of which one time is enough here."""
+# Without dropout: its draws are a process's own, the examples are not.
+DROPOUT = {
+    "bert": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    "gpt2": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+}
+
+
+def same_run(one: Path, two: Path) -> None:
+    """Losses and weights of two runs are the same but for rounding."""
     from safetensors.torch import load_file
 
-    for name, run in pretrained.items():
-        # Without dropout: its draws are a process's own, the examples are not.
-        drop = ["hidden_dropout_prob", "attention_probs_dropout_prob"]
-        drop = drop if name == "bert" else ["resid_pdrop", "embd_pdrop", "attn_pdrop"]
-        quiet = [f"model.{field}=0" for field in drop]
-        command = ["pretrain", f"{name}.yaml", f"run=two-{name}", *quiet, "launch.processes=2"]
-        if name == "bert":
-            env = os.environ | {"OMP_NUM_THREADS": "1"}
-            whole = [sys.executable, "-m", "plmctl", *command]
-            done = subprocess.run(whole, env=env, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-        else:
-            run_in_two(tmp_path, *command)
-        assert cli("pretrain", f"{name}.yaml", f"run=one-{name}", *quiet)[0] == 0
-        one, two = records(Path(f"one-{name}")), records(Path(f"two-{name}"))
-        assert len(one) == len(two)
-        for a, b in zip(one, two, strict=True):
-            for key in a.keys() & {"loss", "valid/loss", "tokens", "grad_norm"}:
-                assert a[key] == pytest.approx(b[key], rel=2e-6), key
-        last = "checkpoints/step-000006/model.safetensors"
-        weights = load_file(f"two-{name}/{last}")
-        for key, value in load_file(f"one-{name}/{last}").items():
-            assert torch.allclose(value, weights[key], atol=2e-6), key
-        assert run.is_dir()
+    for a, b in zip(records(one), records(two), strict=True):
+        for key in a.keys() & {"loss", "valid/loss", "tokens", "grad_norm"}:
+            assert a[key] == pytest.approx(b[key], rel=2e-6), key
+    last = "checkpoints/step-000006/model.safetensors"
+    weights = load_file(two / last)
+    for key, value in load_file(one / last).items():
+        assert torch.allclose(value, weights[key], atol=2e-6), key
 
 
-def test_sigterm_saves_and_exits_75_and_the_same_command_goes_on(world: Path) -> None:
-    command = [sys.executable, "-m", "plmctl", "pretrain", "bert.yaml", "run=cut", "log.every=1"]
-    long = [*command, "train.phases=[{seq_len: 32, steps: 400}]"]
-    with subprocess.Popen(long, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("step "):
-                process.terminate()
-                break
-        err = process.stderr.read()
-        assert process.wait() == 75, err
-    assert "run the same command again" in err
-    stopped = records(Path("cut"))[-1]["step"]
-    assert 1 <= stopped < 400
-    done = subprocess.run(long, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("name", DROPOUT)
+def test_two_processes_give_the_run_of_one(name: str, cli: Cli, tmp_path: Path) -> None:
+    command = ["pretrain", f"{name}.yaml", *(f"model.{field}=0" for field in DROPOUT[name])]
+    run_in_two(tmp_path, *command, f"run=two-{name}", "launch.processes=2")
+    assert cli(*command, f"run=one-{name}")[0] == 0
+    same_run(Path(f"one-{name}"), Path(f"two-{name}"))
+
+
+@pytest.mark.slow
+def test_plmctl_starts_the_two_processes_itself(cli: Cli) -> None:
+    command = ["pretrain", "bert.yaml", *(f"model.{field}=0" for field in DROPOUT["bert"])]
+    whole = [sys.executable, "-m", "plmctl", *command, "run=started", "launch.processes=2"]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(whole, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    steps = [r["step"] for r in records(Path("cut")) if "loss" in r]
-    assert steps == list(range(1, 401))
-    events = [json.loads(line) for line in Path("cut/events").read_text().splitlines()]
-    assert [e["event"] for e in events if e["event"] != "saved"] == [
-        "started",
-        "resumed",
-        "finished",
-    ]
+    assert cli(*command, "run=alone-again")[0] == 0
+    same_run(Path("alone-again"), Path("started"))
+
+
+def test_a_closed_terminal_saves_and_the_same_command_goes_on(cli: Cli, tmp_path: Path) -> None:
+    """So many steps that a busy machine does not finish them before it sends the signal."""
+    steps = 5000
+    command = ["pretrain", "bert.yaml", "run=cut", "log.every=1"]
+    command += [f"train.phases=[{{seq_len: 32, steps: {steps}}}]"]
+    with at_work(tmp_path / "log", *command) as child:
+        os.kill(child.pid, signal.SIGHUP)  # SIGTERM: test_faults.py
+        assert child.wait() == 75, (tmp_path / "log").read_text()
+    assert "run the same command again" in (tmp_path / "log").read_text()
+    stopped = records(Path("cut"))[-1]["step"]
+    assert 1 <= stopped < steps
+    assert cli(*command, f"--until={stopped + 20}")[0] == 75
+    assert [r["step"] for r in records(Path("cut"))] == list(range(1, stopped + 21))
+    events = [event["event"] for event in json_lines("cut/events")]
+    assert [event for event in events if event != "saved"] == ["started", "resumed"]
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing(cli: Cli, tmp_path: Path) -> None:
+    command = ["pretrain", "bert.yaml", "run=nohup", "train.phases=[{seq_len: 32, steps: 60}]"]
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; the child inherits it
+    try:
+        with at_work(tmp_path / "log", *command) as child:
+            os.kill(child.pid, signal.SIGHUP)
+            assert child.wait() == 0, (tmp_path / "log").read_text()
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
@@ -221,3 +233,19 @@ def test_continued_pretraining(cli: Cli, pretrained: dict[str, Path]) -> None:
     assert code == 0, err
     first = records(pretrained["gpt2"])[0]["loss"]
     assert records(Path("further"))[0]["loss"] < first
+
+
+def test_the_card_says_what_the_model_was_trained_on(pretrained: dict[str, Path]) -> None:
+    run = pretrained["bert"]
+    card = (run / "model/README.md").read_text()
+    facts = json.loads((run / "environment.json").read_text())
+    train = facts["text"]["train"]
+    assert train["documents"] > 1
+    assert f"| documents | {train['documents']:,} |" in card
+    assert f"| words | {train['words']:,} |" in card
+    for name, digest in facts["text"]["sources"].items():
+        assert hashlib.sha256(Path(name).read_bytes()).hexdigest() == digest
+        assert f"| {name} | `{digest}` |" in card
+    assert "| CPU processes | 1 |" in card
+    assert "| device hours of training | " in card
+    assert "## Use and limits\n\nIt fills in masked words" in card

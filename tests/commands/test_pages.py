@@ -181,5 +181,6 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     text = (DOCS / "notebooks" / "own_text.ipynb").read_text(encoding="utf-8")
     notebook = nbformat.reads(text.replace("steps: 200", "steps: 4"), as_version=4)
-    nbclient.NotebookClient(notebook, timeout=300, cwd=str(tmp_path)).execute()
+    place = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=300, resources=place).execute()
     assert (tmp_path / "runs" / "drawing" / "model" / "config.json").is_file()

@@ -12,6 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from plmctl.commands import predict as predict_rows
+from tests.builders import json_lines
 from tests.commands.conftest import Cli, run_main, sentence, write
 from tests.commands.test_bad_input import finetune_config, refused
 
@@ -28,7 +29,7 @@ def model(pretrained: dict[str, Path]) -> str:
 
 
 def lines(path: str) -> list[dict]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+    return json_lines(path)
 
 
 def test_every_format_gives_the_same_answers_in_the_order_of_the_rows(

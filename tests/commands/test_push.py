@@ -71,7 +71,14 @@ def test_a_run_is_on_the_hub(cli: Cli, measured: str, hub: Hub) -> None:
     results = json.loads(Path("push-eval/eval/mlm.json").read_text())["results"]
     values = {one["type"]: one["value"] for one in by_data["text.txt"]}
     assert values["loss"] == pytest.approx(results["loss"], abs=1e-6)
-    for heading in ("Results", "Evaluation", "Data", "Hyperparameters", "Limits"):
+    for heading in (
+        "Results",
+        "Evaluation",
+        "Data",
+        "Compute",
+        "Hyperparameters",
+        "Use and limits",
+    ):
         assert f"## {heading}\n" in card
     assert 'folder = "bert"' in card
     assert str(Path.cwd()) not in card

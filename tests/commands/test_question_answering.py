@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from tests.builders import json_lines
 from tests.commands.conftest import NAMES, PLACES, Cli, sentence, write
 from tests.commands.test_bad_input import refused
 
@@ -59,11 +60,27 @@ def test_the_tuned_threshold_is_kept_and_used(cli: Cli, pretrained: dict[str, Pa
 
 
 def test_gpt2_finds_answers_too(cli: Cli, pretrained: dict[str, Path]) -> None:
-    Path("squad.json").write_text(json.dumps(squad(12, version2=False)))
-    write("qa.yaml", config(pretrained["gpt2"]) | {"run": "qa-gpt2"})
+    rows = squad(20, version2=False)
+    paragraphs = rows["data"][0]["paragraphs"]
+    for name, part in (("squad.json", paragraphs[:12]), ("held.json", paragraphs[12:])):
+        Path(name).write_text(json.dumps({**rows, "data": [{"title": "days", "paragraphs": part}]}))
+    data = {"train": ["squad.json"], "valid": ["held.json"]}
+    write("qa.yaml", config(pretrained["gpt2"]) | {"run": "qa-gpt2", "data": data})
     code, out, err = cli("finetune", "qa.yaml", "--json")
     assert code == 0, err
-    assert json.loads(out)["total"] > 0
+    assert json.loads(out)["total"] == 8
+
+    # The answers that the report shows are those of the saved model.
+    samples = json.loads(Path("qa-gpt2/eval/samples.json").read_text())
+    asked = [paragraph["qas"][0] for paragraph in paragraphs[12:]]
+    assert [one["prompt"] for one in samples["items"]] == [one["question"] for one in asked]
+    right = [one["answers"][0]["text"] for one in asked]
+    assert [one["answer"] for one in samples["items"]] == right
+    code, _, err = cli("predict", "qa-gpt2/model", "--input", "held.json", "--output", "p.jsonl")
+    assert code == 0, err
+    given = [row["prediction"] for row in json_lines("p.jsonl")]
+    assert [one["text"] for one in samples["items"]] == [f" {text}" for text in given]
+    assert "Samples: answers to validation rows" in Path("qa-gpt2/report.html").read_text()
 
 
 def test_wrong_rows(cli: Cli, pretrained: dict[str, Path]) -> None:

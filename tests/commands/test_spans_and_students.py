@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import json_lines
 from tests.commands.conftest import Cli, pretrain_config, run_main, write
 from tests.commands.test_bad_input import finetune_config, refused
 
@@ -55,7 +56,7 @@ def done(configs: dict[str, dict], world: Path) -> dict[str, Path]:
 
 
 def losses(run: Path) -> list[dict[str, float]]:
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    records = json_lines(run / "metrics.jsonl")
     return [{k: v for k, v in r.items() if k.startswith("loss")} for r in records if "loss" in r]
 
 

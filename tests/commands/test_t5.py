@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from plmctl.tokenization.load import Vocab
+from tests.builders import json_lines
 from tests.commands.conftest import NAMES, PLACES, VERBS, Cli, run_main, write
 
 WORDS = ["at", "the", "on", "day", ".", *NAMES, *VERBS, *PLACES, *map(str, range(31))]
@@ -87,7 +88,7 @@ def test_a_run_leaves_a_model_that_the_auto_class_loads(
     finished: Callable[..., Path], objective: str, version: str, kind: str
 ) -> None:
     run = finished(objective, version)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     last = [line for line in lines if "loss" in line][-1]
     assert last["step"] == 6
     assert last["loss"] == pytest.approx(last["loss/lm"] + last["loss/z_loss"])
@@ -123,13 +124,13 @@ def test_a_run_that_was_cut_short_is_the_whole_run(
     name = f"{run.name}.yaml"
     write(name, {**CONFIG, "run": run.name, "model": model, "checkpoint": {"every": 2, "keep": 9}})
     assert cli("pretrain", name)[0] == 0
-    whole = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    whole = json_lines(run / "metrics.jsonl")
     weights = load_file(run / "model" / "model.safetensors")
     shutil.rmtree(run / "model")
     for later in ("step-000004", "step-000006"):
         shutil.rmtree(run / "checkpoints" / later)
     assert cli("pretrain", name)[0] == 0
-    again = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    again = json_lines(run / "metrics.jsonl")
     keys = ("step", "loss", "loss/lm", "loss/z_loss", "grad_norm", "valid/loss")
     assert [{k: r.get(k) for k in keys} for r in again] == [
         {k: r.get(k) for k in keys} for r in whole

@@ -122,6 +122,7 @@ def test_pretraining_survives_kills(name: str, world: Path) -> None:
     assert checks["logged losses"]["compared"] % 24 == 0
     assert checks["examples, 2 processes"]["compared"] == 24
     assert checks["model"]["compared"] > 10
+    assert ("samples" in checks) == (name == "bert")  # it validates while it trains
     assert ("carried" in checks) == (name == "elmo")
     assert not list(Path().glob(f"oracle-{name}.verify*"))
 

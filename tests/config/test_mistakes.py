@@ -1,9 +1,21 @@
 """Every mistake of a file at once: where it is, at which key, and what was expected."""
 
-import pytest
+import copy
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from plmctl.config.load import Kind
-from plmctl.registry import names
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plmctl import registry
+from plmctl.config.document import to_yaml
+from plmctl.config.load import KINDS, Kind, dump, parse
+from plmctl.errors import ConfigError
+from plmctl.run.configs import load
 from tests.config.conftest import LEAST, Mistakes
 
 MANY = """\
@@ -36,7 +48,7 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         "c.yaml:6:3: data.valid: expected a share such as 1% or 0.01, or a list, as in [a, b], "
         'not "5x"',
         "c.yaml:7:3: data.sentnces: unknown key; did you mean 'sentences'?",
-        f"c.yaml:8:1: objective: needs `name:`; one of {', '.join(names('objectives'))}",
+        f"c.yaml:8:1: objective: needs `name:`; one of {', '.join(registry.names('objectives'))}",
         "c.yaml:11:3: train.batch_size: expected a whole number, not 2.5",
         "c.yaml:11:3: train.batch_size: this key is here twice",
         "c.yaml:13:5: train.phases.0.steps: this key is needed",
@@ -201,3 +213,136 @@ def test_steps_or_a_budget(mistakes: Mistakes, train: str, expected: str) -> Non
     [line] = mistakes("pretrain", "\n".join([*lines, f"train: {train}"]) + "\n")
     assert expected in line
     assert line.startswith(f"c.yaml:{len(lines) + 1}:")
+
+
+def test_thousands_of_mistakes_are_told_in_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("".join(f"tokenizer_{n}: 1\n" for n in range(5000)) + "tokenizer: x\n")
+    began = time.process_time()
+    with pytest.raises(ConfigError) as raised:
+        load("pretrain", path)
+    assert time.process_time() - began < 10
+    first, *lines = raised.value.message.split("\n")
+    assert first.startswith("the first ")
+    assert 40 < len(lines) <= 50
+
+
+# The optimizers of a config: by name, AdamW without one, mistakes in words.
+
+
+BASE = {
+    "run": "r",
+    "tokenizer": "t",
+    "model": {"family": "bert"},
+    "data": {"train": ["a.txt"]},
+    "train": {"phases": [{"seq_len": 32, "steps": 5}]},
+}
+
+
+def written(folder: Path, optim: object) -> Path:
+    path = folder / "c.yaml"
+    path.write_text(yaml.safe_dump(BASE | {"optim": optim}))
+    return path
+
+
+def test_without_a_name_it_is_adamw(tmp_path: Path) -> None:
+    config = load("pretrain", written(tmp_path, {"lr": 0.002, "betas": [0.9, 0.98]}))
+    assert (config.optim.name, config.optim.lr) == ("adamw", 0.002)
+    assert config.optim.betas == (0.9, 0.98)
+
+
+@pytest.mark.parametrize("name", registry.names("optimizers"))
+def test_a_resolved_config_is_read_back(name: str, tmp_path: Path) -> None:
+    config = load("pretrain", written(tmp_path, {"name": name}))
+    assert config.optim.name == name
+    (tmp_path / "again.yaml").write_text(dump(config))
+    assert load("pretrain", tmp_path / "again.yaml") == config
+
+
+@pytest.mark.parametrize(
+    ("optim", "message"),
+    [
+        ({"name": "lam"}, "optim.name: unknown name \"lam\"; did you mean 'lamb'?"),
+        ({"name": "adagrad", "betas": [0.9, 0.9]}, "optim.betas: unknown key"),
+        ({"weight_decai": 1}, "did you mean 'weight_decay'?"),
+        ({"name": "muon", "momentun": 1}, "did you mean 'momentum'?"),
+        ({"lr": -1}, "optim.lr: expected more than 0"),
+        ({"name": 3}, "optim.name: unknown name 3"),
+        (3, "optim: "),
+    ],
+)
+def test_mistakes(optim: object, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        load("pretrain", written(tmp_path, optim))
+    assert message in str(error.value)
+
+
+# Whatever is written in a config, it loads or is refused in words: never a traceback.
+
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["mlm", "bert", "auto", "1%", "2k", "-1", "", "name", "\ud800"])
+    | st.text()
+)
+keys = st.sampled_from(["name", "family", "size", "run", "train", "rate", "mlm", "bert", "0", "zz"])
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(data: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container in the data with each of its keys."""
+    items = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, value in items:
+        yield data, key
+        if isinstance(value, dict | list):
+            yield from places(value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(drawn=st.data())
+def test_any_values_anywhere(tmp_path: Path, kind: Kind, drawn: st.DataObject) -> None:
+    data = copy.deepcopy(yaml.safe_load(LEAST[kind]))
+    for _ in range(drawn.draw(st.integers(1, 3))):
+        container, key = drawn.draw(st.sampled_from(list(places(data))))
+        change = drawn.draw(st.sampled_from(["replace", "add", "remove"]))
+        if change == "remove" and isinstance(container, dict) and len(data) > 1:
+            del container[key]
+        elif change == "add" and isinstance(container, dict):
+            container[drawn.draw(keys)] = drawn.draw(values)
+        else:
+            container[key] = drawn.draw(values)
+    path = tmp_path / "c.yaml"
+    path.write_text(to_yaml(data), encoding="utf-8", errors="surrogatepass")
+    try:
+        config = load(kind, path)
+    except ConfigError:
+        return
+    path.write_text(dump(config), encoding="utf-8")
+    assert parse(type(config), path) == config
+
+
+@settings(deadline=None, max_examples=300)
+@given(text=st.text(st.sampled_from("ab:-[]{}#&*!|>'\"%@`, \n\t\\?~1.")), tail=st.text())
+def test_any_text(tmp_path_factory: pytest.TempPathFactory, text: str, tail: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_text(text + tail, encoding="utf-8")
+    with pytest.raises(ConfigError):
+        load("pretrain", path, [f"a={text}", tail])
+
+
+@pytest.mark.parametrize("text", ["!a {a: 1}", "!!set {a}", "!a\na: 1"])
+def test_a_tag_on_the_whole_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tagged.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="cannot be read as"):
+        load("pretrain", path, ["seed=1"])

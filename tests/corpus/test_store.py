@@ -1,4 +1,5 @@
 import pickle
+import resource
 import shutil
 import tempfile
 from itertools import accumulate
@@ -149,6 +150,21 @@ def test_of_thousands_of_shards_only_those_asked_for_are_read(tmp_path: Path) ->
         if folder.name not in wanted:
             shutil.rmtree(folder)
     assert TokenStore.open(tmp_path / "store").tokens(index).tolist() == [4, 34, 1, 0]
+
+
+def test_more_shards_than_files_that_may_be_open(tmp_path: Path) -> None:
+    write(tmp_path / "store", [[[[n % 100, 1]], [[2, 3, 4]]] for n in range(300)])
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+    try:
+        store = TokenStore.open(tmp_path / "store")
+        index = np.arange(1_500).reshape(3, 500)
+        expected = [token for n in range(300) for token in (n % 100, 1, 2, 3, 4)]
+        for _ in range(2):
+            assert store.tokens(index).ravel().tolist() == expected
+        assert store.word_starts(index[:, ::-1]).shape == (3, 500)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_store_cut_short_is_found_out(tmp_path: Path) -> None:

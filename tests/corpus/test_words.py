@@ -1,6 +1,8 @@
 """Words as the BabyLM tasks count them."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plmctl.corpus.words import SPACES, count_words, word_rule
 
@@ -24,3 +26,8 @@ def test_what_is_not_counted() -> None:
         in word_rule(["\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35\u0e04\u0e23\u0e31\u0e1a"], 10).reason
     )
     assert "2 GB" in word_rule(["\u6211\u6765\u5230\u5317\u4eac"], 3 * 10**9).reason
+
+
+@given(text=st.text(st.sampled_from("ab \n\t\u3000\x1c中")), size=st.integers(1, 5))
+def test_words_of_a_long_text_are_counted_in_parts(text: str, size: int) -> None:
+    assert count_words(text, SPACES, size) == len(text.split())

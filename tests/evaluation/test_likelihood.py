@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -14,12 +16,13 @@ from transformers import (
     AutoTokenizer,
 )
 
-from plmctl.evaluation import model as model_module
 from plmctl.evaluation.likelihood import (
     BidirectionalLikelihood,
     Likelihood,
     ScoringOptions,
+    equal_pieces,
     masked_until,
+    sliding_windows,
 )
 from plmctl.evaluation.model import TokenizedText
 from plmctl.models.elmo import ElmoForPreTraining, encode_sentences
@@ -27,7 +30,6 @@ from tests.commands.conftest import sentence
 from tests.evaluation.models import FAMILIES, opened
 
 Folders = Callable[[str], Path]
-
 MASKED = ["bert", "distilbert", "roberta", "albert"]
 TEXTS = [
     [sentence(n) for n in range(3)],
@@ -221,7 +223,9 @@ def test_the_state_is_kept_through_a_text(folder_of: Folders) -> None:
 def test_neither_batch_size_nor_order_changes_anything(
     family: str, folder_of: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_module, "_ROW_TOKENS", 30)  # one row a batch where batch_size is 1
+    monkeypatch.setattr(
+        "plmctl.evaluation.model._ROW_TOKENS", 30
+    )  # one row a batch where batch_size is 1
     results = []
     for batch_size, order in ((32, [0, 1, 2, 3]), (1, [2, 3, 1, 0])):
         likelihood = Likelihood.of(opened(folder_of(family), batch_size))
@@ -264,3 +268,31 @@ def test_unknown_text_is_counted_in_bytes(folder_of: Folders) -> None:
     elmo, _ = scorer(folder_of("elmo"))
     words = elmo.model.tokens([["Anna sees Überraschung ."]])[0]
     assert (words.unknown, words.unknown_bytes) == (1, len("Überraschung".encode()))
+
+
+@given(st.integers(0, 200), st.integers(1, 40), st.data())
+def test_windows_score_every_prediction_once(count: int, size: int, data: st.DataObject) -> None:
+    stride = data.draw(st.integers(1, size))
+    scored = []
+    for number, window in enumerate(sliding_windows(count, size, stride)):
+        assert window.begin == number * stride
+        assert window.begin <= window.first < window.end <= count
+        assert window.end - window.begin <= size
+        scored += range(window.first, window.end)
+    assert scored == list(range(count))
+
+
+def test_windows_by_hand() -> None:
+    assert list(sliding_windows(7, 4, 4)) == [(0, 0, 4), (4, 4, 7)]
+    assert list(sliding_windows(7, 4, 2)) == [(0, 0, 4), (2, 4, 6), (4, 6, 7)]
+    assert list(sliding_windows(3, 4, 1)) == [(0, 0, 3)]
+    assert list(sliding_windows(0, 4, 1)) == []
+
+
+@given(st.integers(0, 300), st.integers(1, 50))
+def test_pieces_are_whole_and_even(count: int, size: int) -> None:
+    pieces = equal_pieces(count, size)
+    assert [place for start, end in pieces for place in range(start, end)] == list(range(count))
+    lengths = [end - start for start, end in pieces]
+    assert max(lengths, default=0) <= size
+    assert max(lengths, default=0) - min(lengths, default=0) <= 1

@@ -5,63 +5,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
-    BertConfig,
-    BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
 )
 
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.neighbours import WordUse, find_use, nearest, spans_of, vector_reader
 from plmctl.models.elmo import ElmoConfig, ElmoForPreTraining
-from tests.evaluation.models import opened
-
-SENTENCES = [
-    "Anna sees the old river bank.",
-    "The bank lends money, and the Bank takes it.",
-    "他在银行工作。",
-    "don't look; the well-known bank",
-    "河的岸",
-]
-
-
-def pieces(path: Path) -> PreTrainedTokenizerFast:
-    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    backend.train_from_iterator(
-        SENTENCES,
-        trainers.WordPieceTrainer(vocab_size=90, special_tokens=special, show_progress=False),
-    )
-    backend.post_processor = processors.TemplateProcessing(
-        "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", [("[CLS]", 2), ("[SEP]", 3)]
-    )
-    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, **dict(zip(names, special, strict=True))
-    )
-    tokenizer.save_pretrained(path)
-    return tokenizer
+from tests.evaluation.models import SENTENCES, opened, pieces, tiny_bert
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("near") / "bert"
-    tokenizer = pieces(folder)
-    torch.manual_seed(1)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=40,
-    )
-    BertForMaskedLM(config).save_pretrained(folder)
+    tiny_bert(folder, layers=2, positions=40, seed=1)
     return folder
 
 

@@ -14,7 +14,6 @@ from plmctl.config.load import find_config
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.likelihood import Likelihood
 from plmctl.evaluation.model import LoadedModel
-from plmctl.measures import ranked_completions
 from plmctl.measures.base import Measurement, get_measure
 from plmctl.run.configs import load
 from tests.commands.conftest import sentence
@@ -195,7 +194,7 @@ def test_what_is_refused(folder_of: Folders, tmp_path: Path) -> None:
         )
     for fields in ({}, {"options": "x"}, {"rankings": {"a": [["{x}", "y"]]}}):
         with pytest.raises(ValidationError):
-            ranked_completions.Config.model_validate({"data": data, **fields})
+            get_measure("ranked_completions").Config.model_validate({"data": data, **fields})
 
 
 def test_pairs_by_paradigm_and_group(folder_of: Folders, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from plmctl.evaluation.likelihood import Likelihood
 from plmctl.measures.base import get_measure
 from plmctl.run.configs import EvalConfig
 from plmctl.training.engine import precision
-from tests.commands.conftest import corpus_text, run_main, sentence
+from tests.commands.conftest import corpus_text, sentence
+from tests.conftest import run_main
 from tests.evaluation.models import FAMILIES, opened
 
 Folders = Callable[[str], Path]
@@ -54,7 +55,7 @@ def take(name: str, folder: Path, **fields: Any) -> dict[str, Any]:
 def uniform(folder: Path, to: Path) -> Path:
     """The same model with a head of zeros."""
     shutil.copytree(folder, to)
-    weights = load_file(to / "model.safetensors")
+    weights = load_file(folder / "model.safetensors")
     heads = [name for name in weights if any(part in name for part in _HEADS)]
     for name in heads:
         weights[name] = torch.zeros_like(weights[name])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from plmctl.examples import pairing
 from plmctl.examples.keys import fold
 from plmctl.examples.masking import count_exact
-from plmctl.examples.pairing import Pairs, _truncate, next_sentence_pairs, sentence_order_pairs
+from plmctl.examples.pairing import Pairs, next_sentence_pairs, sentence_order_pairs, truncate
 
 # What google-research/bert's create_pretraining_data.py gave on Shakespeare's plays (181 documents)
 # with an 8k WordPiece vocabulary: dupe factor 10 at length 128, 5 at length 512.
@@ -118,7 +118,7 @@ def statistics(passes: list[Pairs], seq_len: int, max_predictions: int) -> dict[
     }
 
 
-@pytest.mark.parametrize("seq_len", [128, 512])
+@pytest.mark.parametrize("seq_len", [pytest.param(128, marks=pytest.mark.slow), 512])
 def test_statistics_of_the_original_code(seq_len: int, shared_data: Path) -> None:
     from tokenizers import BertWordPieceTokenizer
 
@@ -144,7 +144,7 @@ def test_statistics_of_the_original_code(seq_len: int, shared_data: Path) -> Non
             seq_len,
             expected["max_predictions"],
         )
-        for run in range(16)
+        for run in range(8)
     ]
     assert min(run["min"] for run in runs) >= 1
     for run in runs:
@@ -261,7 +261,7 @@ def test_truncation_by_hand() -> None:
         pairs = Pairs(
             array([0]), array([a]), array([100]), array([100 + b]), array([0]), array([0])
         )
-        cut = _truncate(pairs, fold(3, [0]), 10)
+        cut = truncate(pairs, fold(3, [0]), 10)
         return int(cut.a_end[0] - cut.a_start[0]), int(cut.b_end[0] - cut.b_start[0])
 
     assert pair(4, 5) == (4, 5)
@@ -278,7 +278,7 @@ def test_truncation_cuts_front_and_back_alike(cut: int) -> None:
     room = 400
     full = np.full(n, room // 2 + cut)
     pairs = Pairs(np.zeros(n, int), full, full * 0 + 1000, full + 1000, full * 0, full < 0)
-    truncated = _truncate(pairs, fold(9, np.arange(n)), room)
+    truncated = truncate(pairs, fold(9, np.arange(n)), room)
     fronts = truncated.a_start - pairs.a_start, truncated.b_start - pairs.b_start
     for front in fronts:  # binomial(cut, 1/2)
         assert front.min() >= 0

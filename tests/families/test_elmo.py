@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from plmctl.families.base import get_family
-from plmctl.families.elmo import Config, Elmo
 from plmctl.objectives.base import get_objective
+from tests.builders import make_model
 
+HEADS = get_family("elmo").HEADS
 # SPEC of the published models: with the softmax over 793,471 words, and the body alone.
 PUBLISHED = {
     "small": (115_951_071, 13_593_312),
@@ -19,9 +20,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("size", PUBLISHED)
 def test_parameter_counts(size: str) -> None:
     with torch.device("meta"):
-        model = get_family("elmo").build(
-            Config(size=size), vocab_size=793_471, pad_id=0, loss_terms=Elmo.HEADS
-        )
+        model = make_model("elmo", 793_471, HEADS, size=size)
     counts = tuple(sum(p.numel() for p in part.parameters()) for part in (model, model.elmo))
     assert counts == PUBLISHED[size]
     assert model.config.dropout == 0.1
@@ -29,15 +28,15 @@ def test_parameter_counts(size: str) -> None:
 
 
 def test_fields_override_the_size() -> None:
-    config = Config(size="tiny", cell_size=20, projection_size=8, num_highway_layers=0)
-    model = get_family("elmo").build(config, vocab_size=50, pad_id=0, loss_terms=Elmo.HEADS)
+    fields = {"cell_size": 20, "projection_size": 8, "num_highway_layers": 0}
+    model = make_model("elmo", 50, HEADS, size="tiny", **fields)
     assert model.elmo.layers[0].projection.shape == (2, 20, 8)
     assert len(model.elmo.characters.highways) == 0
     assert model.head.weight.shape == (50, 8)
 
 
 def test_heads_are_the_objectives_parts() -> None:
-    assert get_objective(get_family("elmo").OBJECTIVE).LOSS_TERMS == Elmo.HEADS
+    assert get_objective(get_family("elmo").OBJECTIVE).LOSS_TERMS == HEADS
 
 
 def test_the_mean_loss_makes_the_published_updates() -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, OpenAIGPTLMHeadModel, PreTrainedModel
 
-from plmctl import registry
 from plmctl.families.base import get_family
+from tests.builders import make_model
 
 # Tied weights once. GPT-3's are the sums of its table's layers and widths at 50,257 ids and 2,048
 # positions, 16 heads in XL and width 5,120 in 13B.
@@ -32,8 +32,7 @@ NAMES = ("gpt1", "gpt2", "gpt3")
 
 
 def build(family: str, vocab_size: int = 120, **fields: object) -> PreTrainedModel:
-    config = registry.load("families", family).Config(family=family, **fields)
-    return get_family(family).build(config, vocab_size=vocab_size, pad_id=5, loss_terms=("lm",))
+    return make_model(family, vocab_size, ("lm",), pad_id=5, seed=None, **fields)
 
 
 @pytest.mark.parametrize(("family", "size", "vocab_size"), COUNTS)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, BertForMaskedLM
 
-from plmctl import registry
 from plmctl.errors import ConfigError, DataError
 from plmctl.families.base import get_family
-from plmctl.families.distilbert import DistilBert
-from plmctl.models.spanbert import HEAD_FILE
 from plmctl.models.teacher import alternate, copy_alternate_layers
-from tests.families.test_families import build, count
+from tests.builders import make_model
+from tests.families.test_families import count
+
+HEAD_FILE = "span_boundary.safetensors"
 
 # Parameters with all pretraining heads, tied weights once, as transformers counts them on the meta
 # device; SpanBERT: cased BERT without pooler and NSP, and the head by its formula.
@@ -29,7 +29,7 @@ HEADS = {"roberta": ("mlm",), "distilbert": ("mlm", "kl", "cosine"), "spanbert":
 @pytest.mark.parametrize(("family", "size", "vocab_size"), SIZES)
 def test_parameter_counts(family: str, size: str, vocab_size: int) -> None:
     with torch.device("meta"):
-        model = build(family, vocab_size, HEADS[family], size=size)
+        model = make_model(family, vocab_size, HEADS[family], size=size)
     assert count(model) == SIZES[family, size, vocab_size]
 
 
@@ -43,8 +43,7 @@ def test_span_boundary_head_by_hand(hidden: int, vocab_size: int, expected: int)
 @pytest.mark.parametrize("family", HEADS)
 def test_weights_start_as_published(family: str) -> None:
     """N(0, 0.02) without a cut, zero biases, the padding token's embedding zero."""
-    torch.manual_seed(0)
-    model = build(family, 2000, HEADS[family], size="tiny")
+    model = make_model(family, 2000, HEADS[family], size="tiny")
     largest = 0.0
     for name, parameter in model.named_parameters():
         if parameter.ndim >= 2:
@@ -61,21 +60,19 @@ def test_weights_start_as_published(family: str) -> None:
 
 def test_roberta_is_the_published_network() -> None:
     with torch.device("meta"):
-        config = build("roberta", 50_265, ("mlm",)).config
+        config = make_model("roberta", 50_265, ("mlm",)).config
     assert config.max_position_embeddings == 514
     assert config.type_vocab_size == 1
     assert config.layer_norm_eps == 1e-5
     assert config.hidden_act == "gelu"
-    roberta = registry.load("families", "roberta")
-    assert get_family("roberta").positions(roberta.Config()) == 512
+    roberta = get_family("roberta")
+    assert roberta.positions(roberta.Config()) == 512
 
 
 def test_roberta_takes_512_tokens_and_no_more() -> None:
-    torch.manual_seed(0)
     fields = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
-    config = registry.load("families", "roberta").Config(**fields)
     family = get_family("roberta")
-    model = family.build(config, vocab_size=50, pad_id=1, loss_terms=("mlm",)).eval()
+    model = make_model("roberta", 50, ("mlm",), pad_id=1, **fields).eval()
     ids = torch.randint(5, 50, (1, 512))
     ids[0, 100] = 1  # a random token may be the padding token: positions go on being counted
     inputs = {"attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
@@ -92,15 +89,13 @@ def test_roberta_takes_512_tokens_and_no_more() -> None:
 
 
 def test_roberta_needs_a_padding_token_near_zero() -> None:
-    config = registry.load("families", "roberta").Config(size="tiny")
     with pytest.raises(ConfigError, match="padding token has id 40"):
-        get_family("roberta").build(config, vocab_size=50, pad_id=40, loss_terms=("mlm",))
+        make_model("roberta", 50, ("mlm",), pad_id=40, size="tiny")
 
 
 @pytest.mark.parametrize("family", HEADS)
 def test_a_folder_loads_with_auto_and_gives_our_logits(family: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = build(family, 300, HEADS[family], size="tiny").eval()
+    model = make_model(family, 300, HEADS[family], size="tiny").eval()
     model.save_pretrained(tmp_path)
     auto = AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
     assert AutoConfig.from_pretrained(tmp_path).architectures == [type(auto).__name__]
@@ -125,7 +120,7 @@ def test_a_folder_loads_with_auto_and_gives_our_logits(family: str, tmp_path: Pa
 
 def test_the_boundary_head_is_beside_the_model(tmp_path: Path) -> None:
     """A folder is a plain BERT; a BERT folder begins with a fresh head."""
-    model = build("spanbert", 100, ("mlm", "sbo"), size="tiny")
+    model = make_model("spanbert", 100, ("mlm", "sbo"), size="tiny")
     model.save_pretrained(tmp_path / "with")
     assert (tmp_path / "with" / HEAD_FILE).is_file()
     plain, info = BertForMaskedLM.from_pretrained(tmp_path / "with", output_loading_info=True)
@@ -148,8 +143,9 @@ def test_boundary_head_against_a_plain_computation() -> None:
     """Two layers, exact GELU and LayerNorm after each, then the embeddings: term by term."""
     from torch.nn.functional import layer_norm
 
-    torch.manual_seed(0)
-    model = build("spanbert", 60, ("mlm", "sbo"), size="tiny", hidden_size=8, num_attention_heads=2)
+    model = make_model(
+        "spanbert", 60, ("mlm", "sbo"), size="tiny", hidden_size=8, num_attention_heads=2
+    )
     head = model.sbo
     with torch.no_grad():
         for parameter in head.parameters():
@@ -178,8 +174,7 @@ def test_alternate_layers() -> None:
 
 def test_a_student_begins_as_its_teacher(tmp_path: Path) -> None:
     """With all of the teacher's layers a student says what the teacher says."""
-    torch.manual_seed(0)
-    teacher = build("bert", 80, ("mlm",), size="tiny").eval()
+    teacher = make_model("bert", 80, ("mlm",), size="tiny").eval()
     with torch.no_grad():  # biases and norms that are told apart; no token types in a student
         for parameter in teacher.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -187,7 +182,7 @@ def test_a_student_begins_as_its_teacher(tmp_path: Path) -> None:
     teacher.config.hidden_act = "gelu"
     teacher.save_pretrained(tmp_path)
     teacher = BertForMaskedLM.from_pretrained(tmp_path).eval()
-    student = build("distilbert", 80, ("mlm",), size="tiny", n_layers=2).eval()
+    student = make_model("distilbert", 80, ("mlm",), size="tiny", n_layers=2).eval()
     family = get_family("distilbert")
     family.init_from_teacher(student, str(tmp_path))
     ids = torch.randint(5, 80, (2, 9))
@@ -197,9 +192,9 @@ def test_a_student_begins_as_its_teacher(tmp_path: Path) -> None:
 def test_layers_of_a_student_are_those_of_the_list() -> None:
     torch.manual_seed(0)
     fields = {"hidden_size": 8, "num_attention_heads": 2}
-    teacher = build("bert", 30, ("mlm",), num_hidden_layers=12, **fields)
-    student = build("distilbert", 30, ("mlm",), dim=8, n_heads=2)
-    copy_alternate_layers(student, teacher, DistilBert.NAMES_IN_BERT)
+    teacher = make_model("bert", 30, ("mlm",), num_hidden_layers=12, **fields)
+    student = make_model("distilbert", 30, ("mlm",), dim=8, n_heads=2)
+    copy_alternate_layers(student, teacher, get_family("distilbert").NAMES_IN_BERT)
     for layer, source in enumerate((0, 2, 4, 7, 9, 11)):
         assert torch.equal(
             student.distilbert.transformer.layer[layer].ffn.lin1.weight,

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from transformers import AutoModelForSeq2SeqLM
 
 from plmctl.families.base import get_family
-from plmctl.families.t5 import T5, Config
+from tests.builders import make_model
 
 # Parameters, tied weights once; 1.1 has an output matrix of its own.
 COUNTS = {
@@ -27,9 +27,7 @@ VERSIONS = ("v1.0", "v1.1")
 
 
 def build(vocab_size: int = 500, **fields: object):
-    torch.manual_seed(0)
-    config = Config(**fields)
-    return T5.build(config, vocab_size=vocab_size, pad_id=0, loss_terms=("lm",))
+    return make_model("t5", vocab_size, ("lm",), **fields)
 
 
 @pytest.mark.parametrize(("version", "size"), COUNTS)
@@ -109,7 +107,7 @@ def test_a_saved_model_is_the_same_through_the_auto_class(version: str, tmp_path
     model = build(version=version, size="tiny", dropout_rate=0.0).eval()
     model.save_pretrained(tmp_path)
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
-    twice = T5.load(str(tmp_path), ("lm",)).eval()
+    twice = get_family("t5").load(str(tmp_path), ("lm",)).eval()
     ids, labels = torch.randint(3, 400, (2, 12)), torch.randint(3, 400, (2, 6))
     with torch.inference_mode():
         expected = model(input_ids=ids, labels=labels).logits
@@ -140,10 +138,10 @@ def test_the_head_runs_where_there_is_a_target(version: str) -> None:
 
 def test_sizes_of_the_other_version_are_refused() -> None:
     with pytest.raises(ValidationError, match="v1.0 has no size 'xxl'; one of: tiny"):
-        Config(size="xxl")
+        build(size="xxl")
     with pytest.raises(ValidationError, match="v1.1 has no size '11b'"):
-        Config(version="v1.1", size="11b")
+        build(version="v1.1", size="11b")
 
 
 def test_there_is_no_longest_input() -> None:
-    assert T5.positions(Config()) > 10**9
+    assert get_family("t5").positions(get_family("t5").Config()) > 10**9

@@ -4,20 +4,30 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import matthews_corrcoef
 
 from plmctl.errors import DataError
+from plmctl.metrics import statistics
 from plmctl.metrics.classification import (
     accuracy,
+    accuracy_of_counts,
     classification_metrics,
     confusion,
     f1,
+    f1_of_counts,
     majority,
     matthews,
+    matthews_of_counts,
+    multi_label_f1_macro,
+    multi_label_f1_micro,
+    multi_label_metrics,
     pearson,
     perplexity,
     precision,
     recall,
+    regression_metrics,
     spearman,
+    subset_accuracy,
 )
 
 # Ten entries of three classes, counted by hand:
@@ -28,9 +38,10 @@ from plmctl.metrics.classification import (
 TRUTH = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
 GUESS = [0, 0, 0, 1, 0, 1, 1, 0, 0, 2]
 LABELS = ["a", "b", "c"]
+
+
 # a: precision 3/6, recall 3/4, F1 3/5;  b: 2/3, 2/3, 2/3;  c: 1/1, 1/3, 1/2
 F1 = [3 / 5, 2 / 3, 1 / 2]
-
 classes = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40)
 
 
@@ -183,3 +194,127 @@ def test_the_order_of_the_entries_does_not_matter(pairs):
     assert classification_metrics(guess, truth, names) == classification_metrics(
         guess[::-1], truth[::-1], names
     )
+
+
+def test_very_many_labels_have_no_confusion_matrix() -> None:
+    """A thousand labels: the same numbers, without a matrix of a million cells."""
+    draws = np.random.default_rng(1)
+    true = draws.integers(1000, size=3000)
+    predicted = np.where(draws.random(3000) < 0.4, true, draws.integers(1000, size=3000))
+    results = classification_metrics(predicted, true, [str(n) for n in range(1000)])
+    assert "confusion" not in results
+    assert len(results["per_class"]) == 1000
+    assert results["matthews"] == pytest.approx(matthews_corrcoef(true, predicted), rel=1e-12)
+    few = classification_metrics(predicted % 9, true % 9, [str(n) for n in range(9)])
+    assert len(few["confusion"]["matrix"]) == 9
+
+
+# Figures of confusion matrices equal those of the rows, and so do their standard errors.
+
+
+DRAWS = np.random.default_rng(5)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_results_are_those_of_the_rows(classes: int) -> None:
+    rows = [DRAWS.integers(classes, size=(2, 50)) for _ in range(6)]
+    matrices = np.stack([confusion(predicted, true, classes) for predicted, true in rows])
+    for function, whole in (
+        (accuracy_of_counts, accuracy),
+        (matthews_of_counts, matthews),
+        (
+            lambda counts: f1_of_counts(counts, 1),
+            lambda predicted, true: f1(predicted, true, "binary", 1),
+        ),
+    ):
+        assert function(matrices) == pytest.approx(
+            [whole(predicted, true) for predicted, true in rows]
+        )
+
+
+def test_what_is_undefined_is_0() -> None:
+    constant = np.array([[[7, 0], [3, 0]], [[0, 0], [0, 9]]])
+    assert matthews_of_counts(constant).tolist() == [0, 0]
+    assert f1_of_counts(constant, 1).tolist() == [0, 1]
+    assert f1_of_counts(np.array([[[7, 0], [0, 0]]]), 1).tolist() == [0]
+
+
+def test_the_error_is_that_of_drawing_rows() -> None:
+    true = np.arange(400) % 2
+    predicted = np.where(np.arange(400) % 5 == 0, 1 - true, true)  # 80 % right
+    counts = confusion(predicted, true, 2)
+    results = statistics.uncertainty_of_counts(
+        {"accuracy": accuracy_of_counts, "matthews": matthews_of_counts}, counts
+    )
+    assert results["accuracy"]["se"] == pytest.approx(math.sqrt(0.8 * 0.2 / 400), rel=0.1)
+    assert results["accuracy"]["low"] < 0.8 < results["accuracy"]["high"]
+    by_rows = statistics.uncertainty(matthews, predicted, true)
+    assert results["matthews"]["se"] == pytest.approx(by_rows["se"], rel=0.1)
+    again = statistics.uncertainty_of_counts({"accuracy": accuracy_of_counts}, counts)
+    assert again["accuracy"] == results["accuracy"]
+
+
+def test_nothing_is_refused() -> None:
+    with pytest.raises(DataError, match="nothing to score"):
+        statistics.uncertainty_of_counts({}, np.zeros((2, 2), np.int64))
+
+
+ROWS = st.integers(1, 12).flatmap(
+    lambda n: st.tuples(
+        *(
+            st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=n, max_size=n)
+            for _ in range(2)
+        )
+    )
+)
+
+
+@given(ROWS)
+def test_the_results_are_scikit_learns(both: tuple[list, list]) -> None:
+    from sklearn.metrics import accuracy_score, f1_score
+
+    predicted, true = np.array(both[0]), np.array(both[1])
+    for average, function in (("micro", multi_label_f1_micro), ("macro", multi_label_f1_macro)):
+        expected = f1_score(true, predicted, average=average, zero_division=0)
+        assert function(predicted, true) == pytest.approx(expected)
+    assert subset_accuracy(predicted, true) == pytest.approx(accuracy_score(true, predicted))
+
+
+def test_by_hand() -> None:
+    predicted = [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
+    true = [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
+    results = multi_label_metrics(predicted, true, ("a", "b", "c"))
+    assert results["f1_micro"] == pytest.approx(2 * 2 / (3 + 2))
+    assert results["f1_macro"] == pytest.approx((1 + 2 / 3 + 0) / 3)
+    assert results["subset_accuracy"] == pytest.approx(2 / 3)
+    assert results["per_class"][1] == {
+        "label": "b", "precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1,
+    }  # fmt: skip
+    with pytest.raises(DataError, match="nothing to score"):
+        multi_label_f1_micro(np.zeros((0, 2)), np.zeros((0, 2)))
+    with pytest.raises(DataError, match="do not match"):
+        multi_label_f1_micro([[1, 0]], [[1]])
+
+
+def test_binary_f1_is_that_of_the_positive_class() -> None:
+    predicted, true = [1, 1, 0, 1, 0], [1, 0, 0, 1, 1]
+    assert f1(predicted, true, "binary") == pytest.approx(2 / 3)
+    assert f1(predicted, true, "binary", positive=0) == pytest.approx(0.5)
+    names = f1(["y", "y", "n"], ["y", "n", "n"], "binary", positive="y")
+    assert names == pytest.approx(2 / 3)
+    results = classification_metrics(predicted, true, ("no", "yes"))
+    assert results["f1"] == pytest.approx(2 / 3)
+    results = classification_metrics(predicted, true, ("no", "yes"), positive=0)
+    assert results["f1"] == pytest.approx(0.5)
+    assert "f1" not in classification_metrics([0, 1, 2], [0, 1, 2], ("a", "b", "c"))
+
+
+def test_regression_by_hand() -> None:
+    results = regression_metrics([1.0, 2.0, 4.0], [1.0, 3.0, 2.0])
+    assert results["mean_squared_error"] == pytest.approx(5 / 3)
+    assert results["spearman"] == pytest.approx(0.5)
+    assert results["pearson"] == pytest.approx(1 / np.sqrt(14 / 3 * 2))
+    assert results["pearson_spearman"] == pytest.approx(
+        (results["pearson"] + results["spearman"]) / 2
+    )
+    assert regression_metrics([3.0, 3.0], [1.0, 2.0])["pearson"] == 0.0

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-import plmctl.models.fast as door
 from plmctl.corpus.store import TokenStore
 from plmctl.families.base import get_family
+from plmctl.models import fast as door
 from plmctl.models.batch import Batch
 from plmctl.models.fast.required import require_attributes, require_parameters
 from plmctl.models.network import Network

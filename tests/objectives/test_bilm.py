@@ -1,6 +1,7 @@
 """ELMo's streams against plain loops over lists, and its two softmaxes against each other."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,15 +11,17 @@ from torch.nn.functional import cross_entropy
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.families.base import get_family
-from plmctl.families.elmo import Config as ElmoFamily
-from plmctl.families.elmo import Elmo
+from plmctl.models import losses
+from plmctl.models.batch import Rows
 from plmctl.models.elmo import boundary, encode_words
 from plmctl.models.losses import sampled_logits
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
 from plmctl.objectives.bilm import BidirectionalLM, log_uniform
 from plmctl.tokenization.load import Vocab
+from tests.builders import make_examples, make_network, random_documents
 
+HEADS = get_family("elmo").HEADS
 BEGIN, END, UNKNOWN = 0, 1, 2
 WORDS = ("<S>", "</S>", "<UNK>", *(f"w{number}" for number in range(3, 60)))
 VOCAB = Vocab(size=60, unk=UNKNOWN, bos=BEGIN, eos=END, words=WORDS)
@@ -26,17 +29,12 @@ VOCAB = Vocab(size=60, unk=UNKNOWN, bos=BEGIN, eos=END, words=WORDS)
 
 @pytest.fixture(scope="module")
 def store() -> TokenStore:
-    rng = np.random.default_rng(5)
-    documents = [
-        [rng.integers(3, 60, rng.integers(1, 9)).tolist() for _ in range(rng.integers(1, 8))]
-        for _ in range(25)
-    ]
+    documents = random_documents(5, (3, 60), documents=25, sentences=(1, 8), tokens=(1, 9))
     return TokenStore.from_lists(documents, vocab_size=60)
 
 
 def make_objective(store: TokenStore, seq_len: int = 10, **fields: object) -> BidirectionalLM:
-    member = get_objective("bilm")
-    return member.make(member.Config(name="bilm", **fields), store, VOCAB, seq_len, 3)
+    return make_examples("bilm", store, VOCAB, seq_len, 3, **fields)
 
 
 def read(objective: BidirectionalLM, epoch: int = 0) -> list[tuple[list[int], list[int]]]:
@@ -46,7 +44,7 @@ def read(objective: BidirectionalLM, epoch: int = 0) -> list[tuple[list[int], li
     by_row = {tuple(objective.characters[number].tolist()): number for number in range(60)}
     ids = [by_row[tuple(row)] for row in batch.inputs["characters"].tolist()]
     both = []
-    for direction, part in enumerate(Elmo.HEADS):
+    for direction, part in enumerate(HEADS):
         inputs = [ids[row] for row in batch.inputs["words"][direction].flatten().tolist()]
         both.append((inputs, batch.targets[part].flatten().tolist()))
     return both
@@ -124,12 +122,8 @@ def test_rare_words_are_read_but_not_predicted(store: TokenStore) -> None:
 
 
 def network(dropout: float = 0.0, words: int = 60) -> Network:
-    torch.manual_seed(0)
-    config = ElmoFamily(size="tiny", projection_size=16, cell_size=24, dropout=dropout)
-    family = get_family("elmo")
-    return Network(
-        family.build(config, vocab_size=words, pad_id=0, loss_terms=Elmo.HEADS), family.forward
-    )
+    fields = {"projection_size": 16, "cell_size": 24, "dropout": dropout}
+    return make_network("elmo", words, HEADS, size="tiny", **fields)
 
 
 def test_loss_starts_near_the_log_of_the_vocabulary(store: TokenStore) -> None:
@@ -139,6 +133,33 @@ def test_loss_starts_near_the_log_of_the_vocabulary(store: TokenStore) -> None:
     for part, count in batch.counts().items():
         assert sums[part].item() / count == pytest.approx(math.log(60), rel=0.05)
     assert objective.weights == {"forward": 0.5, "backward": 0.5}
+
+
+def test_many_logits_are_not_computed_as_a_whole(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The losses, the gradients and the state of two windows are those of all logits."""
+    objective = make_objective(store)
+    results = []
+    for worth_it in (1 << 24, 0):
+        monkeypatch.setattr(losses, "_WORTH_IT", worth_it)
+        torch.manual_seed(0)
+        net = network()
+        largest = []
+        hook = net.model.head.register_forward_hook(lambda *_: largest.append(1))  # noqa: B023
+        for window in (0, 1):
+            batch = objective.collate(np.zeros(4, int), np.arange(4) + 4 * window)
+            batch = replace(batch, rows=Rows(0, 4, 4, window))
+            sums = objective.loss(net, batch)
+        hook.remove()
+        assert len(largest) == (2 if worth_it else 0)
+        (sums["forward"] + 0.5 * sums["backward"]).backward()
+        gradients = [parameter.grad for parameter in net.parameters()]
+        results.append([*sums.values(), net.recurrent_state.slots, *gradients])
+    for number, (whole, pieces) in enumerate(zip(*results, strict=True)):
+        is_loss = number < len(HEADS)
+        rtol, atol = (1e-6, 0.0) if is_loss else (1e-5, 1e-6)
+        torch.testing.assert_close(pieces, whole, rtol=rtol, atol=atol)
 
 
 def test_candidates_are_log_uniform() -> None:
@@ -212,7 +233,7 @@ def test_the_objective_trains_on_samples_and_scores_in_full(store: TokenStore) -
     full, sampled = make_objective(store), make_objective(store, softmax="sampled", samples=25)
     net = network()
     one, other = full.loss(net, batch), sampled.loss(net, batch)
-    for part in Elmo.HEADS:
+    for part in HEADS:
         assert other[part].item() != one[part].item()
         assert 0 < other[part].item() / batch.counts()[part] < math.log(61)
         assert sampled.score(net, batch)[part].item() == pytest.approx(one[part].item(), rel=1e-6)

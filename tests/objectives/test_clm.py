@@ -1,22 +1,18 @@
 """Causal rows: the shift, the separators, attention within documents, transformers' own loss."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plmctl import registry
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError
-from plmctl.families.base import get_family
 from plmctl.models.base import Examples
 from plmctl.models.batch import IGNORE
 from plmctl.models.network import Network
-from plmctl.objectives import clm
 from plmctl.tokenization.load import Vocab
+from tests.builders import make_examples, make_network, random_documents
 
 EOS = 9
 VOCAB = Vocab(size=120, eos=EOS)
@@ -27,9 +23,9 @@ NAMES = ("gpt1", "gpt2", "gpt3")
 
 def make_objective(
     documents: list, seq_len: int, vocab: Vocab = VOCAB, **fields: object
-) -> clm.CausalLM:
+) -> Examples:
     store = TokenStore.from_lists(documents, vocab_size=120)
-    return clm.CausalLM.make(clm.Config(name="clm", **fields), store, vocab, seq_len, 1)
+    return make_examples("clm", store, vocab, seq_len, 1, **fields)
 
 
 def everything(objective: Examples) -> dict[str, list[int]]:
@@ -40,22 +36,14 @@ def everything(objective: Examples) -> dict[str, list[int]]:
 
 
 def network(family: str, **fields: object) -> Network:
-    torch.manual_seed(0)
     fields = {"size": "tiny", "n_embd": 32, "n_head": 2, "n_positions": 48} | fields
     fields |= {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
-    member = get_family(family)
-    config = registry.load("families", family).Config(family=family, **fields)
-    model = member.build(config, vocab_size=120, pad_id=EOS, loss_terms=("lm",))
-    return Network(model, member.forward)
+    return make_network(family, 120, ("lm",), pad_id=EOS, **fields)
 
 
 @pytest.fixture(scope="module")
 def many() -> list:
-    rng = np.random.default_rng(0)
-    return [
-        [rng.integers(10, 120, rng.integers(1, 9)).tolist() for _ in range(rng.integers(1, 7))]
-        for _ in range(80)
-    ]
+    return random_documents(0, (10, 120), documents=80, sentences=(1, 7), tokens=(1, 9))
 
 
 def test_separated_by_hand() -> None:
@@ -159,42 +147,6 @@ def test_loss_within_documents_is_the_sum_over_documents_alone(family: str, many
                         logits, labels, reduction="sum"
                     ).item()
     assert packed == pytest.approx(total, rel=1e-5)
-
-
-@pytest.mark.parametrize("attention", ["across", "within"])
-@pytest.mark.parametrize("family", NAMES)
-def test_loss_at_the_start_is_near_uniform(family: str, attention: str, many: list) -> None:
-    objective = make_objective(many, 40, attention=attention)
-    batch = objective.collate(np.zeros(8, np.int64), np.arange(8))
-    with torch.no_grad():
-        loss = objective.loss(network(family).eval(), batch)["lm"].item() / batch.counts()["lm"]
-    assert loss == pytest.approx(math.log(120), abs=0.05)
-
-
-@pytest.mark.parametrize("attention", ["across", "within"])
-@pytest.mark.parametrize("family", NAMES)
-def test_loss_and_gradient_do_not_depend_on_micro_batches(
-    family: str, attention: str, many: list
-) -> None:
-    """1x8 = 2x4 = 4x2: sums over micro-batches divided by the global count."""
-    objective = make_objective(many, 40, attention=attention)
-    results = {}
-    for pieces in (1, 2, 4):
-        net = network(family)
-        batches = [
-            objective.collate(np.zeros_like(s), s) for s in np.array_split(np.arange(8), pieces)
-        ]
-        count = sum(batch.counts()["lm"] for batch in batches)
-        total = 0.0
-        for batch in batches:
-            loss = objective.loss(net, batch)["lm"] / count
-            loss.backward()
-            total += loss.item()
-        results[pieces] = (total, torch.cat([p.grad.flatten() for p in net.parameters()]))
-    for pieces in (2, 4):
-        assert results[pieces][0] == pytest.approx(results[1][0], rel=1e-6)
-        error = (results[pieces][1] - results[1][1]).norm() / results[1][1].norm()
-        assert error < 1e-6
 
 
 @pytest.mark.parametrize("fields", [{}, {"attention": "within"}, {"separator": "none"}], ids=str)

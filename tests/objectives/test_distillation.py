@@ -9,13 +9,12 @@ from torch.nn.functional import cosine_similarity, kl_div
 from transformers import BertForMaskedLM, DistilBertForMaskedLM
 
 from plmctl.corpus.store import TokenStore
-from plmctl.families.base import get_family
 from plmctl.models.batch import IGNORE
 from plmctl.models.network import Network
 from plmctl.models.teacher import load_teacher
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
-from tests.families.test_families import build
+from tests.builders import make_examples, make_model, make_network
 
 VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4)
 
@@ -36,10 +35,9 @@ def store() -> TokenStore:
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
-    torch.manual_seed(5)
     folder = tmp_path_factory.mktemp("teacher")
-    small = {"hidden_size": 32, "num_attention_heads": 2}
-    model = build("bert", 120, ("mlm",), size="tiny", max_position_embeddings=64, **small)
+    small = {"hidden_size": 32, "num_attention_heads": 2, "max_position_embeddings": 64}
+    model = make_model("bert", 120, ("mlm",), seed=5, size="tiny", **small)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -49,16 +47,13 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def network() -> Network:
-    torch.manual_seed(6)
     small = {"dim": 32, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
-    model = build("distilbert", 120, ("mlm",), size="tiny", max_position_embeddings=64, **small)
-    return Network(model, get_family("distilbert").forward)
+    small |= {"max_position_embeddings": 64}
+    return make_network("distilbert", 120, ("mlm",), seed=6, size="tiny", **small)
 
 
 def make_objective(store: TokenStore, teacher: str, **fields: object):
-    member = get_objective("distillation")
-    config = member.Config(name="distillation", teacher=teacher, **fields)
-    return member.make(config, store, VOCAB, 32, 1)
+    return make_examples("distillation", store, VOCAB, 32, 1, teacher=teacher, **fields)
 
 
 def batch_of(objective, count: int = 12):
@@ -218,20 +213,16 @@ def test_a_teacher_that_scoring_loads_can_be_trained_with(
 
 def test_own_loss_of_the_student_and_of_roberta(store: TokenStore) -> None:
     """Gathered positions give transformers' own loss over all of them."""
-    objective = get_objective("mlm").make(
-        get_objective("mlm").Config(name="mlm", packing="full_sentences"), store, VOCAB, 32, 1
-    )
+    objective = make_examples("mlm", store, VOCAB, 32, 1, packing="full_sentences")
     batch = batch_of(objective)
     labels = torch.full_like(batch.inputs["input_ids"], IGNORE).flatten()
     labels[batch.inputs["positions"]] = batch.targets["mlm"]
     labels = labels.view_as(batch.inputs["input_ids"])
     inputs = {name: batch.inputs[name] for name in ("input_ids", "attention_mask")}
     for family in ("distilbert", "roberta", "spanbert"):
-        torch.manual_seed(0)
-        model = build(family, 120, ("mlm",), size="tiny").eval()
-        network = Network(model, get_family(family).forward)
+        network = make_network(family, 120, ("mlm",), size="tiny").eval()
         ours = objective.loss(network, batch)["mlm"].item() / batch.counts()["mlm"]
         # The padding token among the input would move RoBERTa's positions in transformers.
         assert not ((inputs["input_ids"] == 0) & (inputs["attention_mask"] == 1)).any()
-        assert ours == pytest.approx(model(**inputs, labels=labels).loss.item(), rel=1e-6)
+        assert ours == pytest.approx(network.model(**inputs, labels=labels).loss.item(), rel=1e-6)
         assert ours == pytest.approx(np.log(120), rel=0.05)  # it knows nothing yet

@@ -13,6 +13,7 @@ from plmctl.models.batch import Batch
 from plmctl.objectives.base import get_objective
 from plmctl.run.preflight import check_spans
 from plmctl.tokenization.load import Vocab
+from tests.builders import make_examples, random_documents
 from tests.objectives.reference import reference_store
 
 VOCAB = Vocab(size=2000, pad=1, unk=3, cls=0, sep=2, mask=1999, bos=0, eos=2)
@@ -44,18 +45,14 @@ def full() -> TokenStore:
 
 @pytest.fixture(scope="module")
 def mixed() -> TokenStore:
-    rng = np.random.default_rng(1)
-    documents = [
-        [rng.integers(4, 1999, rng.integers(3, 30)).tolist() for _ in range(rng.integers(1, 30))]
-        for _ in range(60)
-    ]
+    documents = random_documents(1, (4, 1999), documents=60, sentences=(1, 30), tokens=(3, 30))
     total = sum(len(sentence) for document in documents for sentence in document)
-    return TokenStore.from_lists(documents, 2000, (rng.random(total) >= 0.25).tolist())
+    starts = np.random.default_rng(1).random(total) >= 0.25
+    return TokenStore.from_lists(documents, 2000, starts.tolist())
 
 
 def make_objective(name: str, store: TokenStore, seq_len: int = 512, **fields: object) -> Examples:
-    member = get_objective(name)
-    return member.make(member.Config(name=name, **fields), store, VOCAB, seq_len, 1)
+    return make_examples(name, store, VOCAB, seq_len, 1, **fields)
 
 
 def everything(objective: Examples, epoch: int = 0, most: int | None = None) -> Batch:
@@ -179,8 +176,7 @@ def test_random_tokens_of_spans_come_from_the_corpus() -> None:
 def test_whole_spans_on_real_text(shared_data: Path) -> None:
     """Shares and lengths on Shakespeare's plays in WordPiece tokens."""
     store, vocab, _ = reference_store(shared_data)
-    member = get_objective("mlm+sbo")
-    objective = member.make(member.Config(name="mlm+sbo"), store, vocab, 512, 3)
+    objective = make_examples("mlm+sbo", store, vocab, 512, 3)
     samples = np.arange(len(objective))
     tallies = objective.tally(np.zeros_like(samples), samples)
     statistics = {name: total / cases for name, (total, cases) in tallies.items()}
@@ -201,10 +197,9 @@ def test_preview_shows_the_example(mixed: TokenStore) -> None:
 
 
 def test_a_tokenizer_without_what_is_needed(mixed: TokenStore) -> None:
-    member = get_objective("mlm+sbo")
     bare = Vocab(size=2000, pad=1, eos=5)
     with pytest.raises(ConfigError, match=r"\[MASK\], \[CLS\], \[SEP\]"):
-        member.make(member.Config(name="mlm+sbo"), mixed, bare, 64, 1)
+        make_examples("mlm+sbo", mixed, bare, 64)
 
 
 def test_text_that_is_one_long_word_is_refused() -> None:

@@ -7,19 +7,16 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from plmctl.config.sections import ComputeConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.evaluation.scoring import score
 from plmctl.examples.inspection import means
-from plmctl.families.t5 import T5
 from plmctl.models.base import Examples
 from plmctl.models.network import Network
-from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Slicing, StepBatches
-from plmctl.training.engine import Engine, make_accelerator, make_engine
 from plmctl.training.loop import take_step
+from tests.builders import cpu_engine, make_examples, make_network, outcome_of_step
 
 SENTINELS = tuple(range(1099, 999, -1))
 VOCAB = Vocab(size=1100, pad=0, eos=1, unk=2, sentinels=SENTINELS)
@@ -35,15 +32,12 @@ def store() -> TokenStore:
 
 
 def make_objective(name: str, store: TokenStore, seq_len: int = 64, **fields: object) -> Examples:
-    member = get_objective(name)
-    return member.make(member.Config(name=name, **fields), store, VOCAB, seq_len, 5)
+    return make_examples(name, store, VOCAB, seq_len, 5, **fields)
 
 
 def network(version: str = "v1.0", seed: int = 0, dropout: float = 0.0) -> Network:
-    torch.manual_seed(seed)
-    config = T5.Config(version=version, size="tiny", d_model=64, d_ff=96, dropout_rate=dropout)
-    model = T5.build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=("lm",))
-    return Network(model, T5.forward)
+    fields = {"version": version, "d_model": 64, "d_ff": 96, "dropout_rate": dropout}
+    return make_network("t5", VOCAB.size, ("lm",), seed=seed, size="tiny", **fields)
 
 
 def rows(objective: Examples, epoch: int, samples: np.ndarray) -> list[tuple[list[int], list[int]]]:
@@ -216,29 +210,18 @@ def test_loss_and_gradient_do_not_depend_on_micro_batches(
     loss.backward()
     expected = {n: p.grad.clone() for n, p in whole.model.named_parameters()}
 
-    engine = cpu_engine(network(version))
-    got: dict[str, torch.Tensor] = {}
-    for parameter_name, parameter in engine.trained().network.named_parameters():
-        parameter.register_post_accumulate_grad_hook(
-            lambda p, n=parameter_name: got.__setitem__(n, p.grad.clone())
-        )
-    done = take_step(engine, objective, StepBatches(objective, Slicing(16, 3), 7)[0], None, 1)
+    done, got = outcome_of_step(cpu_engine(network(version), 3e-3), objective, 16, 3)
     assert done.loss == pytest.approx(loss.item(), rel=1e-6)
     assert done.losses["z_loss"] == pytest.approx(penalty.item(), rel=1e-5)
-    for parameter_name, gradient in expected.items():
-        assert torch.allclose(got[parameter_name], gradient, rtol=1e-4, atol=1e-6), parameter_name
-
-
-def cpu_engine(net: Network, lr: float = 3e-3) -> Engine:
-    compute = ComputeConfig(device="cpu")
-    return make_engine(make_accelerator(compute), net, OptimConfig(lr=lr), compute)
+    for part, gradient in expected.items():
+        assert torch.allclose(got[part], gradient.double(), rtol=1e-4, atol=1e-6), part
 
 
 def test_training_learns() -> None:
     """A text whose every token follows from the one before."""
     documents = [[[3 + (s + i) % 40 for i in range(400)]] for s in range(40)]
     objective = make_objective("span_corruption", TokenStore.from_lists(documents, 1100), 48)
-    engine = cpu_engine(network())
+    engine = cpu_engine(network(), 3e-3)
     losses = [
         take_step(engine, objective, StepBatches(objective, Slicing(16, 16), 7)[n], 1.0, n).losses[
             "lm"
@@ -256,7 +239,7 @@ def test_without_the_penalty_there_is_one_part(store: TokenStore) -> None:
 
 
 def test_scores_name_no_accuracy_of_the_penalty(store: TokenStore) -> None:
-    objective, engine = make_objective("span_corruption", store), cpu_engine(network())
+    objective, engine = make_objective("span_corruption", store), cpu_engine(network(), 3e-3)
     batches = [objective.collate(np.zeros(8, int), np.arange(8))]
     scores = score(engine.accelerator, engine.network, objective, iter(batches))
     assert set(scores) == {"loss", "loss/lm", "loss/z_loss", "accuracy/lm"}
@@ -283,15 +266,13 @@ def test_a_tokenizer_without_what_is_needed(store: TokenStore) -> None:
     bare = Vocab(size=1100, unk=2)
     few = Vocab(size=1100, pad=0, eos=1, sentinels=SENTINELS[:10])
     for name in NAMES:
-        member = get_objective(name)
         with pytest.raises(ConfigError, match="a padding token, an end token"):
-            member.make(member.Config(name=name), store, bare, 64, 1)
-    member = get_objective("span_corruption")
+            make_examples(name, store, bare, 64)
     with pytest.raises(ConfigError, match="sentinels"):
-        member.make(member.Config(), store, Vocab(size=1100, pad=0, eos=1), 64, 1)
+        make_examples("span_corruption", store, Vocab(size=1100, pad=0, eos=1), 64)
     with pytest.raises(ConfigError, match="needs 28 sentinels .* and the tokenizer has 10"):
-        member.make(member.Config(), store, few, 512, 1)
-    assert len(member.make(member.Config(), store, few, 64, 1))
+        make_examples("span_corruption", store, few, 512)
+    assert len(make_examples("span_corruption", store, few, 64))
 
 
 def test_short_text_gives_short_rows() -> None:

@@ -172,9 +172,20 @@ def filled() -> dict[str, object]:
     return {"kind": "fill-mask", "items": items}
 
 
+def samples_by_step(folder: Path, steps: list[int], **changes: object) -> None:
+    """The samples of some validations: the share of the first guess is the step / 1,000."""
+    with (folder / "samples.jsonl").open("w", encoding="utf-8") as file:
+        for step in steps:
+            line: dict[str, object] = {"step": step, **filled(), **changes}
+            for item in line["items"]:  # type: ignore[attr-defined]
+                for guess in item.get("predictions", [])[:1]:
+                    guess["score"] = step / 1000
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
 def write(folder: Path, config: dict[str, object], lines: list[dict[str, object]]) -> None:
     """The files that every run has."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
     (folder / "config.yaml").write_text(text, encoding="utf-8")
     records = "".join(json.dumps(line) + "\n" for line in lines)

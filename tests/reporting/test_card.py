@@ -2,6 +2,7 @@ import json
 import shlex
 
 import pytest
+import transformers
 import yaml
 from transformers.pipelines import SUPPORTED_TASKS
 
@@ -60,6 +61,7 @@ def test_a_model_of_the_hub_is_named_as_the_base(tmp_path):
         ("GPT2LMHeadModel", "AutoModelForCausalLM", "text-generation"),
         ("LlamaForCausalLM", "AutoModelForCausalLM", "text-generation"),
         ("BertForQuestionAnswering", "AutoModelForQuestionAnswering", "question-answering"),
+        ("BertForMultipleChoice", "AutoModelForMultipleChoice", None),
         ("ElmoModel", "AutoModel", None),
         ("", "AutoModel", None),
     ],
@@ -67,17 +69,10 @@ def test_a_model_of_the_hub_is_named_as_the_base(tmp_path):
 def test_every_class_is_loaded_as_what_it_is(tmp_path, architecture, loader, purpose):
     sample_runs.write(tmp_path / "run", {"run": "x", "tokenizer": "t"}, [])
     card = model_card(tmp_path / "run", architecture)
+    assert hasattr(transformers, loader)
     assert f"import AutoTokenizer, {loader}\n" in card
     assert front_matter(card).get("pipeline_tag") == purpose
     assert ("pipeline(" in card) == (purpose in SUPPORTED_TASKS)
-
-
-def test_the_loaders_are_those_of_transformers():
-    import transformers
-
-    from plmctl.reporting.card import _LOADED_AS
-
-    assert all(hasattr(transformers, loader) for loader, _ in _LOADED_AS.values())
 
 
 def test_a_cell_keeps_a_table_whole(tmp_path):
@@ -100,3 +95,23 @@ def test_the_command_can_be_pasted_into_a_shell(tmp_path):
     (folder / "environment.json").write_text(json.dumps({**facts, "command": command}))
     (line,) = [line for line in model_card(folder).splitlines() if line.startswith("| command |")]
     assert shlex.split(line.split("`")[1]) == command
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        5,
+        {},
+        {"train": 5},
+        {"train": {"documents": "many"}, "sources": {"<b>|": [1]}, "files": None},
+    ],
+)
+def test_contents_that_no_run_writes(tmp_path, text):
+    folder = sample_runs.pretrain(tmp_path / "odd", steps=40)
+    facts = json.loads((folder / "environment.json").read_text())
+    facts |= {"text": text, "processes": "two", "devices": None}
+    (folder / "environment.json").write_text(json.dumps(facts))
+    card = model_card(folder, "BertForPreTraining")
+    assert "## Data" in card
+    assert "<b>" not in card
+    assert "## Compute" not in card

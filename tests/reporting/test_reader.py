@@ -120,8 +120,10 @@ def test_the_folder_one_is_in_has_its_name(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"nothing: no run here \(no config.yaml\)"):
+    with pytest.raises(ConfigError, match="nothing: no such folder in "):
         read_runs([tmp_path / "nothing"])
+    with pytest.raises(ConfigError, match=r"no run here \(no config.yaml\)"):
+        read_runs([tmp_path])
 
 
 def test_a_config_that_is_no_yaml_is_told_with_its_line(tmp_path):

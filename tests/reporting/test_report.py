@@ -112,6 +112,32 @@ def test_generated_text(tmp_path):
     assert "the <b> & so on" in report(tmp_path, folder).texts("p")
 
 
+def test_samples_of_some_validations_are_below_each_other(tmp_path):
+    folder = sample_runs.pretrain(tmp_path / "bert", steps=400)
+    sample_runs.samples_by_step(folder, list(range(10, 410, 10)))
+    with (folder / "samples.jsonl").open("a") as file:
+        file.write('{"step": 410, "items": [{"te')  # being written
+    page = report(tmp_path, folder)
+    titles = page.texts("summary")
+    assert titles[0] == "the secretary of the treasury will report on the finances ."
+    cells = page.texts("td")
+    shown = ["treasury ✓ 1.0%navy 20.3%interior 11.8%", "treasury ✓ 40.0%navy 20.3%interior 11.8%"]
+    assert [cell for cell in cells if cell.startswith("treasury ✓")][::7] == shown
+    assert "it cannot be read: samples.jsonl:41" in "".join(page.texts("body"))
+
+
+def test_generated_samples_of_some_validations(tmp_path):
+    folder = sample_runs.pretrain(tmp_path / "gpt", steps=400)
+    for steps in ([200], [100, 200]):
+        item = {"prompt": "the <b>", "text": "\n & so on", "answer": "goat"}
+        sample_runs.samples_by_step(folder, steps, kind="fill-span", items=[item])
+        page = report(tmp_path, folder)
+        # One validation says no more than the samples at the end.
+        assert page.texts("td").count("& so on") == (0 if len(steps) == 1 else 2)
+    assert "the <b>" in page.texts("summary")
+    assert "Original: goat" in page.texts("p")
+
+
 def test_an_evaluation_without_training(tmp_path):
     sample_runs.write(tmp_path / "run", {"run": "x", "model": "m", "measures": []}, [])
     sample_runs.evaluation(tmp_path / "run", "mlm", {"results": {"loss": 3.0, "perplexity": 20.1}})
@@ -170,6 +196,8 @@ def test_nothing_in_a_run_becomes_markup(tmp_path):
     item = {"text": f"{HOSTILE} [MASK]", "answer": HOSTILE}
     item["predictions"] = [{"token": HOSTILE, "score": HOSTILE}]
     sample_runs.evaluation(folder, "samples", {"kind": "fill-mask", "items": [item]})
+    written = {"prompt": HOSTILE, "text": HOSTILE, "answer": HOSTILE}
+    sample_runs.samples_by_step(folder, [1, 2], kind=HOSTILE, items=[item, written])
     with (folder / "events").open("a") as file:
         file.write(json.dumps({"event": HOSTILE, HOSTILE: HOSTILE}) + "\n")
     (folder / "environment.json").write_text(json.dumps({HOSTILE: {HOSTILE: [HOSTILE]}}))

@@ -1,10 +1,13 @@
 import io
 
+import numpy as np
 from rich.console import Console
 
+from plmctl.reporting.plots import Line, Plot
 from plmctl.reporting.tables import (
     classification_tables,
     confusion_table,
+    curves_text,
     metrics_table,
     rows_table,
 )
@@ -51,3 +54,26 @@ def test_labels_and_cells_are_text_and_no_markup():
     assert any("[red]" in line for line in lines)
     assert any("负面" in line and "12,345" in line for line in lines)
     assert any("[b]a[/b]" in line and "1,000" in line for line in lines)
+
+
+def test_curves_in_plain_characters():
+    x = np.arange(1.0, 101.0)
+    falling = Line("falling", x, 100 / x, 0)
+    gaps = Line("gaps", x, np.where(x % 2 == 0, 1.0, np.nan), 1)
+    faint = Line("", x, np.full(100, 1e6), 2, "faint")
+    text = curves_text(Plot("loss", "Loss [of runs]", "nats", (faint, falling, gaps), log=True))
+    lines = text.plain.splitlines()
+    assert lines[0] == "Loss [of runs] (nats)"
+    assert lines[1].startswith("      100 |*")
+    assert lines[12].startswith("    1.000 | o")
+    assert lines[13] == f"{'':9} +{'-' * 64}"
+    assert lines[14].split() == ["1", "step", "100"]
+    assert lines[15] == "  * falling  o gaps"
+    assert max(map(len, lines)) <= 76
+    assert not curves_text(Plot("loss", "Loss", "nats", (Line("", x, x * np.nan, 0),)))
+
+
+def test_a_flat_curve_and_a_single_point():
+    for x in (np.array([5.0]), np.array([5.0, 6.0])):
+        text = curves_text(Plot("p", "P", "u", (Line("a", x, np.full(len(x), 3.0), 0),)))
+        assert text.plain.count("*") == len(x) + 1  # and the legend's

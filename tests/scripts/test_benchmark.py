@@ -5,8 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 BENCHMARK = Path(__file__).parents[2] / "scripts" / "benchmark.py"
 
@@ -15,7 +18,7 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     text = folder / "text.txt"
     text.write_text("".join(f"the {number} of {number % 7} words\n" for number in range(2000)))
     command = [sys.executable, str(BENCHMARK), "encode", "--data", str(text), "--json"]
-    command += ["--vocab-size", "200", "--rounds", "1", *options]
+    command += ["--vocab-size", "200", "--rounds", "1", "--quiet", "1", *options]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -33,6 +36,33 @@ def test_a_ratio_below_the_required_one_is_exit_status_1_after_the_result(tmp_pa
 def test_a_ratio_that_is_reached_is_exit_status_0(tmp_path: Path) -> None:
     done = run(tmp_path, "--at-least", "1e-9")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_disturbed_round_is_repeated_and_then_counts_as_disturbed(tmp_path: Path) -> None:
+    done = run(tmp_path, "--quiet=-1", "--repeats", "1")  # as if others used more than that
+    assert done.returncode == 0
+    if not Path("/proc/stat").is_file():
+        return
+    result = json.loads(done.stdout)
+    assert (result["repeated"], result["disturbed"]) == (1, 1)
+    assert 0 <= result["others"][0] <= 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("others used ")
+    assert line.endswith("round 1 is repeated")
+
+
+@pytest.mark.skipif(not Path("/proc/stat").is_file(), reason="needs Linux's /proc/stat")
+def test_the_work_of_others_is_what_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARK.parent))
+    from benchmarks import load  # type: ignore[import-not-found]
+
+    counts = iter([(100.0, 40.0, 10.0), (120.0, 52.0, 16.0), (120.0, 52.0, 16.0)])
+    monkeypatch.setattr(load, "_counts", lambda: next(counts))
+    # 20 seconds of CPUs, 12 of them at work, 6 of these for us
+    assert load.Load().of_others() == pytest.approx(6 / 20)
+    monkeypatch.undo()
+    total, busy, own = load._counts()
+    assert total > busy > own > 0
 
 
 @pytest.mark.slow
@@ -62,3 +92,121 @@ def test_the_median_decides(monkeypatch: pytest.MonkeyPatch, ratio: float, enoug
 
     result: dict[str, Any] = {"title": "mlm", "cpu_ratio": ratio, "cpu_range": [0.5, 9.0]}
     assert (too_slow(result, 1.5) is None) == enough
+
+
+def test_the_rounds_are_a_picture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARK.parent))
+    from benchmarks.plot import write
+
+    rounds = {"plmctl": [100.0, 120.0], "other <x>": [90.0, 95.0]}
+    write({"by_round": rounds, "title": "a & b", "tokens_per_second": rounds}, tmp_path / "r.svg")
+    texts = [text.text for text in ElementTree.parse(tmp_path / "r.svg").iter() if text.text]
+    assert {"a & b", "plmctl", "other <x>", "round"} <= set(texts)
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARK.parent))
+
+
+@pytest.mark.usefixtures("scripts")
+def test_the_products_of_a_step_are_recorded_and_run_alone() -> None:
+    from benchmarks.products import Products  # type: ignore[import-not-found]
+
+    layer = torch.nn.Linear(6, 5)
+    weight = torch.zeros(3, 5)
+    query = torch.randn(2, 4, 7, 8, requires_grad=True)
+    products = Products()
+    with products.recording():
+        layer(torch.ones(3, 6)).relu().sum().backward()  # no gradient for its input
+        weight.addmm_(torch.ones(3, 4), torch.ones(5, 4).t())
+        scaled_dot_product_attention(query, query, query).sum().backward()
+    assert products.counts() == {
+        "aten.addmm": 1,
+        "aten.mm": 1,
+        "aten.addmm_": 1,
+        "aten._scaled_dot_product_flash_attention_for_cpu": 1,
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward": 1,
+    }
+    attention = 2 * 2 * 4 * 7 * 7 * 8  # of one of its products: 2 forward, 5 backward
+    assert products.flops() == 2 * 3 * 6 * 5 * 2 + 2 * 3 * 4 * 5 + 7 * attention
+    assert layer.weight.grad is not None
+    before = [weight.clone(), layer.weight.clone(), layer.weight.grad.clone()]
+    products.run()  # with operands of its own
+    after = [weight, layer.weight, layer.weight.grad]
+    assert all(map(torch.equal, before, after))
+
+
+@pytest.mark.usefixtures("scripts")
+def test_operands_alone_have_the_strides_of_the_step() -> None:
+    from benchmarks.products import Products
+
+    products = Products()
+    left, right = torch.ones(9, 2, 4).transpose(0, 1), torch.ones(4, 5).expand(2, 4, 5)
+    with products.recording():
+        left.bmm(right)
+    ((_, (first, second), _),) = products._calls.values()
+    assert (first.shape, first.stride()) == (left.shape, left.stride())
+    assert (second.shape, second.stride()) == (right.shape, right.stride())
+    assert second.untyped_storage().nbytes() == 4 * 5 * 4  # one matrix, as in the step
+
+
+@pytest.mark.usefixtures("scripts")
+def test_a_profile_has_the_share_of_the_products_and_what_is_beside_them() -> None:
+    from benchmarks.profile import Call, rows_of, split  # type: ignore[import-not-found]
+
+    calls = [
+        Call("aten::mm", 5000.0, True),
+        Call("aten::copy_", 1000.0, True),  # called by a product
+        Call("aten::copy_", 1500.0, False),
+        Call("aten::copy_", 500.0, False),
+        Call("aten::gelu", 4000.0, False),
+    ]
+    profile = split(calls, steps=2)
+    assert (profile["products_ms"], profile["share"]) == (3.0, 0.5)
+    assert profile["operators"] == [
+        {"name": "gelu", "ms": 2.0, "calls": 0.5},
+        {"name": "copy_", "ms": 1.0, "calls": 1.0},
+    ]
+    family = profile | {"step_ms": 84.0, "alone_ms": 56.0, "gflops": 120.4, "cpu_ratio": 1.4}
+    titles, row = rows_of({"families": {"bert": family}})
+    assert len(titles) == len(row)
+    assert row == ("bert", "84", "3 (50%)", "56", "1.50", "1.40", "120", "gelu 2.0, copy_ 1.0")
+
+
+@pytest.mark.usefixtures("scripts")
+def test_memory_is_compared_above_what_the_start_took() -> None:
+    from benchmarks.memory import rows_of  # type: ignore[import-not-found]
+
+    plain = {"peak_mb": 1500.0, "before_mb": 500.0, "step_ms": 90.0}
+    plmctl = {"peak_mb": 900.0, "before_mb": 400.0, "step_ms": 60.0}
+    again = {"peak_mb": 650.0, "before_mb": 400.0, "step_ms": 75.0}
+    families = {
+        "bert": {"plain": plain, "plmctl": plmctl, "recomputing": again},
+        "elmo": {"plain": plain, "plmctl": plmctl},
+    }
+    titles, bert, elmo = rows_of({"families": families})
+    assert len(titles) == len(bert) == len(elmo)
+    assert bert[1:7] == ("400", "1,500", "900", "650", "0.50", "0.25")
+    assert elmo[4:] == ("", "0.50", "", "90", "60", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "gpt2", "t5", "elmo"])
+def test_both_sides_of_a_family_have_the_same_losses(family: str) -> None:
+    """So that memory and time are compared of the same work."""
+    options = ["--family", family, "--size", "tiny", "--vocab-size", "900", "--batch", "8"]
+    losses = []
+    for side in ("plmctl", "stock"):
+        command = [sys.executable, str(BENCHMARK), "memory", *options, "--side", side, "--check"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        losses.append(json.loads(done.stdout)["losses"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_families_that_there_are_not_are_refused() -> None:
+    for options in (["profile", "berd"], ["mlm", "bert"], ["memory", "--plain"]):
+        command = [sys.executable, str(BENCHMARK), *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2

@@ -15,8 +15,7 @@ from plmctl.evaluation.scoring import answers
 from plmctl.models import parameters
 from plmctl.models.network import Network
 from plmctl.tasks.base import Finetuned, get_task, read_finetuned
-from plmctl.tasks.classification import label_targets
-from tests.tasks.conftest import Folder, load_head, rows_of
+from tests.tasks.conftest import ENCODERS, Folder, load_head, rows_of
 
 TASK = get_task("classification")
 CHOICE = get_task("multiple_choice")
@@ -39,15 +38,16 @@ def finetuned(folder: str, labels: tuple[str, ...], place: Path, **fields) -> No
     Finetuned(TASK(config), labels, 32).write(place)
 
 
-def test_labels_are_sorted_and_numbers_by_value() -> None:
+def test_labels_are_sorted_and_numbers_by_value(folder: Folder) -> None:
     rows = rows_of(*({"text": "a", "label": n} for n in (10, 9, -1, 2)))
     assert TASK(TASK.Config(unlabelled="keep")).labels(rows) == ("-1", "2", "9", "10")
     assert TASK(TASK.Config(problem="regression")).labels(rows) == ()
-    rows = rows_of({"label": "b, a,"}, {"label": ["c", "a"]}, {"label": ""}, {"label": []})
-    several = TASK.Config(problem="multi_label")
-    assert TASK(several).labels(rows) == ("a", "b", "c")
-    targets = label_targets(several, rows, ("a", "b", "c"))
-    assert targets.tolist() == [[1, 1, 0], [1, 0, 1], [0, 0, 0], [0, 0, 0]]
+    cells = ("b, a,", ["c", "a"], "", [])
+    rows = rows_of(*({"text": "a", "label": cell} for cell in cells))
+    several = TASK(TASK.Config(problem="multi_label"))
+    assert several.labels(rows) == ("a", "b", "c")
+    made = several.make(rows, several.tokenizer(folder("bert")), ("a", "b", "c"), 32, "score")
+    assert made.references().tolist() == [[1, 1, 0], [1, 0, 1], [0, 0, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_empty_text_is_dropped_from_training_alone(folder: Folder) -> None:
     assert len(train_rows) == 2
     assert train_rows.dropped == ("rows.jsonl:1: column 'text' is empty; expected a text",)
     assert len(examples(folder("gpt2"), rows, "score")) == 3
-    with pytest.raises(DataError, match="no training row has a text"):
+    with pytest.raises(DataError, match="no training row can be learned from"):
         examples(folder("bert"), rows[2:])
 
 
@@ -198,3 +198,67 @@ def test_fresh_weights_are_drawn_in_the_same_order_in_every_process(
     labels = ("a", "b")
     model: Any = load_head(TASK(TASK.Config()), folder("spanbert"), labels, new_heads=print)
     assert drawn == [model.bert.pooler.dense, model.classifier]
+
+
+# Pooled encoders: the vectors by hand, folders that load again, and families that have none.
+
+
+LABELS = ("x", "y", "z")
+LONG_AND_SHORT = rows_of({"text": "a b c", "label": "x"}, {"text": "d", "label": "z"})
+
+
+def logits(config, folder: str, **options) -> tuple[torch.Tensor, Network]:  # noqa: ANN001
+    torch.manual_seed(2)
+    model = load_head(TASK(config), folder, LABELS, **{"new_heads": print, **options})
+    examples = TASK(config).make(
+        LONG_AND_SHORT, TASK(config).tokenizer(folder), LABELS, 20, "score"
+    )
+    network = Network(model, TASK.forward).eval()
+    with torch.no_grad():
+        batch = examples.collate(np.zeros(2, int), np.arange(2))
+        return network(**batch.inputs)["label"], network
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_by_hand_and_loaded_again(
+    pooling: str, family: str, folder: Folder, tmp_path: Path
+) -> None:
+    from transformers import AutoModel, AutoModelForSequenceClassification
+
+    config = TASK.Config(pooling=pooling)
+    got, network = logits(config, folder(family))
+    tokenizer = TASK(config).tokenizer(folder(family))
+    encoder = AutoModel.from_pretrained(folder(family)).eval()
+    for row, row_logits in zip(LONG_AND_SHORT, got, strict=True):  # one by one: there is no padding
+        with torch.no_grad():
+            inputs = tokenizer(row.values["text"], return_tensors="pt")
+            states = encoder(**inputs).last_hidden_state[0]
+        vector = {"cls": states[0], "mean": states.mean(0), "max": states.max(0).values}[pooling]
+        head = network.model.classifier
+        assert torch.allclose(row_logits, head.weight @ vector + head.bias, atol=1e-5)
+    network.model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    Finetuned(TASK(config), LABELS, 20).write(tmp_path)
+    again = read_finetuned(str(tmp_path))
+    assert again.config.pooling == pooling
+    assert torch.equal(logits(again.config, str(tmp_path))[0], got)
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert theirs.config.id2label == dict(enumerate(LABELS))
+
+
+def test_dropout_and_random_weights(folder: Folder) -> None:
+    config = TASK.Config(pooling="mean")
+    changes = {"hidden_dropout_prob": 0.3, "classifier_dropout": 0.2}
+    _, network = logits(config, folder("bert"), changes=changes, pretrained=False)
+    assert network.model.dropout.p == 0.2
+    assert network.model.encoder.config.hidden_dropout_prob == 0.3
+    _, pretrained = logits(config, folder("bert"))
+    one, two = (n.model.encoder.embeddings.word_embeddings.weight for n in (network, pretrained))
+    assert not torch.equal(one, two)
+
+
+def test_other_families_say_so(folder: Folder) -> None:
+    for family in ("gpt1", "gpt2"):
+        with pytest.raises(ConfigError, match="pooling is for encoders"):
+            logits(TASK.Config(pooling="mean"), folder(family))

@@ -17,7 +17,8 @@ from plmctl.models.elmo import (
     encode_sentences,
 )
 from plmctl.models.network import Network
-from plmctl.tasks import _elmo, tagging
+from plmctl.tasks import tagging
+from plmctl.tasks.base import get_task
 from tests.tasks.conftest import load_head
 
 LABELS = ("O", "B-PER")
@@ -123,21 +124,31 @@ def test_a_row_is_the_same_alone_and_among_others(head: Any, tmp_path: Path) -> 
         assert torch.allclose(logits, together, atol=1e-7)
 
 
-def test_texts_are_cut_as_the_words_of_its_tokenizer(bilm: str) -> None:
-    tokenizer = _elmo.load_words(bilm)
-    assert _elmo.reads_characters(tokenizer)
-    assert _elmo.words_of(tokenizer, "Zyx, isn't it?") == ["Zyx", ",", "isn", "'", "t", "it", "?"]
-    assert _elmo.batch_of([], {}).inputs["character_ids"].shape == (1, 1, 50)
+def characters_of(bilm: str, length: int, *rows: dict[str, str]) -> Any:
+    """What the network is given for texts, or for pairs."""
+    task = get_task("classification")
+    columns = tuple(rows[0])
+    made = task(task.Config(text=columns if len(columns) == 2 else columns[0]))
+    origins = [Row(row, f"a:{number}") for number, row in enumerate(rows)]
+    return made.make(origins, made.tokenizer(bilm), (), length, "predict")
 
 
 def test_texts_and_pairs_become_words(bilm: str) -> None:
-    tokenizer = _elmo.load_words(bilm)
-    one = _elmo.texts(tokenizer, [["a b c d", "e"]], 3)
-    assert one.sentences == (("a", "b", "c"), ("e",))
-    assert (one.cut, len(one), one.lengths().tolist()) == (1, 2, [3, 1])
-    pairs = _elmo.texts(tokenizer, [["a b c", ""], ["d", "e"]], 4)
-    assert pairs.sentences == (("a", "b", "</S>", "d"), ("</S>", "e"))
+    def check(examples: Any, *sentences: list[str]) -> None:
+        batch = examples.collate(np.zeros(len(sentences), int), np.arange(len(sentences)))
+        ids = torch.from_numpy(encode_sentences(sentences))
+        assert torch.equal(batch.inputs["character_ids"], ids)
+        assert examples.lengths().tolist() == [len(words) for words in sentences]
+
+    check(characters_of(bilm, 9, {"a": "Zyx, isn't it?"}), ["Zyx", ",", "isn", "'", "t", "it", "?"])
+    one = characters_of(bilm, 3, {"a": "a b c d"}, {"a": "e"})
+    check(one, ["a", "b", "c"], ["e"])
+    assert one.cut == 1
+    pairs = characters_of(bilm, 4, {"a": "a b c", "b": "d"}, {"a": "", "b": "e"})
+    check(pairs, ["a", "b", "</S>", "d"], ["</S>", "e"])
     assert pairs.cut == 1
+    empty = characters_of(bilm, 4, {"a": ""}).collate(np.zeros(1, int), np.zeros(1, int))
+    assert empty.inputs["character_ids"].shape == (1, 1, 50)
 
 
 @pytest.mark.parametrize("text", ["text", ("text", "other")])

@@ -1,7 +1,5 @@
 """Every head's loss is transformers' own, and cutting a step up does not change it."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -9,10 +7,10 @@ from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassif
 
 from plmctl.models.network import Network
 from plmctl.tasks.base import get_task
-from plmctl.training.data import Slicing, StepBatches
+from plmctl.training.engine import Engine
 from plmctl.training.loop import take_step
+from tests.builders import assert_cut_up_is_the_same, cpu_engine
 from tests.tasks.conftest import ENCODERS, FAMILIES, Folder, load_head, rows_of
-from tests.training.conftest import tiny_engine
 
 WORDS = ["a b c", "d e", "f", "g h i j k l", "m n", "o p q", "r", "s t u v w x y z"]
 ROWS = rows_of(
@@ -25,6 +23,7 @@ ROWS = rows_of(
             "score": n / 4,
             "options": [WORDS[(n + k) % 8] for k in range(3 if n % 3 else 2)],
             "answer": n % 2,
+            "tags": ["xyz"[(n + k) % 3] for k in range(len(WORDS[n % 8].split()))],
         }
         for n in range(16)
     )
@@ -47,6 +46,8 @@ CASES = {
     ),
     "both orders": ("classification", {"text": ("a", "b"), "both_orders": True}),
     "choice": ("multiple_choice", {"passage": "a", "question": "b", "label": "answer"}),
+    "tags": ("tagging", {"tokens": "a", "scheme": "pos"}),
+    "tags, all layers": ("tagging", {"tokens": "a", "scheme": "pos", "layers": "mix"}),
 }  # fmt: skip
 
 
@@ -57,6 +58,8 @@ def make_case(name: str, fields: dict, folder: str, use: str = "train"):  # noqa
     examples = task(config).make(ROWS, task(config).tokenizer(folder), labels, 40, use)
     torch.manual_seed(5)
     model = load_head(task(config), folder, labels, new_heads=print)
+    if fields.get("layers") == "mix":
+        model.dropout.p = 0.0  # the head's own
     return examples, Network(model, task.forward)
 
 
@@ -125,25 +128,12 @@ STEPS = [
 
 @pytest.mark.parametrize(("case", "family"), STEPS)
 def test_a_step_cut_up_is_the_same_step(case: str, family: str, folder: Folder) -> None:
-    results = {}
-    for micro in (16, 4, 3):
-        examples, network = make_case(*CASES[case], folder(family))
-        engine = tiny_engine(network)
-        gradients: dict[str, torch.Tensor] = {}
-        for name, parameter in network.named_parameters():
-            parameter.register_post_accumulate_grad_hook(
-                lambda p, name=name, into=gradients: into.__setitem__(name, p.grad.double())
-            )
-        batches = StepBatches(examples, Slicing(16, micro), 7)[0]
-        results[micro] = (take_step(engine, examples, batches, None, 1).loss, gradients)
-    loss, gradients = results[16]
-    size = math.hypot(*(g.norm().item() for g in gradients.values()))
-    assert size > 0.01
-    for micro in (4, 3):
-        got = results[micro]
-        assert got[0] == pytest.approx(loss, rel=1e-5)
-        off = math.hypot(*((got[1][n] - g).norm().item() for n, g in gradients.items()))
-        assert off / size < 1e-5, f"{micro}: {off / size}"
+    examples, _ = make_case(*CASES[case], folder(family))
+
+    def make() -> Engine:
+        return cpu_engine(make_case(*CASES[case], folder(family))[1])
+
+    assert_cut_up_is_the_same(make, examples, (16, 4, 3), 1e-5)
 
 
 def test_weights_and_smoothing_by_hand(folder: Folder) -> None:
@@ -205,7 +195,7 @@ def test_gpt1_by_hand(folder: Folder) -> None:
     assert losses["lm"].item() == pytest.approx(expected_lm, rel=1e-5)
     assert batch.counts() == {"label": 16, "lm": 16}
     assert examples.weights == {"label": 1.0, "lm": 0.5}
-    engine = tiny_engine(network)
+    engine = cpu_engine(network)
     done = take_step(engine, examples, [batch], None, 1)
     assert done.loss == pytest.approx((expected_label + 0.5 * expected_lm) / 16, rel=1e-5)
 

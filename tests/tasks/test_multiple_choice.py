@@ -7,7 +7,6 @@ from pydantic import ValidationError
 
 from plmctl.errors import ConfigError, DataError
 from plmctl.tasks.base import get_task
-from plmctl.tasks.multiple_choice import right_option
 from tests.tasks.conftest import Folder, load_head, rows_of
 
 TASK = get_task("multiple_choice")
@@ -59,9 +58,11 @@ def test_gpt1_reads_passage_and_question_before_the_option(folder: Folder) -> No
     ("label", "fields", "number"),
     [("B", {}, 1), ("b", {}, 1), (1, {}, 1), ("0", {}, 0), (2, {"count_from": 1}, 1)],
 )
-def test_the_right_option(label: object, fields: dict, number: int) -> None:
-    [row] = rows_of(ROW | {"label": label})
-    assert right_option(TASK.Config(**fields), row) == number
+def test_the_right_option(label: object, fields: dict, number: int, folder: Folder) -> None:
+    task = TASK(TASK.Config(**fields))
+    rows = rows_of(ROW | {"label": label})
+    examples = task.make(rows, task.tokenizer(folder("bert")), (), 40, "score")
+    assert examples.references().tolist() == [number]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_a_choice_is_learned(folder: Folder) -> None:
     from plmctl.models.network import Network
     from plmctl.training.data import Slicing, StepBatches
     from plmctl.training.loop import take_step
-    from tests.training.conftest import tiny_engine
+    from tests.builders import cpu_engine
 
     rows = rows_of(
         *(
@@ -123,7 +124,7 @@ def test_a_choice_is_learned(folder: Folder) -> None:
         examples = TASK(config).make(rows, TASK(config).tokenizer(folder(family)), (), 40, "train")
         torch.manual_seed(0)
         model = load_head(TASK(config), folder(family), new_heads=print)
-        engine = tiny_engine(Network(model, TASK.forward), lr=3e-3)
+        engine = cpu_engine(Network(model, TASK.forward), lr=3e-3)
         batches = StepBatches(examples, Slicing(8, 8), 7)[0]
         losses = [take_step(engine, examples, batches, None, 1).losses for _ in range(30)]
         assert losses[-1]["choice"] < 0.3 * losses[0]["choice"], family

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
-from plmctl import registry
-from plmctl.families.t5 import T5
-from tests.commands.conftest import run_main
+from tests.builders import make_model
+from tests.conftest import run_main
 from tests.tasks.conftest import ENCODERS, Folder
 
 LETTERS = "bcdefghijklmnopqrstuvwxyz"  # an "a" is an article, which SQuAD's script leaves out
@@ -113,7 +111,6 @@ def test_twenty_rows_are_learned_by_heart(  # noqa: PLR0913
 def model_of(family: str, folder: Folder, place: Path) -> str:
     if family != "t5":
         return folder(family)
-    torch.manual_seed(0)
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -124,8 +121,6 @@ def model_of(family: str, folder: Folder, place: Path) -> str:
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     ).save_pretrained(place / "t5")
     fields = {"d_model": 32, "d_ff": 64, "d_kv": 16, "dropout_rate": 0.0, "vocab_multiple": 1}
-    config = registry.load("families", "t5").Config(size="tiny", version="v1.1", **fields)
-    T5.build(config, vocab_size=len(vocab), pad_id=0, loss_terms=("lm",)).save_pretrained(
-        place / "t5"
-    )
+    fields |= {"size": "tiny", "version": "v1.1"}
+    make_model("t5", len(vocab), ("lm",), **fields).save_pretrained(place / "t5")
     return str(place / "t5")

@@ -1,5 +1,6 @@
 """Rows to windows to answers, with tokenizers of each family and tiny networks."""
 
+import json
 import string
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,12 @@ from transformers import (
 )
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from plmctl.corpus.labelled import Row
+from plmctl.corpus.labelled import Row, read_rows
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.scoring import answers
 from plmctl.models.network import Network
 from plmctl.tasks import question_answering as task
 from plmctl.tasks.base import read_finetuned
-from plmctl.tasks.question_answering import QuestionAnsweringExamples
 from tests.tasks.conftest import load_head
 
 CPU = torch.device("cpu")
@@ -70,14 +70,14 @@ def row(answer: str | None, question: str = "who?", at: int | None = None) -> Ro
 
 def make_examples(
     rows: list[Row], use: str = "train", family: str = "bert", **options: Any
-) -> QuestionAnsweringExamples:
+) -> task.QuestionAnsweringExamples:
     options = {"doc_stride": 20, "max_answer_length": 60, **options}
     length = options.pop("max_length", 80)
     tokenizer = TOKENIZERS[family]()
     return task.QuestionAnswering(task.Config(**options)).make(rows, tokenizer, (), length, use)
 
 
-def perfect(examples: QuestionAnsweringExamples) -> dict[str, list[Any]]:
+def perfect(examples: task.QuestionAnsweringExamples) -> dict[str, list[Any]]:
     logits: dict[str, list[Any]] = {"start": [], "end": []}
     for number, label in enumerate(examples.windows.labels):
         for part, cell in zip(("start", "end"), label, strict=True):
@@ -154,7 +154,7 @@ def test_wrong_rows_are_refused_with_their_place() -> None:
     ):
         with pytest.raises(DataError, match=f"a.jsonl:1.*{words}"):
             make_examples([Row(values | change, "a.jsonl:1")])
-    with pytest.raises(DataError, match="none of 1 rows can be learned from"):
+    with pytest.raises(DataError, match="no training row can be learned from"):
         make_examples([row("Elbe", at=1)])
     with pytest.raises(ConfigError, match="no room for a context"):
         make_examples([row("Elbe", question="who " * 40)], max_length=32)
@@ -293,3 +293,63 @@ def test_families_without_such_a_head_are_refused(tmp_path: Path) -> None:
         config.save_pretrained(tmp_path)
         with pytest.raises(ConfigError, match=f"{config.model_type} has no head"):
             load_head(task.QuestionAnswering(task.Config()), str(tmp_path))
+
+
+def test_an_answer_that_starts_nowhere() -> None:
+    answers = {"text": ["a"], "answer_start": [float("inf")]}
+    row = Row({"question": "a", "context": "a", "answers": answers}, "s.jsonl:1")
+    with pytest.raises(DataError, match=r"s.jsonl:1: column 'answers' has no answers in SQuAD"):
+        make_examples([row])
+
+
+# The windows of BERT's own code for 200 questions, and perfect logits on them.
+
+
+@pytest.fixture(scope="module")
+def vocabulary(shared_data: Path) -> BertTokenizer:
+    path = shared_data / "parity" / "objectives" / "vocab.txt"
+    lines = path.read_text("utf-8").splitlines()
+    return BertTokenizer(vocab={piece: number for number, piece in enumerate(lines)})
+
+
+@pytest.fixture(scope="module")
+def expected(shared_data: Path) -> list[dict]:
+    return json.loads((shared_data / "parity" / "qa_windows" / "squad_windows.json").read_text())
+
+
+def published_questions(
+    shared_data: Path, vocabulary: BertTokenizer, **options: object
+) -> task.QuestionAnsweringExamples:
+    rows = read_rows([str(shared_data / "parity" / "qa_windows" / "squad_synth.json")])
+    return task.QuestionAnswering(task.Config(**options)).make(rows, vocabulary, (), 384, "train")
+
+
+def test_windows_are_those_of_the_published_code(shared_data, vocabulary, expected) -> None:
+    examples = published_questions(shared_data, vocabulary)
+    windows = examples.windows
+    assert not examples.dropped
+    assert len(examples) == len(expected) == 422
+    for number, window in enumerate(expected):
+        ids, segments = windows.join(number)
+        assert windows.row[number] == window["ex"]
+        assert list(ids) == window["ids"][: len(ids)]
+        assert list(segments) == window["seg"][: len(ids)]
+        assert not any(window["ids"][len(ids) :])
+        assert windows.labels[number].tolist() == [window["s"], window["e"]]
+    assert (windows.labels == 0).all(1).sum() == 125
+
+
+@pytest.mark.parametrize("version2", [False, True])
+def test_perfect_logits_give_every_answer(shared_data, vocabulary, version2: bool) -> None:
+    examples = published_questions(shared_data, vocabulary, version2=version2)
+    logits = {"start": [], "end": []}
+    for number, label in enumerate(examples.windows.labels):
+        for part, cell in zip(("start", "end"), label, strict=True):
+            row = np.zeros(int(examples.lengths()[number]))
+            row[cell] = 10
+            logits[part].append(row)
+    results = examples.compute_metrics(examples.answers(logits))
+    assert results["exact_match"] == 100
+    # Nothing is left of one answer when it is normalized, which F1 punishes in 1.1.
+    assert results["f1"] == (100 if version2 else 99.5)
+    assert results["total"] == 200

@@ -16,7 +16,6 @@ from plmctl.models.batch import IGNORE
 from plmctl.models.network import Network
 from plmctl.tasks import tagging
 from plmctl.tasks.base import read_finetuned
-from plmctl.tasks.tagging import Pieces, sentence_examples, sentence_windows
 from tests.tasks.conftest import load_head
 
 LABELS = ("O", "B-LOC", "B-PER", "I-PER")
@@ -79,7 +78,7 @@ def test_pieces_are_those_of_the_tokenizer_for_words(bert: str) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(bert)
     words = ["Anna", "Annax", "我爱", "(x)", "rome."]
-    pieces = Pieces(tokenizer)
+    pieces = tagging.Pieces(tokenizer)
     pieces.learn(words)
     ours = [id_ for word in words for id_ in pieces(word)]
     theirs = tokenizer(words, is_split_into_words=True)["input_ids"]
@@ -89,7 +88,7 @@ def test_pieces_are_those_of_the_tokenizer_for_words(bert: str) -> None:
 def test_words_without_a_piece_are_unknown_and_specials_are_text(bert: str) -> None:
     from transformers import AutoTokenizer
 
-    pieces = Pieces(AutoTokenizer.from_pretrained(bert))
+    pieces = tagging.Pieces(AutoTokenizer.from_pretrained(bert))
     odd = ["\u200b", "", " ", "\u3000", "\x00", "[MASK]", "我爱"]
     pieces.learn(odd)
     unknown = (VOCAB.index("[UNK]"),)
@@ -111,7 +110,7 @@ def test_byte_level_words_have_the_space_before_them() -> None:
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
         backend.decoder = decoders.ByteLevel()
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
-        pieces = Pieces(tokenizer)
+        pieces = tagging.Pieces(tokenizer)
         words = ["a", "b", "a", "", "é"]
         pieces.learn(words)
         assert pieces("a") == (vocab["Ġa"],)
@@ -125,7 +124,7 @@ def test_byte_level_words_have_the_space_before_them() -> None:
 
 @given(st.lists(st.integers(1, 7), max_size=60), st.integers(7, 20))
 def test_windows_label_every_word_once(sizes: list[int], room: int) -> None:
-    windows = list(sentence_windows(sizes, room))
+    windows = list(tagging.sentence_windows(sizes, room))
     labelled = [word for window in windows for word in range(window.first, window.last)]
     assert labelled == list(range(len(sizes)))
     for window in windows:
@@ -135,12 +134,12 @@ def test_windows_label_every_word_once(sizes: list[int], room: int) -> None:
 
 
 def test_words_in_two_windows_are_labelled_where_they_have_more_around_them() -> None:
-    assert [(w.start, w.stop, w.first, w.last) for w in sentence_windows([1] * 16, 8)] == [
+    assert [(w.start, w.stop, w.first, w.last) for w in tagging.sentence_windows([1] * 16, 8)] == [
         (0, 8, 0, 6),
         (4, 12, 6, 10),
         (8, 16, 10, 16),
     ]
-    whole = list(sentence_examples(3, [(5,), (6, 7)], ((1,), (2,)), 8, last=True))
+    whole = list(tagging.sentence_examples(3, [(5,), (6, 7)], ((1,), (2,)), 8, last=True))
     assert [(e.row, e.read, e.first, e.places) for e in whole] == [(3, (1, 5, 6, 7, 2), 0, (1, 3))]
 
 
@@ -164,30 +163,6 @@ def test_the_loss_is_that_of_transformers(bert: str) -> None:
         ours = examples.loss(network, batch)["tag"] / batch.counts()["tag"]
         theirs = network.model(**batch.inputs, labels=batch.targets["tag"]).loss
         assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)
-
-
-@pytest.mark.parametrize("layers", ["last", "mix"])
-def test_micro_batches_give_the_same_loss_and_gradient(bert: str, layers: str) -> None:
-    network, examples = loaded(bert, layers=layers), make_examples(bert, ROWS, length=10)
-    total = sum(len(row) for row in examples.tags or ())
-
-    def gradient(parts: list[list[int]]) -> tuple[float, torch.Tensor]:
-        network.zero_grad()
-        whole, counted = 0.0, 0
-        for part in parts:
-            batch = examples.collate(np.zeros(len(part), int), np.array(part))
-            loss = examples.loss(network, batch)["tag"] / total
-            loss.backward()
-            whole, counted = whole + loss.item(), counted + batch.counts()["tag"]
-        assert counted == total
-        grads = [p.grad.flatten() for p in network.parameters() if p.grad is not None]
-        return whole, torch.cat(grads)
-
-    everything = list(range(len(examples)))
-    at_once, ours = gradient([everything])
-    one_by_one, theirs = gradient([[n] for n in everything])
-    assert at_once == pytest.approx(one_by_one, rel=1e-5)
-    assert torch.allclose(ours, theirs, atol=1e-6)
 
 
 def test_the_mix_begins_as_the_mean_of_all_layers_and_loads_again(

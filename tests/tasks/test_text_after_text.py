@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from plmctl.evaluation.scoring import answers
+from plmctl.models.fast import use_fused_attention
 from plmctl.models.network import Network
 from plmctl.tasks.base import get_task
 from tests.tasks.conftest import Folder, load_head, rows_of
@@ -92,14 +93,20 @@ def test_greedy_is_the_likeliest_token_again_and_again(family: str, folder: Fold
     assert written[: len(generated)] == generated
 
 
+@pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_ranking_is_the_loss_of_each_label(family: str, folder: Folder) -> None:
-    examples, network, _ = make_case(folder(family), decoding="rank")
-    scores = examples.outputs(network, batch_of(examples, 0, 1, 2))["label"]
+def test_ranking_is_the_loss_of_each_label(family: str, fast: bool, folder: Folder) -> None:
+    """Of a long source too, which is read once for all labels."""
+    data = [*ROWS, *rows_of({"source": "a b c d e f g h " * 3, "target": "z"})]
+    examples, network, _ = make_case(folder(family), rows=data, longest=24, decoding="rank")
+    if fast:
+        use_fused_attention(network.model)
+    assert len(examples.sources[3]) > 20
+    scores = examples.outputs(network, batch_of(examples, 0, 1, 2, 3))["label"]
     for number, label in enumerate(examples.labels):
-        rows = [row.values | {"target": label} for row in ROWS]
-        labelled, _, _ = make_case(folder(family), rows=rows_of(*rows))
-        for place in range(3):
+        rows = [row.values | {"target": label} for row in data]
+        labelled, _, _ = make_case(folder(family), rows=rows_of(*rows), longest=24)
+        for place in range(4):
             loss = examples.loss(network, batch_of(labelled, place))["lm"]
             torch.testing.assert_close(scores[place, number], -loss, rtol=1e-4, atol=1e-4)
 

@@ -2,28 +2,25 @@
 
 import json
 import random
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
-from plmctl.__main__ import main
 from plmctl.commands import train_tokenizer
 from plmctl.errors import ConfigError
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import Vocab, load_tokenizer
 from plmctl.tokenization.units import pattern
+from tests.conftest import Cli
 from tests.tokenization.conftest import TEXTS
 
-Command = Callable[..., tuple[int, str, str]]
 FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer_probe.json", "SHA256SUMS")
 
 
 @pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Command:
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Cli:
     """``command(overrides...)`` trains on a small corpus in a new working directory."""
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("\n".join(TEXTS), encoding="utf-8")
@@ -36,25 +33,14 @@ def command(
     }
     Path("tok.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["plmctl", "train-tokenizer", "tok.yaml", *arguments])
-        capfd.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return run
+    return partial(cli, "train-tokenizer", "tok.yaml")
 
 
 def content(folder: str) -> dict[str, bytes]:
     return {name: (Path(folder) / name).read_bytes() for name in FILES}
 
 
-def test_a_folder_for_any_use(command: Command) -> None:
+def test_a_folder_for_any_use(command: Cli) -> None:
     code, out, _ = command()
     assert code == 0
     assert "vocabulary" in out
@@ -66,7 +52,7 @@ def test_a_folder_for_any_use(command: Command) -> None:
     assert Encoder("tok").vocab_size == 150
 
 
-def test_json_is_one_document(command: Command) -> None:
+def test_json_is_one_document(command: Cli) -> None:
     code, out, _ = command("--json")
     assert code == 0
     figures = json.loads(out)
@@ -74,7 +60,7 @@ def test_json_is_one_document(command: Command) -> None:
     assert figures["class"] == "BertTokenizer"
 
 
-def test_the_same_command_gives_the_same_bytes(command: Command) -> None:
+def test_the_same_command_gives_the_same_bytes(command: Cli) -> None:
     for algorithm, family, size in (("wordpiece", "bert", "150"), ("byte_bpe", "gpt2", "300")):
         settings = [f"algorithm={algorithm}", f"family={family}", f"vocab_size={size}"]
         assert command(f"run={family}-1", *settings)[0] == 0
@@ -82,7 +68,7 @@ def test_the_same_command_gives_the_same_bytes(command: Command) -> None:
         assert content(f"{family}-1") == content(f"{family}-2")
 
 
-def test_a_finished_tokenizer_is_left_alone(command: Command) -> None:
+def test_a_finished_tokenizer_is_left_alone(command: Cli) -> None:
     assert command()[0] == 0
     before = {path: path.stat().st_mtime_ns for path in Path("tok").rglob("*")}
     code, out, err = command()
@@ -91,7 +77,7 @@ def test_a_finished_tokenizer_is_left_alone(command: Command) -> None:
     assert {path: path.stat().st_mtime_ns for path in Path("tok").rglob("*")} == before
 
 
-def test_a_folder_of_another_config_is_refused_and_kept(command: Command) -> None:
+def test_a_folder_of_another_config_is_refused_and_kept(command: Cli) -> None:
     assert command()[0] == 0
     before = content("tok")
     code, _, err = command("vocab_size=140")
@@ -103,7 +89,7 @@ def test_a_folder_of_another_config_is_refused_and_kept(command: Command) -> Non
     assert content(str(old)) == before
 
 
-def test_a_run_that_was_cut_short_is_done_again(command: Command) -> None:
+def test_a_run_that_was_cut_short_is_done_again(command: Cli) -> None:
     assert command()[0] == 0
     before = content("tok")
     Path("tok/SHA256SUMS").unlink()  # it comes last
@@ -115,7 +101,7 @@ def test_a_run_that_was_cut_short_is_done_again(command: Command) -> None:
     assert not Path("tok/.saving").exists()
 
 
-def test_what_was_measured_is_measured_again_where_it_is_lost(command: Command) -> None:
+def test_what_was_measured_is_measured_again_where_it_is_lost(command: Cli) -> None:
     """As a version that measured last left it when it was killed before."""
     assert command()[0] == 0
     before, results = content("tok"), json.loads(Path("tok/eval/tokenizer.json").read_text())
@@ -135,7 +121,7 @@ def test_what_was_measured_is_measured_again_where_it_is_lost(command: Command) 
     assert Path("tok/tokenizer.json").stat().st_mtime_ns == trained
 
 
-def test_a_tokenizer_that_was_changed_is_refused(command: Command) -> None:
+def test_a_tokenizer_that_was_changed_is_refused(command: Cli) -> None:
     assert command()[0] == 0
     path = Path("tok/tokenizer.json")
     path.write_text(path.read_text(encoding="utf-8").replace("##", "@@"), encoding="utf-8")
@@ -147,7 +133,7 @@ def test_a_tokenizer_that_was_changed_is_refused(command: Command) -> None:
     assert "changed" in err
 
 
-def test_fewer_merges_than_asked_for_are_told(command: Command) -> None:
+def test_fewer_merges_than_asked_for_are_told(command: Cli) -> None:
     code, out, err = command("vocab_size=5000", "--json")
     assert code == 0
     size = json.loads(out)["vocabulary"]
@@ -167,7 +153,7 @@ def test_fewer_merges_than_asked_for_are_told(command: Command) -> None:
         (["max_memory=900TB", "data.max_bytes=900TB"], 0, ""),
     ],
 )
-def test_bad_input(command: Command, overrides: list[str], code: int, words: str) -> None:
+def test_bad_input(command: Cli, overrides: list[str], code: int, words: str) -> None:
     got, _, err = command(*overrides)
     assert got == code, err
     assert words in err
@@ -175,17 +161,15 @@ def test_bad_input(command: Command, overrides: list[str], code: int, words: str
     assert Path("tok").exists() == (code == 0)
 
 
-def test_more_memory_than_the_machine_has(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("plmctl.commands.train_tokenizer._memory", lambda: 400_000_000)
+def test_more_memory_than_the_machine_has(command: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plmctl.commands.train_tokenizer.usable_memory", lambda: 400_000_000)
     code, _, err = command()
     assert code == 2
     assert "max_memory: learning may take 0.5 GB, and this machine has 0.4 GB" in err
     assert not Path("tok").exists()
 
 
-def test_an_empty_corpus(command: Command) -> None:
+def test_an_empty_corpus(command: Cli) -> None:
     Path("text.txt").write_text(" \n\n")
     code, _, err = command()
     assert code == 3
@@ -201,7 +185,7 @@ def words(count: int, seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("lines", [1, 50])
-def test_some_text_is_held_out_of_any_lines(command: Command, lines: int) -> None:
+def test_some_text_is_held_out_of_any_lines(command: Cli, lines: int) -> None:
     """Of a large text about its share of the bytes, of one long line too; nothing is lost."""
     text = words(180_000, seed=1)
     each = len(text) // lines
@@ -220,7 +204,7 @@ def test_some_text_is_held_out_of_any_lines(command: Command, lines: int) -> Non
     assert not {word for line in held_out for word in line.split()} - set(text)  # none is cut
 
 
-def test_what_is_held_out_does_not_depend_on_the_order_of_files(command: Command) -> None:
+def test_what_is_held_out_does_not_depend_on_the_order_of_files(command: Cli) -> None:
     for name in ("a", "b"):
         text = words(75_000, seed=ord(name))
         lines = (" ".join(text[n : n + 25]) for n in range(0, len(text), 25))
@@ -233,7 +217,7 @@ def test_what_is_held_out_does_not_depend_on_the_order_of_files(command: Command
     assert results["ab"] == results["ba"]
 
 
-def test_a_small_text_in_a_large_file_is_measured_on_itself(command: Command) -> None:
+def test_a_small_text_in_a_large_file_is_measured_on_itself(command: Cli) -> None:
     """Only reading shows that a table has little text: none of it can be spared."""
     row = {"text": "a word and another word", "other": "x" * 1_200_000}
     Path("text.jsonl").write_text(json.dumps(row))

@@ -9,12 +9,12 @@ import pytest
 import yaml
 from transformers import AutoTokenizer
 
-from plmctl.__main__ import main
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import ConfigError
 from plmctl.tokenization.check import check_saved
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.train import train
+from tests.conftest import Cli
 from tests.tokenization.conftest import TEXTS, config_of, quiet, random_lines
 
 Saved = Callable[[str, str], str]
@@ -129,7 +129,7 @@ def test_an_option_of_another_family_is_refused(
 
 
 def test_the_command(
-    saved: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    saved: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(saved("wordpiece", "bert"), "old")
@@ -137,9 +137,7 @@ def test_the_command(
     size = len(AutoTokenizer.from_pretrained("old")) + 30
     config = config_of("wordpiece", "bert", vocab_size=size).model_dump(mode="json")
     Path("tok.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    monkeypatch.setattr("sys.argv", ["plmctl", "train-tokenizer", "tok.yaml", "--from", "old"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code
-    assert f"{size:,}" in capfd.readouterr().out
+    code, out, _ = cli("train-tokenizer", "tok.yaml", "--from", "old")
+    assert code == 0
+    assert f"{size:,}" in out
     assert len(AutoTokenizer.from_pretrained("tok")) == size

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from plmctl.__main__ import main
 from plmctl.tokenization.quality import by_size, measure, overlap, segments, sizes_of, surface
+from tests.conftest import Cli
 from tests.tokenization.conftest import TEXTS
 
 Saved = Callable[[str, str], str]
@@ -90,30 +90,11 @@ def test_surfaces(saved: Saved) -> None:
     assert surface("cat</w>", gpt1) == "cat"
 
 
-@pytest.fixture
-def evaluate(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["plmctl", "eval", *arguments])
-        capfd.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return (code, *capfd.readouterr())
-
-    return run
-
-
-def test_the_command(
-    saved: Saved, evaluate: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_the_command(saved: Saved, cli: Cli, tmp_path: Path) -> None:
     text, out = tmp_path / "text.txt", tmp_path / "pages" / "out.html"
     text.write_text("\n".join(["<script> & co, as plain text in a line that is shown", *TEXTS]))
     folders = [saved("wordpiece", "bert"), saved("byte_bpe", "gpt2"), saved("unigram", "t5")]
-    code, printed, err = evaluate(*folders, "--text", str(text), "--out", str(out))
+    code, printed, err = cli("eval", *folders, "--text", str(text), "--out", str(out))
     assert code == 0, err
     for words in ("bytes per token", "latin", "longest tokens", "% of the smaller", "|"):
         assert words in printed
@@ -121,34 +102,30 @@ def test_the_command(
     for words in ("Compression against vocabulary size", 'class="token t1"', "&lt;"):
         assert words in page
     assert "<script" not in page
-    code, printed, _ = evaluate(*folders[:1], "--text", str(text), "--json")
+    code, printed, _ = cli("eval", *folders[:1], "--text", str(text), "--json")
     document = json.loads(printed)
     assert code == 0
     assert document["overlap"] == [[1.0]]
 
 
-def test_what_it_refuses(
-    saved: Saved, evaluate: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_what_it_refuses(saved: Saved, cli: Cli, tmp_path: Path) -> None:
     folder = saved("wordpiece", "bert")
     empty = tmp_path / "empty.txt"
     empty.write_text(" \n")
-    code, _, err = evaluate(folder)
+    code, _, err = cli("eval", folder)
     assert (code, "--text FILE" in err) == (3, True)  # it was not trained by the command
-    code, _, err = evaluate(folder, "--text", str(empty))
+    code, _, err = cli("eval", folder, "--text", str(empty))
     assert (code, "no text in" in err) == (3, True)
-    code, _, err = evaluate(folder, str(tmp_path), "--text", str(empty))
+    code, _, err = cli("eval", folder, str(tmp_path), "--text", str(empty))
     assert (code, "not a tokenizer folder" in err) == (2, True)
 
 
-def test_the_tokenizer_of_a_model_folder(
-    saved: Saved, evaluate: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_the_tokenizer_of_a_model_folder(saved: Saved, cli: Cli, tmp_path: Path) -> None:
     folder = shutil.copytree(saved("wordpiece", "bert"), tmp_path / "model")
     (folder / "config.json").write_text("{}")
     (tmp_path / "text.txt").write_text("the war is over .\n" * 20)
-    code, _, err = evaluate(str(folder))
+    code, _, err = cli("eval", str(folder))
     assert code == 2
     assert f"plmctl eval CONFIG model={folder}" in err
-    code, out, err = evaluate(str(folder), "--text", str(tmp_path / "text.txt"))
+    code, out, err = cli("eval", str(folder), "--text", str(tmp_path / "text.txt"))
     assert (code, "bytes per token" in out) == (0, True), err

@@ -8,22 +8,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from plmctl.config.sections import ComputeConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
-from plmctl.families.base import get_family
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
 from plmctl.training.checkpoint import Checkpoints, Trained
 from plmctl.training.data import Phase, Slicing
-from plmctl.training.engine import Engine, make_accelerator, make_engine
+from plmctl.training.engine import Engine
 from plmctl.training.journal import Journal, Progress
 from plmctl.training.loop import Plan, train
+from tests.builders import json_lines, make_examples, make_network, random_documents
 
 VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)
 FAMILY_OF = {"mlm": "bert", "mlm+nsp": "bert", "mlm+sop": "albert", "clm": "gpt2"}
@@ -31,36 +29,20 @@ FAMILY_OF = {"mlm": "bert", "mlm+nsp": "bert", "mlm+sop": "albert", "clm": "gpt2
 
 @pytest.fixture(scope="session")
 def store() -> TokenStore:
-    rng = np.random.default_rng(0)
-    documents = [
-        [rng.integers(6, 120, rng.integers(3, 15)).tolist() for _ in range(rng.integers(2, 25))]
-        for _ in range(30)
-    ]
-    return TokenStore.from_lists(documents, vocab_size=120)
+    return TokenStore.from_lists(random_documents(0), vocab_size=120)
 
 
 def tiny_network(objective: str, seed: int = 0, dropout: float = 0.0) -> Network:
-    family = get_family(FAMILY_OF[objective])
-    torch.manual_seed(seed)
-    module = __import__(f"plmctl.families.{FAMILY_OF[objective]}", fromlist=["Config"])
-    if FAMILY_OF[objective] in ("albert", "bert"):
-        config = module.Config(
-            size="tiny", hidden_size=32, num_attention_heads=2, max_position_embeddings=64,
-            hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
-        )  # fmt: skip
+    family = FAMILY_OF[objective]
+    if family in ("albert", "bert"):
+        fields = {"hidden_size": 32, "num_attention_heads": 2, "max_position_embeddings": 64}
+        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob")
     else:
-        config = module.Config(
-            size="tiny", n_embd=32, n_head=2, n_positions=64,
-            resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
-        )  # fmt: skip
-    parts = get_objective(objective).LOSS_TERMS
-    model = family.build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=parts)
-    return Network(model, family.forward)
-
-
-def tiny_engine(network: Network, lr: float = 1e-2) -> Engine:
-    compute = ComputeConfig(device="cpu")
-    return make_engine(make_accelerator(compute), network, OptimConfig(lr=lr), compute)
+        fields = {"n_embd": 32, "n_head": 2, "n_positions": 64}
+        rates = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+    fields |= {"size": "tiny", **dict.fromkeys(rates, dropout)}
+    terms = get_objective(objective).LOSS_TERMS
+    return make_network(family, VOCAB.size, terms, seed=seed, **fields)
 
 
 def tiny_plan(
@@ -73,10 +55,9 @@ def tiny_plan(
     lr: float = 1e-2,
     save_every: int = 1000,
 ) -> Plan:
-    member = get_objective(objective)
     phases = []
     for number, count in enumerate(steps):
-        step = member.make(member.Config(name=objective), store, VOCAB, 32 + 16 * number, 7)
+        step = make_examples(objective, store, VOCAB, 32 + 16 * number)
         phases.append(Phase(step, count, Slicing(batch, micro)))
     return Plan(tuple(phases), 7, lambda step: lr, 1.0, 1, None, save_every)
 
@@ -130,7 +111,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def metrics(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return json_lines(folder / "metrics.jsonl")
 
 
 EXACT = ("step", "phase", "tokens", "loss", "lr", "grad_norm", "padding", "epoch")
@@ -141,8 +122,7 @@ def exact(folder: Path) -> list[dict]:
 
 
 def events(folder: Path) -> list[str]:
-    lines = (folder / "events").read_text().splitlines()
-    return [json.loads(line)["event"] for line in lines]
+    return [line["event"] for line in json_lines(folder / "events")]
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -8,11 +8,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from plmctl.config.sections import AverageConfig, ComputeConfig, OptimConfig
+from plmctl.config.sections import AverageConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.training.average import Average, Averaging
-from plmctl.training.engine import Engine, make_accelerator, make_engine
+from plmctl.training.engine import Engine
+from tests.builders import cpu_engine
 from tests.training.conftest import Train, tiny_network, tiny_plan, weights
 
 STEPS = 11
@@ -21,11 +22,8 @@ LAST = AverageConfig(name="last", over=5, every=2)
 
 
 def engine_of(config: AverageConfig | None) -> Engine:
-    compute = ComputeConfig(device="cpu")
     averaging = None if config is None else Averaging(config, STEPS)
-    network = tiny_network("clm", dropout=0.1)
-    accelerator = make_accelerator(compute)
-    return make_engine(accelerator, network, OptimConfig(lr=0.01), compute, averaging=averaging)
+    return cpu_engine(tiny_network("clm", dropout=0.1), averaging=averaging)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from plmctl.training.checkpoint import (
 from plmctl.training.engine import Engine
 from plmctl.training.journal import Journal, Mark
 from plmctl.training.loop import Guard, Plan
+from tests.builders import cpu_engine, stopping_at
 from tests.training.conftest import (
     Train,
     contents,
@@ -37,7 +38,6 @@ from tests.training.conftest import (
     exact,
     limited,
     metrics,
-    tiny_engine,
     tiny_network,
     tiny_plan,
     trained,
@@ -190,7 +190,7 @@ def test_every_checkpoint_is_the_one_saved_at_once(
     def run(name: str, *, async_save: bool) -> Path:
         plan = tiny_plan(objective, store, steps=(4, 4), save_every=1)
         plan = replace(plan, async_save=async_save, save_best=True)
-        engine = tiny_engine(tiny_network(objective, dropout=0.1))
+        engine = cpu_engine(tiny_network(objective, dropout=0.1))
         run_plan(engine, plan, tmp_path / name)
         return tmp_path / name
 
@@ -261,8 +261,8 @@ def test_a_full_disk_is_told_by_the_next_call_and_loses_nothing(small_disk: Path
             message = str(error)
             break
     assert "No space left on device" in message
-    assert "free some space and run the same command again" in message
-    assert f"step-{step - 1:06d}: the checkpoint could not be written" in message
+    assert "free some space there, or write to another disk" in message
+    assert f"step-{step - 1:06d}: cannot be written" in message
     newest, damaged = checkpoints.newest()
     assert newest is not None
     assert newest.name == f"step-{step - 2:06d}"
@@ -291,7 +291,7 @@ def test_a_limit_on_files_stops_the_run_where_the_same_command_goes_on(
     full = replace(plan, learning_rate=filling)
     with (
         limited(resource.RLIMIT_FSIZE, resource.RLIM_INFINITY),
-        pytest.raises(PlmError, match="step-000006: the checkpoint could not be written: .*large"),
+        pytest.raises(PlmError, match="step-000006: cannot be written: .*large"),
     ):
         run_plan(dropping(), full, tmp_path / "a")
     assert sorted(p.name for p in (tmp_path / "a" / "checkpoints").iterdir()) == [
@@ -304,15 +304,8 @@ def test_a_limit_on_files_stops_the_run_where_the_same_command_goes_on(
 
 
 def test_a_stop_waits_for_its_save(store: TokenStore, tmp_path: Path, run_plan: Train) -> None:
-    plan = tiny_plan("clm", store, steps=(200,), save_every=2)
-    rate = plan.learning_rate
-
-    def stopping(step: int) -> float:
-        if step == 6:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return rate(step)
-
-    stopped = replace(plan, learning_rate=stopping, async_save=True)
+    plan = stopping_at(6, tiny_plan("clm", store, steps=(200,), save_every=2))
+    stopped = replace(plan, async_save=True)
     with pytest.raises(Preempted, match=r"after step [78] of 200, checkpoint saved"):
         run_plan(dropping(), stopped, tmp_path)
     last = metrics(tmp_path)[-1]["step"]

@@ -6,20 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from plmctl import registry
 from plmctl.commands.plan import KeptActivations, Sizes, activation_memory
-from plmctl.config.sections import ComputeConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
-from plmctl.families.base import get_family
 from plmctl.models.base import Examples
 from plmctl.models.fast import checkpoint_activations, use_fused_attention
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Slicing, StepBatches
-from plmctl.training.engine import make_accelerator, make_engine
 from plmctl.training.loop import take_step
+from tests.builders import cpu_engine, make_examples, make_network
 
 SENTINELS = tuple(range(119, 99, -1))
 VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=SENTINELS)
@@ -56,27 +53,21 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
 
 
 def network_of(family: str, objective: str, fields: dict[str, Any]) -> Network:
-    torch.manual_seed(0)
-    config = registry.load("families", family).Config(size="tiny", **fields)
-    parts = get_objective(objective).LOSS_TERMS
-    member = get_family(family)
-    model = member.build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=parts)
-    use_fused_attention(model)
-    return Network(model, member.forward)
+    terms = get_objective(objective).LOSS_TERMS
+    network = make_network(family, VOCAB.size, terms, size="tiny", **fields)
+    use_fused_attention(network.model)
+    return network
 
 
 def step_of(objective: str, fields: dict[str, Any], store: TokenStore) -> Examples:
-    member = get_objective(objective)
-    step: Examples = member.make(member.Config(name=objective, **fields), store, VOCAB, 48, 7)
-    return step
+    return make_examples(objective, store, VOCAB, 48, **fields)
 
 
 def gradients(case: str, store: TokenStore, *, twice: bool) -> tuple[dict[str, Tensor], int]:
     """The gradient of a step in two micro-batches, and the bytes kept for its first backward."""
     family, objective, fields, options = CASES[case]
-    compute = ComputeConfig(device="cpu", checkpoint_activations=twice)
     network = network_of(family, objective, fields)
-    engine = make_engine(make_accelerator(compute), network, OptimConfig(lr=1e-2), compute)
+    engine = cpu_engine(network, checkpoint_activations=twice)
     engine.network.train()
     grads: dict[str, Tensor] = {}
     for name, parameter in network.named_parameters():
@@ -129,10 +120,9 @@ def test_another_draw_would_show(store: TokenStore, monkeypatch: pytest.MonkeyPa
 
 
 def test_elmo_is_refused() -> None:
-    compute = ComputeConfig(device="cpu", checkpoint_activations=True)
     network = network_of("elmo", "bilm", {})
     with pytest.raises(ConfigError, match="not supported for ElmoForPreTraining"):
-        make_engine(make_accelerator(compute), network, OptimConfig(lr=1e-2), compute)
+        cpu_engine(network, checkpoint_activations=True)
 
 
 def test_evaluation_runs_layers_once(store: TokenStore) -> None:

@@ -15,15 +15,16 @@ import torch._dynamo
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
-from plmctl.config.sections import ComputeConfig, OptimConfig
+from plmctl.config.sections import ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.evaluation.scoring import score
 from plmctl.models import losses as projection
 from plmctl.models.fast import checkpoint_activations
 from plmctl.training.data import Phase, Slicing, StepBatches, scoring_batches
-from plmctl.training.engine import Engine, compiles, for_finetuning, make_accelerator, make_engine
+from plmctl.training.engine import Engine, compiles, for_finetuning
 from plmctl.training.loop import Plan, take_step
+from tests.builders import cpu_engine
 from tests.training.conftest import Train, weights
 from tests.training.test_checkpointed_activations import CASES as DROPPED
 from tests.training.test_checkpointed_activations import network_of, step_of
@@ -45,9 +46,8 @@ def anew() -> Iterator[None]:
 def engine_of(case: str, backend: Any = None, *, dynamic: bool = False, **compute: Any) -> Engine:
     """An engine; compiled by a backend if there is one."""
     family, objective, fields, _ = CASES.get(case) or DROPPED[case]
-    config = ComputeConfig(device="cpu", compile=backend is not None, **compute)
     network = network_of(family, objective, fields)
-    engine = make_engine(make_accelerator(config), network, OptimConfig(lr=1e-2), config)
+    engine = cpu_engine(network, compile=backend is not None, **compute)
     if backend is not None:
         assert network.compiled
         network.compile(backend=backend, dynamic=dynamic)  # not C++, which takes a minute

@@ -1,7 +1,8 @@
 """Which examples are in a step: a function of the step alone, each example once in an epoch."""
 
+from contextlib import closing
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.models.batch import Batch
 from plmctl.objectives.base import get_objective
-from plmctl.objectives.clm import CausalLM
 from plmctl.training.data import (
     Mixture,
     Slicing,
@@ -27,6 +27,7 @@ from plmctl.training.data import (
 )
 from plmctl.training.journal import Progress
 from plmctl.training.memory import heaviest
+from tests.builders import make_examples
 from tests.training.conftest import VOCAB, tiny_plan
 
 # --- Order, processes, micro-batches ---
@@ -83,20 +84,18 @@ def test_examples_do_not_depend_on_processes_or_micro_batches(
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_rate_that_changes_is_that_of_its_step(workers: int, store: TokenStore) -> None:
     """Over both phases, in worker processes, after a resume, and in any micro-batches."""
-    member = get_objective("mlm")
-    config = member.Config(name="mlm", rate={"start": 0.6, "end": 0.1})
+    rate = {"start": 0.6, "end": 0.1}
     plan = tiny_plan("mlm", store, steps=(3, 3))
-    phases = [
-        replace(phase, examples=member.make(config, store, VOCAB, 32, 7)) for phase in plan.phases
-    ]
-    plan = replace(plan, phases=tuple(phases), workers=workers)
+    examples = make_examples("mlm", store, VOCAB, 32, rate=rate)
+    phases = tuple(replace(phase, examples=examples) for phase in plan.phases)
+    plan = replace(plan, phases=phases, workers=workers)
 
     def share(batches: list[Batch]) -> float:
         return sum(len(b.targets["mlm"]) for b in batches) / sum(b.tokens for b in batches)
 
     for first in (0, 4):
-        loader = StepLoader(plan, pin=False)
-        with loader.closing_workers():
+        loader = StepLoader(plan)
+        with closing(loader):
             for step in range(first, 6):
                 _, _, batches = loader.next_step(Progress(step=step))
                 assert share(batches) == pytest.approx(0.6 - step * 0.1, abs=0.02)
@@ -190,6 +189,7 @@ def test_a_far_grouped_step_needs_no_history(step: int) -> None:
 # --- Mixtures: exact shares, every sample once before any comes again, nothing kept ---
 
 NAMES = ("clm", "mlm", "mlm+nsp")
+CLM: Any = get_objective("clm")
 
 
 def some_store(first: int, documents: int) -> TokenStore:
@@ -207,10 +207,8 @@ def some_store(first: int, documents: int) -> TokenStore:
 def mixed(
     objective: str = "clm", weights: tuple[float, ...] = (0.6, 0.3, 0.1), **fields: object
 ) -> Mixture:
-    member = get_objective(objective)
     stores = [some_store(10, 20), some_store(45, 4), some_store(80, 9)]
-    config = member.Config(name=objective, **fields)
-    steps = [member.make(config, store, VOCAB, 32, 7) for store in stores]
+    steps = [make_examples(objective, store, VOCAB, 32, **fields) for store in stores]
     return mixture(("web", "books", "wiki"), steps, weights, 3)
 
 
@@ -339,7 +337,7 @@ def test_statistics_show_the_shares(name: str) -> None:
     assert mixture.example(0, 3).note.endswith(("[web]", "[books]", "[wiki]"))
 
 
-class Halved(CausalLM):
+class Halved(CLM):
     """A step whose part counts for half of the loss."""
 
     weights: ClassVar = {"lm": 0.5}
@@ -348,7 +346,7 @@ class Halved(CausalLM):
 def test_loss_terms_have_the_weights_of_their_objective() -> None:
     plain = mixed()
     assert plain.weights["lm"] == 1.0
-    config, store = CausalLM.Config(name="clm"), some_store(10, 20)
+    config, store = CLM.Config(name="clm"), some_store(10, 20)
     halved = [Halved(config, store, VOCAB, 32, 7) for _ in plain.parts]
     assert mixture(plain.names, halved, (1, 1, 1), 3).weights["lm"] == 0.5
 

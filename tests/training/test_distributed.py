@@ -12,7 +12,6 @@ from plmctl import registry
 from plmctl.config.sections import AverageConfig, ComputeConfig, LaunchConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
-from plmctl.families.base import get_family
 from plmctl.models.network import Network
 from plmctl.models.sharding import gathered
 from plmctl.training.average import Averaging
@@ -22,6 +21,7 @@ from plmctl.training.distributed import is_sharded, whole
 from plmctl.training.engine import Engine, make_accelerator, make_engine
 from plmctl.training.journal import Journal
 from plmctl.training.loop import Plan, take_step, train
+from tests.builders import make_network
 from tests.processes import in_two_processes
 from tests.training.conftest import VOCAB, nothing, tiny_network, tiny_plan
 
@@ -30,14 +30,9 @@ def network_of(objective: str, dropout: float = 0.0) -> Network:
     """Tiny; the causal one has matrices that Adafactor factors."""
     if objective != "clm" or dropout:
         return tiny_network(objective, dropout=dropout)
-    family, module = get_family("gpt2"), registry.load("families", "gpt2")
-    config = module.Config(
-        size="tiny", n_layer=2, n_embd=128, n_head=2, n_positions=64,
-        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = family.build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=("lm",))
-    return Network(model, family.forward)
+    fields = {"n_layer": 2, "n_embd": 128, "n_head": 2, "n_positions": 64}
+    fields |= {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
+    return make_network("gpt2", VOCAB.size, ("lm",), size="tiny", **fields)
 
 
 def engine_of(network: Network, optimizer: str, strategy: str, **compute: object) -> Engine:
@@ -128,6 +123,40 @@ def test_updates_and_checkpoints_are_those_of_whole_weights(
 ) -> None:
     """Losses, norms, states; and a checkpoint of one goes on as the other, or to the last bit."""
     in_two_processes(partial(_as_whole, tmp_path, store, objective, optimizer, compute), tmp_path)
+
+
+def _compiled(store: TokenStore, objective: str, rank: int) -> None:
+    (phase,) = plan_of(objective, store, rank).phases
+    batches = StepBatches(phase.examples, phase.slicing, 7)
+    alike = engine_of(network_of(objective), "adamw", "ddp")
+    parts = engine_of(network_of(objective), "adamw", "fsdp", compile=True)
+    assert parts.accelerator.unwrap_model(parts.network).compiled
+    before = dict(alike.trained().network.named_parameters()).keys()
+    assert dict(parts.trained().network.named_parameters()).keys() == before
+    compiled = torch._dynamo.utils.counters["stats"]
+    for number in range(2):
+        a, b = (
+            take_step(engine, phase.examples, batches[number], 1.0, number)
+            for engine in (alike, parts)
+        )
+        assert a.losses == pytest.approx(b.losses, rel=1e-5)
+        assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-5)
+        assert compiled["unique_graphs"] > 0
+    graphs = compiled["unique_graphs"]
+    take_step(parts, phase.examples, batches[1], 1.0, 1)
+    assert compiled["unique_graphs"] == graphs
+    with whole(parts.network), torch.no_grad():  # validation compiles nothing
+        parts.network.eval()
+        phase.examples.loss(parts.network, batches[2][0])
+    assert compiled["unique_graphs"] == graphs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["mlm+nsp", "mlm+sop"])
+def test_compiled_layers_have_the_losses_of_whole_weights(
+    store: TokenStore, tmp_path: Path, objective: str
+) -> None:
+    in_two_processes(partial(_compiled, store, objective), tmp_path)
 
 
 def _in_pieces(folder: Path, store: TokenStore, rank: int) -> None:

@@ -15,11 +15,11 @@ import torch
 from plmctl.config.sections import ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
-from plmctl.training import engine
 from plmctl.training.data import StepLoader
-from plmctl.training.engine import make_accelerator, native_bf16
+from plmctl.training.engine import make_accelerator, native_bf16, precision
 from plmctl.training.loop import Plan
-from tests.training.conftest import Train, tiny_engine, tiny_network, tiny_plan
+from tests.builders import cpu_engine
+from tests.training.conftest import Train, tiny_network, tiny_plan
 
 # --- What would make a run slow beyond use is refused or told of ---
 
@@ -47,19 +47,19 @@ def test_bf16_is_known_by_the_flags_of_the_processor(
 
 def test_bf16_is_refused_where_it_would_be_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = ComputeConfig(device="cpu", precision="bf16")
-    monkeypatch.setattr(engine, "native_bf16", lambda: False)
+    monkeypatch.setattr("plmctl.training.engine.native_bf16", lambda: False)
     with pytest.raises(ConfigError, match="27 times") as refused:
         make_accelerator(wanted)
     assert "use fp32" in str(refused.value)
     for native in (True, None):  # None: nobody knows
-        monkeypatch.setattr(engine, "native_bf16", lambda native=native: native)
-        assert engine.precision(wanted, cuda=False) == "bf16"
-    assert engine.precision(ComputeConfig(device="cpu"), cuda=False) == "fp32"
+        monkeypatch.setattr("plmctl.training.engine.native_bf16", lambda native=native: native)
+        assert precision(wanted, cuda=False) == "bf16"
+    assert precision(ComputeConfig(device="cpu"), cuda=False) == "fp32"
 
 
 def test_a_network_is_not_compiled_unless_told(store: TokenStore) -> None:
     network = tiny_network("mlm")
-    tiny_engine(network)
+    cpu_engine(network)
     assert network._compiled_call_impl is None
 
 
@@ -99,7 +99,7 @@ def test_waiting_for_data_is_told_of_once_and_not_in_a_short_run(
 ) -> None:
     monkeypatch.setattr("plmctl.training.data._SHORT_RUN", short)
     plan = slowed(tiny_plan("mlm", store, steps=(4,)))
-    run_plan(tiny_engine(tiny_network("mlm")), plan, tmp_path / "run")
+    run_plan(cpu_engine(tiny_network("mlm")), plan, tmp_path / "run")
     assert capfd.readouterr().err.count("is spent waiting for batches") == count
 
 
@@ -112,7 +112,7 @@ def test_a_twentieth_of_the_time_is_much(
 ) -> None:
     messages: list[str] = []
     say: Callable[[str], None] = messages.append
-    loader = StepLoader(tiny_plan("mlm", store), pin=False)
+    loader = StepLoader(tiny_plan("mlm", store))
     for wait in waits:
         loader.advise(wait, 30.0, say)
     assert [message.partition(" of the time")[0] for message in messages] == expected

@@ -73,6 +73,34 @@ def test_a_resumed_log_has_no_gap_and_no_step_twice(tmp_path):
     assert (straight / "metrics.jsonl").read_bytes() == resumed
 
 
+def test_samples_after_the_last_validation_of_the_checkpoint_are_written_again(tmp_path):
+    """A checkpoint may be saved before the validation of its own step."""
+    with journal(tmp_path) as log:
+        log.begin(0)
+        for step in (10, 20, 30):
+            log.sample(step, {"kind": "generation", "items": [{"text": f"{step} é"}]})
+    path = tmp_path / "samples.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert json.loads(lines[1]) == {
+        "step": 20,
+        "kind": "generation",
+        "items": [{"text": "20 é"}],
+    }
+    path.write_bytes(b"".join(lines) + b'{"step": 40, "it')
+    for validated, kept in ((30, 3), (20, 2), (0, 0)):
+        with journal(tmp_path) as log:
+            log.begin(30, validated=validated)
+        assert (path.read_bytes() if path.exists() else b"") == b"".join(lines[:kept])
+
+
+def test_a_share_of_a_sample_that_is_no_number_is_null(tmp_path):
+    with journal(tmp_path) as log:
+        log.begin(0)
+        log.sample(1, {"items": [{"predictions": [{"score": float("nan")}]}]})
+    line = json.loads((tmp_path / "samples.jsonl").read_text())
+    assert line["items"][0]["predictions"][0]["score"] is None
+
+
 def marked(run: Path) -> Mark:
     """A log of 20 steps, one line more, and the mark between."""
     with journal(run) as log:

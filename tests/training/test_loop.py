@@ -17,8 +17,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from plmctl import registry
-from plmctl.config.sections import AverageConfig, ComputeConfig
+from plmctl.config.sections import AverageConfig, ComputeConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import PlmError, Preempted
 from plmctl.examples.keys import fold
@@ -27,16 +26,30 @@ from plmctl.models.base import Examples
 from plmctl.models.batch import Batch
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
-from plmctl.optimizers._updates import decay_groups
 from plmctl.run.stop import StopAsked, StopRequest
 from plmctl.training import loop
 from plmctl.training.average import Average, Averaging
 from plmctl.training.checkpoint import Checkpoints, Trained, restore
 from plmctl.training.data import Slicing, StepBatches
 from plmctl.training.distributed import summed_facts
-from plmctl.training.engine import Engine, enable_late_reading, make_accelerator
+from plmctl.training.engine import (
+    Engine,
+    enable_late_reading,
+    make_accelerator,
+    make_optimizer,
+)
 from plmctl.training.journal import Journal, Progress, Update
 from plmctl.training.loop import Guard, Plan, apply_if_finite, compute_gradient, take_step, train
+from tests.builders import (
+    ChangedExamples,
+    assert_cut_up_is_the_same,
+    cpu_engine,
+    json_lines,
+    make_examples,
+    make_model,
+    make_network,
+    stopping_at,
+)
 from tests.processes import in_two_processes
 from tests.training.conftest import (
     VOCAB,
@@ -46,7 +59,6 @@ from tests.training.conftest import (
     exact,
     metrics,
     nothing,
-    tiny_engine,
     tiny_network,
     tiny_plan,
     trained,
@@ -60,13 +72,26 @@ from tests.training.test_streams import plan_of
 OBJECTIVES = ["mlm", "mlm+nsp", "mlm+sop", "clm"]
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_loss_and_weights_do_not_depend_on_micro_batches(
-    objective: str, store: TokenStore, tmp_path: Path, run_plan: Train
+@pytest.mark.parametrize(
+    ("until", "save_at"), [(None, ()), (7, ()), (None, (2, 3, 11)), (9, (1, 8))]
+)
+def test_the_next_checkpoint_is_the_next_step_that_saves(
+    until: int | None, save_at: tuple[int, ...], store: TokenStore
 ) -> None:
-    results = {}
+    plan = tiny_plan("clm", store, steps=(5, 8), save_every=4)
+    plan = replace(plan, until=until, save_at=frozenset(save_at))
+    for done in range(plan.last_step):
+        later = range(done + 1, plan.last_step + 1)
+        assert plan.next_save(done) == next(step for step in later if plan.save_due(step, None))
+
+
+def test_loss_and_weights_do_not_depend_on_micro_batches(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """In a run and its log, of two loss terms; ``test_a_step_cut_up_is_the_same_step`` has more."""
+    objective, results = "mlm+nsp", {}
     for micro in (16, 8, 4, 5):
-        engine = tiny_engine(tiny_network(objective))
+        engine = cpu_engine(tiny_network(objective))
         run_plan(
             engine, tiny_plan(objective, store, steps=(2,), micro=micro), tmp_path / f"{micro}"
         )
@@ -96,7 +121,7 @@ def test_gradient_is_that_of_the_mean_over_all_targets(objective: str, store: To
     loss.backward()
     expected = {n: p.grad.clone() for n, p in network.model.named_parameters()}
 
-    engine = tiny_engine(tiny_network(objective))
+    engine = cpu_engine(tiny_network(objective))
     got = {}
     for name, parameter in engine.trained().network.named_parameters():
         parameter.register_post_accumulate_grad_hook(
@@ -133,26 +158,17 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
     objective: str, store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:
     """Two phases, dropout on, stopped by a signal in the second: same losses, same weights."""
-    whole = tiny_engine(tiny_network(objective, dropout=0.1))
+    whole = cpu_engine(tiny_network(objective, dropout=0.1))
     plan = tiny_plan(objective, store, steps=(3, 5), micro=8)
     run_plan(whole, plan, tmp_path / "whole")
 
     plan = tiny_plan(objective, store, steps=(3, 5), micro=8)
-    first = tiny_engine(tiny_network(objective, dropout=0.1))
-    rate = plan.learning_rate
-
-    def stop_at(step: int) -> float:
-        if step == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return rate(step)
-
-    object.__setattr__(plan, "learning_rate", stop_at)
+    first = cpu_engine(tiny_network(objective, dropout=0.1))
     with pytest.raises(Preempted, match="run the same command again"):
-        run_plan(first, plan, tmp_path / "cut")
+        run_plan(first, stopping_at(4, plan), tmp_path / "cut")
     assert 4 <= metrics(tmp_path / "cut")[-1]["step"] < 8
 
-    object.__setattr__(plan, "learning_rate", rate)
-    second = tiny_engine(tiny_network(objective, seed=99, dropout=0.1))
+    second = cpu_engine(tiny_network(objective, seed=99, dropout=0.1))
     progress = run_plan(second, plan, tmp_path / "cut")
     assert progress.step == 8
     expected, got = metrics(tmp_path / "whole"), metrics(tmp_path / "cut")
@@ -164,7 +180,7 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
 
 
 def test_dropout_differs_between_steps(store: TokenStore, tmp_path: Path, run_plan: Train) -> None:
-    engine = tiny_engine(tiny_network("clm", dropout=0.5), lr=1e-9)
+    engine = cpu_engine(tiny_network("clm", dropout=0.5), lr=1e-9)
     plan = tiny_plan("clm", store, steps=(1,), lr=1e-9)
     batches = StepBatches(plan.phases[0].examples, Slicing(16, 16), 7)[0]
     losses = {take_step(engine, plan.phases[0].examples, batches, None, key).loss for key in (1, 2)}
@@ -180,7 +196,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     with torch.no_grad():
         network.model.bert.embeddings.LayerNorm.weight[0] = float("nan")
     with pytest.raises(PlmError, match="step 1: the loss is not finite; the state before"):
-        run_plan(tiny_engine(network), tiny_plan("mlm", store), tmp_path)
+        run_plan(cpu_engine(network), tiny_plan("mlm", store), tmp_path)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -188,7 +204,7 @@ def test_training_learns(objective: str, tmp_path: Path, run_plan: Train) -> Non
     """A corpus whose next word is certain: the loss falls far below its start."""
     documents = [[[6 + (s + i) % 20 for i in range(12)] for s in range(6)] for _ in range(10)]
     store = TokenStore.from_lists(documents, vocab_size=120)
-    engine = tiny_engine(tiny_network(objective), lr=3e-3)
+    engine = cpu_engine(tiny_network(objective), lr=3e-3)
     plan = tiny_plan(objective, store, steps=(60,), lr=3e-3)
     run_plan(engine, plan, tmp_path)
     first, last = metrics(tmp_path)[0], metrics(tmp_path)[-1]
@@ -212,17 +228,13 @@ CASES = {
     "distilbert, taught alone": ("distilbert", "distillation", {"mlm_weight": 0.0}),
     "distilbert, masked only": ("distilbert", "distillation", {"kl_tokens": "masked"}),
 }
-
-
 SMALL = {"hidden_size": 32, "num_attention_heads": 2}
 
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
-    torch.manual_seed(1)
     folder = tmp_path_factory.mktemp("teacher")
-    config = registry.load("families", "bert").Config(size="tiny", **SMALL)
-    model = get_family("bert").build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=("mlm",))
+    model = make_model("bert", VOCAB.size, ("mlm",), seed=1, size="tiny", **SMALL)
     with torch.no_grad():  # a teacher with opinions
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -231,49 +243,31 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def network_of(family: str, objective: str) -> Network:
-    torch.manual_seed(0)
     fields = (
         {"dim": 32, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
         if family == "distilbert"
         else {**SMALL, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     )
-    config = registry.load("families", family).Config(size="tiny", **fields)
-    parts = get_objective(objective).LOSS_TERMS
-    assert set(parts) <= set(get_family(family).HEADS)
-    model = get_family(family).build(config, vocab_size=VOCAB.size, pad_id=0, loss_terms=parts)
-    return Network(model, get_family(family).forward)
+    terms = get_objective(objective).LOSS_TERMS
+    assert set(terms) <= set(get_family(family).HEADS)
+    return make_network(family, VOCAB.size, terms, size="tiny", **fields)
 
 
 def step_of(objective: str, fields: dict, store: TokenStore, teacher: str) -> Examples:
-    member = get_objective(objective)
     if objective == "distillation":
         fields = {**fields, "teacher": teacher}
-    return member.make(member.Config(name=objective, **fields), store, VOCAB, 48, 7)
+    return make_examples(objective, store, VOCAB, 48, **fields)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_cut_up_is_the_same_step(case: str, store: TokenStore, teacher: str) -> None:
     family, objective, fields = CASES[case]
     step = step_of(objective, fields, store, teacher)
-    results = {}
-    for micro in (16, 8, 5, 1):
-        engine = tiny_engine(network_of(family, objective))
-        gradients: dict[str, torch.Tensor] = {}
-        for name, parameter in engine.trained().network.named_parameters():
-            parameter.register_post_accumulate_grad_hook(
-                lambda p, name=name, into=gradients: into.__setitem__(name, p.grad.double())
-            )
-        batches = StepBatches(step, Slicing(16, micro), 7)[0]
-        done = take_step(engine, step, batches, None, 1)
-        results[micro] = (done.loss, gradients, weights(engine))
-    loss, gradients, _ = results[16]
-    size = torch.stack([g.norm() for g in gradients.values()]).norm()
-    assert size > 0.01
-    for micro in (8, 5, 1):
-        got = results[micro]
-        assert got[0] == pytest.approx(loss, rel=1e-6)
-        off = torch.stack([(got[1][n] - g).norm() for n, g in gradients.items()]).norm()
-        assert off / size < 1e-6, f"{micro}: {off / size}"
+
+    def make() -> Engine:
+        return cpu_engine(network_of(family, objective))
+
+    assert_cut_up_is_the_same(make, step, (16, 8, 5, 1), 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +277,7 @@ def test_the_loss_falls(case: str, store: TokenStore, teacher: str) -> None:
     """A few steps on one batch: the heads are connected to what they are scored on."""
     family, objective, fields = CASES[case]
     step = step_of(objective, fields, store, teacher)
-    engine = tiny_engine(network_of(family, objective), lr=3e-3)
+    engine = cpu_engine(network_of(family, objective), lr=3e-3)
     batches = StepBatches(step, Slicing(16, 16), 7)[0]
     losses = [take_step(engine, step, batches, None, 1).losses for _ in range(25)]
     for part in (part for part in step.loss_terms if step.weights[part]):
@@ -294,18 +288,11 @@ def test_the_loss_falls(case: str, store: TokenStore, teacher: str) -> None:
 
 
 @dataclass(frozen=True)
-class Poisoned:
-    """An objective in which one batch has a loss that is ``times`` what it should be."""
+class Poisoned(ChangedExamples):
+    """One batch has a loss that is ``times`` what it should be."""
 
-    step: object
     batch: torch.Tensor
     times: float
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.step, name)
-
-    def __len__(self) -> int:
-        return len(self.step)
 
     def loss(self, network: object, batch: object) -> dict[str, torch.Tensor]:
         ids = batch.inputs["input_ids"]
@@ -328,7 +315,7 @@ def source(plan: Plan) -> StepBatches:
 
 
 def dropping() -> Engine:
-    made = tiny_engine(tiny_network("clm", dropout=0.1), lr=1e-3)
+    made = cpu_engine(tiny_network("clm", dropout=0.1), lr=1e-3)
     averaging = Averaging(AverageConfig(name="last", over=20, every=1), 24)
     return replace(made, average=Average(made.trained().network, averaging))
 
@@ -481,9 +468,8 @@ LOGS, SAVES, VALIDATES = 10, 7, 8
 
 def engine(network: Network, *, late: bool) -> Engine:
     """With the kernel that a GPU has as well, and that can leave out an update by itself."""
-    tiny = tiny_engine(network)
-    groups = decay_groups(network, 0.01)
-    fused = tiny.accelerator.prepare(torch.optim.AdamW(groups, lr=1e-3, fused=True))
+    tiny = cpu_engine(network)
+    fused = tiny.accelerator.prepare(make_optimizer(OptimConfig(lr=1e-3), network, fused=True))
     average = Average(tiny.trained().network, Averaging(AverageConfig(name="ema", every=2), 25))
     tiny = replace(tiny, optimizer=fused, average=average)
     return enable_late_reading(tiny) if late else tiny
@@ -504,7 +490,7 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 
 def outcome(folder: Path) -> dict[str, Any]:
     """All that a run has left, less the times."""
-    lines = [json.loads(line) for line in (folder / "events").read_text().splitlines()]
+    lines = json_lines(folder / "events")
     return {
         "metrics": logged(folder),
         "events": [line | {"time": None} for line in lines],
@@ -620,14 +606,7 @@ def test_an_interrupted_run_that_reads_late_is_the_uninterrupted_one(
 ) -> None:
     """Stopped between two readings."""
     plan = plan_for(store)
-    rate = plan.learning_rate
-
-    def stopping(step: int) -> float:
-        if step == 12 and how == "signal":
-            os.kill(os.getpid(), signal.SIGTERM)
-        return rate(step)
-
-    cut = replace(plan, learning_rate=stopping, until=13 if how == "until" else None)
+    cut = stopping_at(12, plan) if how == "signal" else replace(plan, until=13)
     with pytest.raises(Preempted, match="after step 13 of 25, checkpoint saved"):
         run_plan(engine(tiny_network("clm", dropout=0.1), late=True), cut, tmp_path / "cut")
     again = engine(tiny_network("clm", seed=9, dropout=0.1), late=True)
@@ -640,18 +619,11 @@ def test_an_interrupted_run_that_reads_late_is_the_uninterrupted_one(
 
 
 @dataclass(frozen=True)
-class BadWindow:
+class BadWindow(ChangedExamples):
     """Streams of which one window has no loss."""
 
-    step: Any
     window: int
     streamed: bool = True
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.step, name)
-
-    def __len__(self) -> int:
-        return len(self.step)
 
     def loss(self, network: Network, batch: Any) -> dict[str, torch.Tensor]:
         factor = math.nan if batch.rows.window == self.window else 1.0
@@ -714,7 +686,7 @@ def test_what_needs_every_loss_reads_every_step(
     for name, guard in (("spikes", Guard(spike=3.0)), ("skips", Guard("skip"))):
         judged = replace(plan, guard=guard)
         run_plan(engine(tiny_network("clm"), late=True), judged, tmp_path / name)
-    plain = enable_late_reading(tiny_engine(tiny_network("clm")))
+    plain = enable_late_reading(cpu_engine(tiny_network("clm")))
     assert plain.found_nonfinite is None
     run_plan(plain, plan, tmp_path / "plain")
     assert readings == 3 * [*range(1, 7)]

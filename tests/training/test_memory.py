@@ -24,12 +24,12 @@ from plmctl.training.data import Slicing
 from plmctl.training.journal import Journal
 from plmctl.training.loop import Plan, train
 from plmctl.training.memory import heaviest, largest, search, trial
+from tests.builders import ChangedExamples, cpu_engine
 from tests.training.conftest import (
     Train,
     events,
     exact,
     nothing,
-    tiny_engine,
     tiny_network,
     tiny_plan,
     weights,
@@ -67,7 +67,7 @@ def test_a_trial_leaves_no_trace(
 ) -> None:
     """Neither in the weights, nor in the draws of dropout that come after it."""
     plan = tiny_plan(objective, store, steps=(3,), batch=8, micro=4)
-    tried, other = (tiny_engine(tiny_network(objective, dropout=0.1)) for _ in range(2))
+    tried, other = (cpu_engine(tiny_network(objective, dropout=0.1)) for _ in range(2))
     before = weights(tried)
     assert trial(tried, heaviest(plan.phases[0], 7, 8), plan.phases[0])
     assert all(torch.equal(value, before[name]) for name, value in weights(tried).items())
@@ -102,7 +102,7 @@ def _find_in_a_tight_place(folder: Path, room: int) -> None:
     torch.set_num_threads(1)
     store = TokenStore.from_lists([[list(range(6, 106))] * 3] * 600, vocab_size=120)
     plan = tiny_plan("clm", store, steps=(2,), batch=1024, micro=64)
-    engine = tiny_engine(tiny_network("clm"))
+    engine = cpu_engine(tiny_network("clm"))
     assert trial(engine, heaviest(plan.phases[0], 7, 8), plan.phases[0])  # what is made but once
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -129,7 +129,7 @@ def test_a_search_under_a_real_limit_of_memory(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Greedy:
+class Greedy(ChangedExamples):
     """An objective that asks for more memory than there is, where a micro-batch is too large.
 
     Attributes:
@@ -138,15 +138,8 @@ class Greedy:
         backward: Ask for it in the backward.
     """
 
-    step: object
     most: int
     backward: bool = False
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.step, name)
-
-    def __len__(self) -> int:
-        return len(self.step)
 
     def loss(self, network: object, batch: object) -> dict[str, torch.Tensor]:
         losses = self.step.loss(network, batch)
@@ -182,7 +175,7 @@ def test_a_resume_keeps_the_smaller_micro_batches(
     def run(name: str, until: int | None = None, *, auto_micro_batch: bool = True) -> dict:
         plan = tiny_plan("clm", store, steps=(6,), batch=16, micro=16)
         plan = greedy(plan, Greedy(plan.phases[0].examples, 15, backward=backward))
-        engine = tiny_engine(tiny_network("clm", dropout=0.1))
+        engine = cpu_engine(tiny_network("clm", dropout=0.1))
         run_plan(
             engine, replace(plan, until=until, auto_micro_batch=auto_micro_batch), tmp_path / name
         )
@@ -209,9 +202,9 @@ def test_a_run_goes_on_with_other_micro_batches(
     plan = tiny_plan("clm", store, steps=(6,), batch=16, micro=16)
     other = tiny_plan("clm", store, steps=(6,), batch=16, micro=3)
     with pytest.raises(PlmError, match="after step 3 of 6"):
-        run_plan(tiny_engine(tiny_network("clm")), replace(plan, until=3), tmp_path / "a")
-    run_plan(tiny_engine(tiny_network("clm")), other, tmp_path / "a")
-    run_plan(tiny_engine(tiny_network("clm")), plan, tmp_path / "b")
+        run_plan(cpu_engine(tiny_network("clm")), replace(plan, until=3), tmp_path / "a")
+    run_plan(cpu_engine(tiny_network("clm")), other, tmp_path / "a")
+    run_plan(cpu_engine(tiny_network("clm")), plan, tmp_path / "b")
     ours, theirs = exact(tmp_path / "a"), exact(tmp_path / "b")
     assert [line["tokens"] for line in ours] == [line["tokens"] for line in theirs]
     losses = [line["loss"] for line in theirs]
@@ -231,7 +224,7 @@ def _one_of_two(folder: Path, rank: int, port: int, store: TokenStore) -> None:
     plan = replace(plan, phases=(replace(phase, slicing=slicing),), auto_micro_batch=True)
     if rank == 1:
         plan = greedy(plan, Greedy(phase.examples, 3))
-    engine = tiny_engine(tiny_network("clm"))
+    engine = cpu_engine(tiny_network("clm"))
     with Journal(folder, title="t", total_steps=4, trackers=(), quiet=rank > 0) as journal:
         try:
             train(engine, plan, Checkpoints(folder / "checkpoints", 3), journal, nothing)
@@ -261,7 +254,7 @@ def test_the_plan_of_a_cpu_stays_as_it_is(store: TokenStore, tmp_path: Path) -> 
 
     plan = replace(tiny_plan("clm", store, steps=(2, 2)), auto_micro_batch=True)
     with Journal(tmp_path, title="t", total_steps=4, trackers=(), quiet=False) as journal:
-        assert fitted(tiny_engine(tiny_network("clm")), plan, journal, tmp_path) is plan
+        assert fitted(cpu_engine(tiny_network("clm")), plan, journal, tmp_path) is plan
     sizes = [phase.slicing for phase in cut(plan, (5, 3)).phases]
     assert sizes == [Slicing(16, 5), Slicing(16, 3)]
     assert int(fold(plan.seed, 0)) != int(fold(plan.seed, 1))

@@ -1,7 +1,5 @@
 """Each optimizer against its published formula in float64; resumed bit for bit."""
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +10,11 @@ from torch import nn
 
 from plmctl import registry
 from plmctl.config.base import OptimizerConfig
-from plmctl.config.sections import ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
-from plmctl.optimizers._updates import decay_groups, hidden_matrices
 from plmctl.training.checkpoint import Checkpoints, Trained, restore
-from plmctl.training.engine import make_accelerator, make_engine, make_optimizer
+from plmctl.training.engine import make_optimizer
+from tests.builders import cpu_engine, stopping_at
 from tests.training.conftest import Train, tiny_network, tiny_plan, weights
 
 NAMES = registry.names("optimizers")
@@ -143,10 +140,16 @@ def test_lamb_of_zero_weights_has_ratio_one() -> None:
     assert network.weight.tolist() == pytest.approx(np.full((2, 2), -0.316228), rel=1e-4)
 
 
+def muon_matrices(network: nn.Module) -> set[int]:
+    """The parameters that are not left to AdamW."""
+    groups = make_optimizer(config("muon"), network, fused=False).param_groups
+    return {id(p) for group in groups if "pieces" in group for p in group["params"]}
+
+
 def test_muon_makes_the_update_orthogonal_with_the_size_of_adamw() -> None:
     """Singular values near 0.2 * sqrt(max side) times the rate; the rest is plain AdamW."""
     network = nn.Sequential(nn.Embedding(30, 16), nn.Linear(16, 24))
-    assert [id(p) for p in hidden_matrices(network)] == [id(network[1].weight)]
+    assert muon_matrices(network) == {id(network[1].weight)}
     before = [p.detach().clone() for p in network.parameters()]
     optimizer = make_optimizer(config("muon", lr=0.01, weight_decay=0), network, fused=False)
     for p in network.parameters():
@@ -224,7 +227,7 @@ def test_muon_has_a_learning_rate_for_the_rest() -> None:
 @pytest.mark.parametrize("objective", ["mlm+nsp", "clm"])
 def test_muon_leaves_embeddings_and_heads_to_adamw(objective: str) -> None:
     network = tiny_network(objective)
-    hidden = {id(p) for p in hidden_matrices(network)}
+    hidden = muon_matrices(network)
     for name, p in network.named_parameters():
         layer = (".layer." in name or ".h." in name or "pooler" in name) and p.ndim == 2
         assert (id(p) in hidden) == layer, name
@@ -232,7 +235,8 @@ def test_muon_leaves_embeddings_and_heads_to_adamw(objective: str) -> None:
 
 def test_bert_exclusions_are_those_of_its_names() -> None:
     network = tiny_network("mlm+nsp")
-    plain = {id(p) for p in decay_groups(network, 0.1)[1]["params"]}
+    groups = make_optimizer(config("adamw", weight_decay=0.1), network, fused=False).param_groups
+    plain = {id(p) for p in groups[1]["params"]}
     for name, p in network.named_parameters():
         assert (id(p) in plain) == any(w in name for w in ("LayerNorm", "bias")), name
     whole = make_optimizer(config("adamw", decay="all"), network, fused=False).param_groups
@@ -244,24 +248,14 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
     name: str, fields: dict, store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:
     def engine(seed: int):
-        compute = ComputeConfig(device="cpu")
         network = tiny_network("mlm", seed=seed, dropout=0.1)
-        return make_engine(make_accelerator(compute), network, config(name, **fields), compute)
+        return cpu_engine(network, optimizer=config(name, **fields))
 
     whole, first, second = engine(0), engine(0), engine(99)
     run_plan(whole, tiny_plan("mlm", store, steps=(6,), micro=8), tmp_path / "whole")
     plan = tiny_plan("mlm", store, steps=(6,), micro=8)
-    rate = plan.learning_rate
-
-    def stop_at(step: int) -> float:
-        if step == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return rate(step)
-
-    object.__setattr__(plan, "learning_rate", stop_at)
     with pytest.raises(Preempted):
-        run_plan(first, plan, tmp_path / "cut")
-    object.__setattr__(plan, "learning_rate", rate)
+        run_plan(first, stopping_at(2, plan), tmp_path / "cut")
     assert run_plan(second, plan, tmp_path / "cut").step == 6
     reference = weights(whole)
     for key, value in weights(second).items():

@@ -15,7 +15,8 @@ from plmctl.errors import ConfigError
 from plmctl.training.data import Phase, Slicing, StepBatches
 from plmctl.training.loop import Plan
 from plmctl.training.schedule import constant, course, factor, ramp, rate
-from tests.training.conftest import Train, metrics, tiny_engine, tiny_network, tiny_plan, weights
+from tests.builders import cpu_engine
+from tests.training.conftest import Train, metrics, tiny_network, tiny_plan, weights
 
 # --- Learning rates ---
 
@@ -257,7 +258,7 @@ def test_a_growing_batch_trains_the_same_in_any_micro_batches(
     """And the progress counts the samples that there were."""
     results = {}
     for micro in (16, 5):
-        engine = tiny_engine(tiny_network("clm"))
+        engine = cpu_engine(tiny_network("clm"))
         progress = run_plan(engine, growing_plan(store, micro), tmp_path / str(micro))
         assert progress.samples == GROWING.first(14)
         assert progress.tokens == GROWING.first(14) * 32

@@ -13,27 +13,19 @@ from torch import Tensor
 from plmctl.corpus.store import TokenStore
 from plmctl.models.base import Examples
 from plmctl.models.batch import IGNORE, Batch
-from plmctl.models.fast.encoder import skip_unused_positions
-from plmctl.objectives.base import get_objective
+from plmctl.models.fast import apply_fast_paths
 from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Slicing, StepBatches
 from plmctl.training.shapes import capacity, fixed
+from tests.builders import make_examples, random_documents
 from tests.training.test_checkpointed_activations import VOCAB, network_of, step_of
 
 # --- Encoders ---
 
 ENCODER = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2}
-
-
 STILL = {**ENCODER, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-
 STUDENT = {"dim": 32, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
-
-
 T5 = {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_kv": 16, "d_ff": 64, "dropout_rate": 0.0}
-
-
 CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "bert": ("bert", "mlm+nsp", STILL, {}),
     "pairs without a label": ("bert", "mlm", STILL, {"packing": "segment_pair"}),
@@ -76,7 +68,7 @@ def test_padding_changes_neither_losses_nor_gradients(
         options = {**options, "teacher": teacher}
     step, network = step_of(objective, options, store), network_of(family, objective, fields)
     if narrowed:  # it asks for its cells in order
-        skip_unused_positions(network.model)
+        apply_fast_paths(network.model, device="cpu", compiled=False, sharded=False)
     network.train()
     plain, padded = both(step)
     assert padded.counts() == plain.counts()
@@ -115,16 +107,9 @@ def shapes(batches: list[Batch]) -> set[tuple[object, ...]]:
 
 def test_nearly_always_one_shape(tmp_path: Path) -> None:
     """Micro-batches as a GPU has them: 512 rows of sentence pairs."""
-    from plmctl.objectives.base import get_objective
-
-    rng = np.random.default_rng(1)
-    documents = [
-        [rng.integers(6, 100, rng.integers(3, 30)).tolist() for _ in range(rng.integers(5, 40))]
-        for _ in range(400)
-    ]
+    documents = random_documents(1, (6, 100), documents=400, sentences=(5, 40), tokens=(3, 30))
     store = TokenStore.from_lists(documents, vocab_size=120)
-    member = get_objective("mlm+nsp")
-    step = member.make(member.Config(name="mlm+nsp"), store, VOCAB, 128, 7)
+    step = make_examples("mlm+nsp", store, VOCAB, 128)
     plain, padded = (
         [StepBatches(step, Slicing(512, 512, width=width), 7)[n][0] for n in range(12)]
         for width in (None, 128)
@@ -144,17 +129,12 @@ T5_VOCAB = Vocab(size=1200, pad=0, unk=2, eos=1, sentinels=tuple(range(1199, 109
 @pytest.fixture(scope="module")
 def texts() -> TokenStore:
     """Documents of some thousand tokens each, which rows of 512 mostly fill."""
-    rng = np.random.default_rng(1)
-    documents = [
-        [rng.integers(6, 1000, rng.integers(5, 40)).tolist() for _ in range(rng.integers(60, 200))]
-        for _ in range(600)
-    ]
+    documents = random_documents(1, (6, 1000), documents=600, sentences=(60, 200), tokens=(5, 40))
     return TokenStore.from_lists(documents, vocab_size=1200)
 
 
 def batches(name: str, texts: TokenStore, rows: int, width: int | None) -> list[Batch]:
-    member: Any = get_objective(name)
-    step = member.make(member.Config(name=name), texts, T5_VOCAB, 512, 7)
+    step = make_examples(name, texts, T5_VOCAB, 512)
     source = StepBatches(step, Slicing(rows, rows, width=width), 7)
     return [source[n][0] for n in range(40)]
 

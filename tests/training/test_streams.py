@@ -1,8 +1,5 @@
 """Stateful rows: the recurrent state under every cut, stop and process."""
 
-import json
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,26 +11,22 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.evaluation.scoring import score
 from plmctl.families.base import get_family
-from plmctl.families.elmo import Config, Elmo
 from plmctl.models.batch import Rows
 from plmctl.models.network import Network, RecurrentState
-from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Phase, Slicing, StepBatches, scoring_batches, windows_of
 from plmctl.training.loop import Plan, take_step
-from tests.training.conftest import Train, tiny_engine, weights
+from tests.builders import cpu_engine, make_examples, make_network, stopping_at
+from tests.training.conftest import Train, metrics, weights
 
+HEADS = get_family("elmo").HEADS
 WORDS = tuple(f"w{number}" for number in range(120))
 VOCAB = Vocab(size=120, unk=2, bos=0, eos=1, words=WORDS)
 
 
 def network(seed: int = 0, dropout: float = 0.0) -> Network:
-    torch.manual_seed(seed)
-    family = get_family("elmo")
-    config = Config(size="tiny", projection_size=16, cell_size=24, dropout=dropout)
-    return Network(
-        family.build(config, vocab_size=120, pad_id=0, loss_terms=Elmo.HEADS), family.forward
-    )
+    fields = {"projection_size": 16, "cell_size": 24, "dropout": dropout}
+    return make_network("elmo", 120, HEADS, seed=seed, size="tiny", **fields)
 
 
 def plan_of(
@@ -44,16 +37,11 @@ def plan_of(
     micro: int = 8,
     **fields: object,
 ) -> Plan:
-    member = get_objective("bilm")
     phases = []
     for number, count in enumerate(steps):
-        step = member.make(member.Config(name="bilm", **fields), store, VOCAB, 10 + 5 * number, 7)
+        step = make_examples("bilm", store, VOCAB, 10 + 5 * number, **fields)
         phases.append(Phase(step, count, Slicing(8, micro)))
     return Plan(tuple(phases), 7, lambda step: 1e-2, 1.0, 1, None, 1000)
-
-
-def metrics(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_rows_read_on_where_they_stopped() -> None:
@@ -72,7 +60,7 @@ def test_loss_and_weights_do_not_depend_on_micro_batches(
     """1x8 = 2x4 = 4x2 = 3 uneven pieces, over several windows of recurrent state."""
     results = {}
     for micro in (8, 4, 2, 3):
-        engine = tiny_engine(network())
+        engine = cpu_engine(network())
         run_plan(engine, plan_of(store, steps=(4,), micro=micro, **fields), tmp_path / f"{micro}")
         results[micro] = (
             metrics(tmp_path / f"{micro}"),
@@ -99,12 +87,12 @@ def test_two_processes_give_the_losses_of_one(store: TokenStore) -> None:
     for number in range(3):
         (whole,) = StepBatches(step, Slicing(8, 8), 7)[number]
         expected = step.loss(alone, whole)
-        sums = dict.fromkeys(Elmo.HEADS, 0.0)
+        sums = dict.fromkeys(HEADS, 0.0)
         for rank in (0, 1):
             for batch in StepBatches(step, Slicing(8, 2, rank, 2), 7)[number]:
                 for part, value in step.loss(shared[rank], batch).items():
                     sums[part] += value.item()
-        for part in Elmo.HEADS:
+        for part in HEADS:
             assert sums[part] == pytest.approx(expected[part].item(), rel=1e-6)
     gathered = sum(shared_value(net.recurrent_state) for net in shared)
     for net in shared:
@@ -134,23 +122,13 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
     fields: dict, store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:
     """Two phases, dropout on, stopped by a signal: the same losses, weights and state."""
-    whole = tiny_engine(network(dropout=0.1))
+    whole = cpu_engine(network(dropout=0.1))
     run_plan(whole, plan_of(store, steps=(3, 4), micro=3, **fields), tmp_path / "whole")
     plan = plan_of(store, steps=(3, 4), micro=3, **fields)
-
-    def stop_at(step: int) -> float:
-        if step == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return 1e-2
-
     with pytest.raises(Preempted):
-        run_plan(
-            tiny_engine(network(dropout=0.1)),
-            replace(plan, learning_rate=stop_at),
-            tmp_path / "cut",
-        )
+        run_plan(cpu_engine(network(dropout=0.1)), stopping_at(4, plan), tmp_path / "cut")
     assert 4 <= metrics(tmp_path / "cut")[-1]["step"] < 7
-    second = tiny_engine(network(seed=99, dropout=0.1))
+    second = cpu_engine(network(seed=99, dropout=0.1))
     assert run_plan(second, plan, tmp_path / "cut").step == 7
     expected, got = metrics(tmp_path / "whole"), metrics(tmp_path / "cut")
     exact = ("step", "loss", "loss/forward", "loss/backward", "grad_norm", "tokens")
@@ -167,10 +145,10 @@ def test_the_loss_is_the_mean_of_both_directions_and_so_is_its_gradient(store: T
     (whole,) = StepBatches(step, Slicing(8, 8), 7)[0]
     reference = network()
     sums = step.loss(reference, whole)
-    loss = sum(0.5 * sums[part] / whole.counts()[part] for part in Elmo.HEADS)
+    loss = sum(0.5 * sums[part] / whole.counts()[part] for part in HEADS)
     loss.backward()
     norm = torch.stack([p.grad.norm() for p in reference.parameters() if p.grad is not None]).norm()
-    done = take_step(tiny_engine(network()), step, [whole], None, 1)
+    done = take_step(cpu_engine(network()), step, [whole], None, 1)
     assert done.loss == pytest.approx(loss.item(), rel=1e-6)
     assert done.loss == pytest.approx(sum(done.losses.values()) / 2, rel=1e-9)
     assert done.grad_norm == pytest.approx(norm.item(), rel=1e-5)
@@ -187,26 +165,23 @@ def test_gradients_stop_at_the_window(store: TokenStore) -> None:
 
 def test_carried_windows_are_one_long_window(store: TokenStore) -> None:
     """Losses of four windows of 5 in a row = the loss of one of 20, in the order of the text."""
-    member = get_objective("bilm")
-    config = member.Config(name="bilm", shuffle=False)
-    short = member.make(config, store, VOCAB, 5, 7)
-    long = member.make(config, store, VOCAB, 20, 7)
+    short, long = (make_examples("bilm", store, VOCAB, n, shuffle=False) for n in (5, 20))
     net = network().eval()
     with torch.no_grad():
         zero = np.zeros(1, int)
         expected = long.loss(net, long.collate(zero, np.array([0])))
-        sums = dict.fromkeys(Elmo.HEADS, 0.0)
+        sums = dict.fromkeys(HEADS, 0.0)
         for window in range(4):
             batch = short.collate(zero, np.array([window]))
             batch = replace(batch, rows=Rows(0, 1, 1, window))
             for part, value in short.loss(net, batch).items():
                 sums[part] += value.item()
-    for part in Elmo.HEADS:
+    for part in HEADS:
         assert sums[part] == pytest.approx(expected[part].item(), rel=1e-6)
 
 
 def test_scoring_depends_on_no_micro_batch_and_leaves_the_state(store: TokenStore) -> None:
-    engine = tiny_engine(network())
+    engine = cpu_engine(network())
     step = plan_of(store).phases[0].examples
     (batch,) = StepBatches(step, Slicing(8, 8), 7)[0]
     step.loss(engine.network, batch)
@@ -216,7 +191,7 @@ def test_scoring_depends_on_no_micro_batch_and_leaves_the_state(store: TokenStor
         batches = scoring_batches(step, Slicing(1, micro))
         figures.append(score(engine.accelerator, engine.network, step, batches))
     assert figures[0] == pytest.approx(figures[1], rel=1e-5)
-    mean = sum(figures[0][f"loss/{part}"] for part in Elmo.HEADS) / 2
+    mean = sum(figures[0][f"loss/{part}"] for part in HEADS) / 2
     assert figures[0]["loss"] == pytest.approx(mean)
     assert torch.equal(engine.trained().recurrent_state.slots, before)
     scored = sum(len(b.targets["forward"]) for b in scoring_batches(step, Slicing(1, 5)))

@@ -7,13 +7,14 @@ import torch
 
 from plmctl.corpus.store import TokenStore
 from plmctl.training.timing import Timing, throwaway, time_steps
-from tests.training.conftest import Train, exact, tiny_engine, tiny_network, tiny_plan, weights
+from tests.builders import cpu_engine
+from tests.training.conftest import Train, exact, tiny_network, tiny_plan, weights
 
 
 def test_a_measured_run_is_the_same_run(store: TokenStore, tmp_path: Path, run_plan: Train) -> None:
     ends = []
     for name in ("plain", "measured"):
-        engine = tiny_engine(tiny_network("mlm+nsp", dropout=0.1))
+        engine = cpu_engine(tiny_network("mlm+nsp", dropout=0.1))
         plan = tiny_plan("mlm+nsp", store, steps=(3, 2))
         if name == "measured":
             before = weights(engine)

@@ -114,3 +114,22 @@ def test_a_tracker_that_cannot_start_is_one_message(tmp_path, lines):
         pytest.raises(PlmError, match="log.trackers: lines cannot start: .*File exists"),
     ):
         journal.begin(0)
+
+
+@pytest.mark.parametrize("when", ["log", "finish"])
+def test_a_tracker_that_fails_later_does_not_end_the_run(
+    when, tmp_path, lines, monkeypatch, capsys
+):
+    def fail(self, *values, step=None, **more):
+        if when == "finish" or step == 20:
+            raise RuntimeError("the server is gone")
+
+    monkeypatch.setattr(Lines, when, fail)
+    train(tmp_path, 0, 40, "lines")
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4
+    messages = [line for line in capsys.readouterr().err.splitlines() if "log.trackers" in line]
+    words = {
+        "log": "lines failed and gets no more records: the server is gone",
+        "finish": "lines could not end its run: the server is gone",
+    }
+    assert messages == [f"log.trackers: {words[when]}"]

@@ -1,7 +1,7 @@
 """Networks that write a text after a text: GPT-1, GPT-2 and GPT-3, and encoder-decoders (T5).
 
-From top to bottom: loading, the logits of target tokens, generating, and the log-probabilities of
-given texts.
+From top to bottom: loading, the logits of target tokens, generating. ``models.completions`` has the
+log-probabilities of given texts.
 """
 
 from __future__ import annotations
@@ -167,6 +167,9 @@ def generate_rows(
                 generation_config=settings,
                 logits_processor=LogitsProcessorList(processors(numbers, width)),
                 streamer=streamer,
+                # One process alone, with all weights: it would wait for the others if FSDP has
+                # sharded them.
+                synced_gpus=False,
             )
             result.update(zip(numbers, generated[:, width:].tolist(), strict=True))
     return [result[number] for number in range(len(rows))]
@@ -212,76 +215,3 @@ def _generation_config(model: Any, search: Search, special: SpecialIds) -> Gener
         use_cache=caches(model.config),
         **beams,
     )
-
-
-# --- The log-probabilities of given texts ---
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """What a causal network reads before the texts that are scored.
-
-    Attributes:
-        ids: [B, L].
-        lengths: [B] how many of a row's ids are read.
-    """
-
-    ids: Tensor
-    lengths: Tensor
-
-
-def decoder_label_scores(model: Any, prompts: Prompts, labels: Sequence[Sequence[int]]) -> Tensor:
-    """The log-probability of each label after each prompt, [B, C] in nats.
-
-    Args:
-        model: A causal network with its language-model head.
-        prompts: B of them.
-        labels: C token sequences, each with its end token.
-    """
-    lengths, device = prompts.lengths, prompts.ids.device
-    rows = torch.arange(len(lengths), device=device)[:, None]
-    longest = int(lengths.max())
-    scores = []
-    for label in labels:
-        label_T = torch.tensor(label, device=device)
-        width = longest + len(label)
-        places_BT = lengths[:, None] + torch.arange(len(label), device=device)
-        ids_BL = torch.nn.functional.pad(prompts.ids[:, :longest], (0, len(label)))
-        ids_BL[rows, places_BT] = label_T
-        before_K = (rows * width + places_BT - 1).flatten()
-        logits_KV = write(model, ids_BL, ids_BL, before_K, lengths)["lm"].float().log_softmax(-1)
-        each_K = logits_KV.gather(-1, label_T.repeat(len(lengths))[:, None])
-        scores.append(each_K.view(len(lengths), -1).sum(-1))
-    return torch.stack(scores, dim=1)
-
-
-def encoder_decoder_label_scores(
-    model: Any, inputs: dict[str, Tensor], labels: Sequence[Sequence[int]]
-) -> Tensor:
-    """The log-probability of each label as the whole answer; the encoder runs once per row.
-
-    Args:
-        model: An encoder-decoder of transformers.
-        inputs: input_ids and attention_mask, [B, L].
-        labels: C token sequences, each with its end token: a label that is the beginning of another
-            one is no likelier for it.
-
-    Returns:
-        [B, C], in nats.
-    """
-    encoded = model.get_encoder()(**inputs)
-    rows = len(inputs["input_ids"])
-    scores = []
-    for label in labels:
-        target_T = torch.tensor(label, device=inputs["input_ids"].device)
-        target_BT = target_T.expand(rows, -1)
-        start_B1 = torch.full_like(target_BT[:, :1], model.config.decoder_start_token_id)
-        logits_BTV = model(
-            encoder_outputs=encoded,
-            attention_mask=inputs["attention_mask"],
-            decoder_input_ids=torch.cat([start_B1, target_BT[:, :-1]], dim=1),
-            use_cache=False,
-        ).logits
-        each_BT = logits_BTV.float().log_softmax(-1).gather(-1, target_BT[..., None]).squeeze(-1)
-        scores.append(each_BT.sum(-1))
-    return torch.stack(scores, dim=1)

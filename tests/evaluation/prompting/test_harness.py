@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
 from plmctl.errors import ConfigError
-from tests.evaluation.prompting.test_continuations import PAIRS
-from tests.evaluation.test_neighbours import pieces
+from tests.evaluation.models import masked_by_hand
+from tests.evaluation.prompting.test_completions import PAIRS
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: plmctl[harness]")
 
@@ -80,47 +79,15 @@ def test_it_writes_as_the_harness_own_model(folders: dict, harness_model) -> Non
     assert plmctl_model(folders["gpt2"]).generate_until(requests(*contexts)) == expected
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("harness") / "bert"
-    tokenizer = pieces(folder)
-    torch.manual_seed(2)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=24,
-    )
-    BertForMaskedLM(config).save_pretrained(folder)
-    return str(folder)
-
-
-def test_an_encoder_is_scored_by_pseudo_likelihood(encoder: str) -> None:
-    """Copy by copy: the token and the later pieces of its word masked, all else seen."""
-    model = AutoModelForMaskedLM.from_pretrained(encoder).eval()
-    tokenizer = AutoTokenizer.from_pretrained(encoder)
+def test_an_encoder_is_scored_by_pseudo_likelihood(encoder: Path) -> None:
     context, completion = "Anna sees", " the banks lend"
-    batch = tokenizer(context + completion)
-    ids, words = batch["input_ids"], batch.word_ids()
-    first = len(tokenizer(context)["input_ids"]) - 1
-    assert len(set(words)) < len(words) - 1  # some word has several pieces
-    expected = 0.0
-    for place in range(first, len(ids) - 1):
-        row = list(ids)
-        for other in range(place, len(ids)):
-            if words[other] == words[place]:
-                row[other] = tokenizer.mask_token_id
-        with torch.no_grad():
-            logits = model(torch.tensor([row])).logits[0, place]
-        expected += logits.log_softmax(-1)[ids[place]].item()
+    expected, _ = masked_by_hand(encoder, context, completion)
     pairs = requests((context, completion), ("The bank", " lends"), (context, completion))
     for size in (1, 7):
-        scores = plmctl_model(encoder, batch_size=size).loglikelihood(pairs)
+        scores = plmctl_model(str(encoder), batch_size=size).loglikelihood(pairs)
         assert scores[0][0] == pytest.approx(expected, rel=1e-4)
         assert scores[2] == scores[0]
-    subject = plmctl_model(encoder)
+    subject = plmctl_model(str(encoder))
     (whole,) = subject.loglikelihood_rolling(requests(("the bank lends money",)))
     assert whole == pytest.approx(
         subject.loglikelihood(requests(("", "the bank lends money")))[0][0], rel=1e-4
@@ -131,13 +98,13 @@ def test_an_encoder_is_scored_by_pseudo_likelihood(encoder: str) -> None:
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert"])
 def test_a_task_of_the_harness_runs(
-    kind: str, folders: dict, encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, folders: dict, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From its own evaluator, on rows of a file, by the registered name."""
     import lm_eval
     from lm_eval.tasks import TaskManager
 
-    import plmctl.evaluation.harness  # noqa: F401  # registers the model
+    from plmctl.evaluation.harness import PlmctlModel  # noqa: F401  # registered by this
 
     rows = [{"q": "Anna sees", "options": ["the river", "money"], "right": n % 2} for n in range(4)]
     data = tmp_path / "rows.jsonl"
@@ -157,7 +124,10 @@ def test_a_task_of_the_harness_runs(
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     output = lm_eval.simple_evaluate(
         model="plmctl",
-        model_args={"pretrained": encoder if kind == "bert" else folders["gpt2"], "device": "cpu"},
+        model_args={
+            "pretrained": str(encoder) if kind == "bert" else folders["gpt2"],
+            "device": "cpu",
+        },
         tasks=["rivers"],
         task_manager=TaskManager(include_path=str(tmp_path), include_defaults=False),
         bootstrap_iters=0,

@@ -12,7 +12,6 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.completions import score_completions
 from plmctl.evaluation.generation import Decoding, encode_prompt, generate_texts
 from plmctl.evaluation.model import LoadedModel
-from plmctl.measures import closed_book_qa
 from plmctl.measures.base import get_measure
 
 QUESTIONS = [
@@ -150,10 +149,11 @@ def test_closed_book_qa(
 
 
 def test_closed_book_qa_accepts_the_earlier_name_of_trivia_qa() -> None:
-    config = closed_book_qa.Config.model_validate({"data": ["a"], "normalisation": "triviaqa"})
+    configs = get_measure("closed_book_qa").Config
+    config = configs.model_validate({"data": ["a"], "normalisation": "triviaqa"})
     assert config.normalisation == "trivia_qa"
     with pytest.raises(ValidationError):
-        closed_book_qa.Config.model_validate({"data": ["a"], "normalisation": "trivia"})
+        configs.model_validate({"data": ["a"], "normalisation": "trivia"})
 
 
 def test_t5_answers_in_place_of_a_sentinel(

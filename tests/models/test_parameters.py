@@ -1,0 +1,204 @@
+"""Every family's layers are found: how deep each parameter lies, what is frozen or drawn anew."""
+
+import pytest
+import torch
+import transformers as hf
+from torch import nn
+
+from plmctl.errors import ConfigError
+from plmctl.models.parameters import depths, extend_vocabulary, freeze, layer_rates, reinit
+from tests.builders import make_model
+
+TINY = {"vocab_size": 40, "num_labels": 2}
+MADE = {
+    "bert": lambda: hf.BertForSequenceClassification(
+        hf.BertConfig(
+            **TINY, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=8
+        )
+    ),
+    "roberta": lambda: hf.RobertaForTokenClassification(
+        hf.RobertaConfig(
+            **TINY, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=8
+        )
+    ),
+    "distilbert": lambda: hf.DistilBertForSequenceClassification(
+        hf.DistilBertConfig(**TINY, dim=8, n_layers=3, n_heads=2, hidden_dim=8)
+    ),
+    "gpt2": lambda: hf.GPT2ForSequenceClassification(
+        hf.GPT2Config(**TINY, n_embd=8, n_layer=3, n_head=2)
+    ),
+    "gpt1": lambda: hf.OpenAIGPTForSequenceClassification(
+        hf.OpenAIGPTConfig(**TINY, n_embd=8, n_layer=3, n_head=2)
+    ),
+    "t5": lambda: hf.T5ForConditionalGeneration(
+        hf.T5Config(
+            vocab_size=40, d_model=8, d_ff=8, d_kv=4, num_layers=3, num_heads=2,
+            decoder_start_token_id=0,
+        )
+    ),
+}  # fmt: skip
+LOWEST = {
+    "bert": "bert.encoder.layer.0.",
+    "roberta": "roberta.encoder.layer.0.",
+    "distilbert": "distilbert.transformer.layer.0.",
+    "gpt2": "transformer.h.0.",
+    "gpt1": "transformer.h.0.",
+    "t5": "encoder.block.0.",
+}
+
+
+def albert() -> hf.PreTrainedModel:
+    return hf.AlbertForSequenceClassification(
+        hf.AlbertConfig(
+            **TINY, embedding_size=4, hidden_size=8, num_hidden_layers=3, num_attention_heads=2,
+            intermediate_size=8,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("family", MADE)
+def test_layers_embeddings_and_head_have_their_depths(family: str) -> None:
+    model = MADE[family]()
+    depth = depths(model)
+    assert depth.layers == 3
+    assert depth.of.keys() == {name for name, _ in model.named_parameters()}
+    lowest = {name for name, at in depth.of.items() if at == 1 and not name.startswith("decoder")}
+    assert lowest == {name for name in depth.of if name.startswith(LOWEST[family])}
+    table = model.get_input_embeddings().weight
+    assert {depth.of[n] for n, p in model.named_parameters() if p is table} == {0}
+    for name in depth.of:
+        if name.startswith(("classifier", "pre_classifier", "score", "bert.pooler")):
+            assert depth.of[name] == 4
+        if ".ln_f." in name or "final_layer_norm" in name:
+            assert depth.of[name] == 4
+    if family == "t5":
+        assert all(
+            depth.of[n] == int(n.split(".")[2]) + 1 for n in depth.of if n.startswith("decoder.bl")
+        )
+
+
+def test_albert_has_one_layer_of_weights() -> None:
+    model = albert()
+    depth = depths(model)
+    assert depth.layers == 1
+    assert depth.of["albert.encoder.embedding_hidden_mapping_in.weight"] == 0
+    with pytest.raises(ConfigError, match="share one set"):
+        freeze(model, 2)
+
+
+def test_elmo() -> None:
+    from plmctl.models.elmo import ElmoConfig, ElmoForPreTraining
+
+    depth = depths(ElmoForPreTraining(ElmoConfig(vocab_size=50, projection_size=16, cell_size=32)))
+    assert depth.layers == 2
+    assert {at for name, at in depth.of.items() if ".layers.1." in name} == {2}
+    assert {at for name, at in depth.of.items() if "convolutions" in name} == {0}
+
+
+def test_rates_fall_from_the_head_down() -> None:
+    shares = layer_rates(depths(MADE["bert"]()), 0.5)
+    assert shares["classifier.weight"] == shares["bert.pooler.dense.weight"] == 1
+    assert [shares[f"bert.encoder.layer.{n}.output.dense.bias"] for n in (2, 1, 0)] == [
+        0.5, 0.25, 0.125,
+    ]  # fmt: skip
+    assert shares["bert.embeddings.word_embeddings.weight"] == 0.0625
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"), [("embeddings", {0}), (1, {0, 1}), ("all", {0, 1, 2, 3})]
+)
+def test_freeze(what: str | int, expected: set[int]) -> None:
+    model = MADE["gpt2"]()
+    depth = depths(model)
+    freeze(model, what)
+    frozen = {depth.of[n] for n, p in model.named_parameters() if not p.requires_grad}
+    trained = {depth.of[n] for n, p in model.named_parameters() if p.requires_grad}
+    assert frozen == expected
+    assert trained == set(range(5)) - expected
+
+
+@pytest.mark.parametrize("family", MADE)
+def test_reinit_draws_the_top_layers_as_the_library_does(family: str, tmp_path) -> None:
+    MADE[family]().save_pretrained(tmp_path)
+    model = type(MADE[family]()).from_pretrained(tmp_path)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(3.0)
+    depth = depths(model)
+    torch.manual_seed(1)
+    reinit(model, 2)
+    for name, parameter in model.named_parameters():
+        redrawn = depth.of[name] in (2, 3) or (depth.of[name] == 4 and _in_base(model, name))
+        assert bool((parameter != 3.0).any()) == redrawn, name
+        if redrawn and parameter.ndim == 1:
+            assert set(parameter.tolist()) <= {0.0, 1.0}, name
+        elif redrawn:
+            assert 0 < parameter.std() < 2, name
+
+
+def _in_base(model: nn.Module, name: str) -> bool:
+    return any(f".{part}." in f".{name}" for part in ("pooler", "ln_f", "final_layer_norm"))
+
+
+# A larger vocabulary: old ids answer as before, new rows are the means that were asked for.
+
+
+FAMILIES = {
+    "bert": ("mlm", "nsp"), "roberta": ("mlm",), "albert": ("mlm", "sop"), "distilbert": ("mlm",),
+    "spanbert": ("mlm",), "gpt1": ("lm",), "gpt2": ("lm",), "t5": ("lm",),
+}  # fmt: skip
+
+
+def random_model(family: str, **fields: object):
+    model = make_model(family, 50, FAMILIES[family], size="tiny", **fields)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def logits(model) -> torch.Tensor:
+    ids = torch.arange(5, 25)[None]
+    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    with torch.no_grad():
+        out = model(input_ids=ids, **more)
+    return out.logits if "logits" in out else out.prediction_logits
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_old_ids_answer_as_before_and_new_ones_by_the_mean(family: str) -> None:
+    model = random_model(family)
+    before, state = logits(model), torch.get_rng_state()
+    rows = model.get_input_embeddings().num_embeddings
+    extend_vocabulary(model, {rows: [7, 9], rows + 1: []})
+    after = logits(model)
+    assert torch.equal(torch.get_rng_state(), state)  # nothing was drawn
+    assert model.config.vocab_size == after.shape[-1] == rows + 2
+    assert torch.allclose(after[..., :50], before[..., :50], atol=1e-5)
+    assert torch.allclose(after[..., rows], before[..., [7, 9]].mean(-1), atol=1e-4)
+    assert torch.allclose(after[..., rows + 1], before[..., :rows].mean(-1), atol=1e-4)
+
+
+def test_a_separate_output_matrix_grows_too() -> None:
+    model = random_model("t5", version="v1.1")
+    head = model.lm_head.weight.detach().clone()
+    rows = len(head)
+    extend_vocabulary(model, {rows: [3, 4]})
+    assert torch.allclose(model.lm_head.weight[rows], head[[3, 4]].mean(0))
+    assert not torch.allclose(model.lm_head.weight[rows], model.shared.weight[rows])
+
+
+def test_rows_that_are_there_already_are_filled() -> None:
+    """T5 has 28 rows more than its tokenizer has ids."""
+    model = random_model("gpt2")
+    table = model.get_input_embeddings().weight.detach().clone()
+    extend_vocabulary(model, {48: [3], 49: [3, 4]})
+    now = model.get_input_embeddings().weight
+    assert torch.allclose(now[48], table[3])
+    assert torch.allclose(now[49], table[[3, 4]].mean(0))
+    assert torch.equal(now[:48], table[:48])
+
+
+def test_a_network_of_characters_is_refused() -> None:
+    model = make_model("elmo", 50, ("forward", "backward"), size="tiny")
+    with pytest.raises(ConfigError, match="reads characters"):
+        extend_vocabulary(model, {50: []})

@@ -1,0 +1,63 @@
+"""What a network costs: against published sizes, PyTorch's own counts, and AdamW's state."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from plmctl.objectives.base import get_objective
+from plmctl.run.costs import Sizes, flops_per_token, sizes_of, state_memory
+from tests.builders import make_model
+
+
+def outline(family: str, objective: str, vocab_size: int, **fields: object) -> object:
+    with torch.device("meta"):
+        return make_model(family, vocab_size, get_objective(objective).LOSS_TERMS, **fields)
+
+
+def test_gpt2_small_is_as_published() -> None:
+    sizes = sizes_of(outline("gpt2", "clm", 50257, size="small"), 50257)
+    assert sizes.parameters == 124_439_808
+    # 6 N = 0.742 GFLOP without the table of positions, and 0.113 of attention at 1,024 positions.
+    assert flops_per_token(sizes, 1024) == 6 * (124_439_808 - 1024 * 768) + 12 * 12 * 768 * 1024
+
+
+def test_layers_that_share_weights_work_all_the_same() -> None:
+    sizes = sizes_of(outline("albert", "mlm+sop", 30000, size="base"), 30000)
+    layer = 12 * 768 * 768 + 13 * 768  # attention and feed-forward, with biases and two norms
+    assert 12 * layer < sizes.used < 12 * layer + 6_000_000
+    assert sizes.parameters < 12_000_000
+
+
+@pytest.mark.parametrize(
+    ("family", "objective", "fields"),
+    [
+        ("gpt2", "clm", {"size": "mini", "n_positions": 64}),
+        ("bert", "mlm", {"size": "mini", "max_position_embeddings": 64}),
+    ],
+)
+def test_arithmetic_is_what_pytorch_counts(
+    family: str, objective: str, fields: dict[str, object]
+) -> None:
+    """Of a whole forward and backward, every head at every position."""
+    model = make_model(family, 1000, get_objective(objective).LOSS_TERMS, **fields)
+    model.set_attn_implementation("eager")
+    ids = torch.randint(1, 1000, (2, 64))
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids, labels=ids).loss.backward()
+    expected = flops_per_token(sizes_of(model, 1000), 64) * ids.numel()
+    assert counter.get_total_flops() == pytest.approx(expected, rel=0.03)
+
+
+def test_two_stacks_share_the_tokens() -> None:
+    sizes = Sizes(100, 100, 0, 10, 0, 2, two_stacks=True)
+    assert flops_per_token(sizes, 8, 0.5) == 6 * 40 + 0.5 * (6 * 40 + 6 * 20)
+
+
+def test_memory_of_adamw_is_exact() -> None:
+    layer = torch.nn.Linear(7, 5)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    layer(torch.ones(7)).sum().backward()
+    optimizer.step()
+    held = [t for s in optimizer.state.values() for t in s.values() if t.ndim]
+    sizes = Sizes(40, 40, 0, 5, 0, 5, two_stacks=False)
+    assert state_memory(sizes, "adamw", mixed=False)["optimizer"] == sum(t.nbytes for t in held)
