@@ -73,7 +73,7 @@ def test_the_command_begins_as_many_threads(tmp_path: Path) -> None:
 # Threads spin for a moment only, unless somebody wants them to.
 
 
-THREADS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+THREADS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "MKL_CBWR")
 
 
 QUIET = (
@@ -86,13 +86,14 @@ QUIET = (
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({}, ("PASSIVE", "3000")),
-        ({"OMP_WAIT_POLICY": "ACTIVE"}, ("ACTIVE", None)),
-        ({"GOMP_SPINCOUNT": "7"}, ("PASSIVE", "7")),
+        ({}, ("PASSIVE", "3000", "AUTO")),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, ("ACTIVE", None, "AUTO")),
+        ({"GOMP_SPINCOUNT": "7"}, ("PASSIVE", "7", "AUTO")),
+        ({"MKL_CBWR": "AVX2"}, ("PASSIVE", "3000", "AVX2")),
     ],
 )
-def test_the_policy_of_waiting(
-    variables: dict[str, str], expected: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch
+def test_variables_of_the_user_win(
+    variables: dict[str, str], expected: tuple[str | None, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (*THREADS, *QUIET):
         monkeypatch.setenv(name, "")  # so that it is put back afterwards
@@ -102,4 +103,4 @@ def test_the_policy_of_waiting(
     monkeypatch.setattr(sys, "argv", ["plmctl", "--version"])
     with pytest.raises(SystemExit):
         main()
-    assert (os.environ["OMP_WAIT_POLICY"], os.environ.get("GOMP_SPINCOUNT")) == expected
+    assert tuple(map(os.environ.get, THREADS)) == expected

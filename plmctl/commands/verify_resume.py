@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -143,7 +143,8 @@ def _compare_runs(whole: Path, killed: Path) -> list[Check]:
     if any(path.is_file() for path in samples):
         ours, theirs = (p.read_bytes().splitlines() if p.is_file() else [] for p in samples)
         states.append(compare_sequences("samples", ours, theirs, "line"))
-    return [*compare_logs(records(whole), records(killed)), *states]
+    checks = [*compare_logs(records(whole), records(killed)), *states]
+    return [replace(c, first=f"{killed.name}: {c.first}") if c.first else c for c in checks]
 
 
 def _summed(checks: list[Check]) -> list[Check]:
@@ -304,7 +305,7 @@ class Check:
         name: What was compared.
         compared: Number of compared items.
         different: Number of items that differ.
-        first: The first difference, in words; empty if there is none.
+        first: The first difference and the run that has it, in words; empty if there is none.
     """
 
     name: str
