@@ -5,6 +5,7 @@ is a hundred sentences.
 """
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.clock import Clock
@@ -12,18 +13,16 @@ from benchmarks.clock import Clock
 
 def run(args: argparse.Namespace, side: str) -> dict[str, float]:
     """The speed of a side, in scored tokens."""
-    model, family = _network(args)
-    clock, score = Clock(args), _SCORES[side]
+    score, clock = _SCORES[side](args, *_network(args)), Clock(args)
     for texts in _texts(args.steps + 2):
-        score(args, model, family, texts)
+        score(texts)
         clock.tick(sum(map(len, texts)))
     return clock.results()
 
 
 def check(args: argparse.Namespace, side: str) -> dict[str, list[float]]:
     """The likelihoods of a few sentences."""
-    model, family = _network(args)
-    return {"losses": _SCORES[side](args, model, family, _texts(1)[0][:20])}
+    return {"losses": _SCORES[side](args, *_network(args))(_texts(1)[0][:20])}
 
 
 def _network(args: argparse.Namespace) -> tuple[Any, Any]:
@@ -43,30 +42,42 @@ def _texts(steps: int) -> list[list[Any]]:
     ]
 
 
-def _plmctl(args: argparse.Namespace, model: Any, family: Any, texts: list[Any]) -> list[float]:
+_Score = Callable[[list[Any]], list[float]]
+
+
+def _plmctl(args: argparse.Namespace, model: Any, family: Any) -> _Score:
     import numpy as np
+    from transformers import BertTokenizerFast
 
     from plmctl.config.sections import ComputeConfig
     from plmctl.evaluation.likelihood import MaskedLikelihood, ScoringOptions
     from plmctl.evaluation.model import LoadedModel, TokenizedText
     from plmctl.models.network import Network
-    from plmctl.tokenization.load import Vocab
     from plmctl.training.engine import make_accelerator
 
-    opened = LoadedModel("", make_accelerator(ComputeConfig(device=args.device)), 32)
-    opened.outputs, opened.context = model.config.vocab_size, 512
-    opened.vocab = Vocab(opened.outputs, pad=0, unk=1, cls=2, sep=3, mask=4)
-    likelihood = MaskedLikelihood(opened)
-    opened.networks[likelihood.LOSS_TERMS] = Network(model, family.forward)  # no folder to open
-    tokens = [TokenizedText(ids, np.ones(len(ids), bool), np.array([len(ids)])) for ids in texts]
-    return [-nll for nll in likelihood.score(tokens, ScoringOptions(512)).nll.tolist()]
+    # No folder to open, and no text to read: of the tokenizer only the special tokens are used.
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words += [f"word{number}" for number in range(len(words), model.config.vocab_size)]
+    tokenizer = BertTokenizerFast(vocab={word: number for number, word in enumerate(words)})
+    accelerator = make_accelerator(ComputeConfig(device=args.device))
+    network = Network(model, family.forward)
+    likelihood = MaskedLikelihood(
+        LoadedModel.in_training(network, tokenizer, model.config.model_type, accelerator)
+    )
+
+    def score(texts: list[Any]) -> list[float]:
+        rows = [TokenizedText(ids, np.ones(len(ids), bool), np.array([len(ids)])) for ids in texts]
+        return [-nll for nll in likelihood.score(rows, ScoringOptions(512)).nll.tolist()]
+
+    return score
 
 
-def _stock(args: argparse.Namespace, model: Any, family: Any, texts: list[Any]) -> list[float]:
+def _stock(args: argparse.Namespace, model: Any, family: Any) -> _Score:
     import torch
 
-    scores = []
-    with torch.no_grad():
+    @torch.no_grad()
+    def score(texts: list[Any]) -> list[float]:
+        scores = []
         for ids in texts:
             row = torch.tensor([2, *ids.tolist(), 3], device=args.device)
             rows = torch.arange(len(ids))
@@ -75,7 +86,9 @@ def _stock(args: argparse.Namespace, model: Any, family: Any, texts: list[Any]) 
             copies[rows, places] = 4
             logits = model(copies).logits[rows, places]
             scores.append(logits.log_softmax(-1)[rows, row[1:-1]].sum().item())
-    return scores
+        return scores
+
+    return score
 
 
 _SCORES = {"plmctl": _plmctl, "stock": _stock}

@@ -63,6 +63,7 @@ def _task(args: argparse.Namespace, dropout: float | None) -> tuple[Any, Any, An
 
     from plmctl.corpus.labelled import read_rows
     from plmctl.families.base import get_family
+    from plmctl.models.load import Start
     from plmctl.tasks.classification import Classification, Config
 
     folder = str(args.folder / "model")
@@ -71,16 +72,14 @@ def _task(args: argparse.Namespace, dropout: float | None) -> tuple[Any, Any, An
     task = Classification(Config(text=text, label=args.label))
     rows = read_rows([str(args.folder / "rows.jsonl")])
     labels = task.labels(rows)
-    step = task.make(rows, task.tokenizer(folder), labels, args.length, "train")
+    tokenizer = task.tokenizer(folder)
+    step = task.make(rows, tokenizer, labels, args.length, "train")
     changes: dict[str, Any] = {"classifier_dropout": dropout}
     if dropout is not None:
         changes |= dict.fromkeys(get_family("bert").DROPOUT, dropout)
     torch.manual_seed(0)
-    return (
-        task,
-        task.load(folder, labels, pretrained=True, changes=changes, new_heads=print),
-        step,
-    )
+    start = Start(folder, tokenizer, labels, changes=changes, new_heads=lambda _: None)
+    return task, task.load(start), step
 
 
 def _padded(

@@ -85,6 +85,18 @@ def test_time_to_loss_trains_both_sides_and_scores_both_models(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]  # nothing is left beside it
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("work", ["finetune", "evaluation"])
+def test_both_sides_of_a_comparison_compute_the_same(tmp_path: Path, work: str) -> None:
+    command = [sys.executable, str(BENCHMARK), work, "--json", "--size", "tiny", "--quiet", "1"]
+    command += ["--length", "64", "--batch", "8", "--rounds", "1", "--steps", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert 0 <= result["loss_difference"] < 1e-5
+    assert result["ratio"] > 0
+
+
 @pytest.mark.parametrize(("ratio", "enough"), [(1.49, False), (1.5, True), (2.0, True)])
 def test_the_median_decides(monkeypatch: pytest.MonkeyPatch, ratio: float, enough: bool) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARK.parent))
