@@ -305,7 +305,7 @@ class Check:
         name: What was compared.
         compared: Number of compared items.
         different: Number of items that differ.
-        first: The first difference and the run that has it, in words; empty if there is none.
+        first: The first difference, in words, after the name of a killed run; empty: none.
     """
 
     name: str

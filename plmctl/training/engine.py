@@ -97,8 +97,8 @@ def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Acce
     """
     if compute.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("compute.device: no CUDA device found", "use `compute.device: auto`")
-    # Setting the number, also to what it is, keeps MKL from using fewer threads when it likes, and
-    # with other numbers of threads sums have other bits.
+    # Setting the number, also to what it is, keeps MKL from using fewer threads by itself: with
+    # another number of threads sums have other bits.
     torch.set_num_threads(compute.threads or torch.get_num_threads())
     cuda = torch.cuda.is_available() and compute.device in ("auto", "cuda")
     if not cuda:

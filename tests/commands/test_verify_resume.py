@@ -159,6 +159,7 @@ def test_it_finds_a_resume_that_is_not_exact(world: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert "THE RUNS DIFFER" in done.stdout
     assert "optimizer" in done.stdout
+    assert "killed-1: step" in done.stdout  # the run that differs
     assert list(Path().glob("oracle-broken.verify*"))
 
 
