@@ -1,14 +1,20 @@
 """How fast the board is with many runs: generates a folder of them, and measures.
 
-    .venv/bin/python scripts/benchmark_board.py --runs 500 --lines 10000
+    .venv/bin/python scripts/benchmark_board.py --runs 500 --lines 10000 --browser
 
 The logs have the lines of a real one. Prints seconds for: the first answer (the table), all older
 validations, the whole log of a run (its curves), a refresh in which nothing or one log has changed,
-and the bytes that a refresh reads.
+and the bytes that a refresh reads. With ``--browser`` also the seconds as a user meets them, with
+``plmctl board`` and a Chromium without a window (it needs playwright and a chromium on the PATH):
+from the command to its address, and from opening the address to the table and to the first curves.
 """
 
 import argparse
 import json
+import os
+import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -91,15 +97,43 @@ def measure(folder: Path) -> dict[str, float]:
     return result
 
 
+def measure_page(folder: Path) -> dict[str, float]:
+    """Seconds of a new server and a new browser."""
+    from playwright.sync_api import sync_playwright
+
+    result, clock = {}, time.perf_counter
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    command = [sys.executable, "-m", "plmctl", "board", str(folder)]
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=options)
+        page = browser.new_page(viewport={"width": 1300, "height": 900})
+        began = clock()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            url = next(word for word in server.stdout.readline().split() if "://" in word)
+            result["command to address"] = clock() - began
+            began = clock()
+            page.goto(url)
+            page.wait_for_selector("table tbody tr")
+            result["page, table"] = clock() - began
+            page.wait_for_selector(".chart canvas")
+            result["page, curves"] = clock() - began
+            server.terminate()
+        browser.close()
+    return result
+
+
 def main() -> None:
     """Generate and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--lines", type=int, default=10_000)
+    parser.add_argument("--browser", action="store_true", help="measure the page too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder), options.runs, options.lines)
-        for name, value in measure(Path(folder)).items():
+        page = measure_page(Path(folder)) if options.browser else {}
+        for name, value in (measure(Path(folder)) | page).items():
             print(f"{name:24} {value:,.3f}" if isinstance(value, float) else f"{name:24} {value:,}")
 
 
