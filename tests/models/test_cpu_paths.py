@@ -32,6 +32,7 @@ from transformers import (
 from transformers.activations import NewGELUActivation
 
 from plmctl.families.base import get_family
+from plmctl.models.fast import attention
 from plmctl.models.fast.attention import CPU_ATTENTION, RealPositions, attend, use_cpu_attention
 from plmctl.models.fast.encoder import skip_unused_positions
 from plmctl.models.fast.layers import Dropout, drop, fuse_gelu, use_fast_dropout
@@ -170,6 +171,60 @@ def test_attention_drops_weights() -> None:
     out = attend(query, query, value, None, dropout=0.5, scale=1.0)
     dropped = out[..., :5] == 0
     assert 0.3 < float(dropped.float().mean()) < 0.7
+
+
+@given(
+    rows=st.integers(1, 3),
+    heads=st.integers(1, 3),
+    lengths=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    causal=st.booleans(),
+    masked=st.sampled_from([(), ("rows", "keys"), ("rows", "queries", "keys")]),
+    biased=st.sampled_from([(), ("heads", "queries", "keys"), ("rows", "queries", "keys")]),
+    at_once=st.tuples(st.integers(1, 200), st.integers(1, 9)),
+)
+def test_attention_in_pieces_is_attention(
+    rows: int,
+    heads: int,
+    lengths: tuple[int, int],
+    causal: bool,
+    masked: tuple[str, ...],
+    biased: tuple[str, ...],
+    at_once: tuple[int, int],
+) -> None:
+    """Values and gradients are those of the formula, however the work is divided."""
+    queries, keys = (lengths[0], lengths[0]) if causal else lengths
+    sizes = {"rows": rows, "heads": heads, "queries": queries, "keys": keys}
+    q, k, v = (
+        torch.randn(rows, length, heads, 4, dtype=torch.float64).transpose(1, 2).requires_grad_()
+        for length in (queries, keys, keys)
+    )
+    shape = [size if name in masked else 1 for name, size in sizes.items()]
+    mask = torch.rand(shape) < 0.7 if masked and not causal else None
+    if mask is not None:
+        mask[..., 0] = True
+    shape = [size if name in biased else 1 for name, size in sizes.items()]
+    bias = torch.randn(shape, dtype=torch.float64, requires_grad=True) if biased else None
+    inputs = [q, k, v] if bias is None else [q, k, v, bias]
+
+    torch.manual_seed(1)
+    scores = q @ k.transpose(-1, -2) * 0.5 + (0 if bias is None else bias)
+    least = torch.finfo(scores.dtype).min
+    if mask is not None:
+        scores = scores.masked_fill(~mask, least)
+    if causal:
+        scores = scores.masked_fill(torch.ones(queries, keys).triu(1) > 0, least)
+    expected = drop(scores.softmax(-1), 0.3) @ v
+    weights = torch.randn(expected.shape, dtype=torch.float64)
+    gradients = torch.autograd.grad(expected, inputs, weights)
+
+    torch.manual_seed(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "_SCORES", at_once[0])
+        patch.setattr(attention, "_CAUSAL_QUERIES", at_once[1])
+        actual = attend(q, k, v, mask, bias, dropout=0.3, scale=0.5, causal=causal)
+    torch.testing.assert_close(actual, expected)
+    for one, right in zip(torch.autograd.grad(actual, inputs, weights), gradients, strict=True):
+        torch.testing.assert_close(one, right)
 
 
 def make_model(name: str) -> PreTrainedModel:

@@ -1,8 +1,8 @@
 """Attention with dropout on a CPU, and without padding; masks that the host does not read.
 
 ``scaled_dot_product_attention`` has no fused kernel for dropout on a CPU: it falls back to plain
-products with the slow draws of ``torch.dropout``. ``cpu_attention`` is the same arithmetic with
-the draws of ``fast.layers``; without dropout it is PyTorch's own kernel.
+products with the slow draws of ``torch.dropout``. ``cpu_attention`` computes it head by head,
+without copies, with the draws of ``fast.layers``; without dropout it is PyTorch's own kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from plmctl.models.fast import CPU_ATTENTION
-from plmctl.models.fast.layers import drop
+from plmctl.models.fast.layers import draw_kept
 from plmctl.models.fast.required import require_parameters
 
 require_parameters(sdpa_attention_forward, "module", "query", "key", "value", "attention_mask")
@@ -26,36 +26,153 @@ require_parameters(sdpa_attention_forward, "module", "query", "key", "value", "a
 # --- Attention on a CPU ---
 
 
+# Scores that are computed at once: 2 MB, which stay in the processor's caches.
+_SCORES = 1 << 19
+
+# Queries of a causal attention that are computed at once, with the keys up to the last of them.
+_CAUSAL_QUERIES = 64
+
+
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, dropout: float, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    dropout: float,
+    scale: float,
+    causal: bool = False,
 ) -> Tensor:
-    """softmax(query key^T scale + mask), with dropout, times value.
+    """softmax(query key^T scale + bias), with dropout, times value.
+
+    Each head is read where a projection to [B, L, heads, d] has put it. PyTorch's product of all
+    heads would first copy its inputs, and then their gradients.
 
     Args:
         query: [B, heads, Q, d].
         key: [B, heads, K, d].
         value: [B, heads, K, d].
-        mask: True where a query sees a key, or values to add; broadcast to [B, heads, Q, K].
+        mask: True where a query sees a key, at least one; broadcast to [B, heads, Q, K].
+        bias: Values to add; broadcast in the same way.
         dropout: Share of the attention that is set to 0.
         scale: The scale of the products.
+        causal: A query sees no key after its own place; without a mask, and Q is K.
 
     Returns:
-        [B, heads, Q, d].
+        [B, heads, Q, d]; in memory [B, Q, heads, d].
     """
-    query = query if scale == 1 else query * scale  # T5's is 1
-    scores_BHQK = torch.matmul(query, key.transpose(-1, -2))
-    if mask is not None and mask.dtype == torch.bool:
-        scores_BHQK.masked_fill_(~mask, torch.finfo(scores_BHQK.dtype).min)
-    elif mask is not None and mask.dtype == scores_BHQK.dtype:
-        scores_BHQK += mask
-    elif mask is not None:  # under autocast it is the wider of the two
-        scores_BHQK = scores_BHQK + mask
-    return torch.matmul(drop(scores_BHQK.softmax(-1), dropout), value)
+    apply: Any = _Attention.apply
+    attended: Tensor = apply(query, key, value, mask, bias, dropout, scale, causal)
+    return attended.transpose(1, 2)
 
 
-def causal_mask(queries: int, keys: int) -> Tensor:
-    """[Q, K], True where a key is not after its query."""
-    return torch.ones(queries, keys, dtype=torch.bool).tril()
+class _Attention(torch.autograd.Function):
+    """Piece by piece; keeps the attention before dropout, and a byte per element for dropout."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        bias: Tensor | None,
+        dropout: float,
+        scale: float,
+        causal: bool,
+    ) -> Tensor:
+        rows, heads, queries, _ = query.shape
+        shape = rows, heads, queries, key.shape[2]
+        hidden = None if mask is None else (~mask).expand(shape)
+        added = None if bias is None else bias.expand(shape)
+        keep, ctx.kept_scale = draw_kept(shape, dropout)
+        ctx.pieces, ctx.scale = _pieces(*shape, causal), scale
+        ctx.bias_shape = None if bias is None else bias.shape
+        out = value.new_empty(rows, queries, heads, value.shape[3])
+        all_weights = []
+        for b, h, q, k in ctx.pieces:
+            scores = _wide(torch.bmm(query[b, h, q], key[b, h, k].transpose(1, 2)))
+            if scale != 1:  # T5's is 1
+                scores *= scale
+            if added is not None:
+                scores += added[b, h, q, k]
+            least = torch.finfo(scores.dtype).min
+            if hidden is not None:
+                scores.masked_fill_(hidden[b, h, q, k], least)
+            if causal:
+                later = torch.ones(scores.shape[1:], dtype=torch.bool).triu(q.start + 1)
+                scores.masked_fill_(later, least)
+            weights = scores.softmax(-1)
+            kept = torch.mul(weights, keep[b, h, q, k], out=scores).to(value.dtype)
+            out[b, q, h] = torch.bmm(kept, value[b, h, k])
+            all_weights.append(weights)
+        ctx.save_for_backward(query, key, value, keep, *all_weights)
+        return out.mul_(ctx.kept_scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, keep, *all_weights = ctx.saved_tensors
+        d_query, d_key, d_value = (
+            x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (query, key, value)
+        )
+        d_bias = None
+        if ctx.needs_input_grad[4]:
+            d_bias = all_weights[0].new_zeros(ctx.bias_shape)
+        gradient = gradient * ctx.kept_scale
+        for (b, h, q, k), weights in zip(ctx.pieces, all_weights, strict=True):
+            given, kept = gradient[b, q, h], keep[b, h, q, k]
+            dropped = (weights * kept).to(value.dtype)
+            _set_or_add(d_value[b, h], k, torch.bmm(dropped.transpose(1, 2), given))
+            d_weights = _wide(torch.bmm(given, value[b, h, k].transpose(1, 2))).mul_(kept)
+            d_scores: Tensor = torch.ops.aten._softmax_backward_data(
+                d_weights, weights, -1, weights.dtype
+            )
+            if d_bias is not None:
+                part = _part(d_bias, b, h, q, k)
+                part += d_scores.sum_to_size(part.shape)
+            if ctx.scale != 1:
+                d_scores *= ctx.scale
+            d_scores = d_scores.to(query.dtype)
+            d_query[b, h, q] = torch.bmm(d_scores, key[b, h, k])
+            _set_or_add(d_key[b, h], k, torch.bmm(d_scores.transpose(1, 2), query[b, h, q]))
+        return d_query, d_key, d_value, None, d_bias, None, None, None
+
+
+_Piece = tuple[slice, int, slice, slice]
+
+
+def _pieces(rows: int, heads: int, queries: int, keys: int, causal: bool) -> list[_Piece]:
+    """Rows, head, queries and keys of each piece; of a row's pieces the first has all keys."""
+    step = _CAUSAL_QUERIES if causal else max(queries, 1)
+    blocks = [slice(start, min(start + step, queries)) for start in range(0, queries, step)]
+    count = max(1, _SCORES // max(1, min(step, queries) * keys))
+    return [
+        (slice(row, min(row + count, rows)), head, block, slice(0, block.stop if causal else keys))
+        for head in range(heads)
+        for row in range(0, rows, count)
+        for block in reversed(blocks)
+    ]
+
+
+def _wide(x: Tensor) -> Tensor:
+    """A product in 16 bits in 32, for the softmax."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _set_or_add(total: Tensor, keys: slice, part: Tensor) -> None:
+    """Gather what pieces give to the keys of a head, [rows, K, d]; the first one has all keys."""
+    if keys.stop == total.shape[1]:
+        total.copy_(part)
+    else:
+        total[:, keys] += part
+
+
+def _part(bias: Tensor, b: slice, h: int, q: slice, k: slice) -> Tensor:
+    """What a piece adds to its scores: of a bias that is broadcast, all."""
+    places = zip((b, slice(h, h + 1), q, k), bias.shape, strict=True)
+    return bias[tuple(one if size > 1 else slice(None) for one, size in places)].squeeze(1)
 
 
 def cpu_attention(
@@ -86,21 +203,24 @@ def cpu_attention(
             module, query, key, value, attention_mask, **options
         )
         return output
-    is_causal = options.get("is_causal")
-    if is_causal is None:
-        is_causal = getattr(module, "is_causal", False)
-    if attention_mask is None and is_causal and query.shape[2] > 1:
-        attention_mask = causal_mask(query.shape[2], key.shape[2])
+    causal = options.get("is_causal")
+    if causal is None:
+        causal = getattr(module, "is_causal", False)
     bias: Tensor | None = options.get("position_bias")
-    if bias is not None and attention_mask is not None:
-        least = torch.finfo(bias.dtype).min
-        seen = attention_mask.dtype == torch.bool
-        bias = bias.masked_fill(~attention_mask, least) if seen else bias + attention_mask
+    if attention_mask is not None and attention_mask.dtype != torch.bool:
+        bias = attention_mask if bias is None else bias + attention_mask
     scaling: float | None = options.get("scaling")
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    mask = attention_mask if bias is None else bias
-    attended = attend(query, key, value, mask, dropout=dropout, scale=scale)
-    return attended.transpose(1, 2).contiguous(), None
+    attended = attend(
+        query,
+        key,
+        value,
+        attention_mask if attention_mask is None or attention_mask.dtype == torch.bool else None,
+        bias,
+        dropout=dropout,
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        causal=bool(causal) and attention_mask is None and query.shape[2] > 1,
+    )
+    return attended.transpose(1, 2), None
 
 
 def use_cpu_attention(model: PreTrainedModel) -> None:

@@ -17,7 +17,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from transformers.models.openai.modeling_openai import Attention, Block
 
 from plmctl.models.decoder import FastDecoder, block_mask
-from plmctl.models.fast.attention import attend, causal_mask
+from plmctl.models.fast.attention import attend
 from plmctl.models.fast.required import require_attributes, require_parameters
 
 require_parameters(Attention._attn, "q", "k", "v", "attention_mask", "output_attentions")
@@ -92,12 +92,9 @@ class _FusedAttention(Attention):
             return attended
         dropout = self.attn_dropout.p if self.training else 0.0
         if dropout and q.device.type == "cpu" and not torch.compiler.is_compiling():
-            seen = (
-                causal_mask(q.shape[-2], k.shape[-1]) if attention_mask is None else attention_mask
-            )
-            scale = q.shape[-1] ** -0.5
+            scale, causal = q.shape[-1] ** -0.5, attention_mask is None
             keys = k.transpose(-1, -2)
-            return [attend(q, keys, v, seen, dropout=dropout, scale=scale)]
+            return [attend(q, keys, v, attention_mask, dropout=dropout, scale=scale, causal=causal)]
         return [
             scaled_dot_product_attention(
                 q,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -53,9 +55,7 @@ class _Drop(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
-        dropped = min(round(probability * _LEVELS), _LEVELS - 1)
-        ctx.scale = _LEVELS / (_LEVELS - dropped)
-        keep = _bits(x.numel()).view(x.shape) >= dropped - _LEVELS // 2
+        keep, ctx.scale = draw_kept(x.shape, probability)
         ctx.save_for_backward(keep)
         return torch.mul(x, keep).mul_(ctx.scale)
 
@@ -65,11 +65,21 @@ class _Drop(torch.autograd.Function):
         return torch.mul(gradients[0], keep).mul_(ctx.scale), None
 
 
-def _bits(count: int) -> Tensor:
-    """[count] uniform 16-bit integers, from -32768."""
+def draw_kept(shape: Sequence[int], probability: float) -> tuple[Tensor, float]:
+    """Which elements dropout keeps.
+
+    Args:
+        shape: Any.
+        probability: Of an element to be dropped, in [0, 1).
+
+    Returns:
+        True where an element is kept, in this shape; and what it is then multiplied by.
+    """
+    dropped, count = min(round(probability * _LEVELS), _LEVELS - 1), math.prod(shape)
     seed = int(torch.randint(1 << 62, ()))
     drawn = np.random.SFC64(seed).random_raw(-(-count // 4))
-    return torch.from_numpy(drawn.view(np.int16)[:count])
+    bits = torch.from_numpy(drawn.view(np.int16)[:count]).view(*shape)  # from -32,768
+    return bits >= dropped - _LEVELS // 2, _LEVELS / (_LEVELS - dropped)
 
 
 # --- The tanh form of GELU in one kernel, in place of transformers' eight ---
