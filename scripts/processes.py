@@ -4,9 +4,10 @@
     python scripts/processes.py prepare --data text.txt    one worker, two workers
 
 Each round runs both, in turns. Training is BERT-mini with `mlm`: tokens per second are the median
-of the steps after the first ten. Preparing is timed as a whole command. Beside the ratio of the
-medians stand the seconds of the processor of both and the load of the machine before: on a busy
-machine the ratio says little.
+of the steps after the first ten. Preparing is timed as a whole command; each round also runs two
+commands with one worker each side by side, which share nothing: more than they reach, these CPUs do
+not give. Beside the ratio of the medians stand the seconds of the processor of both and the load of
+the machine before: on a busy machine the ratio says little.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 PLMCTL = [sys.executable, "-m", "plmctl"]
@@ -35,7 +37,7 @@ def main() -> None:
     args = parser.parse_args()
     load, data = os.getloadavg()[0], args.data.absolute()
     speeds: dict[int, list[float]] = {1: [], 2: []}
-    seconds = {1: 0.0, 2: 0.0}
+    seconds, separate = {1: 0.0, 2: 0.0}, list[float]()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         config(data, args.steps)
@@ -53,10 +55,14 @@ def main() -> None:
                     rates = [json.loads(line).get("tokens_per_second") for line in lines]
                     speeds[count].append(statistics.median([r for r in rates if r][10:]))
                 else:
-                    settings = [f"data.store=store-{name}", f"prepare.workers={count}"]
-                    run("prepare", "run.yaml", *settings, threads=1)
+                    prepare(f"store-{name}", workers=count)
                     speeds[count].append(data.stat().st_size / (time.monotonic() - before[0]))
                 seconds[count] += (processor() - before[1]) / args.rounds
+            if args.work == "prepare":
+                began = time.monotonic()
+                with ThreadPoolExecutor() as side:
+                    list(side.map(prepare, (f"store-{number}-{name}" for name in "ab")))
+                separate.append(2 * data.stat().st_size / (time.monotonic() - began))
     one, two = (statistics.median(speeds[count]) for count in (1, 2))
     unit = "tokens/s" if args.work == "train" else "bytes/s"
     print(f"| two processes / one | {unit}, one | {unit}, two | CPU s, one | CPU s, two | load |")
@@ -65,6 +71,8 @@ def main() -> None:
         f"| {two / one:.2f} | {one:,.0f} | {two:,.0f} | {seconds[1]:.1f} | {seconds[2]:.1f} "
         f"| {load:.1f} |"
     )
+    if separate:
+        print(f"two separate commands / one: {statistics.median(separate) / one:.2f}")
 
 
 def config(data: Path, steps: int) -> None:
@@ -86,6 +94,11 @@ def config(data: Path, steps: int) -> None:
         "compute": {"device": "cpu"},
     }
     Path("run.yaml").write_text(json.dumps(document))
+
+
+def prepare(store: str, workers: int = 1) -> None:
+    """Prepare the text into a folder."""
+    run("prepare", "run.yaml", f"data.store={store}", f"prepare.workers={workers}", threads=1)
 
 
 def run(*command: str, threads: int) -> None:
