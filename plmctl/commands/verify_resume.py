@@ -497,6 +497,8 @@ def run_killed(
             _wait(child, draw.random() * pace.preparing)
         else:
             _wait_for_lines(child, folder / "events", num_events)
+            while moment == "step" and not _saved(folder) and not child.ended():
+                time.sleep(_POLL)
             _wait(child, draw.random() * longest)
         if moment == "saving":
             _wait_for_save(child, folder, before, lambda: draw.random() * pace.saving)
@@ -526,8 +528,11 @@ def moments(kills: int, seed: int) -> list[Moment]:
 
 
 def missing(requested: list[Moment], kills: list[Kill]) -> list[Moment]:
-    """The requested moments that no kill has hit yet, in their order."""
-    hit = [kill.moment for kill in kills]
+    """The requested moments that no kill has hit yet, in their order.
+
+    A kill in a step counts only if there was a checkpoint: otherwise the next start resumes nothing.
+    """
+    hit = [kill.moment for kill in kills if kill.saved or kill.moment != "step"]
     missed = []
     for moment in requested:
         if moment in hit:
