@@ -97,7 +97,7 @@ def machine(folder: Path) -> dict[str, Any]:
         place for place in (folder.absolute(), *folder.absolute().parents) if place.exists()
     )
     native = {
-        True: "native, about twice as fast as fp32",
+        True: "native, up to twice as fast as fp32: trainings use it",
         False: "emulated, 27 times slower than fp32",
         None: "unknown",
     }

@@ -390,13 +390,13 @@ def _train(
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints, load_last_weights
     from plmctl.training.distributed import is_sharded
-    from plmctl.training.engine import make_accelerator
+    from plmctl.training.engine import make_accelerator, of_training, precision_of
     from plmctl.training.journal import Journal
     from plmctl.training.memory import fitted
 
     config, folder = prepared.config, Path(prepared.config.run)
     peers.mark(CONNECTING)
-    accelerator = make_accelerator(config.compute, peers)
+    accelerator = make_accelerator(of_training(config.compute, folder, peers), peers)
     accelerator.wait_for_everyone()  # until the main process has made the run folder
     peers.mark(BUILDING)
     plan = replace(make_plan(config, examples.train, accelerator), until=until)
@@ -408,7 +408,8 @@ def _train(
         say(ONE_PROCESS_NOTE)
     check_metric(engine, config, examples.few)
     if accelerator.is_main_process:
-        write_environment(folder, examples.hashes, accelerator.num_processes)
+        precision = precision_of(accelerator)
+        write_environment(folder, examples.hashes, accelerator.num_processes, precision=precision)
     with Journal(
         folder,
         title=f"finetuning {config.model} ({config.task.name})",

@@ -431,13 +431,13 @@ def _of_size(config: PretrainConfig, size: str) -> ModelConfig:
 def measured(prepared: Prepared) -> dict[str, Any]:
     """Seconds of a step of each phase and of the run, from a few micro-batches here."""
     from plmctl.training.data import StepBatches
-    from plmctl.training.engine import make_accelerator, make_engine
+    from plmctl.training.engine import make_accelerator, make_engine, of_training
     from plmctl.training.loop import take_step
 
     config = prepared.config
     text = prepare(config, prepared.encoder)
     examples = training_examples(prepared, text)
-    accelerator = make_accelerator(config.compute)
+    accelerator = make_accelerator(of_training(config.compute, Path(config.run)))
     plan = make_plan(config, examples, accelerator)
     network = make_network(config, prepared.tokenizer)
     varying = shapes_vary(config)

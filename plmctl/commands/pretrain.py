@@ -71,7 +71,13 @@ from plmctl.training.average import Average, averaging
 from plmctl.training.checkpoint import Checkpoints, load_last_weights, snapshot
 from plmctl.training.data import Phase, Slicing, auto_micro_batch, mixture, scoring_batches
 from plmctl.training.distributed import forgets_forwards, is_sharded, reduce, whole
-from plmctl.training.engine import compiles, make_accelerator, make_engine
+from plmctl.training.engine import (
+    compiles,
+    make_accelerator,
+    make_engine,
+    of_training,
+    precision_of,
+)
 from plmctl.training.journal import Journal
 from plmctl.training.loop import Plan
 from plmctl.training.memory import cut, fitted
@@ -475,7 +481,7 @@ def _train(
     """
     config, folder, began = prepared.config, Path(prepared.config.run), time.monotonic()
     peers.mark(CONNECTING)
-    accelerator = make_accelerator(config.compute, peers)
+    accelerator = make_accelerator(of_training(config.compute, folder, peers), peers)
     accelerator.wait_for_everyone()  # until the main process has made the run folder
     peers.mark(BUILDING)
     if config.train.budget is not None:
@@ -500,7 +506,9 @@ def _train(
     if config.launch.strategy == "fsdp" and accelerator.num_processes == 1:
         say(ONE_PROCESS_NOTE)
     if accelerator.is_main_process:
-        write_environment(folder, text.hashes, accelerator.num_processes, text.contents)
+        write_environment(
+            folder, text.hashes, accelerator.num_processes, text.contents, precision_of(accelerator)
+        )
     with Journal(
         folder,
         title=f"pretraining {config.model.family} ({config.objective.name})",

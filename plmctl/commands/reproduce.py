@@ -46,7 +46,11 @@ def run(folder: Path, *, lines: int = _LINES, keep: bool, as_json: bool) -> None
     until = losses[-1]["step"]
     again = free_name(f"{folder}.again")
     output = again.with_name(f"{again.name}.log")
-    repeated = config.model_copy(update={"run": str(again)})
+    compute = config.compute
+    if compute.precision == "auto":  # then it was that machine's, and an earlier version's on a CPU
+        precision = environment.get("precision", "auto" if environment.get("devices") else "fp32")
+        compute = compute.model_copy(update={"precision": precision})
+    repeated = config.model_copy(update={"run": str(again), "compute": compute})
     import_all(repeated)
     say(f"repeating the first {until:,} steps of {folder} in {again}")
     copy_decision(folder, again)  # a measured time would give other steps

@@ -530,7 +530,7 @@ def moments(kills: int, seed: int) -> list[Moment]:
 def missing(requested: list[Moment], kills: list[Kill]) -> list[Moment]:
     """The requested moments that no kill has hit yet, in their order.
 
-    A kill in a step counts only if there was a checkpoint: otherwise the next start resumes nothing.
+    A kill in a step counts only if there was a checkpoint: otherwise nothing would be resumed.
     """
     hit = [kill.moment for kill in kills if kill.saved or kill.moment != "step"]
     missed = []

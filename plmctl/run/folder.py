@@ -444,6 +444,7 @@ def write_environment(
     hashes: Mapping[str, str],
     processes: int = 1,
     text: Mapping[str, Any] | None = None,
+    precision: str | None = None,
 ) -> None:
     """``environment.json``: what is needed to trace where a result came from.
 
@@ -452,6 +453,7 @@ def write_environment(
         hashes: The hashes of the data and the tokenizer.
         processes: How many train.
         text: What the text of a pretraining contains.
+        precision: Of a training; the next start resumes in it.
     """
     import torch
 
@@ -466,6 +468,7 @@ def write_environment(
         "device": torch.cuda.get_device_name() if cuda else platform.processor() or "cpu",
         "devices": torch.cuda.device_count() if cuda else 0,
         "processes": processes,
+        **({} if precision is None else {"precision": precision}),
         "git_commit": _git_commit(),
         "hashes": dict(hashes),
         **({} if text is None else {"text": dict(text)}),

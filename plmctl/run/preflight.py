@@ -814,10 +814,16 @@ def resolve_compute(config: RunConfig, network: PreTrainedConfig) -> dict[str, A
 
     from plmctl.models.fast import CPU_ATTENTION
     from plmctl.training.data import auto_micro_batch
-    from plmctl.training.engine import compiles, for_finetuning, make_accelerator
+    from plmctl.training.engine import (
+        compiles,
+        for_finetuning,
+        make_accelerator,
+        of_training,
+        precision_of,
+    )
 
     processes = launch.world_size(config.launch, config.compute.device)
-    accelerator = make_accelerator(config.compute)
+    accelerator = make_accelerator(of_training(config.compute, Path(config.run)))
     device = accelerator.device.type
     if isinstance(config, PretrainConfig):
         compute, loaded = config.compute, config.model.init_from is not None
@@ -840,7 +846,7 @@ def resolve_compute(config: RunConfig, network: PreTrainedConfig) -> dict[str, A
     workers = compute.workers
     return {
         "device": device,
-        "precision": {"no": "fp32"}.get(accelerator.mixed_precision, accelerator.mixed_precision),
+        "precision": precision_of(accelerator),
         "compile": compiled,
         "checkpoint_activations": compute.checkpoint_activations,
         "attention": attention,

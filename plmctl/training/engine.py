@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from plmctl.config.base import OptimizerConfig
 from plmctl.config.sections import ComputeConfig
 from plmctl.errors import ConfigError
+from plmctl.files import read_json
 from plmctl.models.fast import allow_shapes, apply_fast_paths, checkpoint_activations
 from plmctl.models.network import Network
 from plmctl.models.parameters import layer_stacks
@@ -147,9 +148,39 @@ def precision(compute: ComputeConfig, *, cuda: bool) -> str:
         raise ConfigError(
             "compute.precision: this CPU has no instructions for bf16 (avx512_bf16, amx_bf16), "
             "and without them a step takes 27 times as long as in fp32",
-            "use fp32, or leave it out",
+            "use compute.precision=fp32",
         )
     return compute.precision
+
+
+def of_training(compute: ComputeConfig, folder: Path, peers: Peers | None = None) -> ComputeConfig:
+    """A training's ``compute`` with its precision decided: one for all processes and all starts.
+
+    ``auto`` is bf16 on a CPU too if it has the instructions. A resumed run keeps the precision of
+    its checkpoints, which other versions of plmctl always computed in float32 on a CPU.
+
+    Args:
+        compute: The config's.
+        folder: The run folder.
+        peers: The processes of the run; None: there is one.
+
+    Raises:
+        DataError: The run's environment.json is damaged.
+    """
+    if compute.precision != "auto":
+        return compute
+    cpu = compute.device == "cpu" or not torch.accelerator.is_available()
+    if any(folder.glob("checkpoints/step-*")):
+        recorded = read_json(folder / "environment.json").get("precision", "auto")
+    else:
+        recorded = "bf16" if cpu and native_bf16() else "auto"
+    first = (peers or Peers()).compare("precision", {"name": recorded})[0]
+    return compute.model_copy(update={"precision": first["name"]})
+
+
+def precision_of(accelerator: Accelerator) -> str:
+    """The precision in which it computes: fp32, bf16 or fp16."""
+    return next(n for n, name in _PRECISION.items() if name == accelerator.mixed_precision)
 
 
 _CPUINFO = Path("/proc/cpuinfo")

@@ -102,6 +102,6 @@ def _pretrain(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "data": {"train": [str(folder / "text.txt")], "valid": "1%"},
         "objective": {"name": "mlm"},
         "train": {"batch_size": args.batch, "phases": [phase]},
-        "compute": {"device": args.device},
+        "compute": {"device": args.device, "precision": args.precision},
         "log": {"every": 1},
     }

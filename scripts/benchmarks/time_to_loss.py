@@ -66,7 +66,8 @@ def alone(args: argparse.Namespace) -> dict[str, Any]:
                     call("-m", "plmctl", "pretrain", write_config(folder / "pretrain.yaml", config))
                 else:
                     command = trainer(
-                        folder, run / "model", causal=args.objective == "clm", steps=args.steps,
+                        folder, run / "model", causal=args.objective == "clm",
+                        bf16=args.precision == "bf16", steps=args.steps,
                         batch=args.batch, length=args.length, lr=args.stock_lr, beta2=0.98,
                         warmup=args.steps // 15, rate=0.4, seed=seed,
                     )  # fmt: skip
@@ -122,6 +123,7 @@ def _pretrain(args: argparse.Namespace, folder: Path, run: Path, seed: int) -> d
         "schedule": {"name": "wsd", "warmup": min(50, steps // 4), "decay": 0.4},
         "checkpoint": {"every": steps},
         "log": {"every": 100},
+        "compute": {"device": "cpu", "precision": args.precision},
     }
 
 

@@ -30,6 +30,7 @@ def main() -> None:
     add("folder", type=Path)
     add("out", type=Path)
     add("--causal", action="store_true")
+    add("--bf16", action="store_true")
     add("--steps", type=int, required=True)
     add("--batch", type=int, required=True)
     add("--length", type=int, required=True)
@@ -55,6 +56,7 @@ def main() -> None:
         per_device_train_batch_size=args.batch, learning_rate=args.lr, adam_beta2=args.beta2,
         warmup_steps=args.warmup, lr_scheduler_type="linear", weight_decay=args.decay,
         report_to=[], save_strategy="no", logging_steps=500, disable_tqdm=True, use_cpu=True,
+        bf16=args.bf16,
     )  # fmt: skip
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

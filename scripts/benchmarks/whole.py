@@ -43,8 +43,8 @@ def run(args: argparse.Namespace, side: str) -> dict[str, float]:
         command = ["-m", "plmctl", "pretrain", config]
     else:
         command = trainer(
-            folder, out, causal=args.objective == "clm", steps=args.steps, batch=args.batch,
-            length=args.length, lr=1e-4,
+            folder, out, causal=args.objective == "clm", bf16=args.precision == "bf16",
+            steps=args.steps, batch=args.batch, length=args.length, lr=1e-4,
         )  # fmt: skip
     began = time.perf_counter()
     call(*command)
@@ -79,6 +79,7 @@ def _pretrain(args: argparse.Namespace, folder: Path, out: Path) -> dict[str, An
         "schedule": {"name": "linear", "warmup": 0},
         "checkpoint": {"every": args.steps},
         "log": {"every": 10},
+        "compute": {"device": "cpu", "precision": args.precision},
     }
 
 
@@ -126,12 +127,13 @@ def write_network(
     saved.save_pretrained(folder / "network")
 
 
-def trainer(folder: Path, out: Path, *, causal: bool, **options: float) -> list[str]:
+def trainer(folder: Path, out: Path, *, causal: bool, bf16: bool, **options: float) -> list[str]:
     """The command of the stock side, without Python itself."""
     named = [f"--{name}={value}" for name, value in options.items()]
     script = str(Path(__file__).with_name("trainer.py"))
     # -P: the files beside it, such as profile.py, are no modules of its own.
-    return ["-P", script, str(folder), str(out), *(["--causal"] if causal else []), *named]
+    flags = ["--causal"] * causal + ["--bf16"] * bf16
+    return ["-P", script, str(folder), str(out), *flags, *named]
 
 
 def call(*arguments: str) -> str:

@@ -119,7 +119,7 @@ def pretrain_config(family: str) -> dict:
         "train": {"batch_size": 8, "phases": [{"seq_len": 32, "steps": 6}]},
         "optim": {"lr": 0.001},
         "log": {"every": 2},
-        "compute": {"device": "cpu"},
+        "compute": {"device": "cpu", "precision": "fp32"},
     }
 
 

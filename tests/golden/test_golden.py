@@ -366,7 +366,7 @@ def hashes(tokenizer: Path) -> dict[str, str]:
 
 FAMILY_OF = {"bert-cased": "bert"}
 """Of tokenizers; that of the others has their name."""
-COMPUTE = {"device": "cpu", "threads": 1, "workers": 0}
+COMPUTE = {"device": "cpu", "precision": "fp32", "threads": 1, "workers": 0}
 ENCODER = {"hidden_size": 32, "num_attention_heads": 2, "initializer_range": 0.1}
 DECODER = {"n_embd": 32, "n_head": 2, "n_positions": 64, "initializer_range": 0.1}
 SMALL: dict[str, dict] = {
@@ -899,7 +899,7 @@ def test_plans(models: Path) -> None:
         text = yaml.safe_load(path.read_text(encoding="utf-8"))
         if "tokenizer" not in text or "init_from" in text["model"]:
             continue  # another kind, or a model that is not here
-        options = ["compute.device=cpu", "launch.processes=1"]
+        options = ["compute.device=cpu", "compute.precision=fp32", "launch.processes=1"]
         if "teacher" in text.get("objective", {}):
             options.append("objective.teacher=bert/model")
         planned = result(models, "plan", str(path), *options, "--vocab-size", str(VOCAB_SIZE))

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import (
     AlbertConfig,
     AlbertForMaskedLM,
@@ -33,7 +34,13 @@ from transformers.activations import NewGELUActivation
 
 from plmctl.families.base import get_family
 from plmctl.models.fast import attention
-from plmctl.models.fast.attention import CPU_ATTENTION, RealPositions, attend, use_cpu_attention
+from plmctl.models.fast.attention import (
+    CPU_ATTENTION,
+    RealPositions,
+    attend,
+    cpu_attention,
+    use_cpu_attention,
+)
 from plmctl.models.fast.encoder import skip_unused_positions
 from plmctl.models.fast.layers import Dropout, drop, fuse_gelu, use_fast_dropout
 
@@ -162,6 +169,24 @@ def test_attention_is_transformers_own(cls: Any, config: Any, inputs: dict[str, 
     assert model.config._attn_implementation == CPU_ATTENTION
     logits = next(iter(model(input_ids=IDS, **inputs).values()))
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("keys", [40, 300])
+@pytest.mark.parametrize("masked", [True, False])
+def test_attention_to_few_keys_is_computed_in_float32(keys: int, masked: bool) -> None:
+    """In a training in bf16 too; its result is rounded once, and gradients reach the inputs."""
+    query, key, value = torch.randn(3, 2, 2, keys, 8, dtype=torch.bfloat16).unbind()
+    query.requires_grad_()
+    mask = torch.rand(2, 1, keys, keys).gt(0.5) | torch.eye(keys).bool() if masked else None
+    with torch.autocast("cpu", torch.bfloat16):
+        attended, _ = cpu_attention(nn.Module(), query, key, value, mask, is_causal=False)
+    assert attended.dtype == torch.bfloat16
+    (gradient,) = torch.autograd.grad(attended.float().sum(), query)
+    assert gradient.dtype == torch.bfloat16
+    wide = scaled_dot_product_attention(query.float(), key.float(), value.float(), mask)
+    torch.testing.assert_close(attended.transpose(1, 2).float(), wide, rtol=8e-3, atol=8e-3)
+    if keys <= 256:
+        assert torch.equal(attended.transpose(1, 2), wide.bfloat16())
 
 
 def test_attention_drops_weights() -> None:

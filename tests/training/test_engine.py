@@ -14,9 +14,10 @@ import torch
 
 from plmctl.config.sections import ComputeConfig
 from plmctl.corpus.store import TokenStore
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, DataError
+from plmctl.run.folder import write_environment
 from plmctl.training.data import StepLoader
-from plmctl.training.engine import make_accelerator, native_bf16, precision
+from plmctl.training.engine import make_accelerator, native_bf16, of_training, precision
 from plmctl.training.loop import Plan
 from tests.builders import cpu_engine
 from tests.training.conftest import Train, tiny_network, tiny_plan
@@ -50,11 +51,38 @@ def test_bf16_is_refused_where_it_would_be_emulated(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("plmctl.training.engine.native_bf16", lambda: False)
     with pytest.raises(ConfigError, match="27 times") as refused:
         make_accelerator(wanted)
-    assert "use fp32" in str(refused.value)
+    assert "use compute.precision=fp32" in str(refused.value)
     for native in (True, None):  # None: nobody knows
         monkeypatch.setattr("plmctl.training.engine.native_bf16", lambda native=native: native)
         assert precision(wanted, cuda=False) == "bf16"
     assert precision(ComputeConfig(device="cpu"), cuda=False) == "fp32"
+
+
+@pytest.mark.parametrize("native", [True, False, None])
+def test_a_run_trains_in_bf16_where_the_cpu_has_it_and_stays_in_its_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool | None
+) -> None:
+    monkeypatch.setattr("plmctl.training.engine.native_bf16", lambda: native)
+    auto = ComputeConfig(device="cpu")
+
+    def decided() -> str:
+        return precision(of_training(auto, tmp_path), cuda=False)
+
+    assert decided() == ("bf16" if native else "fp32")
+    assert of_training(ComputeConfig(device="cpu", precision="fp32"), tmp_path).precision == "fp32"
+    (tmp_path / "checkpoints" / "step-000002").mkdir(parents=True)
+    with pytest.raises(DataError, match="environment.json"):
+        decided()
+    write_environment(tmp_path, {})  # by an earlier version
+    assert decided() == "fp32"
+    write_environment(tmp_path, {}, precision="fp32")
+    assert decided() == "fp32"
+    write_environment(tmp_path, {}, precision="bf16")
+    if native is False:
+        with pytest.raises(ConfigError, match=r"use compute\.precision=fp32"):
+            decided()
+    else:
+        assert decided() == "bf16"
 
 
 def test_a_network_is_not_compiled_unless_told(store: TokenStore) -> None:

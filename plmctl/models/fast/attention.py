@@ -7,6 +7,7 @@ without copies, with the draws of ``fast.layers``; without dropout it is PyTorch
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,10 @@ _SCORES = 1 << 19
 
 # Queries of a causal attention that are computed at once, with the keys up to the last of them.
 _CAUSAL_QUERIES = 64
+
+# Up to so many keys PyTorch's kernel is faster in float32 than in bfloat16, where it makes a small
+# product for every 32 queries: 17 ms against 25 with 128 keys, 150 against 130 with 512.
+_FEW_KEYS = 256
 
 
 def attend(
@@ -199,10 +204,13 @@ def cpu_attention(
     dropout: float = options.get("dropout", 0.0)
     if not dropout or key.shape[1] != query.shape[1]:
         library_attention: Any = sdpa_attention_forward
-        output: tuple[Tensor, None] = library_attention(
-            module, query, key, value, attention_mask, **options
-        )
-        return output
+        added = options.get("position_bias") is not None
+        added |= attention_mask is not None and attention_mask.dtype != torch.bool
+        wide = query.dtype == torch.bfloat16 and key.shape[2] <= _FEW_KEYS and not added
+        with torch.autocast("cpu", enabled=False) if wide else nullcontext():
+            q, k, v = (x.float() if wide else x for x in (query, key, value))
+            output: Tensor = library_attention(module, q, k, v, attention_mask, **options)[0]
+        return output.to(query.dtype) if wide else output, None
     causal = options.get("is_causal")
     if causal is None:
         causal = getattr(module, "is_causal", False)
