@@ -56,7 +56,7 @@ def test_order_is_measured(cli: Cli, albert: Path) -> None:
             "run": "eval-albert",
             "model": str(albert / "model"),
             "measures": measures,
-            "compute": {"device": "cpu"},
+            "compute": {"device": "cpu", "precision": "fp32"},
         },
     )
     code, out, err = cli("eval", "ev-albert.yaml", "--json")

@@ -293,7 +293,7 @@ def finetune_config(run: Path) -> dict:
         "task": {"name": "classification"},
         "data": {"train": ["rows.tsv"], "valid": 0.2},
         "train": {"epochs": 1, "batch_size": 16, "max_length": 32},
-        "compute": {"device": "cpu"},
+        "compute": {"device": "cpu", "precision": "fp32"},
     }
 
 
@@ -325,7 +325,7 @@ def damaged(
         "task": {"name": "classification"},
         "data": {"train": ["rows.tsv"], "valid": ["rows.tsv"]},
         "train": {"epochs": 0.1, "batch_size": 8, "max_length": 16},
-        "compute": {"device": "cpu"},
+        "compute": {"device": "cpu", "precision": "fp32"},
     }
     write("whole-tuned.yaml", finetuning)
     assert run_main("finetune", "whole-tuned.yaml") == 0
@@ -378,7 +378,7 @@ def test_a_model_folder_that_lacks_weights(
 ) -> None:
     source, part, arguments = COMMANDS[name]
     write("e.yaml", {"run": f"e-{name}", "model": "m", "measures": [{"name": "nsp", "data": ["t"]}],
-        "compute": {"device": "cpu"}})  # fmt: skip
+        "compute": {"device": "cpu", "precision": "fp32"}})  # fmt: skip
     student = pretrain_config("bert") | {
         "run": "student",
         "model": {"family": "distilbert", "size": "tiny", "n_layers": 1, "dim": 32, "n_heads": 2,
@@ -397,7 +397,8 @@ def test_a_head_that_a_command_creates_is_named(cli: Cli, pretrained: dict[str, 
     finetuning = {
         "run": "new-head", "model": model, "task": {"name": "classification"},
         "data": {"train": ["new.tsv"], "valid": ["new.tsv"]},
-        "train": {"epochs": 1, "batch_size": 4, "max_length": 16}, "compute": {"device": "cpu"},
+        "train": {"epochs": 1, "batch_size": 4, "max_length": 16},
+        "compute": {"device": "cpu", "precision": "fp32"},
     }  # fmt: skip
     write("new-head.yaml", finetuning)
     code, _, err = cli("finetune", "new-head.yaml")

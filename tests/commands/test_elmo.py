@@ -29,7 +29,7 @@ def run(world: Path) -> Path:
         "train": {"batch_size": 8, "phases": [{"seq_len": 20, "steps": 8}]},
         "optim": {"lr": 0.01},
         "log": {"every": 2},
-        "compute": {"device": "cpu"},
+        "compute": {"device": "cpu", "precision": "fp32"},
     }
     write("elmo.yaml", config)
     assert run_main("pretrain", "elmo.yaml") == 0
@@ -100,7 +100,7 @@ def test_evaluation(cli: Cli, run: Path) -> None:
             "run": "eval-elmo",
             "model": "run-elmo/model",
             "measures": [measure],
-            "compute": {"device": "cpu"},
+            "compute": {"device": "cpu", "precision": "fp32"},
         },
     )
     code, out, err = cli("eval", "eval-elmo.yaml", "--json")

@@ -29,7 +29,7 @@ def config(model: Path, **task: object) -> dict:
         "task": {"name": "question_answering", "doc_stride": 16, **task},
         "data": {"train": ["squad.json"], "valid": 0.3},
         "train": {"batch_size": 8, "epochs": 1, "max_length": 32},
-        "compute": {"device": "cpu"},
+        "compute": {"device": "cpu", "precision": "fp32"},
     }
 
 
@@ -51,7 +51,7 @@ def test_the_tuned_threshold_is_kept_and_used(cli: Cli, pretrained: dict[str, Pa
             "run": "qa-eval",
             "model": "qa/model",
             "measures": [{"name": "task", "data": ["squad.json"]}],
-            "compute": {"device": "cpu"},
+            "compute": {"device": "cpu", "precision": "fp32"},
         },
     )
     code, out, err = cli("eval", "ev.yaml", "--json")

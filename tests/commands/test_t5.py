@@ -24,7 +24,7 @@ CONFIG = {
     "train": {"batch_size": 8, "phases": [{"seq_len": 32, "steps": 6}]},
     "optim": {"lr": 0.003},
     "log": {"every": 2},
-    "compute": {"device": "cpu"},
+    "compute": {"device": "cpu", "precision": "fp32"},
 }
 
 
@@ -168,7 +168,7 @@ def test_a_model_is_continued_and_measured(
         "task": {"name": "text_to_text", "source": "{text}", "target": "label"},
         "data": {"train": ["t5-rows.jsonl"], "valid": ["t5-rows.jsonl"]},
         "train": {"epochs": 1, "batch_size": 4, "max_length": 16},
-        "compute": {"device": "cpu"},
+        "compute": {"device": "cpu", "precision": "fp32"},
     }
     write("t5-tuned.yaml", finetuning)
     assert cli("finetune", "t5-tuned.yaml")[0] == 0

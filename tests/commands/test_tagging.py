@@ -36,13 +36,13 @@ def config(model: Path, **task: object) -> dict:
         "data": {"train": ["train.conll"], "valid": 0.2},
         "train": {"epochs": 12, "batch_size": 16, "max_length": 32},
         "optim": {"lr": 0.003},
-        "compute": {"device": "cpu"},
+        "compute": {"device": "cpu", "precision": "fp32"},
     }
 
 
 def evaluated(cli: Cli, model: str) -> dict:
     measure = {"name": "task", "data": ["dev.jsonl"], "columns": {"tokens": "words", "tags": "ner"}}
-    device = {"device": "cpu"}
+    device = {"device": "cpu", "precision": "fp32"}
     write(
         "ev-tags.yaml",
         {"run": f"ev-{model}", "model": f"{model}/model", "measures": [measure], "compute": device},

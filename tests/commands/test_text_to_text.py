@@ -40,7 +40,7 @@ def finetuning(world: Path, tokenizer: Path, rows: Path) -> dict:  # noqa: F811
         "data": {"train": ["asked.jsonl"], "valid": 0.2},
         "train": {"epochs": 30, "batch_size": 16, "max_length": 16, "dropout": 0.0},
         "optim": {"lr": 0.01},
-        "compute": {"device": "cpu"},
+        "compute": {"device": "cpu", "precision": "fp32"},
         "log": {"every": 20},
     }
 

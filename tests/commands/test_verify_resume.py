@@ -74,6 +74,7 @@ def t5() -> dict:
         "model": {"family": "t5", "size": "tiny", "d_model": 32, "d_ff": 48, "num_heads": 1},
         "objective": {"name": "span_corruption"},
         "train": {"batch_size": 8, "phases": [{"seq_len": 32, "steps": 100}]},
+        "compute": {"device": "cpu"},  # in bf16, where the processor has it
     }
 
 
@@ -86,6 +87,7 @@ def gpt() -> dict:
             "batch_ramp": ramp,
             "phases": [{"seq_len": 32, "steps": 100}],
         },
+        "compute": {"device": "cpu"},  # in bf16, where the processor has it
     }
 
 

@@ -8,15 +8,23 @@ import torch
 from torch.nn.functional import cosine_similarity, kl_div
 from transformers import BertForMaskedLM, DistilBertForMaskedLM
 
+from plmctl.config.sections import ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.models.batch import IGNORE
 from plmctl.models.network import Network
 from plmctl.models.teacher import load_teacher
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
+from plmctl.training.engine import make_accelerator
 from tests.builders import make_examples, make_model, make_network
 
 VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4)
+
+
+@pytest.fixture(autouse=True)
+def float32() -> None:
+    """The teacher computes in the precision of the process's last accelerator."""
+    make_accelerator(ComputeConfig(device="cpu", precision="fp32"))
 
 
 @pytest.fixture(scope="module")
