@@ -96,7 +96,12 @@ class SpanBertFamily(EncoderFamily, config=Config):
         head = model.cls.predictions
         logits = {"mlm": project(head.transform(states[positions]), head.decoder)}
         if "left" in spans:
+            from torch.nn.functional import embedding
+
             words = model.bert.embeddings.word_embeddings.weight
             left, right, place = spans["left"], spans["right"], spans["place"]
-            logits["sbo"] = model.sbo(states[left], states[right], place, words)
+            # Not states[left]: a boundary belongs to each token of its span, and threads would add
+            # up their gradients in any order, with other bits each time.
+            left_TH, right_TH = embedding(left, states), embedding(right, states)
+            logits["sbo"] = model.sbo(left_TH, right_TH, place, words)
         return logits

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import (
     AutoConfig,
@@ -430,9 +431,12 @@ class ElmoForPreTraining(ElmoPreTrainedModel):  # type: ignore[no-untyped-call] 
 
     def top(self, characters: Tensor, words: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """The top layer [2, B, T, P] of streams, and the state after them; see ``forward``."""
-        # Dropout comes after the encoder, so each distinct word is encoded once.
+        # Dropout comes after the encoder, so each distinct word is encoded once. Not by an index:
+        # threads would add up the gradients of a frequent word in any order, with other bits each
+        # time. In float32, since there may be hundreds of them.
         vectors_UP = self.elmo.characters(characters.long())
-        layers, after = self.elmo.run(vectors_UP[words], state)
+        wide = torch.promote_types(vectors_UP.dtype, torch.float32)
+        layers, after = self.elmo.run(embedding(words, vectors_UP.to(wide)), state)
         return layers[-1], after
 
     def forward(

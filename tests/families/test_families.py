@@ -1,7 +1,10 @@
 """What all families promise; weights and heads of BERT and ALBERT."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from plmctl import registry
@@ -132,3 +135,53 @@ def test_albert(size: str) -> None:
     assert (shown.num_hidden_layers, shown.hidden_size) == (layers, width)
     assert (shown.num_attention_heads, shown.intermediate_size) == (heads, 4 * width)
     assert shown.embedding_size == 128
+
+
+# --- Two threads give the same bits every time ---
+
+
+def elmo_gradient() -> list[Tensor]:
+    sizes = {"projection_size": 64, "cell_size": 64}
+    model = make_model("elmo", 100, ("forward", "backward"), size="tiny", **sizes)
+    words, characters = torch.randint(50, (2, 16, 40)), torch.randint(1, 256, (50, 50))
+    top, _ = model.top(characters, words, None)
+    return gradients(model.elmo.characters, top)
+
+
+def spanbert_gradient() -> list[Tensor]:
+    sizes = {"hidden_size": 32, "num_attention_heads": 2}
+    model = make_model("spanbert", 100, ("mlm", "sbo"), size="tiny", **sizes)
+    batch = {
+        "input_ids": torch.randint(100, (8, 32)),
+        "attention_mask": torch.ones(8, 32, dtype=torch.long),
+        "token_type_ids": torch.zeros(8, 32, dtype=torch.long),
+        "positions": torch.arange(40),
+        "left": torch.randint(100, (2048,)),
+        "right": torch.randint(100, (2048,)),
+        "place": torch.randint(10, (2048,)),
+    }
+    return gradients(model, get_family("spanbert").forward(model, **batch)["sbo"])
+
+
+def gradients(weights: torch.nn.Module, output: Tensor) -> list[Tensor]:
+    output.mul(torch.linspace(-1, 1, output.numel()).view_as(output)).sum().backward()
+    return [p.grad for p in weights.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("gradient", [elmo_gradient, spanbert_gradient])
+def test_rows_that_are_read_often_have_the_same_gradient_every_time(
+    gradient: Callable[[], list[Tensor]],
+) -> None:
+    """An interrupted run would otherwise differ from an uninterrupted one in its last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        trials = []
+        for _ in range(10):
+            torch.manual_seed(3)
+            trials.append(gradient())
+    finally:
+        torch.set_num_threads(before)
+    assert len(trials[0]) > 10
+    for trial in trials[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(trials[0], trial, strict=True))
