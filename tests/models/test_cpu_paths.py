@@ -341,6 +341,24 @@ def test_a_batch_with_hardly_any_padding_stays_as_it_is() -> None:
     assert RealPositions.of(mask) is not None
 
 
+def test_bf16_takes_a_round_number_of_positions() -> None:
+    mask = torch.ones(10, 30)
+    mask[:, 17:] = 0
+    mask[4, 5:] = 0  # 158 are real
+    with torch.autocast("cpu", torch.bfloat16):
+        cells = RealPositions.of(mask)
+    assert cells is not None
+    assert len(cells.index) == 192
+    assert set(mask.flatten().nonzero().squeeze(1).tolist()) <= set(cells.index.tolist())
+    assert len(cells.index.unique()) == 192
+    mask[:2] = 1
+    mask[2:, 19:] = 1
+    with torch.autocast("cpu", torch.bfloat16):  # 267, and no 320 cells
+        cells = RealPositions.of(mask)
+    assert cells is not None
+    assert len(cells.index) == 300
+
+
 @given(st.lists(st.booleans(), min_size=24, max_size=24).filter(lambda real: sum(real) < 20))
 def test_there_and_back(real: list[bool]) -> None:
     mask = torch.tensor(real).view(4, 6)
