@@ -36,7 +36,7 @@ from plmctl.formatting import printable
 from plmctl.run.configs import EvalConfig, FinetuneConfig, PretrainConfig, load
 from plmctl.run.display import StageLines, show_result
 from plmctl.run.folder import check_run, is_finished
-from plmctl.run.stop import stopping_at_once
+from plmctl.run.stop import StopRequest, stopping_at_once
 from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
@@ -404,11 +404,14 @@ def run_stages(stages: Sequence[Stage], *, fresh: bool, verbose: bool) -> None:
     """
     waiting = [stage for stage in stages if fresh or not stage.is_finished()]
     pretrainings = sum(stage.kind == "pretrain" for stage in stages)
-    with StageLines(len(stages)) as lines, _running() as running:
+    # A signal is a flag, not an exception, which could come between a stage's start and its entry
+    # in `running`: nobody would stop that stage.
+    with StageLines(len(stages)) as lines, StopRequest() as stop, _running() as running:
         for stage in stages:
             if stage not in waiting:
                 lines.ended(stage.title, "finished before")
         while waiting or running:
+            stop.check()
             unfinished = {stage.config.run for stage in [*waiting, *(one.stage for one in running)]}
             for stage in [stage for stage in waiting if stage.needs not in unfinished]:
                 if len(running) < _at_once():

@@ -47,6 +47,11 @@ class StopRequest:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
 
+    def check(self) -> None:
+        """Raise ``Preempted`` if there was a signal: for a loop whose finished work is on disk."""
+        if self.received:
+            raise _preempted(self.received)
+
 
 @contextmanager
 def stopping_at_once() -> Iterator[None]:
@@ -61,10 +66,7 @@ def stopping_at_once() -> Iterator[None]:
         if signal.SIGINT in received and number == signal.SIGINT:
             raise KeyboardInterrupt
         received.append(number)
-        raise Preempted(
-            f"stopped by {signal.Signals(number).name}; finished work is kept",
-            "run the same command again to resume",
-        )
+        raise _preempted(number)
 
     before = {number: signal.signal(number, stop) for number in _signals()}
     try:
@@ -72,3 +74,10 @@ def stopping_at_once() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _preempted(number: int) -> Preempted:
+    return Preempted(
+        f"stopped by {signal.Signals(number).name}; finished work is kept",
+        "run the same command again to resume",
+    )
