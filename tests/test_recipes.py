@@ -13,6 +13,7 @@ import pytest
 from plmctl.commands.finetune_grid import protocol_runs
 from plmctl.config.document import read_document
 from plmctl.config.load import dump, kind_of
+from plmctl.metrics.classification import classification_metrics, regression_metrics
 from plmctl.run.configs import FinetuneConfig, load
 from plmctl.tokenization.templates import rules_of
 from plmctl.training.schedule import ramp
@@ -174,6 +175,23 @@ def test_every_recipe_and_every_claim_is_in_the_table() -> None:
         own = Path(file).parent.name in ("proof", "transfer")
         assert not shared or own or file in OWN, f"{file} is neither in recipes.yaml nor in OWN"
     assert set(OWN) | set(NO_CLAIM) <= set(FILES) - set(BY_FILE)
+
+
+# A name that no task has is refused only when the rows are read, which tests do not have.
+
+
+METRICS = {*classification_metrics([0, 1], [0, 1], ["a", "b"]), *regression_metrics([0, 1], [0, 1])}
+
+
+def test_the_metric_that_decides_is_one_of_the_task() -> None:
+    checked = 0
+    for file in FILES:
+        config = load("finetune", ROOT / file) if file.startswith("finetune/") else None
+        if isinstance(config, FinetuneConfig) and config.train.metric is not None:
+            checked += 1
+            assert config.task.name == "classification", f"{file}: say here what its metrics are"
+            assert config.train.metric in METRICS, file
+    assert checked
 
 
 # The shipped recipes ask for the published number of updates.
