@@ -53,7 +53,7 @@ def compared(path: Path, seeds: int) -> list[object]:
     for init in INITS:
         output = plmctl(
             "finetune", str(path), f"run={config['run']}/{init}", f"init={init}",
-            "--seeds", str(seeds), "--json",
+            "--seeds", str(seeds), "--json", *["--grid"] * ("grid" in config),
         )  # fmt: skip
         best[init] = json.loads(output)
     results = [best[init]["chosen"]["median"] for init in INITS]
