@@ -40,8 +40,9 @@ class Config(ObjectiveConfig):
     """What follows every document. none: nothing, as in GPT-1, which has no such token."""
     attention: Literal["across", "within"] = "across"
     """What a token attends to. across: all earlier tokens of its row, as in GPT-2 and GPT-3.
-    within: only those of its own document, whose positions start at 0; the first token of a
-    document is not predicted, and attention needs a mask of seq_len squared bytes per row, and
+    within: only those of its own document. A document then begins with the end-of-text token
+    before it, at position 0, as a text that is scored does; with `separator: none` its
+    first token is not predicted. Attention needs a mask of seq_len squared bytes per row, and
     kernels that take one."""
 
 
@@ -117,10 +118,13 @@ class CausalLM(Objective, config=Config):
         ids = np.where(separator, filler, self.store.tokens(token)).astype(np.int64)
         inputs, targets = {"input_ids": ids[:, :-1]}, ids[:, 1:]
         if self.within:
-            offsets = self.stream.offsets(positions)
+            # A separator is the last target of its document and the first input of the next one.
+            separated = self.end_of_text is not None
+            offsets = self.stream.offsets(positions + separated)
             # If a row starts in the middle of a document, positions start at 0 there too.
             inputs["position_ids"] = np.minimum(offsets[:, :-1], np.arange(self.seq_len))
-            targets = np.where(offsets[:, 1:] == 0, IGNORE, targets)
+            if not separated:
+                targets = np.where(offsets[:, 1:] == 0, IGNORE, targets)
         size = len(samples) * self.seq_len
         return Batch(
             {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in inputs.items()},
@@ -143,12 +147,13 @@ class CausalLM(Objective, config=Config):
 
     def expected(self) -> dict[str, float]:
         """The expected values of some of the statistics."""
-        # Separators are a share of the stream, and within documents as many targets are left out.
+        separated = self.end_of_text is not None
         documents = self.store.num_documents / len(self.stream)
         return {
             "mean_length": self.seq_len,
-            "mean_separators": 0.0 if self.end_of_text is None else documents * self.seq_len,
-            "target_share": 1 - documents if self.within else 1.0,
+            "mean_separators": documents * self.seq_len if separated else 0.0,
+            # Without a token before it, the first token of a document is not predicted.
+            "target_share": 1 - documents if self.within and not separated else 1.0,
         }
 
     def example(self, epoch: int, sample: int) -> Example:

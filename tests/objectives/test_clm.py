@@ -59,11 +59,11 @@ def test_contiguous_by_hand() -> None:
 
 
 def test_within_by_hand() -> None:
-    """Positions begin again after a separator and with a row; no document's first is predicted."""
+    """Positions begin again with a separator, which predicts a document's first, and with a row."""
     got = everything(make_objective(DOCUMENTS, 4, attention="within"))
     assert got["input_ids"] == STREAM[:12]
-    assert got["position_ids"] == [0, 1, 2, 3, 0, 0, 1, 0, 1, 2, 3, 4][:8] + [0, 1, 2, 3]
-    assert got["lm"] == [12, 13, 14, EOS, IGNORE, EOS, IGNORE, 32, 33, 34, 35, EOS]
+    assert got["position_ids"] == [0, 1, 2, 3, 0, 1, 0, 1, 0, 1, 2, 3]
+    assert got["lm"] == STREAM[1:13]
 
 
 def test_within_contiguous_by_hand() -> None:
@@ -84,9 +84,10 @@ def test_rows_against_a_plain_loop(sizes: list[list[int]], seq_len: int, separat
     documents = [[[next(numbers) % 110 + 10 for _ in range(n)] for n in doc] for doc in sizes]
     flat, places = [], []
     for document in documents:
-        tokens = sum(document, []) + [EOS] * separated
-        flat += tokens
-        places += range(len(tokens))
+        tokens = sum(document, [])
+        flat += tokens + [EOS] * separated
+        # A separator is the start of what follows it.
+        places += [*range(1, len(tokens) + 1), 0] if separated else range(len(tokens))
     separator = "end_of_text" if separated else "none"
     rows = (len(flat) - 1) // seq_len
     if not rows:
@@ -96,7 +97,8 @@ def test_rows_against_a_plain_loop(sizes: list[list[int]], seq_len: int, separat
     got = everything(make_objective(documents, seq_len, separator=separator, attention="within"))
     used = range(rows * seq_len)
     assert got["input_ids"] == [flat[i] for i in used]
-    assert got["lm"] == [flat[i + 1] if places[i + 1] else IGNORE for i in used]
+    predicted = [separated or places[i + 1] > 0 for i in used]
+    assert got["lm"] == [flat[i + 1] if predicted[i] else IGNORE for i in used]
     assert got["position_ids"] == [min(places[i], i % seq_len) for i in used]
 
 
@@ -124,8 +126,11 @@ def test_loss_is_transformers_own(family: str, many: list) -> None:
 
 
 @pytest.mark.parametrize("family", NAMES)
-def test_loss_within_documents_is_the_sum_over_documents_alone(family: str, many: list) -> None:
-    objective = make_objective(many, 40, attention="within")
+@pytest.mark.parametrize("separator", ["end_of_text", "none"])
+def test_loss_within_documents_is_the_sum_over_documents_alone(
+    family: str, separator: str, many: list
+) -> None:
+    objective = make_objective(many, 40, attention="within", separator=separator)
     batch = objective.collate(np.zeros(4, np.int64), np.arange(4))
     net = network(family).eval()
     total = 0.0
@@ -139,6 +144,8 @@ def test_loss_within_documents_is_the_sum_over_documents_alone(family: str, many
                 piece = ids[row, start:end]
                 if end == 40 and following[row] != IGNORE:
                     labels = torch.cat([piece[1:], following[row : row + 1]])
+                elif end < 40 and separator == "end_of_text":  # the next document's first input
+                    labels = ids[row, start + 1 : end + 1]
                 else:
                     piece, labels = piece[:-1], piece[1:]
                 if len(piece):
@@ -149,7 +156,16 @@ def test_loss_within_documents_is_the_sum_over_documents_alone(family: str, many
     assert packed == pytest.approx(total, rel=1e-5)
 
 
-@pytest.mark.parametrize("fields", [{}, {"attention": "within"}, {"separator": "none"}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"attention": "within"},
+        {"separator": "none"},
+        {"attention": "within", "separator": "none"},
+    ],
+    ids=str,
+)
 def test_statistics_come_to_what_is_expected(fields: dict, many: list) -> None:
     objective = make_objective(many, 10, **fields)
     samples = np.arange(len(objective))
