@@ -196,45 +196,62 @@ _WINDOWS = 4
 """Windows of an epoch, at least, so that the steps differ from epoch to epoch."""
 
 
-def grouped(step: int, lengths: Ints, batch_size: int, seed: int) -> Ints:
-    """The examples of a step, of similar length.
+class Grouped:
+    """Item k: the examples of step k, of similar length.
 
-    The cost is that of shuffling and sorting one window (50 steps), at any step.
+    Shuffling and sorting a window (50 steps) is some milliseconds, as long as a step of a small
+    network on short rows, so the latest windows are kept.
 
     Args:
-        step: Step number within the phase, from 0.
         lengths: [N] of each sample of an epoch.
         batch_size: Samples in a step.
         seed: Decides the order of every epoch.
-
-    Returns:
-        [2, batch_size]: epochs and sample numbers, shorter samples first in each epoch.
     """
-    first, last = step * batch_size // len(lengths), ((step + 1) * batch_size - 1) // len(lengths)
-    parts = [_of_epoch(step, e, lengths, batch_size, seed) for e in range(first, last + 1)]
-    return np.concatenate(parts, axis=1)
 
+    def __init__(self, lengths: Ints, batch_size: int, seed: int) -> None:
+        self._lengths, self._batch_size, self._seed = lengths, batch_size, seed
+        size = len(lengths)
+        self._width = max(1, min(_WINDOW, size // (batch_size * _WINDOWS)))
+        self._windows: dict[tuple[int, int], dict[int, Ints]] = {}
 
-def _of_epoch(step: int, epoch: int, lengths: Ints, batch_size: int, seed: int) -> Ints:
-    """The examples of a step from one epoch; a step at the end of an epoch has two."""
-    size = len(lengths)
-    start, end = epoch * size, (epoch + 1) * size
-    width = max(1, min(_WINDOW, size // (batch_size * _WINDOWS)))
-    window = step // width
-    # The window's samples of this epoch, by their numbers in the run; its steps and their shares.
-    low = max(start, window * width * batch_size)
-    high = min(end, (window + 1) * width * batch_size)
-    steps = np.arange(low // batch_size, -(-high // batch_size))
-    shares = np.minimum(high, (steps + 1) * batch_size) - np.maximum(low, steps * batch_size)
-    samples = permute(np.arange(low, high) - start, size, fold(seed, stream("order"), epoch))
-    samples = samples[np.argsort(lengths[samples], kind="stable")]
-    # Shuffle the steps: the first one in this order takes the shortest samples, and so on.
-    key = fold(seed, stream("windows"), epoch, window)
-    turns = permute(np.arange(len(steps)), len(steps), key)
-    place = int(np.flatnonzero(steps[turns] == step)[0])
-    before = int(shares[turns[:place]].sum())
-    mine = samples[before : before + int(shares[turns[place]])]
-    return np.stack([np.full_like(mine, epoch), mine])
+    def __getitem__(self, step: int) -> Ints:
+        """The examples of a step.
+
+        Args:
+            step: Step number within the phase, from 0.
+
+        Returns:
+            [2, batch_size]: epochs and sample numbers, shorter samples first in each epoch.
+        """
+        size, batch = len(self._lengths), self._batch_size
+        parts = []
+        for epoch in range(step * batch // size, ((step + 1) * batch - 1) // size + 1):
+            key = epoch, step // self._width
+            if key not in self._windows:
+                for old in list(self._windows)[:-1]:  # a step at the end of an epoch needs two
+                    del self._windows[old]
+                self._windows[key] = self._window(*key)
+            samples = self._windows[key][step]
+            parts.append(np.stack([np.full_like(samples, epoch), samples]))
+        return np.concatenate(parts, axis=1)
+
+    def _window(self, epoch: int, window: int) -> dict[int, Ints]:
+        """The samples of one epoch of each step of a window."""
+        size, batch = len(self._lengths), self._batch_size
+        start, end = epoch * size, (epoch + 1) * size
+        # The window's samples of this epoch, by their numbers in the run; its steps, their shares.
+        low = max(start, window * self._width * batch)
+        high = min(end, (window + 1) * self._width * batch)
+        steps = np.arange(low // batch, -(-high // batch))
+        shares = np.minimum(high, (steps + 1) * batch) - np.maximum(low, steps * batch)
+        key = fold(self._seed, stream("order"), epoch)
+        samples = permute(np.arange(low, high) - start, size, key)
+        samples = samples[np.argsort(self._lengths[samples], kind="stable")]
+        # Shuffle the steps: the first one in this order takes the shortest samples, and so on.
+        key = fold(self._seed, stream("windows"), epoch, window)
+        turns = permute(np.arange(len(steps)), len(steps), key)
+        parts = np.split(samples, np.cumsum(shares[turns])[:-1])
+        return dict(zip(steps[turns].tolist(), parts, strict=True))
 
 
 # --- Mixtures of several corpora, each with a share of the samples ---
@@ -427,6 +444,8 @@ class StepBatches:
     ) -> None:
         self._source, self._slicing, self._seed, self._shift = examples, slicing, seed, shift
         self._stretch = stretch
+        lengths = slicing.lengths
+        self._grouped = None if lengths is None else Grouped(lengths, slicing.batch_size, seed)
 
     def __getitem__(self, index: int) -> list[Batch]:
         """The micro-batches of step ``index`` of the phase."""
@@ -446,9 +465,8 @@ class StepBatches:
         if self._source.streamed:
             batch = self._slicing.batch_size
             return windows_of(index + self._shift // batch, size, batch)
-        if self._slicing.lengths is not None:
-            batch = self._slicing.batch_size
-            return grouped(index + self._shift // batch, self._slicing.lengths, batch, self._seed)
+        if self._grouped is not None:
+            return self._grouped[index + self._shift // self._slicing.batch_size]
         numbers = self._shift + sizes.first(index) + np.arange(sizes.of(index))
         examples = _examples(numbers, size, self._seed)
         return self._source.sorted(examples) if isinstance(self._source, Mixture) else examples

@@ -14,13 +14,13 @@ from plmctl.errors import ConfigError
 from plmctl.models.batch import Batch
 from plmctl.objectives.base import get_objective
 from plmctl.training.data import (
+    Grouped,
     Mixture,
     Slicing,
     StepBatches,
     StepLoader,
     exact_shares,
     examples_of,
-    grouped,
     mixture,
     scoring_batches,
     step_digests,
@@ -138,7 +138,8 @@ def test_scoring_sees_every_sample_once(store: TokenStore) -> None:
 def test_an_epoch_of_grouped_steps_has_every_sample_once(size: int, batch: int, seed: int) -> None:
     lengths = np.random.default_rng(size).integers(1, 60, size)
     steps = -(-2 * size // batch)
-    parts = [grouped(step, lengths, batch, seed) for step in range(steps)]
+    grouped = Grouped(lengths, batch, seed)
+    parts = [grouped[step] for step in range(steps)]
     assert all(part.shape == (2, batch) for part in parts)
     stream = np.concatenate(parts, axis=1)
     for epoch in (0, 1):
@@ -148,9 +149,9 @@ def test_an_epoch_of_grouped_steps_has_every_sample_once(size: int, batch: int, 
 
 def test_steps_belong_to_the_same_epochs_as_ungrouped_ones() -> None:
     lengths = np.random.default_rng(0).integers(1, 60, 333)
+    grouped = Grouped(lengths, 32, 7)
     for step in range(40):
-        plain = examples_of(step, 333, 32, 7)[0]
-        assert np.array_equal(grouped(step, lengths, 32, 7)[0], plain)
+        assert np.array_equal(grouped[step][0], examples_of(step, 333, 32, 7)[0])
 
 
 def padding(parts: list[np.ndarray], lengths: np.ndarray) -> float:
@@ -162,17 +163,19 @@ def padding(parts: list[np.ndarray], lengths: np.ndarray) -> float:
 def test_there_is_little_padding_in_every_epoch() -> None:
     lengths = np.random.default_rng(1).geometric(0.05, 5000)
     plain = padding([examples_of(s, 5000, 32, 3) for s in range(450)], lengths)
+    grouped = Grouped(lengths, 32, 3)
     for first in (0, 157, 313):  # the first steps of three epochs
         steps = range(first, first + 150)
-        assert padding([grouped(s, lengths, 32, 3) for s in steps], lengths) < plain / 6
+        assert padding([grouped[s] for s in steps], lengths) < plain / 6
 
 
 def test_steps_are_in_no_order_of_length_and_change_with_epoch_and_seed() -> None:
     lengths = np.arange(6400)
-    means = [lengths[grouped(s, lengths, 32, 5)[1]].mean() for s in range(200)]
+    grouped = Grouped(lengths, 32, 5)
+    means = [lengths[grouped[s][1]].mean() for s in range(200)]
     assert abs(np.corrcoef(means, range(200))[0, 1]) < 0.25
     one, again, other = (
-        set(grouped(step, lengths, 32, seed)[1]) for step, seed in ((3, 5), (203, 5), (3, 6))
+        set(Grouped(lengths, 32, seed)[step][1]) for step, seed in ((3, 5), (203, 5), (3, 6))
     )
     assert one != again
     assert one != other
@@ -181,9 +184,17 @@ def test_steps_are_in_no_order_of_length_and_change_with_epoch_and_seed() -> Non
 @pytest.mark.parametrize("step", [10**6, 10**6 + 1])
 def test_a_far_grouped_step_needs_no_history(step: int) -> None:
     lengths = np.random.default_rng(2).integers(1, 60, 1000)
-    there = grouped(step, lengths, 32, 7)
+    there = Grouped(lengths, 32, 7)[step]
     assert there[0].min() == step * 32 // 1000
-    assert np.array_equal(there, grouped(step, lengths, 32, 7))
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.lists(st.integers(0, 60), max_size=12))
+@settings(deadline=None, max_examples=60)
+def test_windows_that_are_kept_do_not_change_a_step(size: int, batch: int, order: list) -> None:
+    lengths = np.random.default_rng(size).integers(1, 60, size)
+    grouped = Grouped(lengths, batch, 7)
+    for step in order:
+        assert np.array_equal(grouped[step], Grouped(lengths, batch, 7)[step])
 
 
 # --- Mixtures: exact shares, every sample once before any comes again, nothing kept ---
