@@ -265,8 +265,24 @@ def _draw_no_numbers_for_shapes(module: ModuleType) -> None:
         )
 
 
+def _name_callers_alone(module: ModuleType) -> None:
+    """Let PyTorch note the file and the line that register an operator, without reading the file.
+
+    ``inspect.getframeinfo`` also returns the text of the line, and for that looks through all
+    modules: a hundred times.
+    """
+
+    def get_source(stacklevel: int) -> str:
+        frame = sys._getframe(stacklevel)
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+    if "get_source" in vars(module):
+        vars(module)["get_source"] = get_source
+
+
 _CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "accelerate.utils.imports": _of_one_process,
+    "torch._library.utils": _name_callers_alone,
     "torch.nn.init": _draw_no_numbers_for_shapes,
     "transformers.utils.import_utils": _list_models_once,
 }

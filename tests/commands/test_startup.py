@@ -165,6 +165,30 @@ def test_transformers_lists_the_same_models() -> None:
     assert in_a_process(LISTING) == "done"
 
 
+CALLERS = """
+from plmctl.startup import start_quickly
+start_quickly()
+import importlib.util, torch
+from torch._library import utils as changed
+
+spec = importlib.util.spec_from_file_location("torch._library.original", changed.__file__)
+original = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(original)
+assert original.get_source.__code__ != changed.get_source.__code__
+
+def caller(module, level):
+    return module.get_source(level)
+
+assert len({caller(module, 1) for module in (original, changed)}) == 1
+assert len({caller(module, 2) for module in (original, changed)}) == 1
+print("done")
+"""
+
+
+def test_operators_are_registered_with_the_same_places() -> None:
+    assert in_a_process(CALLERS) == "done"
+
+
 SPLIT = """
 from plmctl.startup import start_quickly
 start_quickly()
