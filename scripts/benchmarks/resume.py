@@ -7,6 +7,7 @@ function of its number, so that nothing else would be in it.
 import argparse
 import hashlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -42,7 +43,9 @@ def alone(args: argparse.Namespace) -> dict[str, Any]:
 
 def _plmctl(*arguments: str) -> None:
     command = [sys.executable, "-m", "plmctl", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # As for users, whose second start finds the modules compiled.
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     if done.returncode not in (0, 75):  # 75: stopped, as it was asked to
         raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
 
