@@ -40,7 +40,7 @@ class Config(ObjectiveConfig):
     """What follows every document. none: nothing, as in GPT-1, which has no such token."""
     attention: Literal["across", "within"] = "across"
     """What a token attends to. across: all earlier tokens of its row, as in GPT-2 and GPT-3.
-    within: only those of its own document. A document then begins with the end-of-text token
+    within: only those of its document. A document then begins with the end-of-text token
     before it, at position 0, as a text that is scored does; with `separator: none` its
     first token is not predicted. Attention needs a mask of seq_len squared bytes per row, and
     kernels that take one."""

@@ -199,8 +199,8 @@ _WINDOWS = 4
 class Grouped:
     """Item k: the examples of step k, of similar length.
 
-    Shuffling and sorting a window (50 steps) is some milliseconds, as long as a step of a small
-    network on short rows, so the latest windows are kept.
+    Shuffling and sorting a window (50 steps) takes 1.6 milliseconds with 32 samples a step, too
+    long for every step of a small network on short rows, so the latest windows are kept.
 
     Args:
         lengths: [N] of each sample of an epoch.
