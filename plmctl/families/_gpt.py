@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from plmctl.config.base import ModelConfig
-from plmctl.families.base import Family, Project, project_to_logits
+from plmctl.families.base import Family, LearnedPositionsConfig, Project, project_to_logits
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
 
-class DecoderConfig(ModelConfig):
+class DecoderConfig(LearnedPositionsConfig):
     """Options of GPT-2 and GPT-3."""
 
     n_layer: int | None = Field(default=None, ge=1)
@@ -107,3 +106,18 @@ class Gpt2Family(DecoderFamily):
                 for layer in model.transformer.h:
                     for part in (layer.attn, layer.mlp):
                         part.c_proj.weight /= (2 * model.config.n_layer) ** 0.5
+
+    @classmethod
+    def start_local(cls, model: Any) -> None:
+        """See the base class; the first two thirds of a fused matrix are query and key."""
+        from plmctl.models.parameters import local_attention_
+
+        size = model.config.n_embd
+        fused = [layer.attn.c_attn.weight for layer in model.transformer.h]
+        local_attention_(
+            model.transformer.wpe,
+            [(weight[:, :size].T, weight[:, size : 2 * size].T) for weight in fused],
+            heads=model.config.n_head,
+            std=model.config.initializer_range,
+            causal=True,
+        )

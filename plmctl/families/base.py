@@ -11,9 +11,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plmctl import registry
 from plmctl.config.base import ModelConfig
@@ -110,6 +110,11 @@ class Family(ABC):
         return  # the default: transformers' own
 
     @classmethod
+    def start_local(cls, model: Any) -> None:
+        """Change initial weights so that heads look at near tokens; see ``local_attention_``."""
+        raise NotImplementedError(cls.__name__)  # where the config has `initial_attention`
+
+    @classmethod
     def size_fields(cls, config: ModelConfig) -> dict[str, Any]:
         """The fields of transformers' config that the size decides."""
         size = dict(config)["size"]
@@ -123,7 +128,7 @@ class Family(ABC):
         """
         size = cls.size_fields(config)
         options = {name: value for name, value in config if value is not None}
-        for name in ("size", *ModelConfig.model_fields):
+        for name in ("size", "initial_attention", *ModelConfig.model_fields):
             options.pop(name, None)
         width, heads, feed_forward = cls.WIDTH
         if options.get(width, size.get(width)) != size.get(width):
@@ -175,6 +180,8 @@ class Family(ABC):
                 )
         model = network_class(config_class(**chosen))
         cls.initialize(model)
+        if getattr(config, "initial_attention", "published") == "local":
+            cls.start_local(model)
         return model
 
     @classmethod
@@ -239,10 +246,30 @@ def project_to_logits(hidden: Tensor, layer: nn.Linear) -> Any:
     return layer(hidden)
 
 
+# --- Networks with learned position embeddings, whose attention may start local ---
+
+
+class LearnedPositionsConfig(ModelConfig):
+    """Options of BERT's encoder and of GPT-2."""
+
+    initial_attention: Literal["published", "local"] = "published"
+    """What attention heads look at before training. published: nothing in particular; local: each
+    at one near token, which the initial position embeddings, queries and keys decide. Masked models
+    then learn much sooner (docs/learning.md)."""
+
+    @model_validator(mode="after")
+    def _of_fresh_weights(self) -> Self:
+        if self.init_from is not None and self.initial_attention == "local":
+            raise ValueError(
+                "initial_attention: the weights come from init_from; leave out one of the two"
+            )
+        return self
+
+
 # --- BERT's encoder, which RoBERTa and SpanBERT share ---
 
 
-class EncoderConfig(ModelConfig):
+class EncoderConfig(LearnedPositionsConfig):
     """Options of BERT's encoder."""
 
     num_hidden_layers: int | None = Field(default=None, ge=1)
@@ -269,3 +296,18 @@ class EncoderFamily(Family):
     SIZE_FIELDS: ClassVar[tuple[str, ...]] = ("num_hidden_layers", "hidden_size")
     WIDTH = ("hidden_size", "num_attention_heads", "intermediate_size")
     DROPOUT: ClassVar[tuple[str, ...]] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+    @classmethod
+    def start_local(cls, model: Any) -> None:
+        """See the base class."""
+        from plmctl.models.parameters import local_attention_
+
+        encoder = model.base_model
+        attention = [layer.attention.self for layer in encoder.encoder.layer]
+        local_attention_(
+            encoder.embeddings.position_embeddings,
+            [(part.query.weight, part.key.weight) for part in attention],
+            heads=model.config.num_attention_heads,
+            std=model.config.initializer_range,
+            causal=False,
+        )

@@ -1,5 +1,7 @@
 """The parameters of a network, before it is trained: initial values, layers, new tokens, LoRA.
 
+Initial values: as published, or such that attention starts local.
+
 Layers: how deep each parameter lies, which to freeze, which to draw from scratch. A stack is the
 list of a network's blocks (BERT's ``encoder.layer``, GPT-2's ``h``, T5's two ``block``; ALBERT's
 one group of shared weights is a stack of one). What the network registers before its first stack
@@ -9,6 +11,7 @@ are its embeddings; what stands outside its base model is the head.
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -44,6 +47,73 @@ def initialize_head_as_published(head: nn.Module, config: PreTrainedConfig) -> N
     if config.model_type in ("bert", "albert"):
         whole: Any = config
         truncated_normal_(head, whole.initializer_range)
+
+
+# --- Initial weights with which each attention head looks at one near position ---
+
+
+_SCORE = 8.0
+"""The score, before the softmax, of the position that a head looks at; others have about 0."""
+_POSITIONS_TO_TOKENS = 2.0
+"""Position embeddings are so many times as large as token embeddings."""
+
+
+@torch.no_grad()
+def local_attention_(
+    positions: nn.Embedding,
+    queries_and_keys: Sequence[tuple[Tensor, Tensor]],
+    *,
+    heads: int,
+    std: float,
+    causal: bool,
+) -> None:
+    """Change initial weights so that head 0 looks at the token before, head 1 at the next, ...
+
+    With published weights attention starts uniform, and a masked model must find out which of its
+    position embeddings are neighbours before it can use what stands there: the plateau of its loss
+    (docs/learning.md). Here positions are waves, ``cos(f i + p)`` and ``sin(f i + p)`` with random
+    frequencies f and phases p. A head reads some of the waves, its key as they are and its query
+    turned by ``offset * f``, so that their product, the sum of ``cos(f (i + offset - j))``, is
+    large for j = i + offset alone. The offsets are -1, 1, -2, 2, ... (causal: -1, -2, ...). What is
+    published is only added to; the network stays the same, and all of it is trained.
+
+    Args:
+        positions: The position embeddings [P, H], replaced; a padding row stays zero.
+        queries_and_keys: For each layer the weights [H, H] of query and key, a row per output; both
+            may be views of one parameter. Their inputs are normalised sums of token and position
+            embeddings.
+        heads: Attention heads.
+        std: Of the token embeddings.
+        causal: Heads look back only.
+    """
+    count, size = positions.weight.shape
+    waves, per_head = size // 2, size // heads // 2
+    # Spread evenly but not regularly: no two distances give nearly the same products.
+    frequency = math.pi * (torch.arange(waves) + torch.rand(waves)) / waves
+    angle = torch.arange(count)[:, None] * frequency + 2 * math.pi * torch.rand(waves)
+    unit = math.sqrt(2) * torch.stack((angle.cos(), angle.sin()), -1).flatten(1)
+    positions.weight[:, : 2 * waves] = _POSITIONS_TO_TOKENS * std * unit
+    if positions.padding_idx is not None:
+        positions.weight[positions.padding_idx] = 0.0
+
+    share = _POSITIONS_TO_TOKENS**2 / (
+        1 + _POSITIONS_TO_TOKENS**2
+    )  # of a normalised sum's variance
+    scale = math.sqrt(_SCORE / (share * math.sqrt(size // heads)))
+    for query, key in queries_and_keys:
+        for head in range(heads):
+            step = 1 + (head if causal else head // 2)
+            offset = step if head % 2 and not causal else -step
+            read = torch.arange(head, head + heads * per_head, heads)  # each head other waves
+            cos, sin = 2 * read, 2 * read + 1
+            first = head * (size // heads) + 2 * torch.arange(per_head)
+            turn = offset * frequency[read]
+            query[first, cos] += scale * turn.cos()
+            query[first, sin] -= scale * turn.sin()
+            query[first + 1, cos] += scale * turn.sin()
+            query[first + 1, sin] += scale * turn.cos()
+            key[first, cos] += scale
+            key[first + 1, sin] += scale
 
 
 # --- Layers: depths, learning rates by depth, freezing, new weights for the top ---

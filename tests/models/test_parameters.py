@@ -1,11 +1,17 @@
-"""Every family's layers are found: how deep each parameter lies, what is frozen or drawn anew."""
+"""Every family's layers are found: how deep each parameter lies, what is frozen or drawn anew.
+
+And attention that starts local: where heads look, and that a masked model learns sooner.
+"""
 
 import pytest
 import torch
 import transformers as hf
+from pydantic import ValidationError
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from plmctl.errors import ConfigError
+from plmctl.families.base import get_family
 from plmctl.models.parameters import depths, extend_vocabulary, freeze, layer_rates, reinit
 from tests.builders import make_model
 
@@ -202,3 +208,76 @@ def test_a_network_of_characters_is_refused() -> None:
     model = make_model("elmo", 50, ("forward", "backward"), size="tiny")
     with pytest.raises(ConfigError, match="reads characters"):
         extend_vocabulary(model, {50: []})
+
+
+# --- Attention that starts local ---
+
+
+LOCAL = {
+    "bert": (("mlm", "nsp"), (-1, 1, -2, 2)),
+    "roberta": (("mlm",), (-1, 1, -2, 2)),
+    "spanbert": (("mlm", "sbo"), (-1, 1, -2, 2)),
+    "gpt2": (("lm",), (-1, -2, -3, -4)),
+    "gpt3": (("lm",), (-1, -2, -3, -4)),
+}
+
+
+@pytest.mark.parametrize("family", LOCAL)
+def test_each_head_looks_at_its_neighbour(family: str) -> None:
+    """In the first layer, half of the weight is at the head's offset; uniform: 1 in 200."""
+    terms, offsets = LOCAL[family]
+    model = make_model(family, 300, terms, pad_id=1, size="mini", initial_attention="local").eval()
+    model.set_attn_implementation("eager")
+    ids = torch.randint(5, 300, (2, 200))
+    attention_BHLL = model.base_model(ids, output_attentions=True).attentions[0]
+    for head, offset in enumerate(offsets):
+        weights = attention_BHLL[:, head].diagonal(offset, dim1=-2, dim2=-1)
+        assert weights[:, 4:].mean() > 0.5, (head, offset)
+
+
+def test_nothing_but_positions_queries_and_keys_differs() -> None:
+    published, local = (
+        make_model("roberta", 300, ("mlm",), pad_id=1, size="tiny", initial_attention=how)
+        for how in ("published", "local")
+    )
+    changed = {
+        name
+        for (name, one), other in zip(published.named_parameters(), local.parameters(), strict=True)
+        if not torch.equal(one, other)
+    }
+    layers = {f"roberta.encoder.layer.{n}.attention.self" for n in range(2)}
+    assert changed == {
+        "roberta.embeddings.position_embeddings.weight",
+        *(f"{layer}.{part}.weight" for layer in layers for part in ("query", "key")),
+    }
+    assert published.config.to_dict() == local.config.to_dict()
+    positions = local.get_parameter("roberta.embeddings.position_embeddings.weight")
+    assert not positions[1].any()  # the padding token's
+    assert positions[2:].square().mean().sqrt().item() == pytest.approx(0.04, rel=1e-3)
+
+
+@pytest.mark.parametrize("how", ["published", "local"])
+def test_what_the_token_before_decides_is_learned_at_once(how: str) -> None:
+    """Each token follows from the one before it. Chance: ln 36 = 3.58 nats."""
+    options = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = make_model("bert", 40, ("mlm",), size="tiny", initial_attention=how, **options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    generator = torch.Generator().manual_seed(0)
+    follower = torch.randperm(36, generator=generator) + 4
+    for _ in range(60):
+        ids = [torch.randint(4, 40, (16,), generator=generator)]
+        while len(ids) < 24:
+            ids.append(follower[ids[-1] - 4])
+        text_BL = torch.stack(ids, dim=1)
+        masked_BL = torch.rand(text_BL.shape, generator=generator) < 0.2
+        logits = model(text_BL.masked_fill(masked_BL, 3)).logits
+        loss = cross_entropy(logits[masked_BL], text_BL[masked_BL])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert (loss.item() < 2.0) == (how == "local"), loss.item()
+
+
+def test_pretrained_weights_are_not_initial_ones() -> None:
+    with pytest.raises(ValidationError, match="initial_attention: the weights come from init_from"):
+        get_family("bert").Config(init_from="folder", initial_attention="local")
