@@ -7,6 +7,7 @@
     python scripts/benchmark.py memory                     peak memory of every family
     python scripts/benchmark.py finetune --data rte.jsonl --text premise,hypothesis
     python scripts/benchmark.py evaluation                 pseudo-log-likelihoods
+    python scripts/benchmark.py generation                 texts of a causal model
     python scripts/benchmark.py whole --data text.txt      from a text to the saved model
     python scripts/benchmark.py resume                     from the command to the first step
     python scripts/benchmark.py time-to-loss --size tiny   from a text to a model of the same loss
@@ -18,10 +19,10 @@ Same network, same rows or text, same batch, same number of steps. Each round ru
 separately, in turns, and the order changes from round to round. Variables of OpenMP and MKL are
 removed: each side chooses its threads as for its own users, unless `--threads` is given. A round in
 which other programs used more than `--quiet` of the CPUs is repeated. The baseline is transformers'
-Trainer (mlm, clm, whole), a plain loop around a transformers model (t5, finetune, evaluation),
-`datasets` (prepare) or the tokenizers library (encode, tokenizer). Before the rounds of a training
-both take three steps without dropout on identical batches, and the losses are compared; the ids of
-encode must be the same.
+Trainer (mlm, clm, whole), a plain loop around a transformers model (t5, finetune, evaluation), its
+`generate` (generation), `datasets` (prepare) or the tokenizers library (encode, tokenizer). Before
+the rounds of a training both take three steps without dropout on identical batches, and the losses
+are compared; the ids of encode and generation must be the same.
 """
 
 import argparse
@@ -103,7 +104,7 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("work", choices=(*_TRAININGS, "finetune", "evaluation", *_OTHERS, *ON_TEXT))
+    add("work", choices=(*_TRAININGS, "finetune", "evaluation", "generation", *_OTHERS, *ON_TEXT))
     add("families", nargs="*", help=f"profile, memory: of {', '.join(_FAMILIES)}; without: all")
     add("--vocab-size", type=int, default=8192)
     add("--size", help="of the network; default: mini, of ELMo tiny")

@@ -86,7 +86,7 @@ def test_time_to_loss_trains_both_sides_and_scores_both_models(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", ["finetune", "evaluation"])
+@pytest.mark.parametrize("work", ["finetune", "evaluation", "generation"])
 def test_both_sides_of_a_comparison_compute_the_same(tmp_path: Path, work: str) -> None:
     command = [sys.executable, str(BENCHMARK), work, "--json", "--size", "tiny", "--quiet", "1"]
     command += ["--length", "64", "--batch", "8", "--rounds", "1", "--steps", "1"]
