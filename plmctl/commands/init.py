@@ -565,6 +565,12 @@ def propose(looked: Profile, corpus: _Corpus, budget: Budget, family: str | None
     )
     because("schedule", "wsd, warmup 50, decay 30%", "the fast recipe; constant, then down to 0")
     because("dropout", "0", "a short training on little text is better without")
+    if "initial_attention" in get_family(family).Config.model_fields:
+        because(
+            "initial_attention",
+            "local",
+            "half of the heads look at near tokens first: learns sooner",
+        )
     return Proposal(
         family, "tiny", template, vocab_size, rules, objective, words, sentences, seq_len,
         batch_size, budget, lr, beta, valid, 0, tuple(settings),
@@ -865,6 +871,9 @@ def _model_fields(proposal: Proposal) -> tuple[dict[str, Any], str]:
             " Positions: as many as are trained; longer inputs are refused. Increase them "
             "together with seq_len."
         )
+    if "initial_attention" in known:
+        fields["initial_attention"] = "local"
+        comment += f" initial_attention: {proposal.because('initial_attention')}."
     for name in family.DROPOUT:
         if name in known and known[name].default:
             fields[name] = 0

@@ -11,6 +11,7 @@ are its embeddings; what stands outside its base model is the head.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,13 +50,15 @@ def initialize_head_as_published(head: nn.Module, config: PreTrainedConfig) -> N
         truncated_normal_(head, whole.initializer_range)
 
 
-# --- Initial weights with which each attention head looks at one near position ---
+# --- Initial weights with which half of the attention heads look at near positions ---
 
 
 _SCORE = 8.0
 """The score, before the softmax, of the position that a head looks at; others have about 0."""
 _POSITIONS_TO_TOKENS = 2.0
 """Position embeddings are so many times as large as token embeddings."""
+_FARTHEST = 4
+"""Positions between a token and the farthest that a head looks at."""
 
 
 @torch.no_grad()
@@ -67,21 +70,22 @@ def local_attention_(
     std: float,
     causal: bool,
 ) -> None:
-    """Change initial weights so that head 0 looks at the token before, head 1 at the next, ...
+    """Change initial weights so that the first half of each layer's heads look at near tokens.
 
     With published weights attention starts uniform, and a masked model must find out which of its
     position embeddings are neighbours before it can use what stands there: the plateau of its loss
     (docs/learning.md). Here positions are waves, ``cos(f i + p)`` and ``sin(f i + p)`` with random
     frequencies f and phases p. A head reads some of the waves, its key as they are and its query
     turned by ``offset * f``, so that their product, the sum of ``cos(f (i + offset - j))``, is
-    large for j = i + offset alone. The offsets are -1, 1, -2, 2, ... (causal: -1, -2, ...). What is
-    published is only added to; the network stays the same, and all of it is trained.
+    large for j = i + offset alone. The other half of the heads start as published, since a network
+    whose heads are all local classifies whole texts badly. Nothing is fixed: all weights are
+    trained, and the network stays the same.
 
     Args:
         positions: The position embeddings [P, H], replaced; a padding row stays zero.
         queries_and_keys: For each layer the weights [H, H] of query and key, a row per output; both
             may be views of one parameter. Their inputs are normalised sums of token and position
-            embeddings.
+            embeddings. What is published is added to.
         heads: Attention heads.
         std: Of the token embeddings.
         causal: Heads look back only.
@@ -96,24 +100,28 @@ def local_attention_(
     if positions.padding_idx is not None:
         positions.weight[positions.padding_idx] = 0.0
 
-    share = _POSITIONS_TO_TOKENS**2 / (
-        1 + _POSITIONS_TO_TOKENS**2
-    )  # of a normalised sum's variance
+    # Of the variance of a normalised sum, the share of its position.
+    share = _POSITIONS_TO_TOKENS**2 / (1 + _POSITIONS_TO_TOKENS**2)
     scale = math.sqrt(_SCORE / (share * math.sqrt(size // heads)))
+    offset = itertools.cycle(local_offsets(causal))  # from layer to layer
     for query, key in queries_and_keys:
-        for head in range(heads):
-            step = 1 + (head if causal else head // 2)
-            offset = step if head % 2 and not causal else -step
+        for head in range((heads + 1) // 2):
             read = torch.arange(head, head + heads * per_head, heads)  # each head other waves
             cos, sin = 2 * read, 2 * read + 1
             first = head * (size // heads) + 2 * torch.arange(per_head)
-            turn = offset * frequency[read]
+            turn = next(offset) * frequency[read]
             query[first, cos] += scale * turn.cos()
             query[first, sin] -= scale * turn.sin()
             query[first + 1, cos] += scale * turn.sin()
             query[first + 1, sin] += scale * turn.cos()
             key[first, cos] += scale
             key[first + 1, sin] += scale
+
+
+def local_offsets(causal: bool) -> list[int]:
+    """Where the local heads look, one after the other: -1, 1, -2, 2, ...; causal: -1, -2, ..."""
+    distances = range(1, _FARTHEST + 1)
+    return [-n for n in distances] if causal else [sign * n for n in distances for sign in (-1, 1)]
 
 
 # --- Layers: depths, learning rates by depth, freezing, new weights for the top ---
