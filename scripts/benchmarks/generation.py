@@ -76,12 +76,12 @@ def _stock(args: argparse.Namespace) -> Any:
             width = max(map(len, rows))
             ids = torch.tensor([[0] * (width - len(row)) + row for row in rows])
             real = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
-            made = model.generate(
+            output = model.generate(
                 input_ids=ids.to(args.device),
                 attention_mask=real.to(args.device),
                 generation_config=settings,
             )
-            texts += made[:, width:].tolist()
+            texts += output[:, width:].tolist()
         return texts
 
     return generate
