@@ -281,6 +281,15 @@ def test_what_the_token_before_decides_is_learned_at_once(how: str) -> None:
     assert (loss.item() < 2.0) == (how == "local"), loss.item()
 
 
+@pytest.mark.parametrize(("hidden", "heads"), [(1, 1), (4, 4), (6, 2), (50, 5), (63, 3)])
+def test_any_size_of_heads_can_start_local(hidden: int, heads: int) -> None:
+    """Odd sizes, and heads of one unit, which have no room for a wave."""
+    fields = {"hidden_size": hidden, "num_attention_heads": heads, "initial_attention": "local"}
+    model = make_model("bert", 30, ("mlm",), size="tiny", **fields)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    assert model(torch.arange(10)[None]).logits.isfinite().all()
+
+
 def test_pretrained_weights_are_not_initial_ones() -> None:
     with pytest.raises(ValidationError, match="initial_attention: the weights come from init_from"):
         get_family("bert").Config(init_from="folder", initial_attention="local")
