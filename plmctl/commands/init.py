@@ -569,7 +569,7 @@ def propose(looked: Profile, corpus: _Corpus, budget: Budget, family: str | None
         because(
             "initial_attention",
             "local",
-            "half of the heads look at near tokens first: learns sooner",
+            "the first layer starts with near tokens: it learns sooner",
         )
     return Proposal(
         family, "tiny", template, vocab_size, rules, objective, words, sentences, seq_len,

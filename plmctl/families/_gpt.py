@@ -112,11 +112,11 @@ class Gpt2Family(DecoderFamily):
         """See the base class; the first two thirds of a fused matrix are query and key."""
         from plmctl.models.parameters import local_attention_
 
-        size = model.config.n_embd
-        fused = [layer.attn.c_attn.weight for layer in model.transformer.h]
+        size, fused = model.config.n_embd, model.transformer.h[0].attn.c_attn.weight
         local_attention_(
             model.transformer.wpe,
-            [(weight[:, :size].T, weight[:, size : 2 * size].T) for weight in fused],
+            fused[:, :size].T,
+            fused[:, size : 2 * size].T,
             heads=model.config.n_head,
             std=model.config.initializer_range,
             causal=True,

@@ -111,7 +111,7 @@ class Family(ABC):
 
     @classmethod
     def start_local(cls, model: Any) -> None:
-        """Change initial weights so that heads look at near tokens: ``local_attention_``."""
+        """Let the heads of the first layer look at near tokens: see ``local_attention_``."""
         raise NotImplementedError(cls.__name__)  # where the config has `initial_attention`
 
     @classmethod
@@ -253,9 +253,9 @@ class LearnedPositionsConfig(ModelConfig):
     """Options of BERT's encoder and of GPT-2."""
 
     initial_attention: Literal["published", "local"] = "published"
-    """What attention heads look at before training. published: nothing in particular; local: half
-    of them at a near token each, which the initial position embeddings, queries and keys decide.
-    BERT then learns much sooner from little text (docs/learning.md)."""
+    """What attention heads look at before training. published: nothing in particular; local: each
+    of the first layer at one near token, which the initial position embeddings, queries and keys
+    decide. BERT then learns sooner, most of all from little text (docs/learning.md)."""
 
     @model_validator(mode="after")
     def _of_fresh_weights(self) -> Self:
@@ -303,10 +303,11 @@ class EncoderFamily(Family):
         from plmctl.models.parameters import local_attention_
 
         encoder = model.base_model
-        attention = [layer.attention.self for layer in encoder.encoder.layer]
+        attention = encoder.encoder.layer[0].attention.self
         local_attention_(
             encoder.embeddings.position_embeddings,
-            [(part.query.weight, part.key.weight) for part in attention],
+            attention.query.weight,
+            attention.key.weight,
             heads=model.config.num_attention_heads,
             std=model.config.initializer_range,
             causal=False,

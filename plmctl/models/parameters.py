@@ -11,7 +11,6 @@ are its embeddings; what stands outside its base model is the head.
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,42 +49,36 @@ def initialize_head_as_published(head: nn.Module, config: PreTrainedConfig) -> N
         truncated_normal_(head, whole.initializer_range)
 
 
-# --- Initial weights with which half of the attention heads look at near positions ---
+# --- Initial weights with which the heads of the first layer look at near positions ---
 
 
 _SCORE = 8.0
 """The score, before the softmax, of the position that a head looks at; others have about 0."""
 _POSITIONS_TO_TOKENS = 2.0
 """Position embeddings are so many times as large as token embeddings."""
-_FARTHEST = 4
-"""Positions between a token and the farthest that a head looks at."""
 
 
 @torch.no_grad()
 def local_attention_(
-    positions: nn.Embedding,
-    queries_and_keys: Sequence[tuple[Tensor, Tensor]],
-    *,
-    heads: int,
-    std: float,
-    causal: bool,
+    positions: nn.Embedding, query: Tensor, key: Tensor, *, heads: int, std: float, causal: bool
 ) -> None:
-    """Change initial weights so that the first half of each layer's heads look at near tokens.
+    """Change initial weights so that each head of a layer looks at one near token.
 
     With published weights attention starts uniform, and a masked model must find out which of its
     position embeddings are neighbours before it can use what stands there: the plateau of its loss
     (docs/learning.md). Here positions are waves, ``cos(f i + p)`` and ``sin(f i + p)`` with random
     frequencies f and phases p. A head reads some of the waves, its key as they are and its query
     turned by ``offset * f``, so that their product, the sum of ``cos(f (i + offset - j))``, is
-    large for j = i + offset alone. The other half of the heads start as published, since a network
-    whose heads are all local classifies whole texts badly. Nothing is fixed: all weights are
-    trained, and the network stays the same.
+    large for j = i + offset alone. The offsets are -1, 1, -2, 2, ... (causal: -1, -2, ...). Nothing
+    is fixed: all weights are trained, and the network stays the same.
+
+    For the first layer alone: a network whose layers are all local classifies whole texts badly.
 
     Args:
         positions: The position embeddings [P, H], replaced; a padding row stays zero.
-        queries_and_keys: For each layer the weights [H, H] of query and key, a row per output; both
-            may be views of one parameter. Their inputs are normalised sums of token and position
-            embeddings. What is published is added to.
+        query: Its weights [H, H], a row per output. Its input are normalised sums of token and
+            position embeddings. What is published is added to.
+        key: The same of the key. Both may be views of one parameter.
         heads: Attention heads.
         std: Of the token embeddings.
         causal: Heads look back only.
@@ -103,25 +96,19 @@ def local_attention_(
     # Of the variance of a normalised sum, the share of its position.
     share = _POSITIONS_TO_TOKENS**2 / (1 + _POSITIONS_TO_TOKENS**2)
     scale = math.sqrt(_SCORE / (share * math.sqrt(size // heads)))
-    offset = itertools.cycle(local_offsets(causal))  # from layer to layer
-    for query, key in queries_and_keys:
-        for head in range((heads + 1) // 2):
-            read = torch.arange(head, head + heads * per_head, heads)  # each head other waves
-            cos, sin = 2 * read, 2 * read + 1
-            first = head * (size // heads) + 2 * torch.arange(per_head)
-            turn = next(offset) * frequency[read]
-            query[first, cos] += scale * turn.cos()
-            query[first, sin] -= scale * turn.sin()
-            query[first + 1, cos] += scale * turn.sin()
-            query[first + 1, sin] += scale * turn.cos()
-            key[first, cos] += scale
-            key[first + 1, sin] += scale
-
-
-def local_offsets(causal: bool) -> list[int]:
-    """Where the local heads look, one after the other: -1, 1, -2, 2, ...; causal: -1, -2, ..."""
-    distances = range(1, _FARTHEST + 1)
-    return [-n for n in distances] if causal else [sign * n for n in distances for sign in (-1, 1)]
+    for head in range(heads):
+        distance = 1 + (head if causal else head // 2)
+        offset = distance if head % 2 and not causal else -distance
+        read = torch.arange(head, head + heads * per_head, heads)  # each head other waves
+        cos, sin = 2 * read, 2 * read + 1
+        first = head * (size // heads) + 2 * torch.arange(per_head)
+        turn = offset * frequency[read]
+        query[first, cos] += scale * turn.cos()
+        query[first, sin] -= scale * turn.sin()
+        query[first + 1, cos] += scale * turn.sin()
+        query[first + 1, sin] += scale * turn.cos()
+        key[first, cos] += scale
+        key[first + 1, sin] += scale
 
 
 # --- Layers: depths, learning rates by depth, freezing, new weights for the top ---
