@@ -128,7 +128,7 @@ class Family(ABC):
         """
         size = cls.size_fields(config)
         options = {name: value for name, value in config if value is not None}
-        for name in ("size", "initial_attention", *ModelConfig.model_fields):
+        for name in ("size", *LearnedPositionsConfig.model_fields):
             options.pop(name, None)
         width, heads, feed_forward = cls.WIDTH
         if options.get(width, size.get(width)) != size.get(width):
@@ -180,7 +180,7 @@ class Family(ABC):
                 )
         model = network_class(config_class(**chosen))
         cls.initialize(model)
-        if getattr(config, "initial_attention", "published") == "local":
+        if isinstance(config, LearnedPositionsConfig) and config.initial_attention == "local":
             cls.start_local(model)
         return model
 

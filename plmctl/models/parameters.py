@@ -76,7 +76,7 @@ def local_attention_(
 
     Args:
         positions: The position embeddings [P, H], replaced; a padding row stays zero.
-        query: Its weights [H, H], a row per output. Its input are normalised sums of token and
+        query: Its weights [H, H], a row per output. Its inputs are normalised sums of token and
             position embeddings. What is published is added to.
         key: The same of the key. Both may be views of one parameter.
         heads: Attention heads.
