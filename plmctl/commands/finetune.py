@@ -535,6 +535,7 @@ def validation_scores(
     examples: TaskExamples[ScoredConfig],
     plan: Plan,
     judged: FinetuneConfig | None,
+    _step: int,
     *,
     stop: StopRequest | None = None,
 ) -> dict[str, float]:
@@ -545,6 +546,7 @@ def validation_scores(
         examples: The validation rows.
         plan: How they are divided.
         judged: The run's config, if the best weights are kept.
+        _step: Updates that are done; the rows are always the same.
         stop: A request to stop, which ends it.
 
     Raises:

@@ -223,8 +223,11 @@ def _check_streams(config: PretrainConfig, examples: StoreExamples) -> None:
         )
 
 
-def validation_examples(prepared: Prepared, text: PreparedText) -> StoreExamples | None:
-    """The validation examples, as long as those of the last phase; None without validation text.
+def validation_examples(prepared: Prepared, text: PreparedText) -> tuple[StoreExamples, ...]:
+    """The validation examples of each phase, as long as its own; empty without validation text.
+
+    BERT's first phase has rows of 128 tokens and trains the position embeddings of those alone: a
+    loss on rows of 512 would say nothing of it.
 
     Raises:
         ConfigError, DataError: The text cannot be used; with its name if it is of a mixture.
@@ -236,9 +239,14 @@ def validation_examples(prepared: Prepared, text: PreparedText) -> StoreExamples
                 f"the validation split ({config.data.valid:.3g} of the documents) is empty, so "
                 "nothing is validated; increase data.valid, or name validation files"
             )
-        return None
-    seq_len = config.train.phases[-1].seq_len
-    held_out, corpus = isinstance(config.data.valid, float), text.valid
+        return ()
+    lengths = [phase.seq_len for phase in config.train.phases]
+    of_length = {length: _validation_rows(prepared, text.valid, length) for length in set(lengths)}
+    return tuple(of_length[length] for length in lengths)
+
+
+def _validation_rows(prepared: Prepared, corpus: Corpus, seq_len: int) -> StoreExamples:
+    config, held_out = prepared.config, isinstance(prepared.config.data.valid, float)
     if not isinstance(corpus, MixedStore):
         with _naming("the validation text", held_out=held_out):
             return examples_of(prepared, corpus, seq_len)
@@ -458,7 +466,7 @@ def _train(
     prepared: Prepared,
     peers: Peers,
     train: Sequence[StoreExamples],
-    valid: StoreExamples | None,
+    valid: Sequence[StoreExamples],
     text: PreparedText,
     costs: SampleCosts,
     decision: Decision | None,
@@ -472,7 +480,7 @@ def _train(
         prepared: The run.
         peers: Its processes.
         train: The training examples of each phase.
-        valid: The validation examples.
+        valid: The validation examples of each phase; empty: nothing is validated.
         text: The text, for environment.json.
         costs: What the samples cost.
         decision: The steps of a budget; None: there is none, or it is a time to be measured.
@@ -523,7 +531,7 @@ def _train(
                 checkpoints = Checkpoints(folder / "checkpoints", 1)
                 validate = partial(_validate, engine, config, valid, plan)
                 sample = _sampler(engine, prepared, text)
-                trial = checkpoints, lambda: (validate(), sample and sample()), began
+                trial = checkpoints, lambda: (validate(plan.steps), sample and sample()), began
                 decision = _measured(engine, plan, prepared, costs, *trial)
                 micros = tuple(phase.slicing.micro_batch_size for phase in plan.phases)
                 config = decided(config, decision.steps)
@@ -544,9 +552,9 @@ def _train(
         seen = plan.words_at(progress.step)
         metrics: dict[str, Any] = {"steps": progress.step, "tokens": progress.tokens, **seen}
         with engine.averaged(progress.step):
-            metrics |= validate()
-        if engine.average is not None and valid is not None:
-            metrics["valid/loss_of_last_weights"] = validate()["valid/loss"]
+            metrics |= validate(progress.step)
+        if engine.average is not None and valid:
+            metrics["valid/loss_of_last_weights"] = validate(progress.step)["valid/loss"]
         peers.mark(FINISHING)
         journal.event("finished", step=progress.step)
     if not accelerator.is_main_process:
@@ -589,19 +597,25 @@ def _keep_decision(decision: Decision | None, config: PretrainConfig, journal: J
 def _validate(
     engine: Engine,
     config: PretrainConfig,
-    valid: StoreExamples | None,
+    valid: Sequence[StoreExamples],
     plan: Plan,
+    step: int,
     *,
     stop: StopRequest | None = None,
 ) -> dict[str, float]:
-    """Metrics on the validation text with the masks of the first epoch, always the same ones."""
-    if valid is None:
+    """Metrics on the validation text with the masks of the first epoch, always the same ones.
+
+    Its rows are as long as those of the phase in which ``step`` is the last update.
+    """
+    if not valid:
         return {}
-    batches = scoring_batches(valid, plan.phases[-1].slicing, config.log.validate_samples)
+    number, phase, _ = next(plan.remaining(max(step - 1, 0)))
+    examples = valid[number]
+    batches = scoring_batches(examples, phase.slicing, config.log.validate_samples)
     batches = engine.peers.marked(VALIDATING, batches)
     bare = engine.bare
     with whole(bare):
-        scores = score(engine.accelerator, bare, valid, batches, stop)
+        scores = score(engine.accelerator, bare, examples, batches, stop)
     return {f"valid/{name}": value for name, value in scores.items()}
 
 

@@ -512,7 +512,8 @@ class LogConfig(Model):
     every: int = Field(default=10, ge=1)
     """Steps between lines of metrics.jsonl."""
     validate_every: int | None = Field(default=None, ge=1)
-    """Steps between validations; there is always one at the end."""
+    """Steps between validations; there is always one at the end. The sequences are as long as those
+    of the phase: losses of two phases are of different sequences."""
     validate_samples: int | None = Field(default=2000, ge=1)
     """Sequences of the validation text that are scored; empty: all."""
     trackers: tuple[

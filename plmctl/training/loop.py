@@ -190,8 +190,8 @@ class Plan:
 class Validate(Protocol):
     """Scores the validation examples; called by all processes."""
 
-    def __call__(self, *, stop: StopRequest | None = None) -> Mapping[str, float]:
-        """The metrics of a validation, by their log keys; empty without validation examples.
+    def __call__(self, step: int, *, stop: StopRequest | None = None) -> Mapping[str, float]:
+        """The metrics after so many steps, by their log keys; empty without validation examples.
 
         Raises:
             StopAsked: A process was asked to stop meanwhile.
@@ -531,7 +531,7 @@ def _validate(run: Run, progress: Progress, stop: StopRequest) -> Progress:
     try:
         run.engine.peers.mark(VALIDATING, progress.step)
         with run.engine.averaged(progress.step):
-            scores = run.validate(stop=stop)
+            scores = run.validate(progress.step, stop=stop)
             samples = {} if run.sample is None else run.sample()
     except StopAsked:
         if progress.step < run.plan.steps:  # the last step is saved before it is validated

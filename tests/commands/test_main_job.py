@@ -71,6 +71,21 @@ def test_model_folders_load_with_the_auto_classes(pretrained: dict[str, Path]) -
         assert torch.equal(causal(**batch).logits, again(**batch).logits)
 
 
+def test_a_validation_has_the_sequence_length_of_its_phase(cli: Cli) -> None:
+    """A run of one phase up to a step scores as a run of two phases does there."""
+
+    def losses(name: str, phases: list[dict]) -> list[float]:
+        schedule = "schedule={name: constant, warmup: 0}"
+        options = (f"train.phases={json.dumps(phases)}", schedule, "log.validate_every=3")
+        assert cli("pretrain", "bert.yaml", f"run={name}", *options)[0] == 0
+        return [r["valid/loss"] for r in records(Path(name)) if "valid/loss" in r]
+
+    short, long = {"seq_len": 16, "steps": 6}, {"seq_len": 48, "steps": 3}
+    alone, both = losses("short", [short]), losses("growing", [short, long])
+    assert both[:2] == alone
+    assert len(both) == 3
+
+
 def test_a_finished_run_is_left_alone(cli: Cli, pretrained: dict[str, Path]) -> None:
     run = pretrained["bert"]
     before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}

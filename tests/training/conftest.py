@@ -65,7 +65,7 @@ def tiny_plan(
 Train = Callable[..., Progress]
 
 
-def nothing(*, stop: object = None) -> dict[str, float]:
+def nothing(step: int, *, stop: object = None) -> dict[str, float]:
     """A validation without a text."""
     return {}
 

@@ -74,7 +74,7 @@ def test_a_resumed_run_has_the_same_average_and_training_does_not_see_it(
     def one_run(name: str, config: AverageConfig | None, until: int | None = None) -> Engine:
         engine = engine_of(config)
 
-        def validate(*, stop: object = None) -> dict[str, float]:
+        def validate(step: int, *, stop: object = None) -> dict[str, float]:
             scored.append(weights(engine))
             return {"valid/loss": 1.0}
 

@@ -426,7 +426,7 @@ def test_a_stop_during_validation_is_made_up_for(
     plan = replace(tiny_plan("clm", store, steps=(6,)), validate_every=2)
     signals = iter([False, True])
 
-    def validate(*, stop: StopRequest | None = None) -> dict[str, float]:
+    def validate(step: int, *, stop: StopRequest | None = None) -> dict[str, float]:
         if next(signals, False):
             os.kill(os.getpid(), signal.SIGUSR1)
         assert stop is not None
@@ -502,7 +502,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 def scores(engine: Engine) -> Callable[..., dict[str, float]]:
     """Of the weights: a validation that finds others tells."""
 
-    def validate(*, stop: object = None) -> dict[str, float]:
+    def validate(step: int, *, stop: object = None) -> dict[str, float]:
         return {"valid/loss": sum(float(p.sum()) for p in weights(engine).values())}
 
     return validate
