@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from plmctl.models.network import Network
+    from plmctl.models.network import Forward, Network
     from plmctl.tokenization.encode import Encoder
     from plmctl.tokenization.load import Vocab
 
@@ -193,15 +193,20 @@ class LoadedModel:
         Raises:
             DataError: The folder lacks such a head.
         """
-        from plmctl.models.network import Network
-
         heads = tuple(term for term in loss_terms if term != "z_loss")  # a penalty, without a head
         if heads not in self.networks:
             family = get_family(self.family)
-            network = Network(family.load(self.name, heads), family.forward)
-            network.to(self.device).eval()
-            self.networks[heads] = network
+            self.networks[heads] = self.placed(family.load(self.name, heads), family.forward)
         return self.networks[heads]
+
+    def placed(self, model: PreTrainedModel, forward: Forward) -> Network:
+        """A network in evaluation mode on the device, as fast as it is in training."""
+        from plmctl.models.fast import apply_fast_paths
+        from plmctl.models.network import Network
+
+        apply_fast_paths(model, device=self.device.type, compiled=False, sharded=False)
+        network: Network = Network(model, forward).to(self.device).eval()
+        return network
 
     @property
     def generator(self) -> PreTrainedModel:

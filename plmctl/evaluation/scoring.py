@@ -160,13 +160,12 @@ class FinetunedModel:
     def network(self) -> Network:
         """With the head of the task, on the model's device."""
         from plmctl.models.load import Start
-        from plmctl.models.network import Network
 
         networks = self.model.networks
         if _TASK_NETWORK not in networks:
             task = self.finetuned.task
             start = Start(self.model.name, self.tokenizer, self.finetuned.labels)
-            networks[_TASK_NETWORK] = Network(task.load(start), task.forward).to(self.model.device)
+            networks[_TASK_NETWORK] = self.model.placed(task.load(start), task.forward)
         return networks[_TASK_NETWORK]
 
     def examples(

@@ -16,6 +16,10 @@ class FastDecoder(metaclass=ABCMeta):
     def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
         """[B, T, H] of token embeddings [B, T, H]; ``body`` is the network with these layers."""
 
+    def states_at(self, body: Any, embedded: Tensor, column_B: Tensor) -> Tensor:
+        """[B, H], one position of each row, which is one text."""
+        return _at(self.states(body, embedded, None), column_B)
+
 
 def hidden_states(model: Any, input_ids: Tensor, position_ids: Tensor | None = None) -> Tensor:
     """The last hidden states, [B, T, H].
@@ -39,6 +43,25 @@ def hidden_states(model: Any, input_ids: Tensor, position_ids: Tensor | None = N
         return _gpt1_states_of_packed_rows(body, embedded, position_ids)
     states: Tensor = body(**options).last_hidden_state
     return states
+
+
+def states_at(model: Any, input_ids: Tensor, column_B: Tensor) -> Tensor:
+    """The last hidden state at one position of each row, [B, H].
+
+    Args:
+        model: As in ``hidden_states``.
+        input_ids: [B, T], each row one text.
+        column_B: [B] the position.
+    """
+    layers = model.transformer.h
+    if isinstance(layers, FastDecoder):
+        embedded: Tensor = model.get_input_embeddings()(input_ids)
+        return layers.states_at(model.transformer, embedded, column_B)
+    return _at(hidden_states(model, input_ids), column_B)
+
+
+def _at(states: Tensor, column_B: Tensor) -> Tensor:
+    return states[torch.arange(len(states), device=states.device), column_B]
 
 
 def _gpt1_states_of_packed_rows(body: Any, embedded: Tensor, position_ids: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The hidden states of an encoder at the positions that a head reads."""
+"""An encoder at the positions that a head reads, and nowhere else where that is faster."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ class PartialEncoder(metaclass=ABCMeta):
     """An encoder's stack of layers that can compute fewer positions than all: ``models.fast``."""
 
     @abstractmethod
-    def encode(
-        self, body: Any, positions: Tensor, **inputs: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """See the function ``encode``; ``body`` is the network that the stack belongs to."""
+    def at_positions(
+        self, body: Any, positions: Tensor, inputs: dict[str, Tensor]
+    ) -> tuple[dict[str, Any], Tensor]:
+        """Options of ``body`` for the function ``encode``, and the positions in its output."""
+
+    @abstractmethod
+    def at_first_tokens(self, body: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
+        """See the function ``first_tokens_only``."""
 
 
 def encode(body: Any, positions: Tensor, **inputs: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -29,8 +33,28 @@ def encode(body: Any, positions: Tensor, **inputs: Tensor) -> tuple[Tensor, Tens
     Returns:
         [K, H], and the pooler's output [B, H] for each row's first token, if there is a pooler.
     """
+    options: dict[str, Any] = {}
+    if (stack := _partial_stack(body)) is not None:
+        options, positions = stack.at_positions(body, positions, inputs)
+    output = body(**inputs, **options)
+    return output.last_hidden_state.flatten(0, 1)[positions], output.get("pooler_output")
+
+
+def first_tokens_only(body: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
+    """Further options of an encoder, or of transformers' head on it, that reads first tokens only.
+
+    With them the last hidden states are [B, 1, H], if that is faster.
+
+    Args:
+        body: As in ``encode``.
+        inputs: input_ids and attention_mask, [..., L], and others.
+    """
+    stack = _partial_stack(body)
+    return {} if stack is None else stack.at_first_tokens(body, inputs)
+
+
+def _partial_stack(body: Any) -> PartialEncoder | None:
     for stack in body.children():
         if isinstance(stack, PartialEncoder):
-            return stack.encode(body, positions, **inputs)
-    output = body(**inputs)
-    return output.last_hidden_state.flatten(0, 1)[positions], output.get("pooler_output")
+            return stack
+    return None

@@ -103,7 +103,6 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_name_leaves_the_path_out_with_one_warning(
     case: str, store: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from transformers.models.bert import modeling_bert
     from transformers.models.openai import modeling_openai
 
     network = plain_network(case)
@@ -112,18 +111,21 @@ def test_a_missing_name_leaves_the_path_out_with_one_warning(
     expected = {
         name: tensor.clone() for name, tensor in outcome(case, network, batch, store).items()
     }
-    monkeypatch.delattr(modeling_bert, "BertEncoder")
+    if case == "bert":
+        layers: torch.nn.Module = network.model.base_model.encoder
+        layers.__class__ = type("OtherLayers", (type(layers),), {})
     monkeypatch.delattr(modeling_openai, "Attention")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
             door.apply_fast_paths(network.model, device="cpu", compiled=False, sharded=False)
     messages = [str(one.message) for one in caught if "fast path" in str(one.message)]
-    assert len(messages) == 2
+    assert len(messages) == (2 if case == "bert" else 1)
     assert "fused attention" in messages[0]
     assert "Attention" in messages[0]
-    assert "unused positions" in messages[1]
-    assert "BertEncoder" in messages[1]
+    if case == "bert":
+        assert "unused positions" in messages[1]
+        assert "BertEncoder" in messages[1]
     for name, tensor in outcome(case, network, batch, store).items():
         assert_equal(name, tensor, expected[name])
 

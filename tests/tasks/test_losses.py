@@ -5,6 +5,7 @@ import pytest
 import torch
 from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
 
+from plmctl.models.fast import apply_fast_paths
 from plmctl.models.network import Network
 from plmctl.tasks.base import get_task
 from plmctl.training.engine import Engine
@@ -46,6 +47,8 @@ CASES = {
     ),
     "both orders": ("classification", {"text": ("a", "b"), "both_orders": True}),
     "choice": ("multiple_choice", {"passage": "a", "question": "b", "label": "answer"}),
+    "first vector": ("classification", {"text": "a", "pooling": "cls"}),
+    "mean": ("classification", {"text": "a", "pooling": "mean"}),
     "tags": ("tagging", {"tokens": "a", "scheme": "pos"}),
     "tags, all layers": ("tagging", {"tokens": "a", "scheme": "pos", "layers": "mix"}),
 }  # fmt: skip
@@ -99,6 +102,48 @@ def test_the_loss_of_a_choice_is_that_of_transformers(family: str, folder: Folde
         loss = examples.loss(network.eval(), batch)["choice"] / batch.counts()["choice"]
         expected = theirs.eval()(**inputs, labels=batch.targets["choice"]).loss
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def outcome(examples, network) -> tuple[float, list[torch.Tensor]]:  # noqa: ANN001
+    """The summed losses, and the gradients of all weights that have one."""
+    network.zero_grad()
+    loss = torch.stack(list(examples.loss(network, whole(examples)).values())).sum()
+    loss.backward()
+    return loss.item(), [p.grad.clone() for p in network.parameters() if p.grad is not None]
+
+
+# With the smallest dropout no element is dropped, by the code that drops.
+@pytest.mark.parametrize("dropout", [0.0, 1e-9])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("case", ["text", "pair", "choice", "first vector", "mean"])
+def test_the_top_layer_is_computed_where_a_head_reads_it(
+    case: str, family: str, dropout: float, folder: Folder
+) -> None:
+    name, fields = CASES[case]
+    if "pooling" in fields and family not in ENCODERS:
+        pytest.skip("this family has no such head")
+    examples, network = make_case(name, fields, folder(family, dropout=dropout))
+    model = network.train().model
+    loss, gradients = outcome(examples, network)
+    apply_fast_paths(model, device="cpu", compiled=False, sharded=False)
+    top = [m for n, m in model.named_modules() if n.endswith(TOP_PROJECTION[family])][-1]
+    shapes: list[torch.Size] = []
+    top.register_forward_hook(lambda m, inputs, output: shapes.append(output.shape[:-1]))
+    fast_loss, fast = outcome(examples, network)
+    assert fast_loss == pytest.approx(loss, rel=1e-5)
+    largest = max(float(gradient.abs().max()) for gradient in gradients)
+    for one, right in zip(fast, gradients, strict=True):
+        torch.testing.assert_close(one, right, rtol=1e-3, atol=1e-5 * largest)
+    rows = whole(examples).inputs["input_ids"].flatten(0, -2)
+    everywhere = case == "mean" or family in ("gpt1", "distilbert")
+    assert (shapes[-1].numel() > len(rows)) == everywhere
+
+
+TOP_PROJECTION = {
+    "bert": "output.dense", "spanbert": "output.dense", "roberta": "output.dense",
+    "albert": "ffn_output", "distilbert": "lin2", "gpt1": "mlp.c_proj", "gpt2": "mlp.c_proj",
+    "gpt3": "mlp.c_proj",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt1", "gpt2"])

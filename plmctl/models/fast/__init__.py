@@ -62,6 +62,13 @@ def apply_fast_paths(
             from plmctl.models.fast.encoder import skip_unused_positions
 
             skip_unused_positions(model)
+        from plmctl.models.decoder import FastDecoder
+
+        if any(isinstance(module, FastDecoder) for module in model.modules()):
+            with _left_out_if_changed("one position of GPT-2's top layer"):
+                from plmctl.models.fast.decoder import use_parts_of_layers
+
+                use_parts_of_layers(model)
 
 
 def use_fused_attention(model: PreTrainedModel) -> None:

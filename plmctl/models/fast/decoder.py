@@ -2,7 +2,8 @@
 
 transformers does not use the fused kernel for GPT-1. GPT-2's own forward looks at the positions to
 know whether a row has several texts, for which the host waits for a GPU; if compiled, it cannot
-look, and makes a mask of T * T per row that keeps attention from its fastest kernel.
+look, and makes a mask of T * T per row that keeps attention from its fastest kernel. On a CPU the
+top layer of GPT-2 is computed at one position where a head reads no other.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from transformers.models.openai.modeling_openai import Attention, Block
 
 from plmctl.models.decoder import FastDecoder, block_mask
-from plmctl.models.fast.attention import attend
+from plmctl.models.fast.attention import attend, cpu_attention
 from plmctl.models.fast.required import require_attributes, require_parameters
 
 require_parameters(Attention._attn, "q", "k", "v", "attention_mask", "output_attentions")
@@ -32,10 +33,7 @@ require_parameters(GPT2Block.forward, "hidden_states", "past_key_values", "atten
 class _Gpt2Layers(FastDecoder, nn.ModuleList):
     def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
         """As transformers' own forward computes them."""
-        attention = str(body.config._attn_implementation)
-        if attention != "sdpa" and not attention.startswith(
-            "plmctl"
-        ):  # transformers makes the mask
+        if not _is_fused(body):  # transformers makes the mask
             run = body(inputs_embeds=embedded, position_ids=position_ids, use_cache=False)
             output: Tensor = run.last_hidden_state
             return output
@@ -44,6 +42,41 @@ class _Gpt2Layers(FastDecoder, nn.ModuleList):
         for block in self:
             states = block(states, None, mask)
         normed: Tensor = body.ln_f(states)
+        return normed
+
+
+class _Gpt2LayersApart(_Gpt2Layers):
+    """On a CPU, with whole weights: the top layer need not be called as a whole."""
+
+    def states_at(self, body: Any, embedded: Tensor, column_B: Tensor) -> Tensor:
+        """Three quarters of the top layer, all but keys, values and queries, at one position."""
+        if not _is_fused(body):
+            return super().states_at(body, embedded, column_B)
+        rows_B, places_1T = torch.arange(len(column_B)), _counted(embedded, None)
+        states = body.drop(embedded + body.wpe(places_1T))
+        blocks: list[Any] = list(self)
+        top = blocks.pop()
+        for block in blocks:
+            states = block(states, None, None)
+        inner = top.attn
+        query, key, value = inner.c_attn(top.ln_1(states)).split(inner.split_size, -1)
+        query, key, value = (
+            x.unflatten(-1, (-1, inner.head_dim)).transpose(1, 2)
+            for x in (query[rows_B, column_B][:, None], key, value)
+        )
+        attended, _ = cpu_attention(
+            inner,
+            query,
+            key,
+            value,
+            (places_1T <= column_B[:, None])[:, None, None],
+            dropout=inner.attn_dropout.p if inner.training else 0.0,
+            scaling=inner.scaling,
+            is_causal=False,
+        )
+        at_BH = states[rows_B, column_B]
+        at_BH = at_BH + inner.resid_dropout(inner.c_proj(attended.flatten(1)))
+        normed: Tensor = body.ln_f(at_BH + top.mlp(top.ln_2(at_BH)))
         return normed
 
 
@@ -56,6 +89,11 @@ class _Gpt1Layers(FastDecoder, nn.ModuleList):
         for block in self:
             states = block(states, mask)[0]
         return states
+
+
+def _is_fused(body: Any) -> bool:
+    attention = str(body.config._attn_implementation)
+    return attention == "sdpa" or attention.startswith("plmctl")
 
 
 def _counted(embedded: Tensor, position_ids: Tensor | None) -> Tensor:
@@ -120,3 +158,21 @@ def use_fast_decoder(model: nn.Module) -> None:
         for block in body.h:
             if type(block.attn) is Attention:
                 block.attn.__class__ = _FusedAttention
+
+
+def use_parts_of_layers(model: nn.Module) -> None:
+    """Let GPT-2, in place, compute its top layer at one position for heads that read no other.
+
+    Raises:
+        ImportError: Its layers are not as they were.
+    """
+    for module in model.modules():
+        if type(module) is _Gpt2Layers:
+            top: Any = module[-1]
+            require_attributes(top, "ln_1", "ln_2", "mlp", *(f"attn.{name}" for name in _OF_GPT2))
+            module.__class__ = _Gpt2LayersApart
+
+
+_OF_GPT2 = (
+    "c_attn", "c_proj", "split_size", "head_dim", "scaling", "attn_dropout.p", "resid_dropout",
+)  # fmt: skip

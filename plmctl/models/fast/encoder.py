@@ -12,11 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
-from transformers.models.albert.modeling_albert import AlbertTransformer
-from transformers.models.bert.modeling_bert import BertEncoder
-from transformers.models.distilbert.modeling_distilbert import Transformer
-from transformers.models.roberta.modeling_roberta import RobertaEncoder
 
 from plmctl.models.encoder import PartialEncoder
 from plmctl.models.fast import CPU_ATTENTION
@@ -26,9 +23,6 @@ from plmctl.models.fast.required import require_attributes, require_parameters
 # Share of a row's positions: if a head reads more, gathering them costs more than it saves.
 _WORTH_IT = 0.7
 
-for _stack in (BertEncoder, RobertaEncoder, AlbertTransformer, Transformer):
-    require_parameters(_stack.forward, "hidden_states", "attention_mask")
-
 
 class _Partial(PartialEncoder):
     """A stack of layers that can leave out padding and what no head reads."""
@@ -37,20 +31,27 @@ class _Partial(PartialEncoder):
     needs: tuple[str, ...] = ()
     """Attributes of a layer that ``_last_layer`` uses; none: it is never called."""
 
-    def encode(
-        self, body: Any, positions: Tensor, **inputs: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """As the function ``encode``; on a CPU only: on a GPU the host would wait."""
+    def at_positions(
+        self, body: Any, positions: Tensor, inputs: dict[str, Tensor]
+    ) -> tuple[dict[str, Any], Tensor]:
+        """For the function ``encode``; on a CPU only: on a GPU the host would wait."""
         rows, length = inputs["input_ids"].shape
+        wanted_BQ, slots_K = _slots(positions, rows, length)
+        options = self._options(body, inputs["attention_mask"], wanted_BQ)
+        return options, slots_K if "wanted_BQ" in options else positions
+
+    def at_first_tokens(self, body: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
+        """For the function ``first_tokens_only``."""
+        mask = inputs["attention_mask"].flatten(0, -2)  # a row of options is a row for each of them
+        return self._options(body, mask, mask.new_zeros(len(mask), 1))
+
+    def _options(self, body: Any, mask: Tensor, wanted_BQ: Tensor) -> dict[str, Any]:
         options: dict[str, Any] = {}
         if body.config._attn_implementation == CPU_ATTENTION:
-            options["real"] = RealPositions.of(inputs["attention_mask"])
-        if self.needs:
-            wanted_BQ, slots_K = _slots(positions, rows, length)
-            if wanted_BQ.shape[1] <= _WORTH_IT * length:
-                options["wanted_BQ"], positions = wanted_BQ, slots_K
-        output = body(**inputs, **options)
-        return output.last_hidden_state.flatten(0, 1)[positions], output.get("pooler_output")
+            options["real"] = RealPositions.of(mask)
+        if self.needs and wanted_BQ.shape[1] <= _WORTH_IT * mask.shape[1]:
+            options["wanted_BQ"] = wanted_BQ
+        return options
 
     def forward(
         self,
@@ -113,21 +114,18 @@ _OF_BERT = (
 )
 
 
-class _Bert(_Partial, BertEncoder):
+class _Bert(_Partial):
+    """BERT's and RoBERTa's."""
+
     _output = BaseModelOutputWithPastAndCrossAttentions
     needs = _OF_BERT
 
 
-class _Roberta(_Partial, RobertaEncoder):
-    _output = BaseModelOutputWithPastAndCrossAttentions
-    needs = _OF_BERT
-
-
-class _DistilBert(_Partial, Transformer):
+class _DistilBert(_Partial):
     """Only padding is left out: its objective reads every token."""
 
 
-class _Albert(_Partial, AlbertTransformer):
+class _Albert(_Partial):
     """Its layers share their weights."""
 
     needs = (
@@ -146,7 +144,7 @@ class _Albert(_Partial, AlbertTransformer):
     def layers(self) -> list[Any]:
         """Of its groups, in the order in which they are applied."""
         whole: Any = self
-        count, groups = self.config.num_hidden_layers, self.config.num_hidden_groups
+        count, groups = whole.config.num_hidden_layers, whole.config.num_hidden_groups
         numbers = [int(number / (count / groups)) for number in range(count)]  # as transformers'
         return [layer for n in numbers for layer in whole.albert_layer_groups[n].albert_layers]
 
@@ -161,22 +159,37 @@ class _Albert(_Partial, AlbertTransformer):
         return out
 
 
-_CLASSES: dict[type[nn.Module], type[_Partial]] = {
-    AlbertTransformer: _Albert,
-    BertEncoder: _Bert,
-    RobertaEncoder: _Roberta,
-    Transformer: _DistilBert,
+# By name and not by class: importing all these models would take a twelfth of a second.
+_STACKS: dict[str, tuple[str, type[_Partial]]] = {
+    "albert": ("AlbertTransformer", _Albert),
+    "bert": ("BertEncoder", _Bert),
+    "distilbert": ("Transformer", _DistilBert),
+    "roberta": ("RobertaEncoder", _Bert),
 }
+"""Of a model type: the class of its list of layers, and what it is given."""
 
 
 def skip_unused_positions(model: nn.Module) -> None:
-    """Let an encoder, in place, compute some positions only; nothing else changes."""
-    for module in model.modules():
-        kind: Any = _CLASSES.get(type(module))
-        if kind is not None:
-            for layer in kind.layers(module):
-                require_attributes(layer, *kind.needs)
-            module.__class__ = kind
+    """Let an encoder, in place, compute some positions only; nothing else changes.
+
+    Raises:
+        ImportError: It is one of those above, and not as it was.
+    """
+    for body in model.modules():
+        kind = getattr(getattr(body, "config", None), "model_type", None)
+        if kind not in _STACKS or not isinstance(body, PreTrainedModel):
+            continue
+        name, methods = _STACKS[kind]
+        if any(isinstance(module, _Partial) for module in body.modules()):
+            continue
+        stacks: list[Any] = [m for m in body.modules() if type(m).__name__ == name]
+        if not stacks:
+            raise ImportError(f"{type(body).__name__} has no {name}")
+        for stack in stacks:
+            require_parameters(type(stack).forward, "hidden_states", "attention_mask")
+            for layer in methods.layers(stack):
+                require_attributes(layer, *methods.needs)
+            stack.__class__ = type(f"Partial{name}", (methods, type(stack)), {})
 
 
 def _slots(positions: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor]:

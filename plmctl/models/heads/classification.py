@@ -23,7 +23,8 @@ from transformers import (
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from plmctl.errors import ConfigError
-from plmctl.models.decoder import hidden_states
+from plmctl.models.decoder import hidden_states, states_at
+from plmctl.models.encoder import first_tokens_only
 from plmctl.models.heads.encoder import OwnHeadConfig, encoder_of, load_encoder
 from plmctl.models.load import Start, config_of, load_with_labels
 from plmctl.models.parameters import add_token_embeddings, initialize_head_as_published
@@ -103,7 +104,8 @@ def classify_with_encoder(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
     Returns:
         label: [B, C].
     """
-    return {"label": model(**_known_inputs(model, inputs)).logits}
+    known = _known_inputs(model, inputs)
+    return {"label": model(**known, **_first_tokens_only(model, known)).logits}
 
 
 def choose_with_encoder(model: Any, options: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
@@ -117,7 +119,8 @@ def choose_with_encoder(model: Any, options: Tensor, **inputs: Tensor) -> dict[s
     Returns:
         choice: [B, O], minus infinity where there is no option.
     """
-    logits: Tensor = model(**_known_inputs(model, inputs)).logits
+    known = _known_inputs(model, inputs)
+    logits: Tensor = model(**known, **_first_tokens_only(model, known)).logits
     return {"choice": logits.masked_fill(~options, float("-inf"))}
 
 
@@ -126,6 +129,13 @@ def _known_inputs(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     if getattr(model.config, "type_vocab_size", None) in (None, 1):
         return {name: value for name, value in inputs.items() if name != "token_type_ids"}
     return inputs
+
+
+def _first_tokens_only(model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
+    """Options with which a network leaves out what its head on the first token does not read."""
+    if isinstance(model, PooledForSequenceClassification):  # it may read more, and asks by itself
+        return {}
+    return first_tokens_only(model.base_model, inputs)
 
 
 # --- Decoders: the last token of a text (GPT-1, GPT-2 and GPT-3) ---
@@ -159,15 +169,12 @@ def classify_with_decoder(
     Returns:
         label: [B, C]; lm: [K, V], from the token embeddings, which GPT-1 ties.
     """
-    states, last = _states_and_last(model, input_ids, attention_mask)
+    last, predicted = _last_and_next(model, input_ids, attention_mask, lm_cells)
     vector = last.view(*input_ids.shape[:-1], -1)
     vector = vector.sum(1) if input_ids.dim() == 3 else vector
     if model.config.model_type == "openai-gpt":
         vector = dropout(vector, model.config.summary_first_dropout, model.training)
-    logits = {"label": model.score(vector)}
-    if lm_cells is not None:
-        logits["lm"] = _next_token_logits(model, states, lm_cells)
-    return logits
+    return {"label": model.score(vector), **predicted}
 
 
 def choose_with_decoder(
@@ -189,33 +196,28 @@ def choose_with_decoder(
     Returns:
         choice: [B, O], minus infinity where there is no option; lm: [K, V].
     """
-    states, last = _states_and_last(model, input_ids, attention_mask)
+    last, predicted = _last_and_next(model, input_ids, attention_mask, lm_cells)
     vectors = last.view(*input_ids.shape[:2], -1)
     rate = model.config.summary_first_dropout
     if model.training and rate > 0:  # one mask an item, so that its options are compared fairly
         vectors = vectors * dropout(torch.ones_like(vectors[:, :1]), rate)
     scores = model.multiple_choice_head.summary(vectors).squeeze(-1)
-    logits = {"choice": scores.masked_fill(~options, float("-inf"))}
-    if lm_cells is not None:
-        logits["lm"] = _next_token_logits(model, states, lm_cells)
-    return logits
+    return {"choice": scores.masked_fill(~options, float("-inf")), **predicted}
 
 
-def _states_and_last(
-    model: Any, input_ids: Tensor, attention_mask: Tensor
-) -> tuple[Tensor, Tensor]:
-    """States [S * L, H] of S texts, and the state [S, H] of each one's last token.
+def _last_and_next(
+    model: Any, input_ids: Tensor, attention_mask: Tensor, lm_cells: Tensor | None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The state [S, H] of the last token of S texts, and the logits "lm" of next tokens, if any.
 
     Padding is at the end, where no token of a causal network sees it: without a mask.
     """
-    ids, lengths = input_ids.flatten(0, -2), attention_mask.flatten(0, -2).sum(1)
+    ids, last_S = input_ids.flatten(0, -2), attention_mask.flatten(0, -2).sum(1) - 1
+    if lm_cells is None:
+        return states_at(model, ids, last_S), {}
     states = hidden_states(model, ids)
-    rows = torch.arange(len(ids), device=ids.device)
-    return states.flatten(0, 1), states[rows, lengths - 1]
-
-
-def _next_token_logits(model: Any, states: Tensor, positions: Tensor) -> Tensor:
-    return linear(states[positions], model.get_input_embeddings().weight)
+    lm = linear(states.flatten(0, 1)[lm_cells], model.get_input_embeddings().weight)
+    return states[torch.arange(len(ids), device=ids.device), last_S], {"lm": lm}
 
 
 # --- Encoders with a classifier over all vectors: their mean, their maximum, or the first one's ---
@@ -269,8 +271,10 @@ class PooledForSequenceClassification(PreTrainedModel):
         """Logits [B, C] of rows [B, L], 0 in the mask at padding."""
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         segments = {} if self.config.type_vocab_size == 1 else {"token_type_ids": token_type_ids}
-        encoded = self.encoder(input_ids, attention_mask=attention_mask, **segments)
+        first = first_tokens_only(self.encoder, inputs) if self.config.pooling == "cls" else {}
+        encoded = self.encoder(**inputs, **segments, **first)
         vector = pool(encoded.last_hidden_state, attention_mask, self.config.pooling)
         return SequenceClassifierOutput(logits=self.classifier(self.dropout(vector)))
 
