@@ -52,7 +52,6 @@ def _plmctl(args: argparse.Namespace, model: Any, family: Any) -> _Score:
     from plmctl.config.sections import ComputeConfig
     from plmctl.evaluation.likelihood import MaskedLikelihood, ScoringOptions
     from plmctl.evaluation.model import LoadedModel, TokenizedText
-    from plmctl.models.network import Network
     from plmctl.training.engine import make_accelerator
 
     # No folder to open, and no text to read: of the tokenizer only the special tokens are used.
@@ -60,7 +59,7 @@ def _plmctl(args: argparse.Namespace, model: Any, family: Any) -> _Score:
     words += [f"word{number}" for number in range(len(words), model.config.vocab_size)]
     tokenizer = BertTokenizerFast(vocab={word: number for number, word in enumerate(words)})
     accelerator = make_accelerator(ComputeConfig(device=args.device))
-    network = Network(model, family.forward)
+    network = LoadedModel("the benchmark's", accelerator).placed(model, family.forward)
     likelihood = MaskedLikelihood(
         LoadedModel.in_training(network, tokenizer, model.config.model_type, accelerator)
     )
