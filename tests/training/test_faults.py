@@ -123,7 +123,7 @@ def test_the_best_by_validation_stays(store: TokenStore, tmp_path: Path, run_pla
         cpu_engine(tiny_network("clm")),
         plan,
         tmp_path,
-        lambda *, stop=None: {"valid/loss": next(losses)},
+        lambda _, *, stop=None: {"valid/loss": next(losses)},
     )
     assert progress.best == (2.0, 5)
     saved = json_lines(tmp_path / "events")
