@@ -184,10 +184,10 @@ def test_a_last_validation_that_fails_costs_no_step(
 ) -> None:
     plan = replace(tiny_plan("clm", store, steps=(6,)), async_save=async_save)
 
-    def failing(*, stop: object = None) -> dict[str, float]:
+    def failing(_: int, *, stop: object = None) -> dict[str, float]:
         raise DataError("this text cannot be scored")
 
-    def fine(*, stop: object = None) -> dict[str, float]:
+    def fine(_: int, *, stop: object = None) -> dict[str, float]:
         return {"valid/loss": 2.0}
 
     with pytest.raises(DataError, match="cannot be scored"):
@@ -277,7 +277,7 @@ engine = cpu_engine(tiny_network("clm"))
 pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (pages + int(sys.argv[3]), -1))
 with Journal(folder, title="t", total_steps=2, trackers=(), quiet=False) as journal:
-    train(engine, plan, Checkpoints(folder / "checkpoints", 3), journal, lambda *, stop=None: {})
+    train(engine, plan, Checkpoints(folder / "checkpoints", 3), journal, lambda _, *, stop=None: {})
 """
 ROOM = 100_000_000  # bytes: for half of the step's examples at once, but not for all
 
