@@ -63,8 +63,10 @@ def compared(path: Path, seeds: int) -> list[object]:
 
 def pretrained(name: str) -> None:
     """The network that a task begins from; at once where it is there."""
-    plmctl("train-tokenizer", str(CONFIGS / "tokenizer/transfer" / f"{name}.yaml"))
-    plmctl("pretrain", str(CONFIGS / "pretrain/transfer" / f"{name}.yaml"))
+    path = CONFIGS / "pretrain/transfer" / f"{name}.yaml"
+    tokenizer = Path(yaml.safe_load(path.read_text("utf-8"))["tokenizer"]).name
+    plmctl("train-tokenizer", str(CONFIGS / "tokenizer/transfer" / f"{tokenizer}.yaml"))
+    plmctl("pretrain", str(path))
 
 
 def write_texts() -> None:
