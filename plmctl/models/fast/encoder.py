@@ -36,6 +36,8 @@ class _Partial(PartialEncoder):
     ) -> tuple[dict[str, Any], Tensor]:
         """For the function ``encode``; on a CPU only: on a GPU the host would wait."""
         rows, length = inputs["input_ids"].shape
+        if not self.needs:
+            return self._options(body, inputs["attention_mask"], None), positions
         wanted_BQ, slots_K = _slots(positions, rows, length)
         options = self._options(body, inputs["attention_mask"], wanted_BQ)
         return options, slots_K if "wanted_BQ" in options else positions
@@ -43,13 +45,13 @@ class _Partial(PartialEncoder):
     def at_first_tokens(self, body: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
         """For the function ``first_tokens_only``."""
         mask = inputs["attention_mask"].flatten(0, -2)  # a row of options is a row for each of them
-        return self._options(body, mask, mask.new_zeros(len(mask), 1))
+        return self._options(body, mask, mask.new_zeros(len(mask), 1) if self.needs else None)
 
-    def _options(self, body: Any, mask: Tensor, wanted_BQ: Tensor) -> dict[str, Any]:
+    def _options(self, body: Any, mask: Tensor, wanted_BQ: Tensor | None) -> dict[str, Any]:
         options: dict[str, Any] = {}
         if body.config._attn_implementation == CPU_ATTENTION:
             options["real"] = RealPositions.of(mask)
-        if self.needs and wanted_BQ.shape[1] <= _WORTH_IT * mask.shape[1]:
+        if wanted_BQ is not None and wanted_BQ.shape[1] <= _WORTH_IT * mask.shape[1]:
             options["wanted_BQ"] = wanted_BQ
         return options
 
