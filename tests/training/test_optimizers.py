@@ -12,6 +12,7 @@ from plmctl import registry
 from plmctl.config.base import OptimizerConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
+from plmctl.optimizers._updates import orthogonal
 from plmctl.training.checkpoint import Checkpoints, Trained, restore
 from plmctl.training.engine import make_optimizer
 from tests.builders import cpu_engine, stopping_at
@@ -162,6 +163,18 @@ def test_muon_makes_the_update_orthogonal_with_the_size_of_adamw() -> None:
     assert 0.5 < values.min() <= values.max() < 1.5  # what five Newton-Schulz steps promise
     assert torch.allclose(table.abs(), torch.ones(30, 16), atol=1e-3)  # Adam's first: the sign
     assert torch.allclose(bias.abs(), torch.ones(24), atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (24, 96), (96, 24), (24, 30)])
+def test_orthogonal_is_five_newton_schulz_steps(shape: tuple[int, int]) -> None:
+    """Each singular value goes five times through the polynomial, whichever way X is multiplied."""
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    values = values / matrix.norm()
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    expected = (left * values @ right).float()
+    torch.testing.assert_close(orthogonal(matrix.float()[None])[0], expected, rtol=0, atol=1e-5)
 
 
 class Fused(nn.Module):
