@@ -500,7 +500,8 @@ class CheckpointConfig(Model):
     `[1000, 5M tokens, 1Mw]`; each is the step nearest to it. log: steps 1, 2, 4, 8 and so on;
     babylm: words 1M, 2M ... 10M, 20M ... 100M, 200M ... 1B. Tokens and words: pretraining only."""
     keep_best: bool = False
-    """Also save and keep the checkpoint with the lowest validation loss so far."""
+    """Also save and keep the checkpoint with the lowest validation loss so far, of those of the
+    last phase: sequences of another length have other losses."""
     background: bool = False
     """Write checkpoints while training continues; it only waits for a copy of the state in memory:
     12 bytes per parameter with AdamW."""

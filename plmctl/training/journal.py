@@ -152,9 +152,16 @@ class Progress:
         """The progress after one more skipped update."""
         return replace(self.ahead(update, samples, epoch_size), skipped=self.skipped + 1)
 
-    def scored(self, loss: float | None) -> Progress:
-        """The progress after a validation; None: there are no validation examples."""
-        if loss is None or math.isnan(loss) or (self.best is not None and loss >= self.best[0]):
+    def scored(self, loss: float | None, first: int) -> Progress:
+        """The progress after a validation.
+
+        Args:
+            loss: None: there are no validation examples.
+            first: Steps before its phase. The best of another phase is no longer the best: that
+                phase's sequences have another length, and so other losses.
+        """
+        best = self.best if self.best is not None and self.best[1] > first else None
+        if loss is None or math.isnan(loss) or (best is not None and loss >= best[0]):
             return replace(self, validated=self.step)
         return replace(self, validated=self.step, best=(loss, self.step))
 

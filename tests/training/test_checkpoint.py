@@ -205,6 +205,19 @@ def test_every_checkpoint_is_the_one_saved_at_once(
     ]
 
 
+def test_the_best_checkpoint_is_of_the_last_phase(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """Longer sequences have other losses: the lowest of the first phase is not the run's best."""
+    losses = iter([1.0, 0.5, 3.0, 2.0, 2.5, 2.6, 2.7, 2.8])  # steps 1 and 2: the first phase
+    plan = tiny_plan("clm", store, steps=(2, 6))
+    plan = replace(plan, validate_every=1, save_best=True)
+    engine = cpu_engine(tiny_network("clm"))
+    done = run_plan(engine, plan, tmp_path, lambda step, stop=None: {"valid/loss": next(losses)})
+    assert done.best == (2.0, 4)
+    assert events(tmp_path) == ["started", *["saved"] * 5]  # steps 1, 2, 3, 4 and the last
+
+
 class Gated(Checkpoints):
     """A disk that is slow for as long as a test wants."""
 
