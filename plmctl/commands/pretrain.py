@@ -609,9 +609,9 @@ def _validate(
     """
     if not valid:
         return {}
-    number, phase, _ = next(plan.remaining(max(step - 1, 0)))
+    number = plan.phase_of(step)
     examples = valid[number]
-    batches = scoring_batches(examples, phase.slicing, config.log.validate_samples)
+    batches = scoring_batches(examples, plan.phases[number].slicing, config.log.validate_samples)
     batches = engine.peers.marked(VALIDATING, batches)
     bare = engine.bare
     with whole(bare):

@@ -175,10 +175,10 @@ class Plan:
         """The place of a phase, by its number, in the run."""
         return Stretch(sum(before.steps for before in self.phases[:phase]), self.steps)
 
-    def phase_of(self, done: int) -> Stretch:
-        """The place of the phase of the last of ``done`` updates."""
+    def phase_of(self, done: int) -> int:
+        """The number of the phase of the last of ``done`` updates; of 0: the first phase."""
         number, _, _ = next(self.remaining(done - 1))
-        return self.stretch(number)
+        return number
 
     def remaining(self, done: int) -> Iterator[tuple[int, Phase, int]]:
         """Each phase that is not over: its number, the phase, and the first step left in it."""
@@ -548,7 +548,8 @@ def _validate(run: Run, progress: Progress, stop: StopRequest) -> Progress:
         run.journal.log({"step": progress.step, **scores})
     if samples:
         run.journal.sample(progress.step, samples)
-    progress = progress.scored(scores.get("valid/loss"), run.plan.phase_of(progress.step).first)
+    phase = run.plan.stretch(run.plan.phase_of(progress.step))
+    progress = progress.scored(scores.get("valid/loss"), phase.first)
     if run.watch is None:
         return progress
     progress = run.watch.after(progress, scores)
