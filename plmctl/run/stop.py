@@ -1,19 +1,42 @@
 """Stop requests: SIGTERM, SIGUSR1 (which schedulers send in advance), SIGHUP, and Ctrl-C."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType, TracebackType
+from typing import Any
 
 from plmctl.errors import Preempted
+from plmctl.run.launch import is_worker
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_OF_LAUNCHER = (signal.SIGTERM, signal.SIGUSR1)  # it sends or passes on, besides Ctrl-C
 
 
 def _signals() -> tuple[signal.Signals, ...]:
     """SIGHUP comes when a terminal or an ssh connection closes; nohup makes it ignored."""
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return _SIGNALS if ignored else (*_SIGNALS, signal.SIGHUP)
+
+
+def ignore_launcher() -> None:
+    """Let this process, one of several, say and record why it ends, when others have ended.
+
+    Its launcher sends SIGTERM to the others when a process ends with an error (30 seconds later
+    SIGKILL), and would lose the message of a process that ends a moment later.
+    """
+    for number in _OF_LAUNCHER:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _restore(before: Mapping[signal.Signals, Any], error: BaseException | None) -> None:
+    """Give the signals back to the handlers of before, at the end of a context."""
+    ends = error is not None and is_worker()
+    if ends:
+        ignore_launcher()
+    for number, handler in before.items():
+        if not (ends and number in _OF_LAUNCHER):
+            signal.signal(number, handler)
 
 
 class StopAsked(Exception):  # noqa: N818  # a request, not an error
@@ -39,8 +62,7 @@ class StopRequest:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        _restore(self._before, value)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.received == signal.SIGINT:
@@ -71,9 +93,10 @@ def stopping_at_once() -> Iterator[None]:
     before = {number: signal.signal(number, stop) for number in _signals()}
     try:
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    except BaseException as error:
+        _restore(before, error)
+        raise
+    _restore(before, None)
 
 
 def _preempted(number: int) -> Preempted:

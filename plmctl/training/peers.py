@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from plmctl.errors import PlmError, Preempted
 from plmctl.run.launch import descendants, is_worker
+from plmctl.run.stop import ignore_launcher
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -468,8 +469,7 @@ class Peers:
 
     def _lost(self, error: BaseException) -> PlmError:
         """The error for a connection to another process that broke."""
-        for number in (signal.SIGTERM, signal.SIGUSR1):  # of a launcher, for the same reason
-            signal.signal(number, signal.SIG_IGN)
+        ignore_launcher()
         deadline, self._broken = time.monotonic() + 4 * self._beat, True
         while self._stop is None and time.monotonic() < deadline:
             time.sleep(0.1)
