@@ -688,7 +688,7 @@ class StepLoader:
         self._steps = self._from(Progress(step=plan.steps))
         self._at: tuple[object, ...] | None = None
         self.seconds = 0.0
-        self._measurements, self._advised = 0, False
+        self._measurements, self._waited, self._advised = 0, False, False
 
     def next_step(self, progress: Progress) -> Taken:
         """The next step: number of the phase, phase, and this process's micro-batches."""
@@ -713,15 +713,16 @@ class StepLoader:
     def advise(self, wait: float, seconds: float, warn: Callable[[str], None]) -> None:
         """Warn once if the loop waits for its data and the run is not a short one.
 
-        The first measurement is ignored: it includes the start of the processes.
+        Twice in a row: without processes, the loop waits once per epoch for its examples. The first
+        measurement is ignored: it includes the start of the processes.
 
         Args:
             wait: Share of the time since the last log line that the loop waited.
             seconds: Of the run so far.
             warn: Called with the message.
         """
-        long = seconds >= _SHORT_RUN
-        if self._measurements and long and wait > _MUCH_WAITING and not self._advised:
+        before, self._waited = self._waited, seconds >= _SHORT_RUN and wait > _MUCH_WAITING
+        if self._measurements > 1 and before and self._waited and not self._advised:
             workers = self._plan.workers
             warn(
                 f"{100 * wait:.0f} % of the time is spent waiting for batches; "

@@ -133,9 +133,15 @@ def test_waiting_for_data_is_told_of_once_and_not_in_a_short_run(
 
 @pytest.mark.parametrize(
     ("waits", "expected"),
-    [((0.9, 0.04, 0.02), []), ((0.9, 0.04, 0.2, 0.3), ["20 %"]), ((0.0, 0.06), ["6 %"])],
+    [
+        ((0.9, 0.04, 0.02), []),
+        ((0.9, 0.04, 0.2, 0.3, 0.3), ["30 %"]),
+        ((0.0, 0.06, 0.06), ["6 %"]),
+        ((0.9, 0.3), []),  # the first: the start of the processes
+        ((0.0, 0.3, 0.01, 0.3, 0.01), []),  # the examples of an epoch
+    ],
 )
-def test_a_twentieth_of_the_time_is_much(
+def test_a_twentieth_of_the_time_twice_in_a_row_is_much(
     store: TokenStore, waits: tuple[float, ...], expected: list[str]
 ) -> None:
     messages: list[str] = []
