@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -247,7 +248,7 @@ Pair = tuple[int, int]
 
 _SHIFT = 32  # the key of a pair of symbols: the left one above this bit, the right one below
 
-_FEW = 200  # up to so many pairs, a plain loop sums faster than NumPy
+_FEW = 200  # up to so many places, a plain loop sums faster than NumPy
 
 
 @dataclass(frozen=True)
@@ -308,7 +309,7 @@ def learn_merges(
         if new == len(tokens):
             tokens.append(text)
             progress(len(tokens), size)
-        pairs.change(*chains.merge(pair, new))
+        pairs.change(chains.merge(pair, new))
         merges.setdefault(pair)
     return Merges(tokens, list(merges))
 
@@ -317,8 +318,10 @@ class _Pairs:
     """How often each pair of neighbours occurs."""
 
     def __init__(self, chains: _Chains) -> None:
-        keys, counts = _sum_by_key(*chains.all_pairs())
-        self._counts: dict[int, float] = dict(zip(keys, counts, strict=True))
+        keys, weights = chains.pairs()
+        keys, number = np.unique(keys, return_inverse=True)
+        counts = np.bincount(number, weights, len(keys)).tolist()
+        self._counts: dict[int, float] = dict(zip(keys.tolist(), counts, strict=True))
         # Entries may be out of date: the count is checked when an entry comes to the top.
         self._heap = [(-count, key) for key, count in self._counts.items()]
         heapq.heapify(self._heap)
@@ -337,18 +340,13 @@ class _Pairs:
                 return key >> _SHIFT, key & ((1 << _SHIFT) - 1)
         return None
 
-    def change(
-        self,
-        removed: tuple[Ints, Floats],
-        added: tuple[Ints, Floats],
-    ) -> None:
-        """Subtract pairs and add others, given as keys and weights."""
+    def change(self, changes: Mapping[int, float]) -> None:
+        """Add to the counts of pairs, given as keys."""
         counts = self._counts
-        for key, weight in zip(*_sum_by_key(*removed), strict=True):
-            counts[key] -= weight
-        for key, weight in zip(*_sum_by_key(*added), strict=True):
-            counts[key] = count = counts.get(key, 0) + weight
-            heapq.heappush(self._heap, (-count, key))
+        for key, change in changes.items():
+            counts[key] = count = counts.get(key, 0.0) + change
+            if change > 0:
+                heapq.heappush(self._heap, (-count, key))
 
 
 class _Chains:
@@ -367,32 +365,54 @@ class _Chains:
         ends = np.cumsum(np.bincount(words.symbols, minlength=len(words.tokens)))
         self._places: list[Symbols] = np.split(order, ends[:-1])
 
-    def all_pairs(self) -> tuple[Ints, Floats]:
+    def pairs(self) -> tuple[Ints, Floats]:
         """The key of the pair at each place that has a right neighbour, and its weight."""
-        return self._pairs_at(np.arange(self._end, dtype=np.int32))
+        places = np.flatnonzero(self._right != self._end)
+        left = self._symbol[places].astype(np.int64)
+        return (left << _SHIFT) | self._symbol[self._right[places]], self._weight[places]
 
-    def merge(self, pair: Pair, new: int) -> tuple[tuple[Ints, Floats], tuple[Ints, Floats]]:
+    def merge(self, pair: Pair, new: int) -> dict[int, float]:
         """Replace a pair by one symbol wherever it occurs, from left to right.
 
         Returns:
-            The pairs that no longer exist and the new ones, as keys and weights.
+            What this adds to the counts of pairs, by key.
         """
         place = self._occurrences(*pair)
         second = self._right[place]
         left, right = self._left[place], self._right[second]
-        # A place may be there twice: in "abab" the first "b" is right of one pair, left of another.
-        removed = self._pairs_at(_distinct(np.concatenate((left, place, second))))
+        changes = self._changes(pair, new, place, left, right)
         self._symbol[place], self._symbol[second] = new, -1
         self._right[place] = right
         self._left[right] = place
         self._left[self._end] = self._end
-        touched = _distinct(np.concatenate((left, place)))
-        added = self._pairs_at(touched[self._symbol[touched] >= 0])
         if new == len(self._places):
             self._places.append(place)
         else:
             self._places[new] = np.union1d(self._places[new], place)
-        return removed, added
+        return changes
+
+    def _changes(
+        self, pair: Pair, new: int, place: Symbols, left: Symbols, right: Symbols
+    ) -> dict[int, float]:
+        """What is beside an occurrence of the pair will be beside the new symbol."""
+        weight, (first, last) = self._weight[place], pair
+        changes = defaultdict[int, float](float)
+        changes[first << _SHIFT | last] -= float(weight.sum())
+        before, after = self._symbol[left], self._symbol[right]
+        # In "abab" and in "aaaa", the pair follows itself.
+        follows = np.flatnonzero(right[:-1] == place[1:])
+        if len(follows):
+            twice = float(weight[follows].sum())
+            changes[last << _SHIFT | first] -= twice
+            changes[new << _SHIFT | new] += twice
+            before[follows + 1] = after[follows] = -1
+        for symbol, number in _sum_by_symbol(before, weight):
+            changes[symbol << _SHIFT | first] -= number
+            changes[symbol << _SHIFT | new] += number
+        for symbol, number in _sum_by_symbol(after, weight):
+            changes[last << _SHIFT | symbol] -= number
+            changes[new << _SHIFT | symbol] += number
+        return changes
 
     def _occurrences(self, left: int, right: int) -> Symbols:
         """Where the pair occurs, sorted, without overlap."""
@@ -415,25 +435,15 @@ class _Chains:
         merged: Symbols = at[(number - run) % 2 == 0]
         return merged
 
-    def _pairs_at(self, places: Symbols) -> tuple[Ints, Floats]:
-        places = places[self._right[places] != self._end]
-        left = self._symbol[places].astype(np.int64)
-        return (left << _SHIFT) | self._symbol[self._right[places]], self._weight[places]
 
-
-def _distinct(places: Symbols) -> Symbols:
-    """``np.unique``, but several times as fast for few places, as in most merges."""
-    ordered: Symbols = np.sort(places)
-    distinct: Symbols = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
-    return distinct
-
-
-def _sum_by_key(keys: Ints, weights: Floats) -> tuple[list[int], list[float]]:
-    """Distinct keys and the sum of the weights of each."""
-    if len(keys) > _FEW:
-        distinct, number = np.unique(keys, return_inverse=True)
-        return distinct.tolist(), np.bincount(number, weights, len(distinct)).tolist()
-    sums: dict[int, float] = {}
-    for key, weight in zip(keys.tolist(), weights.tolist(), strict=True):
-        sums[key] = sums.get(key, 0.0) + weight
-    return list(sums), list(sums.values())
+def _sum_by_symbol(symbols: Symbols, weights: Floats) -> Iterable[tuple[int, float]]:
+    """The sum of the positive weights of each symbol, without that of the ends of words (-1)."""
+    if len(symbols) > _FEW:
+        sums = np.bincount(symbols + 1, weights)[1:]
+        found = np.flatnonzero(sums)
+        return zip(found.tolist(), sums[found].tolist(), strict=True)
+    few: dict[int, float] = {}
+    for symbol, weight in zip(symbols.tolist(), weights.tolist(), strict=True):
+        few[symbol] = few.get(symbol, 0.0) + weight
+    few.pop(-1, None)
+    return few.items()
