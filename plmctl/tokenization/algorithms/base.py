@@ -440,8 +440,8 @@ def _sum_by_symbol(symbols: Symbols, weights: Floats) -> Iterable[tuple[int, flo
     """The sum of the positive weights of each symbol, without that of the ends of words (-1)."""
     if len(symbols) > _FEW:
         sums = np.bincount(symbols + 1, weights)[1:]
-        found = np.flatnonzero(sums)
-        return zip(found.tolist(), sums[found].tolist(), strict=True)
+        present = np.flatnonzero(sums)
+        return zip(present.tolist(), sums[present].tolist(), strict=True)
     few: dict[int, float] = {}
     for symbol, weight in zip(symbols.tolist(), weights.tolist(), strict=True):
         few[symbol] = few.get(symbol, 0.0) + weight
