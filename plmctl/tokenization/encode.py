@@ -30,6 +30,7 @@ from plmctl.tokenization.seams import Seams, seams_of
 from plmctl.tokenization.units import (
     CUT,
     INNER,
+    ONE_WORD,
     WHITE_SPACE,
     Kind,
     cuts_at_spaces_only,
@@ -465,12 +466,12 @@ def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
 def _single_word(kind: Kind) -> re.Pattern[str]:
     """Units that stay one word of the pre-tokenizer beside other units of the same group.
 
-    Group 1 is only ASCII, where normalization and the version of Unicode make no difference. Group
-    2, of kind "bytes", is other letters or digits without a space before them.
+    Group 1 is ``ONE_WORD``. Group 2, of kind "bytes", is other letters or digits without a space
+    before them.
     """
     if kind != "bytes":
-        return re.compile({"bert": "([A-Za-z0-9]+)", "spaces": "([!-~]+)"}[kind])
-    return re.compile(f"( (?:[A-Za-z]+|[0-9]+))|([{unspaced('L')}]+|[{unspaced('N')}]+)")
+        return re.compile(f"({ONE_WORD[kind]})")
+    return re.compile(f"({ONE_WORD[kind]})|([{unspaced('L')}]+|[{unspaced('N')}]+)")
 
 
 def _encode_words(tokenizer: Tokenizer, words: list[str], gap: str, marks: bool) -> Ids:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from plmctl import hub
 from plmctl.tokenization.check import check_tokenizer, opening
 from plmctl.tokenization.seams import byte_table
+from plmctl.tokenization.units import SPACE_BYTE
 from plmctl.tokenization.words import SPACE_MARK
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def token_texts(
     and those before it show their bytes.
     """
     vocabulary = tokenizer.get_vocab()
-    byte_level = any(token.startswith("\u0120") for token in vocabulary)
+    byte_level = any(token.startswith(SPACE_BYTE) for token in vocabulary)
     # GPT-2's vocabulary has "##" too, but not as a mark.
     spaced = not byte_level and any(token.startswith("##") for token in vocabulary)
     spaced = spaced or _is_whole_words(tokenizer)

@@ -7,6 +7,7 @@ table of counts must stay within ``max_memory`` whatever the corpus, and because
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -21,8 +22,8 @@ from plmctl.errors import DataError
 from plmctl.tokenization.algorithms.base import Algorithm, Progress, VocabTask, get_algorithm
 from plmctl.tokenization.extending import extend_tokenizer, load_to_extend
 from plmctl.tokenization.templates import kind_of_units, make_tokenizer, special_tokens
-from plmctl.tokenization.units import Kind, pattern
-from plmctl.tokenization.words import check_mark
+from plmctl.tokenization.units import ONE_WORD, SPACE_BYTE, Kind, kind_of, pattern
+from plmctl.tokenization.words import SPACE_MARK, check_mark
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -76,7 +77,7 @@ def train(config: TokenizerConfig, texts: Iterable[str], work: Work) -> Trained:
     counts = count_units(
         texts, kind_of_units(config), budget=_max_symbols(config, algorithm), seed=config.seed
     )
-    words = _count_words(rules, counts)
+    words = count_words(rules, counts)
     if not words:
         raise DataError(f"no text in {', '.join(config.data.train)}", "check the paths")
     if old is not None:
@@ -102,14 +103,26 @@ def _max_symbols(config: TokenizerConfig, algorithm: Algorithm) -> int:
     return max(1_000_000, (config.max_memory - _BASE - extra) // _PER_SYMBOL)
 
 
-def _count_words(tokenizer: Tokenizer, counts: UnitCounts) -> dict[str, int]:
-    """The words of the pre-tokenizer, and how often each occurs."""
+def count_words(tokenizer: Tokenizer, counts: UnitCounts) -> dict[str, int]:
+    """The words of a tokenizer's pre-tokenizer, sorted, and how often each occurs."""
     normalizer, cutter = tokenizer.normalizer, tokenizer.pre_tokenizer
+    kind = kind_of(tokenizer)
+    is_one_word = re.compile(ONE_WORD[kind] if kind else "(?!)").fullmatch
+    single: dict[str, int] = {}
     words: Counter[str] = Counter()
     for unit, number in zip(counts.units, counts.numbers.tolist(), strict=True):
+        if is_one_word(unit):
+            single[unit] = number
+            continue
         text = normalizer.normalize_str(unit) if normalizer else unit
         for word, _ in cutter.pre_tokenize_str(text):
             words[word] += number
+    # Most units of English, together: a call of the library for each would take four times as long.
+    text = "\n".join(single).replace(" ", SPACE_BYTE)
+    text = normalizer.normalize_str(text) if normalizer else text
+    mark = SPACE_MARK if kind == "spaces" else ""
+    for word, number in zip(text.split(), single.values(), strict=True):
+        words[mark + word] += number
     return {word: words[word] for word in sorted(words)}
 
 

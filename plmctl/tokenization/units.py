@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 Kind = Literal["bert", "bytes", "spaces"]
 """The rule: BERT's words and marks, GPT-2's expression, or only white space."""
 
+ONE_WORD: dict[Kind, str] = {
+    "bert": "[A-Za-z0-9]+",
+    "bytes": " (?:[A-Za-z]+|[0-9]+)",
+    "spaces": "[!-~]+",
+}
+"""An expression for units that are one word of the pre-tokenizer.
+
+They are ASCII, where normalization and the version of Unicode make no difference to this.
+"""
+
+SPACE_BYTE = "\u0120"
+"""In the tokens of byte-level BPE, this stands for a space."""
+
 # Marks that ``seams`` puts into a text. No text contains them: they are halves of characters.
 CUT, INNER = "\ud800", "\ud801"
 

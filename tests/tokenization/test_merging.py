@@ -18,9 +18,10 @@ from plmctl.tokenization.algorithms.base import (
     learn_merges,
     words_as_symbols,
 )
-from plmctl.tokenization.train import LONGEST_UNIT, count_units
+from plmctl.tokenization.templates import kind_of_units, make_tokenizer
+from plmctl.tokenization.train import LONGEST_UNIT, count_units, count_words
 from plmctl.tokenization.units import Kind, pattern
-from tests.tokenization.conftest import TEXTS
+from tests.tokenization.conftest import TEXTS, config_of
 
 Rows = list[tuple[list[str], int]]
 
@@ -166,6 +167,30 @@ def test_units_have_all_of_a_text(kind: Kind) -> None:
     removed = re.compile(r"\s+") if kind != "bytes" else re.compile("$^")
     for text in TEXTS:
         assert "".join(pattern(kind).findall(text)) == removed.sub("", text)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.text("aBé01 \n\t'`.,!中\u0301\u2581\u0120\uff21\x00", max_size=20), max_size=5),
+    st.sampled_from(
+        ["byte_bpe gpt2", "bpe gpt1", "wordpiece bert", "unigram t5", "unigram albert"]
+    ),
+    st.sampled_from([{}, {"lowercase": True}, {"strip_accents": True}, {"normalization": "nfkc"}]),
+)
+def test_words_are_those_of_the_library(
+    texts: list[str], tokenizer: str, rules: dict[str, object]
+) -> None:
+    config = config_of(*tokenizer.split(), **rules)
+    library = make_tokenizer(config, {}).backend_tokenizer
+    counts = count_units([*texts, *TEXTS], kind_of_units(config), budget=10**6, seed=1)
+    expected: Counter[str] = Counter()
+    for unit, number in zip(counts.units, counts.numbers.tolist(), strict=True):
+        text = library.normalizer.normalize_str(unit) if library.normalizer else unit
+        for word, _ in library.pre_tokenizer.pre_tokenize_str(text):
+            expected[word] += number
+    words = count_words(library, counts)
+    assert words == expected
+    assert list(words) == sorted(expected)
 
 
 def test_long_units_are_cut() -> None:

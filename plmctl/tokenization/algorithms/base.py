@@ -238,7 +238,8 @@ def _code_points(counts: Mapping[str, int]) -> tuple[NDArray[np.uint32], Ints]:
 # The symbols of all words lie in one array, as a list linked both ways, and each symbol knows the
 # places where it may be, so that a merge costs what it changes. Equal pairs: the one with the
 # smaller ids is first, as in the tokenizers library, which learns the same merges. The result
-# depends on nothing but the counts.
+# depends on nothing but the counts. `take` in place of brackets: these copy places of 32 bits to 64
+# bits first.
 
 
 Symbols = NDArray[np.int32]
@@ -378,8 +379,8 @@ class _Chains:
             What this adds to the counts of pairs, by key.
         """
         place = self._occurrences(*pair)
-        second = self._right[place]
-        left, right = self._left[place], self._right[second]
+        second = self._right.take(place)
+        left, right = self._left.take(place), self._right.take(second)
         changes = self._changes(pair, new, place, left, right)
         self._symbol[place], self._symbol[second] = new, -1
         self._right[place] = right
@@ -395,10 +396,10 @@ class _Chains:
         self, pair: Pair, new: int, place: Symbols, left: Symbols, right: Symbols
     ) -> dict[int, float]:
         """What is beside an occurrence of the pair will be beside the new symbol."""
-        weight, (first, last) = self._weight[place], pair
+        weight, (first, last) = self._weight.take(place), pair
         changes = defaultdict[int, float](float)
         changes[first << _SHIFT | last] -= float(weight.sum())
-        before, after = self._symbol[left], self._symbol[right]
+        before, after = self._symbol.take(left), self._symbol.take(right)
         # In "abab" and in "aaaa", the pair follows itself.
         follows = np.flatnonzero(right[:-1] == place[1:])
         if len(follows):
@@ -419,13 +420,13 @@ class _Chains:
         symbol, places = self._symbol, self._places
         rarer = left if len(places[left]) <= len(places[right]) else right
         # Places that another merge has changed since are removed here.
-        at: Symbols = places[rarer][symbol[places[rarer]] == rarer]
+        at: Symbols = places[rarer][symbol.take(places[rarer]) == rarer]
         places[rarer] = at
         if rarer == left:
-            at = at[symbol[self._right[at]] == right]
+            at = at[symbol.take(self._right.take(at)) == right]
         else:
-            at = self._left[at]
-            at = at[symbol[at] == left]
+            at = self._left.take(at)
+            at = at[symbol.take(at) == left]
         if left != right:
             return at
         # Pairs of a symbol with itself overlap: in "aaaa" the first and the third are merged.
