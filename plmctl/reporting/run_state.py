@@ -268,7 +268,7 @@ class LogEnd:
     Attributes:
         last: The last training record.
         valid: The last validation record.
-        best: The validation with the lowest loss, of those that were read.
+        best: The validation with the lowest loss of the last phase, of those that were read.
         unreadable: Lines that could not be read, of those that were read.
     """
 
@@ -280,6 +280,7 @@ class LogEnd:
         self.last: Mapping[str, Any] = {}
         self.valid: Mapping[str, Any] = {}
         self.best: Validation | None = None
+        self._rank = (0.0, 0.0, 0)  # of the best
         self.unreadable = 0
         self._searched, self._until = 0, 0
         self._times: deque[tuple[float, float]] = deque(maxlen=40)  # step, training seconds
@@ -343,11 +344,13 @@ class LogEnd:
 
     def _compare(self, record: Mapping[str, Any]) -> None:
         loss, step = as_number(record.get("valid/loss")), int(as_number(record["step"]))
-        # Of equal losses the first one, in whatever order they are read.
-        if math.isfinite(loss) and (
-            self.best is None or (loss, step) < (self.best.loss, self.best.step)
-        ):
-            self.best = Validation(step, loss)
+        if not math.isfinite(loss):
+            return
+        # Sequences of another phase have another length, and so other losses. Of equal losses the
+        # first one counts, in whatever order they are read.
+        rank = (-as_number(record.get("phase", 0)), loss, step)
+        if self.best is None or rank < self._rank:
+            self.best, self._rank = Validation(step, loss), rank
 
 
 class Columns:

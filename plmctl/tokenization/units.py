@@ -132,7 +132,7 @@ def _attaching() -> re.Pattern[str]:
     """Characters other than letters, numbers, marks, symbols and spaces of the basic plane."""
     exceptions = "\u0d4e\u0e33\u0eb3\uff9e\uff9f"  # letters that attach nevertheless
     others = class_of(
-        lambda code: not (_category(code)[0] in "LNPS" or _category(code) == "Zs" or code in _ENDS)
+        lambda code: not (category(code)[0] in "LNPS" or category(code) == "Zs" or code in _ENDS)
     )
     above = "\U00010000-\U0010ffff"
     return re.compile(f"[{others}{exceptions}{above}]")
@@ -160,12 +160,12 @@ def is_bert_mark(code: int) -> bool:
     if 32 < code < 127:
         return not chr(code).isalnum()
     old = unicodedata.ucd_3_2_0.category(chr(code))
-    return _category(code)[0] == old[0] == "P"
+    return category(code)[0] == old[0] == "P"
 
 
 def _is_other_mark(code: int) -> bool:
     """Whether GPT-2 treats a character as neither letter, digit nor space."""
-    known = _category(code)[0] not in "LN" and _category(code) != "Cn"
+    known = category(code)[0] not in "LN" and category(code) != "Cn"
     return known and not re.match(f"[{WHITE_SPACE}]", chr(code))
 
 
@@ -183,7 +183,8 @@ def unspaced(sort: Literal["L", "N"]) -> str:
     return _class_of(bytes(0xE00) + bytes(fits))
 
 
-def _category(code: int) -> str:
+def category(code: int) -> str:
+    """The general category in Unicode of a code point of at most four digits."""
     return _categories()[code]
 
 

@@ -544,12 +544,12 @@ def _validate(run: Run, progress: Progress, stop: StopRequest) -> Progress:
         raise _preempted(run, progress) from None
     finally:
         run.engine.network.train()
+    phase = run.plan.phase_of(progress.step)
     if scores:
-        run.journal.log({"step": progress.step, **scores})
+        run.journal.log({"step": progress.step, "phase": phase, **scores})
     if samples:
         run.journal.sample(progress.step, samples)
-    phase = run.plan.stretch(run.plan.phase_of(progress.step))
-    progress = progress.scored(scores.get("valid/loss"), phase.first)
+    progress = progress.scored(scores.get("valid/loss"), run.plan.stretch(phase).first)
     if run.watch is None:
         return progress
     progress = run.watch.after(progress, scores)

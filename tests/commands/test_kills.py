@@ -255,12 +255,17 @@ def test_a_kill_at_any_rename_is_made_good(
     name: str, world: Path, pretrained: dict[str, Path], tmp_path: Path
 ) -> None:
     command = commands(world, pretrained)[name]
-    result = sweep(world, command, tmp_path, lambda target, after: True)
+
+    def wanted(target: str) -> bool:
+        """Not in the first of two seeds: its moments are those of ``finetune`` and of the second."""
+        return "seed=42" not in target
+
+    result = sweep(world, command, tmp_path, lambda target, after: wanted(target))
     print(
         f"\n{name:18} {len(result.renames):3} renames {result.kills:3} kills "
         f"{result.continued:3} continued {len(result.different):3} different"
     )
-    assert result.kills == 2 * len(result.renames) > 0
+    assert result.kills == 2 * len(list(filter(wanted, result.renames))) > 0
     assert not result.different
 
 

@@ -167,6 +167,21 @@ def test_old_validations_are_searched_in_pieces(tmp_path: Path) -> None:
     assert pieces > 2
 
 
+def test_the_best_validation_is_one_of_the_last_phase(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    losses = {100: (0, 3.0), 200: (0, 2.0), 300: (1, 4.0), 400: (1, 3.5), 500: (1, 3.7)}
+    lines = [
+        line(step, phase=phase, **{"valid/loss": loss}) for step, (phase, loss) in losses.items()
+    ]
+    path.write_text("".join(lines[:2]))
+    log = LogEnd(path)
+    log.refresh()
+    assert log.best == Validation(200, 2.0)
+    path.write_text("".join(lines))
+    log.refresh()
+    assert log.best == Validation(400, 3.5)
+
+
 def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with path.open("wb") as file:

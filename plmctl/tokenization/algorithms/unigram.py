@@ -31,7 +31,7 @@ from plmctl.tokenization.algorithms.base import (
     check_fits,
     frequent_characters,
 )
-from plmctl.tokenization.units import class_of
+from plmctl.tokenization.units import category, class_of
 from plmctl.tokenization.words import SPACE_MARK
 
 # --- Learning the pieces and their probabilities ---
@@ -139,19 +139,14 @@ def _segments(words: Mapping[str, int], alphabet: set[str], most: int) -> Counte
 def _pattern() -> re.Pattern[str]:
     """Runs of one kind of character, each with the mark of a word before it, if there is one."""
     wide = HAN + KANA
-    letters = class_of(lambda code: _is_kind(code, "LM") and not re.match(f"[{wide}]", chr(code)))
-    digits = class_of(lambda code: _is_kind(code, "N"))
+    is_wide = re.compile(f"[{wide}]").match
+    letters = class_of(lambda code: category(code)[0] in "LM" and not is_wide(chr(code)))
+    digits = class_of(lambda code: category(code)[0] == "N")
     many = f"{{1,{LONGEST_WORD - 1}}}"
     runs = f"[{wide}]{many}|[{letters}]{many}|[{digits}]{many}"
     return re.compile(
         f"{SPACE_MARK}?(?:{runs}|[^{wide}{letters}{digits}{SPACE_MARK}]{many})|{SPACE_MARK}"
     )
-
-
-def _is_kind(code: int, kinds: str) -> bool:
-    import unicodedata
-
-    return unicodedata.category(chr(code))[0] in kinds
 
 
 def _prune_to_size(lattice: Lattice, size: int, progress: Progress) -> Floats:
