@@ -238,8 +238,8 @@ def _code_points(counts: Mapping[str, int]) -> tuple[NDArray[np.uint32], Ints]:
 # The symbols of all words lie in one array, as a list linked both ways, and each symbol knows the
 # places where it may be, so that a merge costs what it changes. Equal pairs: the one with the
 # smaller ids is first, as in the tokenizers library, which learns the same merges. The result
-# depends on nothing but the counts. `take` in place of brackets: these copy places of 32 bits to 64
-# bits first.
+# depends on nothing but the counts. It is `array.take(at)` and not `array[at]`, which would first
+# copy the places, of 32 bits, to 64 bits.
 
 
 Symbols = NDArray[np.int32]
