@@ -26,6 +26,8 @@ import numpy as np
 from learning_proof import frequencies, minutes
 from rich.console import Console
 
+from plmctl.commands.prepare import prepare
+from plmctl.commands.pretrain import examples_of
 from plmctl.config.load import configs_folder
 from plmctl.reporting.plots import Line, Plot
 from plmctl.reporting.tables import rows_table
@@ -113,9 +115,12 @@ def table_rows(name: str, results: dict[str, list[Result]]) -> list[list[object]
 
 
 def frequency(name: str) -> float:
-    """The held-out loss of a guess by frequency, summed over the loss terms."""
+    """The held-out loss of a guess by frequency, summed over the loss terms by their weights."""
     config = cast(PretrainConfig, load("pretrain", RECIPES["paper"] / f"{name}.yaml"))
-    return sum(loss for loss, _ in frequencies(preflight(config)).values())
+    prepared = preflight(config)
+    text = prepare(prepared.config, prepared.encoder).train
+    weights = examples_of(prepared, text, config.train.phases[-1].seq_len).weights
+    return sum(weights[term] * loss for term, (loss, _) in frequencies(prepared).items())
 
 
 def plot(name: str, results: dict[str, list[Result]], baseline: float) -> Plot:
