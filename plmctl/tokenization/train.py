@@ -104,7 +104,7 @@ def _max_symbols(config: TokenizerConfig, algorithm: Algorithm) -> int:
 
 
 def count_words(tokenizer: Tokenizer, counts: UnitCounts) -> dict[str, int]:
-    """The words of a tokenizer's pre-tokenizer, sorted, and how often each occurs."""
+    """The words of a tokenizer's pre-tokenizer, and how often each occurs."""
     normalizer, cutter = tokenizer.normalizer, tokenizer.pre_tokenizer
     kind = kind_of(tokenizer)
     is_one_word = re.compile(ONE_WORD[kind] if kind else "(?!)").fullmatch
@@ -123,7 +123,7 @@ def count_words(tokenizer: Tokenizer, counts: UnitCounts) -> dict[str, int]:
     mark = SPACE_MARK if kind == "spaces" else ""
     for word, number in zip(text.split(), single.values(), strict=True):
         words[mark + word] += number
-    return {word: words[word] for word in sorted(words)}
+    return words
 
 
 # --- Counting the units of a corpus in bounded memory ---

@@ -257,7 +257,7 @@ def test_a_kill_at_any_rename_is_made_good(
     command = commands(world, pretrained)[name]
 
     def wanted(target: str) -> bool:
-        """Not in the first of two seeds: its moments are those of ``finetune`` and of the second."""
+        """Not in the first of two seeds: its moments are those of ``finetune``."""
         return "seed=42" not in target
 
     result = sweep(world, command, tmp_path, lambda target, after: wanted(target))
