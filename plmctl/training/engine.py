@@ -121,8 +121,8 @@ def _keep_freed_memory() -> None:
 
     Logits and their gradients are tens of megabytes, and without this the kernel maps and zeroes
     their pages again in every step: a third of the time of a small causal model on CPU. The price:
-    where the sizes of blocks change from step to step, as in ELMo, memory grows for about a
-    thousand steps, to 1.3 GB for a tiny one. With another C library nothing happens.
+    freed blocks of other sizes pile up. A tiny ELMo's memory grows for about a thousand steps, to
+    1.3 GB. With another C library nothing happens.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
