@@ -498,7 +498,7 @@ def _train(
     # While the steps are unknown, so are those of the checkpoints at words.
     known = prepared.config.train.budget is None or steps
     plan = make_plan(config, train, accelerator, costs if known else None)
-    network = make_network(config, prepared.tokenizer)
+    network = make_network(config, prepared.tokenizer, text=text.train)
     engine = make_engine(
         accelerator,
         network,

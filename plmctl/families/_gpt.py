@@ -108,7 +108,7 @@ class Gpt2Family(DecoderFamily):
                         part.c_proj.weight /= (2 * model.config.n_layer) ** 0.5
 
     @classmethod
-    def start_local(cls, model: Any) -> None:
+    def start_local(cls, model: Any, std: float) -> None:
         """See the base class; the first two thirds of a fused matrix are query and key."""
         from plmctl.models.parameters import local_attention_
 
@@ -118,6 +118,6 @@ class Gpt2Family(DecoderFamily):
             fused[:, :size].T,
             fused[:, size : 2 * size].T,
             heads=model.config.n_head,
-            std=model.config.initializer_range,
+            std=std,
             causal=True,
         )

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from plmctl.config.base import ModelConfig
-from plmctl.families.base import EncoderFamily, Project, project_to_logits
+from plmctl.families.base import (
+    EncoderFamily,
+    Project,
+    TokenEmbeddingsConfig,
+    project_to_logits,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
 
-class Config(ModelConfig):
+class Config(TokenEmbeddingsConfig):
     """ALBERT: an encoder of one repeated layer, masked tokens and sentence order.
 
     tiny and mini have BERT's small sizes.

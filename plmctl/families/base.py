@@ -110,8 +110,13 @@ class Family(ABC):
         return  # the default: transformers' own
 
     @classmethod
-    def start_local(cls, model: Any) -> None:
-        """Let the heads of the first layer look at near tokens: see ``local_attention_``."""
+    def start_local(cls, model: Any, std: float) -> None:
+        """Let the heads of the first layer look at near tokens: see ``local_attention_``.
+
+        Args:
+            model: A network with fresh weights.
+            std: Of its token embeddings.
+        """
         raise NotImplementedError(cls.__name__)  # where the config has `initial_attention`
 
     @classmethod
@@ -181,7 +186,11 @@ class Family(ABC):
         model = network_class(config_class(**chosen))
         cls.initialize(model)
         if isinstance(config, LearnedPositionsConfig) and config.initial_attention == "local":
-            cls.start_local(model)
+            from plmctl.models.cooccurrence import start_std
+
+            std = model.config.initializer_range
+            counted = config.initial_embeddings == "cooccurrence"  # they are set later
+            cls.start_local(model, start_std(std) if counted else std)
         return model
 
     @classmethod
@@ -246,10 +255,27 @@ def project_to_logits(hidden: Tensor, layer: nn.Linear) -> Any:
     return layer(hidden)
 
 
-# --- Networks with learned position embeddings, whose attention may start local ---
+# --- Initial weights that are not the published ones ---
 
 
-class LearnedPositionsConfig(ModelConfig):
+class TokenEmbeddingsConfig(ModelConfig):
+    """Options of networks that read tokens: all but ELMo, and DistilBERT, which has a teacher."""
+
+    initial_embeddings: Literal["published", "cooccurrence"] = "published"
+    """Token embeddings before training. published: random; cooccurrence: from counts of what stands
+    near each token in the training text, so that tokens with the same neighbours start alike. The
+    network then learns sooner (docs/learning.md)."""
+
+    @model_validator(mode="after")
+    def _of_fresh_embeddings(self) -> Self:
+        if self.init_from is not None and self.initial_embeddings == "cooccurrence":
+            raise ValueError(
+                "initial_embeddings: the weights come from init_from; leave out one of the two"
+            )
+        return self
+
+
+class LearnedPositionsConfig(TokenEmbeddingsConfig):
     """Options of BERT's encoder and of GPT-2."""
 
     initial_attention: Literal["published", "local"] = "published"
@@ -298,7 +324,7 @@ class EncoderFamily(Family):
     DROPOUT: ClassVar[tuple[str, ...]] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
     @classmethod
-    def start_local(cls, model: Any) -> None:
+    def start_local(cls, model: Any, std: float) -> None:
         """See the base class."""
         from plmctl.models.parameters import local_attention_
 
@@ -309,6 +335,6 @@ class EncoderFamily(Family):
             attention.query.weight,
             attention.key.weight,
             heads=model.config.num_attention_heads,
-            std=model.config.initializer_range,
+            std=std,
             causal=False,
         )

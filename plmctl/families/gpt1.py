@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from plmctl.config.base import ModelConfig
 from plmctl.families._gpt import DecoderFamily
+from plmctl.families.base import TokenEmbeddingsConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class Config(ModelConfig):
+class Config(TokenEmbeddingsConfig):
     """GPT-1: a causal decoder, next-token prediction. tiny and mini have BERT's small sizes."""
 
     family: Literal["gpt1"] = "gpt1"

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from plmctl import hub
 from plmctl.config.base import ModelConfig
-from plmctl.families.base import Family, Project, project_to_logits
+from plmctl.families.base import Family, Project, TokenEmbeddingsConfig, project_to_logits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +39,7 @@ _SIZES = {
 }
 
 
-class Config(ModelConfig):
+class Config(TokenEmbeddingsConfig):
     """T5: an encoder and a decoder, text to text. tiny and mini have BERT's small sizes."""
 
     family: Literal["t5"] = "t5"

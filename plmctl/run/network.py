@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.config.base import ModelConfig
+from plmctl.corpus.store import Corpus
 from plmctl.examples.keys import fold, stream
 from plmctl.families.base import get_family
 from plmctl.objectives.base import get_objective
@@ -28,6 +29,7 @@ def make_network(
     config: PretrainConfig,
     tokenizer: PreTrainedTokenizerBase,
     new_heads: Callable[[str], None] = say,
+    text: Corpus | None = None,
 ) -> Network:
     """The family's network with fresh weights, or the pretrained one that ``init_from`` names.
 
@@ -35,9 +37,12 @@ def make_network(
         config: The run's.
         tokenizer: Its tokenizer, as it was saved.
         new_heads: Called with heads that the folder of ``init_from`` lacks.
+        text: The training text, for embeddings that start from it; None: where the initial weights
+            do not matter.
     """
     import torch
 
+    from plmctl.models.cooccurrence import start_embeddings
     from plmctl.models.network import Network
     from plmctl.models.parameters import extend_vocabulary
 
@@ -51,6 +56,9 @@ def make_network(
         return Network(model, family.forward)
     model = fresh_model(config, Vocab.of(tokenizer))
     start_from_teacher(config, model)
+    if text is not None and starts_from_text(config):
+        say("token embeddings: counting neighbours in the training text")
+        start_embeddings(model, text)
     return Network(model, family.forward)
 
 
@@ -81,6 +89,11 @@ def start_from_teacher(config: PretrainConfig, model: PreTrainedModel) -> None:
     teacher = get_objective(config.objective.name).teacher(config.objective)
     if teacher is not None:
         get_family(config.model.family).init_from_teacher(model, teacher)
+
+
+def starts_from_text(config: PretrainConfig) -> bool:
+    """Whether the token embeddings start from counts in the training text."""
+    return getattr(config.model, "initial_embeddings", "published") == "cooccurrence"
 
 
 # --- Continued pretraining: what differs from the folder that it starts from ---

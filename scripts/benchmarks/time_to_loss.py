@@ -3,8 +3,9 @@
 Both sides have the same text, tokenizer, network, batch and sequence length, no dropout, and the
 same masking rate. The stock side is what transformers' example scripts do: ``datasets`` tokenizes
 and groups the text, Trainer with AdamW (its learning rate is ``--stock-lr``) trains for ``--steps``
-steps. plmctl's side has Muon and a share of these steps, ``--share``. Then one measure scores both
-saved models on the same held-out text. The seconds are of the whole process, preparation included.
+steps. plmctl's side has the initial weights and the optimizer of its fast recipe and a share of
+these steps, ``--share``. Then one measure scores both saved models on the same held-out text. The
+seconds are of the whole process, preparation included.
 """
 
 import argparse
@@ -17,6 +18,8 @@ from typing import Any
 
 from benchmarks.whole import call, trainer, write_config, write_network, write_text
 
+# The network's first attention and embeddings; published ones on the stock side.
+_INITIAL = {"initial_attention": "local", "initial_embeddings": "cooccurrence"}
 _KINDS = {
     "mlm": {
         "family": "bert",
@@ -111,7 +114,13 @@ def _pretrain(args: argparse.Namespace, folder: Path, run: Path, seed: int) -> d
         "run": str(run),
         "seed": seed,
         "tokenizer": str(folder / "tokenizer"),
-        "model": {"family": kind["family"], "size": args.size, **kind["model"], **positions},
+        "model": {
+            "family": kind["family"],
+            "size": args.size,
+            **kind["model"],
+            **positions,
+            **_INITIAL,
+        },
         "data": {
             "train": [str(folder / "train.txt")],
             "valid": None,

@@ -1,4 +1,4 @@
-"""GPT-1 and GPT-3 from the command line: contiguous text, a growing batch, a mixture."""
+"""GPT-1, GPT-2 and GPT-3 from the command line: contiguous text, a growing batch, a mixture."""
 
 import json
 from collections.abc import Callable
@@ -55,6 +55,7 @@ def configs(world: Path) -> dict[str, dict]:
         },
     }
     mixture = {
+        "model": base["model"] | {"initial_embeddings": "cooccurrence"},
         "data": {
             "mixture": [
                 {"name": "lower", "train": ["text.txt"], "weight": 1},
