@@ -571,6 +571,12 @@ def propose(looked: Profile, corpus: _Corpus, budget: Budget, family: str | None
             "local",
             "the first layer starts with near tokens: it learns sooner",
         )
+    if "initial_embeddings" in get_family(family).Config.model_fields:
+        because(
+            "initial_embeddings",
+            "cooccurrence",
+            "tokens with the same neighbours start alike: it learns sooner",
+        )
     return Proposal(
         family, "tiny", template, vocab_size, rules, objective, words, sentences, seq_len,
         batch_size, budget, lr, beta, valid, 0, tuple(settings),
@@ -874,6 +880,9 @@ def _model_fields(proposal: Proposal) -> tuple[dict[str, Any], str]:
     if "initial_attention" in known:
         fields["initial_attention"] = "local"
         comment += f" initial_attention: {proposal.because('initial_attention')}."
+    if "initial_embeddings" in known:
+        fields["initial_embeddings"] = "cooccurrence"
+        comment += f" initial_embeddings: {proposal.because('initial_embeddings')}."
     for name in family.DROPOUT:
         if name in known and known[name].default:
             fields[name] = 0
