@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from plmctl.families.base import (
-    EncoderFamily,
-    Project,
-    TokenEmbeddingsConfig,
-    project_to_logits,
-)
+from plmctl.families.base import EncoderFamily, Project, TokenEmbeddingsConfig, project_to_logits
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -189,8 +189,9 @@ class Family(ABC):
             from plmctl.models.cooccurrence import start_std
 
             std = model.config.initializer_range
-            counted = config.initial_embeddings == "cooccurrence"  # they are set later
-            cls.start_local(model, start_std(std) if counted else std)
+            if config.initial_embeddings == "cooccurrence":  # they are set when the text is known
+                std = start_std(std)
+            cls.start_local(model, std)
         return model
 
     @classmethod

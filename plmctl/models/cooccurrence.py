@@ -40,7 +40,7 @@ def embeddings_of(corpus: Corpus, vocab_size: int, size: int) -> NDArray[np.floa
     """A vector per token of the vocabulary, from a text; saved beside the text.
 
     Args:
-        corpus: One text, or several with weights.
+        corpus: One text, or several; of each, at most its share of the tokens that are counted.
         vocab_size: Rows.
         size: Numbers per row.
 
@@ -59,7 +59,7 @@ def embeddings_of(corpus: Corpus, vocab_size: int, size: int) -> NDArray[np.floa
         )
         return [reduced(positive_information(counts), size).ravel()]
 
-    rule = ["embeddings", vocab_size, size, *texts]
+    rule = ["embeddings", vocab_size, size, *texts, *_WEIGHTS, _SMOOTHING, _ROUNDS]
     return cached_array(stores[0], rule, np.float32, compute).reshape(vocab_size, size)
 
 

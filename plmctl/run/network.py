@@ -57,7 +57,7 @@ def make_network(
     model = fresh_model(config, Vocab.of(tokenizer))
     start_from_teacher(config, model)
     if text is not None and starts_from_text(config):
-        say("token embeddings: counting neighbours in the training text")
+        say("token embeddings start from counts in the training text")
         start_embeddings(model, text)
     return Network(model, family.forward)
 
