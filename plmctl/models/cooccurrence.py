@@ -26,8 +26,9 @@ _SMOOTHING = 0.75
 """The frequency of a neighbour counts with this power, so that rare ones do not decide. Levy,
 Goldberg and Dagan, 2015 (Improving Distributional Similarity with Lessons Learned from Word
 Embeddings)."""
-_ROUNDS = 2
-"""Products with the matrix and its transpose, from random directions to its largest ones."""
+_ROUNDS = 4
+"""Products with the matrix and its transpose, from random directions to its largest ones. Eight
+gain nothing (docs/learning.md)."""
 _MOST_TOKENS = 10_000_000
 """Of a longer text, blocks at equal distances: more would change little and take long."""
 _BLOCK = 500_000
