@@ -186,11 +186,11 @@ class Family(ABC):
         model = network_class(config_class(**chosen))
         cls.initialize(model)
         if isinstance(config, LearnedPositionsConfig) and config.initial_attention == "local":
-            from plmctl.models.cooccurrence import start_std
+            from plmctl.models.parameters import counted_std
 
             std = model.config.initializer_range
             if config.initial_embeddings == "cooccurrence":  # they are set when the text is known
-                std = start_std(std)
+                std = counted_std(std)
             cls.start_local(model, std)
         return model
 

@@ -1,6 +1,6 @@
 """The parameters of a network, before it is trained: initial values, layers, new tokens, LoRA.
 
-Initial values: as published, or such that attention starts local.
+Initial values: as published, such that attention starts local, or embeddings from counts in a text.
 
 Layers: how deep each parameter lies, which to freeze, which to draw from scratch. A stack is the
 list of a network's blocks (BERT's ``encoder.layer``, GPT-2's ``h``, T5's two ``block``; ALBERT's
@@ -16,7 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -109,6 +111,34 @@ def local_attention_(
         query[first + 1, sin] += scale * turn.cos()
         key[first, cos] += scale
         key[first + 1, sin] += scale
+
+
+# --- Initial token embeddings from counts in the text (``corpus/cooccurrence.py``) ---
+
+
+_COUNTED = 0.1
+"""Standard deviation of the embeddings; of published ones mostly 0.02 (docs/learning.md)."""
+
+
+@torch.no_grad()
+def start_embeddings_(table: Tensor, rows: NDArray[np.float32]) -> None:
+    """Change initial weights: token embeddings are these rows; where a row is 0, as published.
+
+    Args:
+        table: The embeddings [V, H]; an output layer that shares them changes with them.
+        rows: [V, H] of the size 1.
+    """
+    counted = torch.from_numpy(rows.copy())
+    std = counted_std(table.square().mean().sqrt().item())
+    table.copy_(torch.where(counted.any(1, keepdim=True), std * counted, table))
+
+
+def counted_std(published: float) -> float:
+    """Standard deviation of embeddings from counts, where the published one is ``published``.
+
+    T5's published 1 stays: its layers add to embeddings that no LayerNorm has scaled.
+    """
+    return max(_COUNTED, published)
 
 
 # --- Layers: depths, learning rates by depth, freezing, new weights for the top ---

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.config.base import ModelConfig
+from plmctl.corpus.cooccurrence import embeddings_of
 from plmctl.corpus.store import Corpus
 from plmctl.examples.keys import fold, stream
 from plmctl.families.base import get_family
@@ -42,9 +43,8 @@ def make_network(
     """
     import torch
 
-    from plmctl.models.cooccurrence import start_embeddings
     from plmctl.models.network import Network
-    from plmctl.models.parameters import extend_vocabulary
+    from plmctl.models.parameters import extend_vocabulary, start_embeddings_
 
     family = get_family(config.model.family)
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)
@@ -58,7 +58,8 @@ def make_network(
     start_from_teacher(config, model)
     if text is not None and starts_from_text(config):
         say("token embeddings start from counts in the training text")
-        start_embeddings(model, text)
+        table: Any = model.get_input_embeddings().weight
+        start_embeddings_(table, embeddings_of(text, *table.shape))
     return Network(model, family.forward)
 
 

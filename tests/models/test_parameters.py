@@ -1,6 +1,7 @@
 """Every family's layers are found: how deep each parameter lies, what is frozen or drawn anew.
 
-And attention that starts local: where heads look, and that a masked model learns sooner.
+Attention that starts local: where heads look, and that a masked model learns sooner. Embeddings
+that start from counts: what else stays.
 """
 
 import pytest
@@ -10,10 +11,19 @@ from pydantic import ValidationError
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from plmctl.corpus.cooccurrence import embeddings_of
+from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.families.base import get_family
-from plmctl.models.parameters import depths, extend_vocabulary, freeze, layer_rates, reinit
-from tests.builders import make_model
+from plmctl.models.parameters import (
+    depths,
+    extend_vocabulary,
+    freeze,
+    layer_rates,
+    reinit,
+    start_embeddings_,
+)
+from tests.builders import make_model, random_documents
 
 TINY = {"vocab_size": 40, "num_labels": 2}
 MADE = {
@@ -292,3 +302,33 @@ def test_any_size_of_heads_can_start_local(hidden: int, heads: int) -> None:
 def test_pretrained_weights_are_not_initial_ones() -> None:
     with pytest.raises(ValidationError, match="initial_attention: the weights come from init_from"):
         get_family("bert").Config(init_from="folder", initial_attention="local")
+
+
+# --- Token embeddings from counts ---
+
+
+@pytest.mark.parametrize(
+    ("family", "terms"),
+    [("bert", ("mlm", "nsp")), ("albert", ("mlm", "sop")), ("gpt1", ("lm",)), ("t5", ("lm",))],
+)
+def test_nothing_but_the_embeddings_of_the_text_differs(
+    family: str, terms: tuple[str, ...]
+) -> None:
+    model = make_model(family, 50, terms, size="tiny")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    table = model.get_input_embeddings().weight
+    special = table[0].clone()
+    text = TokenStore.from_lists(random_documents(0, (3, 40)), 50)
+    start_embeddings_(table, embeddings_of(text, *table.shape))
+    assert torch.equal(table[0], special)
+    expected = 1.0 if family == "t5" else 0.1
+    assert table[3:40].square().mean().sqrt().item() == pytest.approx(expected, rel=0.02)
+    same = {id(value) for value in model.parameters() if value is table}
+    for name, value in model.named_parameters():
+        assert torch.equal(before[name], value) == (id(value) not in same), name
+
+
+@pytest.mark.parametrize("family", ["bert", "t5"])
+def test_pretrained_embeddings_are_not_initial_ones(family: str) -> None:
+    with pytest.raises(ValidationError, match="initial_embeddings: the weights come from init_fro"):
+        get_family(family).Config(init_from="folder", initial_embeddings="cooccurrence")

@@ -1,4 +1,4 @@
-"""Initial token embeddings from the text: tokens with the same neighbours start alike.
+"""Token embeddings from counts in a text: tokens with the same neighbours are alike.
 
 With published initial weights a network must first learn from its loss which tokens resemble each
 other. Counting says it in seconds: how often each token stands near each other one, as positive
@@ -9,16 +9,12 @@ factors nearly the same matrix.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from plmctl.corpus.store import Corpus, MixedStore, TokenStore, cached_array, stores_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _WEIGHTS = (12, 6, 4, 3)
 """What a pair counts at the distances 1 to 4: 12 / distance. Their sums are exact in any order."""
@@ -33,8 +29,6 @@ _MOST_TOKENS = 10_000_000
 """Of a longer text, blocks at equal distances: more would change little and take long."""
 _BLOCK = 500_000
 """Tokens counted at once."""
-_STD = 0.1
-"""Standard deviation of the embeddings; of published ones mostly 0.02 (docs/learning.md)."""
 
 
 def embeddings_of(corpus: Corpus, vocab_size: int, size: int) -> NDArray[np.float32]:
@@ -153,27 +147,3 @@ def reduced(matrix: Any, size: int) -> NDArray[np.float32]:
     seen = lengths > 1e-6 * max(lengths.max(), 1e-6)
     scaled *= np.divide(np.sqrt(size), lengths, out=np.zeros_like(lengths), where=seen)
     return scaled.astype(np.float32)
-
-
-@torch.no_grad()
-def start_embeddings(model: PreTrainedModel, text: Corpus) -> None:
-    """Change a network's initial weights: its token embeddings are made from counts in the text.
-
-    Tokens that the text does not have, special ones among them, stay as published.
-
-    Args:
-        model: With fresh weights. An output layer that shares them changes with them.
-        text: What it will be trained on.
-    """
-    table: Any = model.get_input_embeddings().weight
-    rows = torch.from_numpy(embeddings_of(text, *table.shape).copy())
-    std = start_std(table.square().mean().sqrt().item())
-    table.copy_(torch.where(rows.any(1, keepdim=True), std * rows, table))
-
-
-def start_std(published: float) -> float:
-    """Standard deviation of the embeddings, where the published one is ``published``.
-
-    T5's published 1 stays: its layers add to embeddings that no LayerNorm has scaled.
-    """
-    return max(_STD, published)

@@ -1,26 +1,21 @@
-"""Token embeddings that start from counts in the text."""
+"""Token embeddings from counts in a text."""
 
 import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from scipy.sparse import csr_array
 
-from plmctl.corpus.store import MixedStore, TokenStore
-from plmctl.families.base import get_family
-from plmctl.models import cooccurrence
-from plmctl.models.cooccurrence import (
+from plmctl.corpus import cooccurrence
+from plmctl.corpus.cooccurrence import (
     embeddings_of,
     near_counts,
     positive_information,
     reduced,
-    start_embeddings,
 )
-from tests.builders import make_model, random_documents
+from plmctl.corpus.store import MixedStore, TokenStore
 
 VOCAB = 12
 SENTENCES = st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=6), max_size=3)
@@ -123,29 +118,3 @@ def test_texts_are_counted_by_their_weights(monkeypatch: pytest.MonkeyPatch) -> 
     rows = embeddings_of(MixedStore(("a", "b"), stores, (3.0, 1.0)), VOCAB, 4)
     assert read == [30, 10]
     assert rows.any(1).tolist() == [token in (1, 2, 5, 6) for token in range(VOCAB)]
-
-
-@pytest.mark.parametrize(
-    ("family", "terms"),
-    [("bert", ("mlm", "nsp")), ("albert", ("mlm", "sop")), ("gpt1", ("lm",)), ("t5", ("lm",))],
-)
-def test_nothing_but_the_embeddings_of_the_text_differs(
-    family: str, terms: tuple[str, ...]
-) -> None:
-    model = make_model(family, 50, terms, size="tiny")
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    table = model.get_input_embeddings().weight
-    special = table[0].clone()
-    start_embeddings(model, TokenStore.from_lists(random_documents(0, (3, 40)), 50))
-    assert torch.equal(table[0], special)
-    expected = 1.0 if family == "t5" else 0.1
-    assert table[3:40].square().mean().sqrt().item() == pytest.approx(expected, rel=0.02)
-    same = {id(value) for value in model.parameters() if value is table}
-    for name, value in model.named_parameters():
-        assert torch.equal(before[name], value) == (id(value) not in same), name
-
-
-@pytest.mark.parametrize("family", ["bert", "t5"])
-def test_pretrained_embeddings_are_not_initial_ones(family: str) -> None:
-    with pytest.raises(ValidationError, match="initial_embeddings: the weights come from init_fro"):
-        get_family(family).Config(init_from="folder", initial_embeddings="cooccurrence")
