@@ -268,11 +268,12 @@ class TokenEmbeddingsConfig(ModelConfig):
     network then learns sooner (docs/learning.md)."""
 
     @model_validator(mode="after")
-    def _of_fresh_embeddings(self) -> Self:
-        if self.init_from is not None and self.initial_embeddings == "cooccurrence":
-            raise ValueError(
-                "initial_embeddings: the weights come from init_from; leave out one of the two"
-            )
+    def _of_fresh_weights(self) -> Self:
+        for name in ("initial_embeddings", "initial_attention"):
+            if self.init_from is not None and getattr(self, name, "published") != "published":
+                raise ValueError(
+                    f"{name}: the weights come from init_from; leave out one of the two"
+                )
         return self
 
 
@@ -283,14 +284,6 @@ class LearnedPositionsConfig(TokenEmbeddingsConfig):
     """What attention heads look at before training. published: nothing in particular; local: each
     of the first layer at one near token, which the initial position embeddings, queries and keys
     decide. BERT then learns sooner, most of all from little text (docs/learning.md)."""
-
-    @model_validator(mode="after")
-    def _of_fresh_weights(self) -> Self:
-        if self.init_from is not None and self.initial_attention == "local":
-            raise ValueError(
-                "initial_attention: the weights come from init_from; leave out one of the two"
-            )
-        return self
 
 
 # --- BERT's encoder, which RoBERTa and SpanBERT share ---

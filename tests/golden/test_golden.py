@@ -98,7 +98,7 @@ BOUND = re.compile(r"[._](low|high)$")
 
 def same(was: Any, now: Any, bound: bool = False) -> bool:
     if type(was) is type(now) is float and not EXACT:
-        return math.isclose(was, now, rel_tol=1e-3 if bound else 1e-4, abs_tol=1e-6)
+        return math.isclose(was, now, rel_tol=2e-4 if bound else 1e-4, abs_tol=1e-6)
     return type(was) is type(now) and was == now
 
 
