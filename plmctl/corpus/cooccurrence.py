@@ -146,4 +146,4 @@ def reduced(matrix: Any, size: int) -> NDArray[np.float32]:
     lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
     seen = lengths > 1e-6 * max(lengths.max(), 1e-6)
     scaled *= np.divide(np.sqrt(size), lengths, out=np.zeros_like(lengths), where=seen)
-    return scaled.astype(np.float32)
+    return np.asarray(scaled, dtype=np.float32)
