@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,9 +172,11 @@ def _num_checkpoints(config: PretrainConfig) -> int:
 # --- The steps of a budget, without training ---
 
 
-_UTILISED = 0.5  # share of the speed of matrix products that a training reaches, about
+_REST = 1.15  # seconds of a step for each of its layers: also embeddings, updates, batches
 
-_TRIED = 0.3  # seconds of matrix products
+_TRIED = 0.3  # seconds of each of the two
+
+_WIDEST = 1024  # hidden units of the layer that is timed: wider ones have about the same FLOP/s
 
 
 def _decision(
@@ -210,10 +212,8 @@ def _decision(
         trial = decided(config, [1] * len(lengths))
         seconds, source = measured(replace(prepared, config=trial))["step_seconds"], "measured"
     else:
-        rate = _UTILISED * _product_rate(config, vocab, network)
-        processes = world_size(config.launch, config.compute.device)
-        seconds = [train.batch_size * each / rate / processes for each in flops]
-        source = f"estimated from matrix products here ({rate:.3g} FLOP/s at {_UTILISED:.0%})"
+        seconds = estimated(config, vocab, network)
+        source = "estimated from one layer and the output layer, timed here"
     timing = Timing(tuple(seconds), 0.0, 0.0, 0.0, None, config.checkpoint.every, source=source)
     return decide(train, config.schedule, counts, timing)
 
@@ -228,31 +228,89 @@ def _counted(prepared: Prepared, costs_known: SampleCosts) -> SampleCosts:
     return sample_costs(prepared, text, training_examples(prepared, text))
 
 
-def _product_rate(config: PretrainConfig, vocab: Vocab, network: PreTrainedConfig) -> float:
-    """FLOP/s of products of the shape that a feed-forward layer has, in the run's precision."""
-    import torch
+def estimated(config: PretrainConfig, vocab: Vocab, network: PreTrainedConfig) -> list[float]:
+    """Seconds of a step of each phase, without text and without the whole network.
 
+    A layer and an output layer are timed, in the shapes and the precision of the run; all layers
+    and all rows are taken to need as long for a FLOP. Products alone would not do: on a CPU with
+    instructions for bf16 they are only a part of a step.
+    """
     sizes, use = network_sizes(config, vocab), resolve_compute(config, network)
-    micro = use["micro_batch_size"]
-    rows = min(
-        4096, config.train.phases[0].seq_len * (micro[0] if isinstance(micro, list) else micro)
-    )
-    width, device = max(sizes.width, 32), torch.device(use["device"])
-    types = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    kind = types.get(use["precision"], torch.float32)
-    operations = 2.0 * rows * width * 4 * width
-    left = torch.randn(rows, width, device=device, dtype=kind)
-    right = torch.randn(width, 4 * width, device=device, dtype=kind)
-    done, seconds = 0, 0.0
-    float((left @ right).sum())
-    began = time.perf_counter()
-    while seconds < _TRIED:
-        for _ in range(4):
-            product = left @ right
-        float(product[0, 0])  # waits for the device
-        done, seconds = done + 4, time.perf_counter() - began
-    rate: float = operations * done / seconds
-    return rate
+    share = get_objective(config.objective.name).targets_per_token(config.objective)
+    processes, micros = world_size(config.launch, config.compute.device), use["micro_batch_size"]
+    narrow = getattr(network, "embedding_size", None) or sizes.width
+    seconds = []
+    for number, flops in enumerate(phase_flops(config, vocab)):
+        length = config.train.phases[number].seq_len
+        rows = max(1, min(micros[number] if isinstance(micros, list) else micros, 4096 // length))
+        predicted = 6.0 * narrow * sizes.outputs
+        inside = flops - predicted * (share if sizes.two_stacks else 1.0)
+        layer, output = _timed_layers(
+            sizes, use, rows, length, narrow=narrow, targets=max(1, round(share * rows * length))
+        )
+        each = inside * layer + share * predicted * output
+        seconds.append(_REST * config.train.batch_size * length * each / processes)
+    return seconds
+
+
+def _timed_layers(
+    sizes: Sizes, use: Mapping[str, Any], rows: int, length: int, *, narrow: int, targets: int
+) -> tuple[float, float]:
+    """Seconds for a FLOP, forward and backward: of a layer and of the output layer.
+
+    Args:
+        sizes: The sizes of the network.
+        use: As ``resolve_compute`` gives it.
+        rows: Rows of a micro-batch.
+        length: Tokens of a row.
+        narrow: Numbers of an embedding.
+        targets: Tokens that are predicted in these rows.
+    """
+    import torch
+    from torch import nn
+
+    device = torch.device(use["device"])
+    kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(use["precision"])
+    width, outputs = min(_WIDEST, 64 * math.ceil(sizes.width / 64)), min(sizes.outputs, 32_768)
+    with torch.device(device):
+        inputs = torch.randn(rows, length, width, requires_grad=True)
+        hidden = torch.randn(min(targets, 1024), min(narrow, _WIDEST), requires_grad=True)
+        labels = torch.randint(outputs, (len(hidden),))
+        matrix = nn.Linear(hidden.shape[1], outputs)
+        if sizes.heads:
+            layer: nn.Module = nn.TransformerEncoderLayer(
+                width, width // 64, 4 * width, dropout=0.0, activation="gelu", batch_first=True
+            )
+        else:
+            layer = nn.LSTM(width, 4 * width, proj_size=width // 2, batch_first=True)
+    pairs = 12.0 * width * length if sizes.heads else 0.0
+    layer_flops = inputs[..., 0].numel() * (6.0 * _count(layer) + pairs)
+    output_flops = len(hidden) * 6.0 * _count(matrix)
+
+    def of_layer() -> torch.Tensor:
+        passed = layer(inputs)
+        states: torch.Tensor = passed if sizes.heads else passed[0]
+        return states.float().mean()
+
+    def of_output() -> torch.Tensor:
+        return nn.functional.cross_entropy(matrix(hidden).float(), labels)
+
+    def timed(body: Callable[[], torch.Tensor]) -> float:
+        times = list[float]()
+        while len(times) < 3 or sum(times) < _TRIED:
+            began = time.perf_counter()
+            with torch.autocast(device.type, dtype=kind, enabled=kind is not None):
+                loss = body()
+            torch.autograd.backward(loss)
+            float(loss.detach())  # waits for the device
+            times.append(time.perf_counter() - began)
+        return statistics.median(times[1:])
+
+    return timed(of_layer) / layer_flops, timed(of_output) / output_flops
+
+
+def _count(module: Any) -> int:
+    return sum(weight.numel() for weight in module.parameters())
 
 
 # --- What each size of a family can do within a budget ---

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -52,7 +52,7 @@ from plmctl.run.folder import (
     write_results,
 )
 from plmctl.run.launch import Place
-from plmctl.run.network import make_network
+from plmctl.run.network import make_network, starts_from_text
 from plmctl.run.preflight import (
     Prepared,
     agree_on_start,
@@ -498,7 +498,10 @@ def _train(
     # While the steps are unknown, so are those of the checkpoints at words.
     known = prepared.config.train.budget is None or steps
     plan = make_plan(config, train, accelerator, costs if known else None)
-    network = make_network(config, prepared.tokenizer, text=text.train)
+    # The counts of a text are saved beside it: the main process counts, the others read.
+    counting = accelerator.main_process_first() if starts_from_text(config) else nullcontext()
+    with counting:
+        network = make_network(config, prepared.tokenizer, text=text.train)
     engine = make_engine(
         accelerator,
         network,

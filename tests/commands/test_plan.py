@@ -41,3 +41,19 @@ def test_without_a_tokenizer(world: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert run_main("plan", "bert.yaml", *settings, "--json") == 0
     assert json.loads(capfd.readouterr().out)["passes"] is None
     assert run_main("plan", "bert.yaml", "--vocab-size", "300", "--measure") == 2
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_the_steps_of_a_time(world: Path, family: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Without the text they are estimated: as measured, but for the noise of a busy machine."""
+    width = "hidden_size" if family == "bert" else "n_embd"
+    settings = ["run=timed", "train.budget=10m", "train.phases=[{seq_len: 64}]"]
+    settings += [f"model.{width}=192", "model.size=mini", "train.batch_size=16"]
+    command = ("plan", f"{family}.yaml", *settings, "--json")
+    steps = dict[str, float]()
+    for name, options in (("measured", ["--measure"]), ("estimated", [])):
+        assert run_main(*command, *options) == 0
+        result = json.loads(capfd.readouterr().out)
+        assert name in result["reason"]
+        steps[name] = result["steps"]
+    assert 0.25 < steps["estimated"] / steps["measured"] < 4
