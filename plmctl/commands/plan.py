@@ -238,15 +238,14 @@ def estimated(config: PretrainConfig, vocab: Vocab, network: PreTrainedConfig) -
     sizes, use = network_sizes(config, vocab), resolve_compute(config, network)
     share = get_objective(config.objective.name).targets_per_token(config.objective)
     processes, micros = world_size(config.launch, config.compute.device), use["micro_batch_size"]
-    narrow = getattr(network, "embedding_size", None) or sizes.width
     seconds = []
     for number, flops in enumerate(phase_flops(config, vocab)):
         length = config.train.phases[number].seq_len
         rows = max(1, min(micros[number] if isinstance(micros, list) else micros, 4096 // length))
-        predicted = 6.0 * narrow * sizes.outputs
-        inside = flops - predicted * (share if sizes.two_stacks else 1.0)
+        predicted = 6.0 * sizes.output_width * sizes.outputs
+        inside = flops - predicted * (share if sizes.two_stacks else max(1.0, share))
         layer, output = _timed_layers(
-            sizes, use, rows, length, narrow=narrow, targets=max(1, round(share * rows * length))
+            sizes, use, rows, length, targets=max(1, round(share * rows * length))
         )
         each = inside * layer + share * predicted * output
         seconds.append(_REST * config.train.batch_size * length * each / processes)
@@ -254,7 +253,7 @@ def estimated(config: PretrainConfig, vocab: Vocab, network: PreTrainedConfig) -
 
 
 def _timed_layers(
-    sizes: Sizes, use: Mapping[str, Any], rows: int, length: int, *, narrow: int, targets: int
+    sizes: Sizes, use: Mapping[str, Any], rows: int, length: int, *, targets: int
 ) -> tuple[float, float]:
     """Seconds for a FLOP, forward and backward: of a layer and of the output layer.
 
@@ -263,7 +262,6 @@ def _timed_layers(
         use: As ``resolve_compute`` gives it.
         rows: Rows of a micro-batch.
         length: Tokens of a row.
-        narrow: Numbers of an embedding.
         targets: Tokens that are predicted in these rows.
     """
     import torch
@@ -274,7 +272,9 @@ def _timed_layers(
     width, outputs = min(_WIDEST, 64 * math.ceil(sizes.width / 64)), min(sizes.outputs, 32_768)
     with torch.device(device):
         inputs = torch.randn(rows, length, width, requires_grad=True)
-        hidden = torch.randn(min(targets, 1024), min(narrow, _WIDEST), requires_grad=True)
+        hidden = torch.randn(
+            min(targets, 1024), min(sizes.output_width, _WIDEST), requires_grad=True
+        )
         labels = torch.randint(outputs, (len(hidden),))
         matrix = nn.Linear(hidden.shape[1], outputs)
         if sizes.heads:
@@ -282,7 +282,9 @@ def _timed_layers(
                 width, width // 64, 4 * width, dropout=0.0, activation="gelu", batch_first=True
             )
         else:
-            layer = nn.LSTM(width, 4 * width, proj_size=width // 2, batch_first=True)
+            layer = nn.LSTM(
+                width, 4 * width, proj_size=width // 2, batch_first=True
+            )  # ELMo's sizes
     pairs = 12.0 * width * length if sizes.heads else 0.0
     layer_flops = inputs[..., 0].numel() * (6.0 * _count(layer) + pairs)
     output_flops = len(hidden) * 6.0 * _count(matrix)

@@ -107,6 +107,11 @@ class Objective(StoreExamples):
         return vocab_size
 
     @classmethod
+    def outputs_per_target(cls, config: ObjectiveConfig, outputs: int) -> int:
+        """Of so many ids that the network predicts, those that a target is compared with."""
+        return outputs
+
+    @classmethod
     def teacher(cls, config: ObjectiveConfig) -> str | None:
         """The model that the network takes its first weights from, if any."""
         return None

@@ -133,6 +133,17 @@ class BidirectionalLM(Objective, config=Config):
         assert isinstance(config, Config)
         return config.target_words or vocab_size
 
+    @classmethod
+    def targets_per_token(cls, config: ObjectiveConfig) -> float:
+        """The next word in each direction."""
+        return 2.0
+
+    @classmethod
+    def outputs_per_target(cls, config: ObjectiveConfig, outputs: int) -> int:
+        """The true word and those of a sampled softmax."""
+        assert isinstance(config, Config)
+        return outputs if config.softmax == "full" else min(outputs, 1 + config.samples)
+
     @property
     def weights(self) -> dict[str, float]:
         """The loss is the mean of both directions."""

@@ -3,7 +3,8 @@
 FLOPs are counted in the usual way (PaLM, appendix B; Kaplan et al. 2020): 6 per parameter and token
 for a forward and a backward pass, with the output matrix and without the embedding lookup, and 12
 per layer, hidden unit, position and token for attention. What heads save by running at masked
-positions only is not subtracted.
+positions only is not subtracted. ELMo's convolutions count at each character, its output matrix in
+each direction.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Sizes:
         layers: The number of layers of the encoder, the decoder, or both together.
         width: The hidden size.
         heads: Attention heads; 0 without attention.
-        outputs: Ids that are predicted.
+        outputs: Ids that a target is compared with.
+        output_width: Numbers of a token that the output layer reads.
         two_stacks: Whether it is an encoder-decoder.
     """
 
@@ -42,6 +44,7 @@ class Sizes:
     width: int
     heads: int
     outputs: int
+    output_width: int
     two_stacks: bool
 
 
@@ -50,7 +53,7 @@ def sizes_of(model: Any, outputs: int) -> Sizes:
 
     Args:
         model: The network.
-        outputs: Ids that it predicts.
+        outputs: Ids that a target is compared with.
     """
     from torch import nn
 
@@ -63,8 +66,15 @@ def sizes_of(model: Any, outputs: int) -> Sizes:
         shared = sum(p.numel() for n, p in model.named_parameters() if "layer_groups" in n)
         used += shared * layers // groups - shared
     width: int = getattr(config, "hidden_size", 0)
+    output_width: int = getattr(config, "embedding_size", None) or width
+    if config.model_type == "elmo":
+        output_width = config.projection_size
+        # Both directions predict; the convolutions run at all characters of a word.
+        used += (2 * outputs - config.vocab_size) * output_width
+        for filters in (m for m in model.modules() if isinstance(m, nn.Conv1d)):
+            used += filters.weight.numel() * (config.max_characters - filters.kernel_size[0])
     if getattr(config, "tie_word_embeddings", False) and tables:
-        used += outputs * (getattr(config, "embedding_size", None) or width)
+        used += outputs * output_width
     return Sizes(
         parameters,
         used,
@@ -72,6 +82,7 @@ def sizes_of(model: Any, outputs: int) -> Sizes:
         width,
         getattr(config, "num_attention_heads", 0) if layers else 0,
         outputs,
+        output_width,
         bool(getattr(config, "is_encoder_decoder", False)),
     )
 
@@ -88,7 +99,7 @@ def flops_per_token(sizes: Sizes, seq_len: int, targets: float = 1.0) -> float:
     if not sizes.two_stacks:
         return float(6 * sizes.used + attention)
     # A token goes through one of the two stacks; target tokens also through the output matrix.
-    matrix = sizes.outputs * sizes.width
+    matrix = sizes.outputs * sizes.output_width
     half = 6 * (sizes.used - matrix) / 2 + attention / 2
     return half + targets * (half + 6 * matrix)
 
@@ -116,15 +127,17 @@ def network_sizes(
     """
     import torch
 
+    objective = get_objective(config.objective.name)
+    outputs = objective.outputs_per_target(config.objective, output_size(config, vocab))
     if config.model.init_from is not None:
         model = (
             loaded_model(config, new_heads=say)
             if tokenizer is None
             else make_network(config, tokenizer).model
         )
-        return sizes_of(model, output_size(config, vocab))
+        return sizes_of(model, outputs)
     with torch.device("meta"):
-        return sizes_of(fresh_model(config, vocab), output_size(config, vocab))
+        return sizes_of(fresh_model(config, vocab), outputs)
 
 
 # --- Memory of the training state ---

@@ -48,8 +48,20 @@ def test_arithmetic_is_what_pytorch_counts(
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.03)
 
 
+def test_elmo_is_what_pytorch_counts() -> None:
+    """Both directions, with every word read once."""
+    model = make_model("elmo", 1000, get_objective("bilm").LOSS_TERMS, size="tiny")
+    words = torch.arange(64).view(2, 32)
+    characters = torch.randint(1, 200, (64, model.config.max_characters))
+    with FlopCounterMode(display=False) as counter:
+        out = model(characters, torch.stack([words, words.flip(1)]))
+        (out.forward_logits.sum() + out.backward_logits.sum()).backward()
+    expected = flops_per_token(sizes_of(model, 1000), 32) * words.numel()
+    assert counter.get_total_flops() == pytest.approx(expected, rel=0.03)
+
+
 def test_two_stacks_share_the_tokens() -> None:
-    sizes = Sizes(100, 100, 0, 10, 0, 2, two_stacks=True)
+    sizes = Sizes(100, 100, 0, 10, 0, 2, 10, two_stacks=True)
     assert flops_per_token(sizes, 8, 0.5) == 6 * 40 + 0.5 * (6 * 40 + 6 * 20)
 
 
@@ -59,5 +71,5 @@ def test_memory_of_adamw_is_exact() -> None:
     layer(torch.ones(7)).sum().backward()
     optimizer.step()
     held = [t for s in optimizer.state.values() for t in s.values() if t.ndim]
-    sizes = Sizes(40, 40, 0, 5, 0, 5, two_stacks=False)
+    sizes = Sizes(40, 40, 0, 5, 0, 5, 5, two_stacks=False)
     assert state_memory(sizes, "adamw", mixed=False)["optimizer"] == sum(t.nbytes for t in held)

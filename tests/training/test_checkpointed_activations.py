@@ -135,7 +135,7 @@ def test_evaluation_runs_layers_once(store: TokenStore) -> None:
 
 
 def test_what_it_saves_is_in_the_estimate() -> None:
-    base = Sizes(110_000_000, 110_000_000, 12, 768, 12, 30_522, two_stacks=False)
+    base = Sizes(110_000_000, 110_000_000, 12, 768, 12, 30_522, 768, two_stacks=False)
     whole = activation_memory(base, 32, 512, targets=0.15, kept=KeptActivations(True, False))
     less = activation_memory(base, 32, 512, targets=0.15, kept=KeptActivations(True, False, True))
     layer = 34 * 768 * 32 * 512
