@@ -7,8 +7,9 @@ For each configs/fast/NAME.yaml two small networks learn the same text with the 
 network and objective: one by configs/pretrain/proof/NAME.yaml, which has the optimizer and the
 schedule of the paper with a tuned learning rate, and one by the fast recipe, in a half or a third
 of the steps. Then one table, and a page of curves: the loss on the same held-out text, by step.
-"frequency" is the loss of a guess that knows how frequent every token is and nothing else. A
-finished run is not repeated, so the command can be stopped and given again.
+"frequency" is the loss of a guess that knows how frequent every token is and nothing else (not for
+DistilBERT, whose loss compares it with its teacher: the BERT of configs/pretrain/proof, which is
+trained first). A finished run is not repeated, so the command can be stopped and given again.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ def run(name: str, recipe: str, seed: int, out: Path) -> Result:
     config = cast(PretrainConfig, load("pretrain", path))
     tokenizer = CONFIGS / "tokenizer/proof" / f"{Path(config.tokenizer).name}.yaml"
     plmctl("train-tokenizer", str(tokenizer), f"run={config.tokenizer}")
+    if teacher := getattr(config.objective, "teacher", None):
+        plmctl("pretrain", str(RECIPES["paper"] / f"{Path(teacher).parent.name}.yaml"))
     folder = out / name / recipe / f"seed-{seed}"
     every = max(config.train.steps // 10, 1)
     plmctl("pretrain", str(path), f"run={folder}", f"seed={seed}", f"log.validate_every={every}")
@@ -114,16 +117,22 @@ def table_rows(name: str, results: dict[str, list[Result]]) -> list[list[object]
     return rows
 
 
-def frequency(name: str) -> float:
-    """The held-out loss of a guess by frequency, summed over the loss terms by their weights."""
+def frequency(name: str) -> float | None:
+    """The held-out loss of a guess by frequency, summed over the loss terms by their weights.
+
+    None: a term is no cross-entropy of tokens or classes.
+    """
     config = cast(PretrainConfig, load("pretrain", RECIPES["paper"] / f"{name}.yaml"))
     prepared = preflight(config)
     text = prepare(prepared.config, prepared.encoder).train
     weights = examples_of(prepared, text, config.train.phases[-1].seq_len).weights
-    return sum(weights[term] * loss for term, (loss, _) in frequencies(prepared).items())
+    guesses = frequencies(prepared)
+    if set(weights) - set(guesses):
+        return None
+    return sum(weights[term] * loss for term, (loss, _) in guesses.items())
 
 
-def plot(name: str, results: dict[str, list[Result]], baseline: float) -> Plot:
+def plot(name: str, results: dict[str, list[Result]], baseline: float | None) -> Plot:
     """The held-out loss by step: a line per seed."""
     lines = [
         Line(recipe if number == 0 else "", np.array(result.steps, float),
@@ -132,7 +141,8 @@ def plot(name: str, results: dict[str, list[Result]], baseline: float) -> Plot:
         for number, result in enumerate(runs)
     ]  # fmt: skip
     ends = np.array([0.0, max(result.steps[-1] for result in results["paper"])])
-    lines.append(Line("frequency", ends, np.full(2, baseline), 7, "faint"))
+    if baseline is not None:
+        lines.append(Line("frequency", ends, np.full(2, baseline), 7, "faint"))
     return Plot(name, name, "nats per target", tuple(lines))
 
 

@@ -174,7 +174,9 @@ def _num_checkpoints(config: PretrainConfig) -> int:
 
 _REST = 1.15  # seconds of a step for each of its layers: also embeddings, updates, batches
 
-_TRIED = 0.3  # seconds of each of the two
+_TRIED = 0.3  # seconds of the passes of each
+
+_MOST_TOKENS, _MOST_CPU_FLOPS = 4096, 2e10  # in a pass: on a slow CPU, a second
 
 _WIDEST = 1024  # hidden units of the layer that is timed: wider ones have about the same FLOP/s
 
@@ -241,7 +243,11 @@ def estimated(config: PretrainConfig, vocab: Vocab, network: PreTrainedConfig) -
     seconds = []
     for number, flops in enumerate(phase_flops(config, vocab)):
         length = config.train.phases[number].seq_len
-        rows = max(1, min(micros[number] if isinstance(micros, list) else micros, 4096 // length))
+        most = _MOST_TOKENS
+        if use["device"] == "cpu":
+            most = min(most, round(_MOST_CPU_FLOPS / (72 * min(_WIDEST, sizes.width) ** 2)))
+        micro = micros[number] if isinstance(micros, list) else micros
+        rows = max(1, min(micro, most // length))
         predicted = 6.0 * sizes.output_width * sizes.outputs
         inside = flops - predicted * (share if sizes.two_stacks else max(1.0, share))
         layer, output = _timed_layers(
@@ -427,7 +433,7 @@ def _propose(
                 f"{row['flops']:.2g}",
                 _format_bytes(row["memory"]),
                 row["loss"],
-                "proposed" if row is best else "",
+                "best" if row is best else "",
             )
             for row in rows
         ],
