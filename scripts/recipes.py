@@ -147,10 +147,10 @@ def plot(name: str, results: dict[str, list[Result]], baseline: float | None) ->
 
 
 def draw(plots: list[Plot], path: Path) -> None:
-    """All plots in one picture, three in a row."""
+    """All plots in one picture, three in a row; four are two and two."""
     from matplotlib.figure import Figure
 
-    columns = min(3, len(plots))
+    columns = 2 if len(plots) == 4 else min(3, len(plots))
     rows = -(-len(plots) // columns)
     drawing = Figure(figsize=(4.2 * columns, 3.2 * rows), layout="constrained")
     grid: Any = drawing.subplots(rows, columns, squeeze=False)
