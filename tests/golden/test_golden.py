@@ -361,8 +361,8 @@ def test_tokenizers(tokenizers: Path) -> None:
     check("tokenizers", results)
 
 
-# The file of a Unigram tokenizer as a CPU with AVX2 writes it, and as one with AVX-512, on which the
-# net was recorded: its scores are sums of floats. What the tokenizers do is the same.
+# A Unigram tokenizer as a CPU with AVX2 writes it, and as one with AVX-512, on which the net was
+# recorded: its scores are sums of floats. What the tokenizers do is the same.
 WITHOUT_AVX512 = {
     "8498ee8396de8311e972a1297cb7fa4578f5d96e6d5d415082f7806ac12369b5": (
         "713610f2ebf6d5cba6e1561b14c206a5943f0f1cfa4e5e4187466fafcca625fe"
