@@ -214,7 +214,7 @@ def _decision(
         trial = decided(config, [1] * len(lengths))
         seconds, source = measured(replace(prepared, config=trial))["step_seconds"], "measured"
     else:
-        seconds = estimated(config, vocab, network)
+        seconds = _estimated(config, vocab, network, per_token)
         source = "estimated from one layer and the output layer, timed here"
     timing = Timing(tuple(seconds), 0.0, 0.0, 0.0, None, config.checkpoint.every, source=source)
     return decide(train, config.schedule, counts, timing)
@@ -230,18 +230,26 @@ def _counted(prepared: Prepared, costs_known: SampleCosts) -> SampleCosts:
     return sample_costs(prepared, text, training_examples(prepared, text))
 
 
-def estimated(config: PretrainConfig, vocab: Vocab, network: PreTrainedConfig) -> list[float]:
+def _estimated(
+    config: PretrainConfig, vocab: Vocab, network: PreTrainedConfig, per_token: Sequence[float]
+) -> list[float]:
     """Seconds of a step of each phase, without text and without the whole network.
 
     A layer and an output layer are timed, in the shapes and the precision of the run; all layers
     and all rows are taken to need as long for a FLOP. Products alone would not do: on a CPU with
     instructions for bf16 they are only a part of a step.
+
+    Args:
+        config: The config of a pretraining.
+        vocab: The vocabulary of its tokenizer, or a stand-in.
+        network: transformers' config of its network.
+        per_token: FLOPs per token of each phase.
     """
     sizes, use = network_sizes(config, vocab), resolve_compute(config, network)
     share = get_objective(config.objective.name).targets_per_token(config.objective)
     processes, micros = world_size(config.launch, config.compute.device), use["micro_batch_size"]
     seconds = []
-    for number, flops in enumerate(phase_flops(config, vocab)):
+    for number, flops in enumerate(per_token):
         length = config.train.phases[number].seq_len
         most = _MOST_TOKENS
         if use["device"] == "cpu":
@@ -288,9 +296,8 @@ def _timed_layers(
                 width, width // 64, 4 * width, dropout=0.0, activation="gelu", batch_first=True
             )
         else:
-            layer = nn.LSTM(
-                width, 4 * width, proj_size=width // 2, batch_first=True
-            )  # ELMo's sizes
+            # ELMo's sizes: the width is that of both directions.
+            layer = nn.LSTM(width, 4 * width, proj_size=width // 2, batch_first=True)
     pairs = 12.0 * width * length if sizes.heads else 0.0
     layer_flops = inputs[..., 0].numel() * (6.0 * _count(layer) + pairs)
     output_flops = len(hidden) * 6.0 * _count(matrix)

@@ -50,10 +50,15 @@ def test_the_steps_of_a_time(world: Path, family: str, capfd: pytest.CaptureFixt
     settings = ["run=timed", "train.budget=10m", "train.phases=[{seq_len: 64}]"]
     settings += [f"model.{width}=192", "model.size=mini", "train.batch_size=16"]
     command = ("plan", f"{family}.yaml", *settings, "--json")
-    steps = dict[str, float]()
-    for name, options in (("measured", ["--measure"]), ("estimated", [])):
-        assert run_main(*command, *options) == 0
-        result = json.loads(capfd.readouterr().out)
-        assert name in result["reason"]
-        steps[name] = result["steps"]
-    assert 0.25 < steps["estimated"] / steps["measured"] < 4
+    ratios = list[float]()
+    for _ in range(3):  # another program may have disturbed one of the two
+        steps = dict[str, float]()
+        for name, options in (("measured", ["--measure"]), ("estimated", [])):
+            assert run_main(*command, *options) == 0
+            result = json.loads(capfd.readouterr().out)
+            assert name in result["reason"]
+            steps[name] = result["steps"]
+        ratios.append(steps["estimated"] / steps["measured"])
+        if 1 / 3 < ratios[-1] < 3:
+            return
+    pytest.fail(f"estimated by measured steps: {ratios}")
