@@ -5,6 +5,7 @@
     python scripts/benchmark.py t5                         span corruption
     python scripts/benchmark.py profile bert elmo          where the time of a step goes
     python scripts/benchmark.py memory                     peak memory of every family
+    python scripts/benchmark.py gpu                        all that matters on a GPU, in a table
     python scripts/benchmark.py finetune --data rte.jsonl --text premise,hypothesis
     python scripts/benchmark.py evaluation                 pseudo-log-likelihoods
     python scripts/benchmark.py generation                 texts of a causal model
@@ -36,11 +37,11 @@ from typing import Any
 
 from benchmarks.duel import (
     ON_TEXT,
-    families_text,
     fight,
     machine_text,
     markdown,
     markdown_table,
+    rows_text,
     summary_text,
     too_slow,
 )
@@ -58,13 +59,15 @@ _FILES = {
     "t5": "pretraining",
     "time-to-loss": "time_to_loss",
 }
-_ALONE = ("resume", "time-to-loss", *_BY_FAMILY)
+_IN_ROWS = ("gpu", *_BY_FAMILY)
+_ALONE = ("resume", "time-to-loss", *_IN_ROWS)
 _OTHERS = ("whole", *_ALONE)
 
 
 def main() -> None:
     args = arguments()
     args.began = args.began or time.time()
+    args.device = args.device or ("cuda" if args.work == "gpu" else "cpu")
     args.precision = args.precision or ("bf16" if args.device == "cuda" else "fp32")
     if args.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
@@ -85,18 +88,18 @@ def main() -> None:
         write(result, args.plot)
     text = work.text if args.work == "time-to-loss" else summary_text
     text = markdown if args.markdown else text
-    if args.work in _BY_FAMILY:
-        text = by_family(work, args.markdown)
+    if args.work in _IN_ROWS:
+        text = in_rows(work, args.markdown)
     print(json.dumps(result) if args.json else text(result))
     if args.at_least is not None and (short := too_slow(result, args.at_least)):
         raise SystemExit(short)
 
 
-def by_family(work: Any, as_markdown: bool) -> Callable[[dict[str, Any]], str]:
-    """What shows a result with a row per family."""
+def in_rows(work: Any, as_markdown: bool) -> Callable[[dict[str, Any]], str]:
+    """What shows a result that has rows of its own."""
     if as_markdown:
         return lambda result: f"{markdown_table(work.rows_of(result))}\n\n{machine_text(result)}"
-    return lambda result: families_text(result, work.rows_of(result))
+    return lambda result: rows_text(result, work.rows_of(result))
 
 
 def arguments() -> argparse.Namespace:
@@ -106,7 +109,7 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("work", choices=(*_TRAININGS, "finetune", "evaluation", "generation", *_OTHERS, *ON_TEXT))
     add("families", nargs="*", help=f"profile, memory: of {', '.join(_FAMILIES)}; without: all")
-    add("--vocab-size", type=int, default=8192)
+    add("--vocab-size", type=int, help="default: 8192; gpu: as published, as the next three")
     add("--size", help="of the network; default: mini, of ELMo tiny")
     add("--batch", type=int, help="sequences per step; default: 32, of ELMo 128")
     add("--length", type=int, help="tokens per sequence, at most; default: 128, of ELMo 20")
@@ -118,7 +121,7 @@ def arguments() -> argparse.Namespace:
     add("--quiet", type=float, default=0.05, metavar="SHARE", help="of the CPUs, which others may "
         "use in a round that is not repeated")  # fmt: skip
     add("--repeats", type=int, help="of disturbed rounds, at most; default: twice the rounds")
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: compiled")
+    add("--device", choices=("cpu", "cuda"), help="cuda: compiled; default: cpu, of gpu cuda")
     add("--precision", choices=("fp32", "bf16"), help="without: bf16 on cuda, else fp32")
     add(
         "--attention",
@@ -151,8 +154,9 @@ def arguments() -> argparse.Namespace:
     add("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_intermixed_args()
     size, batch, length = ("tiny", 128, 20) if args.family == "elmo" else ("mini", 32, 128)
-    args.size = args.size or size
-    args.batch, args.length = args.batch or batch, args.length or length
+    if args.work != "gpu":
+        args.size, args.vocab_size = args.size or size, args.vocab_size or 8192
+        args.batch, args.length = args.batch or batch, args.length or length
     if args.families and args.work not in _BY_FAMILY:
         parser.error(f"families are of {' and '.join(_BY_FAMILY)}")
     for name in args.families:
@@ -161,7 +165,7 @@ def arguments() -> argparse.Namespace:
     args.families = args.families or list(_FAMILIES)
     if args.plain and args.work != "profile":
         parser.error("--plain is of profile")
-    if args.work in _BY_FAMILY and args.device != "cpu":
+    if args.work in _BY_FAMILY and args.device == "cuda":
         parser.error(f"{args.work} is of a CPU")
     if args.work in _ALONE[:2] and args.markdown:
         parser.error(f"--markdown cannot be used with {args.work}")
@@ -169,6 +173,11 @@ def arguments() -> argparse.Namespace:
         parser.error(f"--at-least and --plot cannot be used with {args.work}")
     if args.fill != 1 and (args.work != "mlm" or not 0.5 <= args.fill < 1):
         parser.error("--fill is of mlm, and from 0.5 to 1")
+    if args.device == "cuda" or (args.work == "gpu" and args.device is None):
+        import torch
+
+        if not torch.cuda.is_available():
+            parser.error("no CUDA device found; --device cpu with --size tiny shows the table")
     if args.attention != "auto" and args.work not in (*_TRAININGS, *_BY_FAMILY):
         parser.error(f"--attention is of {', '.join((*_TRAININGS, *_BY_FAMILY))}")
     return args

@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
 
 from plmctl.commands.prepare import data_of, data_of_stores, prepare, root_of
 from plmctl.commands.pretrain import make_plan, sample_costs, shapes_vary, training_examples
-from plmctl.config.base import ModelConfig
+from plmctl.config.base import ModelConfig, OptimizerConfig
 from plmctl.config.sections import Phase, TrainConfig
 from plmctl.config.units import Budget
 from plmctl.corpus.build import find_stores
@@ -172,7 +172,7 @@ def _num_checkpoints(config: PretrainConfig) -> int:
 # --- The steps of a budget, without training ---
 
 
-_REST = 1.15  # seconds of a step for each of its layers: also embeddings, updates, batches
+_REST = 1.15  # seconds of passes for each of the layers: also embeddings, norms, batches
 
 _TRIED = 0.3  # seconds of the passes of each
 
@@ -235,9 +235,10 @@ def _estimated(
 ) -> list[float]:
     """Seconds of a step of each phase, without text and without the whole network.
 
-    A layer and an output layer are timed, in the shapes and the precision of the run; all layers
-    and all rows are taken to need as long for a FLOP. Products alone would not do: on a CPU with
-    instructions for bf16 they are only a part of a step.
+    A layer and an output layer are timed, in the shapes and the precision of the run, and their
+    updates; all layers and all rows are taken to need as long for a FLOP, all weights as long for
+    an update. Products alone would not do: on a CPU with instructions for bf16 they are only a
+    part of a step. Nor would passes alone: with few tokens, updates take as long (Muon).
 
     Args:
         config: The config of a pretraining.
@@ -259,19 +260,36 @@ def _estimated(
         predicted = 6.0 * sizes.output_width * sizes.outputs
         inside = flops - predicted * (share if sizes.two_stacks else max(1.0, share))
         layer, output = _timed_layers(
-            sizes, use, rows, length, targets=max(1, round(share * rows * length))
+            config.optim, sizes, use, rows, length, targets=max(1, round(share * rows * length))
         )
-        each = inside * layer + share * predicted * output
-        seconds.append(_REST * config.train.batch_size * length * each / processes)
+        each = inside * layer.flop + share * predicted * output.flop
+        passes = config.train.batch_size * length * each / processes
+        table = sizes.outputs * sizes.output_width
+        updates = (sizes.parameters - table) * layer.weight + table * output.weight
+        seconds.append(_REST * passes + updates)
     return seconds
 
 
+class _Times(NamedTuple):
+    """Seconds for a FLOP, forward and backward, and for the update of a weight."""
+
+    flop: float
+    weight: float
+
+
 def _timed_layers(
-    sizes: Sizes, use: Mapping[str, Any], rows: int, length: int, *, targets: int
-) -> tuple[float, float]:
-    """Seconds for a FLOP, forward and backward: of a layer and of the output layer.
+    optim: OptimizerConfig,
+    sizes: Sizes,
+    use: Mapping[str, Any],
+    rows: int,
+    length: int,
+    *,
+    targets: int,
+) -> tuple[_Times, _Times]:
+    """The times of a layer and of the output layer.
 
     Args:
+        optim: The config of the optimizer.
         sizes: The sizes of the network.
         use: As ``resolve_compute`` gives it.
         rows: Rows of a micro-batch.
@@ -280,6 +298,8 @@ def _timed_layers(
     """
     import torch
     from torch import nn
+
+    from plmctl.training.engine import make_optimizer
 
     device = torch.device(use["device"])
     kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(use["precision"])
@@ -290,7 +310,7 @@ def _timed_layers(
             min(targets, 1024), min(sizes.output_width, _WIDEST), requires_grad=True
         )
         labels = torch.randint(outputs, (len(hidden),))
-        matrix = nn.Linear(hidden.shape[1], outputs)
+        table = nn.Embedding(outputs, hidden.shape[1])  # as the networks have it, for the optimizer
         if sizes.heads:
             layer: nn.Module = nn.TransformerEncoderLayer(
                 width, width // 64, 4 * width, dropout=0.0, activation="gelu", batch_first=True
@@ -298,9 +318,7 @@ def _timed_layers(
         else:
             # ELMo's sizes: the width is that of both directions.
             layer = nn.LSTM(width, 4 * width, proj_size=width // 2, batch_first=True)
-    pairs = 12.0 * width * length if sizes.heads else 0.0
-    layer_flops = inputs[..., 0].numel() * (6.0 * _count(layer) + pairs)
-    output_flops = len(hidden) * 6.0 * _count(matrix)
+    optimizer = make_optimizer(optim, nn.ModuleList([layer, table]), fused=device.type == "cuda")
 
     def of_layer() -> torch.Tensor:
         passed = layer(inputs)
@@ -308,20 +326,37 @@ def _timed_layers(
         return states.float().mean()
 
     def of_output() -> torch.Tensor:
-        return nn.functional.cross_entropy(matrix(hidden).float(), labels)
+        logits = nn.functional.linear(hidden, table.weight)
+        return nn.functional.cross_entropy(logits.float(), labels)
 
-    def timed(body: Callable[[], torch.Tensor]) -> float:
-        times = list[float]()
-        while len(times) < 3 or sum(times) < _TRIED:
+    def timed(body: Callable[[], torch.Tensor]) -> tuple[float, float]:
+        times = list[tuple[float, float]]()
+        while len(times) < 3 or sum(map(sum, times)) < _TRIED:
             began = time.perf_counter()
             with torch.autocast(device.type, dtype=kind, enabled=kind is not None):
                 loss = body()
             torch.autograd.backward(loss)
             float(loss.detach())  # waits for the device
-            times.append(time.perf_counter() - began)
-        return statistics.median(times[1:])
+            passed = time.perf_counter()
+            optimizer.step()  # of what has a gradient
+            if device.type != "cpu":
+                table.weight[0, 0].item()
+            times.append((passed - began, time.perf_counter() - passed))
+        optimizer.zero_grad()
+        passes, updates = zip(*times[1:], strict=True)
+        return statistics.median(passes), statistics.median(updates)
 
-    return timed(of_layer) / layer_flops, timed(of_output) / output_flops
+    pairs = 12.0 * width * length if sizes.heads else 0.0
+    layer_flops = inputs[..., 0].numel() * (6.0 * _count(layer) + pairs)
+    output_flops = len(hidden) * 6.0 * _count(table)
+    layer_pass, layer_update = timed(of_layer)
+    output_pass, output_update = timed(of_output)
+    of_output_layer = _Times(output_pass / output_flops, output_update / _count(table))
+    of_weights = layer_update / _count(layer)
+    if not sizes.heads:
+        # The weights of ELMo's LSTM are left to AdamW, by all optimizers.
+        of_weights = of_output_layer.weight
+    return _Times(layer_pass / layer_flops, of_weights), of_output_layer
 
 
 def _count(module: Any) -> int:

@@ -4,6 +4,7 @@ import argparse
 import resource
 import statistics
 import time
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ class Clock:
         self._ends: list[tuple[float, float, float]] = []
         self._first = 0.0
         self._before = resident_mb()
+        self._waits = list[str]()
+        if args.device == "cuda":
+            self._count_waits()
 
     def tick(self, tokens: float = 0) -> None:
         """A step has ended.
@@ -50,6 +54,24 @@ class Clock:
             torch.cuda.synchronize()
         self._first = self._first or time.time() - self._args.began
         self._ends.append((time.perf_counter(), time.process_time(), tokens))
+        if len(self._ends) == 2:
+            self._waits.clear()
+
+    def _count_waits(self) -> None:
+        """Remember every call in which the host waits for the device; not those of a tick."""
+        import torch
+
+        torch.cuda.set_sync_debug_mode("warn")
+        warnings.filterwarnings("always", message=".*synchronizing CUDA operation")
+        shown = warnings.showwarning
+
+        def show(message: Any, *where: Any, **more: Any) -> None:
+            if "synchronizing CUDA operation" in str(message):
+                self._waits.append(str(message))
+            else:
+                shown(message, *where, **more)
+
+        warnings.showwarning = show
 
     def results(self, flops_per_token: float = 0) -> dict[str, float]:
         """Of the median step; where steps differ in tokens, of all of them."""
@@ -68,6 +90,8 @@ class Clock:
             "before_mb": self._before,
             "first_step": self._first,
         }
+        if self._args.device == "cuda":
+            results["waits"] = len(self._waits) / len(steps)
         peak = self._args.peak_tflops or self._known_peak()
         return results | ({"mfu": speed * flops_per_token / peak / 1e12} if peak else {})
 

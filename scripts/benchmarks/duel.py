@@ -27,6 +27,7 @@ _NAMES = {
     "first_step": ("first step after, s", 1),
     "seconds": ("seconds", 1),
     "mfu": ("utilisation (MFU)", 3),
+    "waits": ("waits for the GPU a step", 1),
     "disk_mb": ("on disk, MB", 1),
     "vocabulary": ("vocabulary", 0),
 }
@@ -247,8 +248,8 @@ def markdown_table(rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def families_text(result: Results, rows: list[tuple[str, ...]]) -> str:
-    """A result by family as columns of text, and what other programs did meanwhile."""
+def rows_text(result: Results, rows: list[tuple[str, ...]]) -> str:
+    """The rows of a result as columns of text, and what other programs did meanwhile."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

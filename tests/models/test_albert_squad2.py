@@ -93,7 +93,7 @@ def test_it_learns_answers_and_that_there_is_none(folder: str) -> None:
     batch = examples.collate(whole * 0, whole)
     assert batch.inputs["token_type_ids"].unique().tolist() == [0, 1]
     assert batch.targets["none"].tolist() == (batch.targets["start"] == 0).int().tolist()
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(network.parameters(), lr=4e-3)  # 1e-2: some seeds get stuck
     counts = batch.counts()
     for _ in range(200):
         optimizer.zero_grad()

@@ -42,7 +42,13 @@ from plmctl.models.fast.attention import (
     use_cpu_attention,
 )
 from plmctl.models.fast.encoder import skip_unused_positions
-from plmctl.models.fast.layers import Dropout, drop, fuse_gelu, use_fast_dropout
+from plmctl.models.fast.layers import (
+    Dropout,
+    DropoutAfterReLU,
+    drop,
+    fuse_gelu,
+    use_fast_dropout,
+)
 
 SMALL = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 ENCODER = {**SMALL, "intermediate_size": 64, "hidden_dropout_prob": 0.0}
@@ -106,6 +112,35 @@ def test_dropout_modules_are_replaced_and_quiet_when_not_training() -> None:
     x = torch.rand(3, 4)
     model.eval()
     assert torch.equal(model(x), model[0](x))
+
+
+def test_dropout_after_a_relu_is_relu_and_then_dropout() -> None:
+    x = torch.randn(64, 256, requires_grad=True)
+    weight = torch.randn(64, 256)
+
+    def result(module: nn.Module) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(4)
+        x.grad = None
+        out = module(x)
+        (out * weight).sum().backward()
+        assert x.grad is not None
+        return out.detach(), x.grad
+
+    fused = DropoutAfterReLU(0.25)
+    for training in (True, False):
+        fused.train(training)
+        apart = nn.Sequential(nn.ReLU(), Dropout(0.25)).train(training)
+        for got, expected in zip(result(fused), result(apart), strict=True):
+            assert torch.equal(got, expected)
+
+
+def test_t5_has_one_where_its_activation_is_a_relu() -> None:
+    counts = {"d_model": 32, "d_ff": 64, "num_layers": 1, "num_heads": 2, "d_kv": 16}
+    for activation, expected in (("relu", 2), ("gelu", 0)):
+        config = T5Config(vocab_size=100, feed_forward_proj=activation, **counts)
+        model = T5ForConditionalGeneration(config)
+        use_fast_dropout(model)
+        assert sum(type(m) is DropoutAfterReLU for m in model.modules()) == expected
 
 
 MODELS: list[tuple[type[PreTrainedModel], Any, dict[str, Tensor]]] = [

@@ -97,6 +97,27 @@ def test_both_sides_of_a_comparison_compute_the_same(tmp_path: Path, work: str) 
     assert result["ratio"] > 0
 
 
+@pytest.mark.slow
+def test_the_table_of_a_gpu_has_a_row_for_each_training(tmp_path: Path) -> None:
+    """On a CPU, so without the counts that only a GPU has."""
+    command = [sys.executable, str(BENCHMARK), "gpu", "--device", "cpu", "--size", "tiny"]
+    command += ["--batch", "4", "--length", "32", "--vocab-size", "1000", "--quiet", "1"]
+    command += ["--rounds", "1", "--steps", "1", "--peak-tflops", "0.1", "--markdown"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    titles, _, *rows = [line.split(" | ") for line in done.stdout.splitlines() if "|" in line]
+    assert [row[0] for row in rows] == ["| BERT-base", "| BERT-base", "| GPT-2 small", "| T5-base"]
+    assert all(0 < float(row[titles.index("MFU")].split(" / ")[0]) < 1 for row in rows)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_without_a_gpu_its_table_is_refused_with_what_to_do() -> None:
+    command = [sys.executable, str(BENCHMARK), "gpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no CUDA device found; --device cpu" in done.stderr
+
+
 @pytest.mark.parametrize(("ratio", "enough"), [(1.49, False), (1.5, True), (2.0, True)])
 def test_the_median_decides(monkeypatch: pytest.MonkeyPatch, ratio: float, enough: bool) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARK.parent))

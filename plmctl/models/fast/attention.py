@@ -89,8 +89,10 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         rows, heads, queries, _ = query.shape
         shape = rows, heads, queries, key.shape[2]
-        hidden = None if mask is None else (~mask).expand(shape)
-        added = None if bias is None else bias.expand(shape)
+        # Values are added where a query sees no key, too: `masked_fill_` takes eight times as long.
+        added = [
+            x.expand(shape) for x in (bias, _least_where_not(mask, query.dtype)) if x is not None
+        ]
         keep, ctx.kept_scale = draw_kept(shape, dropout)
         ctx.pieces, ctx.scale = _pieces(*shape, causal), scale
         ctx.bias_shape = None if bias is None else bias.shape
@@ -100,14 +102,10 @@ class _Attention(torch.autograd.Function):
             scores = _wide(torch.bmm(query[b, h, q], key[b, h, k].transpose(1, 2)))
             if scale != 1:  # T5's is 1
                 scores *= scale
-            if added is not None:
-                scores += added[b, h, q, k]
-            least = torch.finfo(scores.dtype).min
-            if hidden is not None:
-                scores.masked_fill_(hidden[b, h, q, k], least)
-            if causal:
-                later = torch.ones(scores.shape[1:], dtype=torch.bool).triu(q.start + 1)
-                scores.masked_fill_(later, least)
+            for values in added:
+                scores += values[b, h, q, k]
+            if causal:  # a query of this piece sees all keys before the piece
+                scores[:, :, q] += _not_later(q.stop - q.start, scores.dtype)
             weights = scores.softmax(-1)
             kept = torch.mul(weights, keep[b, h, q, k], out=scores).to(value.dtype)
             out[b, q, h] = torch.bmm(kept, value[b, h, k])
@@ -143,6 +141,19 @@ class _Attention(torch.autograd.Function):
             d_query[b, h, q] = torch.bmm(d_scores, key[b, h, k])
             _set_or_add(d_key[b, h], k, torch.bmm(d_scores.transpose(1, 2), query[b, h, q]))
         return d_query, d_key, d_value, None, d_bias, None, None, None
+
+
+def _least_where_not(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """What hides a score when it is added: 0 where a mask is True, else the least number."""
+    if mask is None:
+        return None
+    dtype = torch.promote_types(dtype, torch.float32)
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+def _not_later(count: int, dtype: torch.dtype) -> Tensor:
+    """The same for so many queries and their own keys, of which they see none that is later."""
+    return torch.full((count, count), torch.finfo(dtype).min, dtype=dtype).triu_(1)
 
 
 _Piece = tuple[slice, int, slice, slice]
