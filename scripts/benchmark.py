@@ -67,7 +67,6 @@ _OTHERS = ("whole", *_ALONE)
 def main() -> None:
     args = arguments()
     args.began = args.began or time.time()
-    args.device = args.device or ("cuda" if args.work == "gpu" else "cpu")
     args.precision = args.precision or ("bf16" if args.device == "cuda" else "fp32")
     if args.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
@@ -96,7 +95,7 @@ def main() -> None:
 
 
 def in_rows(work: Any, as_markdown: bool) -> Callable[[dict[str, Any]], str]:
-    """What shows a result that has rows of its own."""
+    """What shows a result with more than one row."""
     if as_markdown:
         return lambda result: f"{markdown_table(work.rows_of(result))}\n\n{machine_text(result)}"
     return lambda result: rows_text(result, work.rows_of(result))
@@ -154,6 +153,7 @@ def arguments() -> argparse.Namespace:
     add("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_intermixed_args()
     size, batch, length = ("tiny", 128, 20) if args.family == "elmo" else ("mini", 32, 128)
+    args.device = args.device or ("cuda" if args.work == "gpu" else "cpu")
     if args.work != "gpu":
         args.size, args.vocab_size = args.size or size, args.vocab_size or 8192
         args.batch, args.length = args.batch or batch, args.length or length
@@ -173,11 +173,11 @@ def arguments() -> argparse.Namespace:
         parser.error(f"--at-least and --plot cannot be used with {args.work}")
     if args.fill != 1 and (args.work != "mlm" or not 0.5 <= args.fill < 1):
         parser.error("--fill is of mlm, and from 0.5 to 1")
-    if args.device == "cuda" or (args.work == "gpu" and args.device is None):
+    if args.device == "cuda":
         import torch
 
         if not torch.cuda.is_available():
-            parser.error("no CUDA device found; --device cpu with --size tiny shows the table")
+            parser.error("no CUDA device found; --device cpu needs none (use --size tiny with it)")
     if args.attention != "auto" and args.work not in (*_TRAININGS, *_BY_FAMILY):
         parser.error(f"--attention is of {', '.join((*_TRAININGS, *_BY_FAMILY))}")
     return args

@@ -354,7 +354,7 @@ def _timed_layers(
     of_output_layer = _Times(output_pass / output_flops, output_update / _count(table))
     of_weights = layer_update / _count(layer)
     if not sizes.heads:
-        # The weights of ELMo's LSTM are left to AdamW, by all optimizers.
+        # Muon leaves the weights of ELMo's LSTM to AdamW; `nn.LSTM` has them as matrices.
         of_weights = of_output_layer.weight
     return _Times(layer_pass / layer_flops, of_weights), of_output_layer
 

@@ -413,9 +413,8 @@ def _plain_errors(repo: str, token: str) -> Iterator[None]:
 
     The original error is not chained: with --debug, its text would be shown.
     """
-    # HTTPError is that of the library's HTTP client, which it imports and does not list: hence the
-    # silenced check.
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
+    # HTTPError is that of the library's HTTP client.
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]  # not listed
 
     try:
         yield

@@ -27,7 +27,7 @@ _NAMES = {
     "first_step": ("first step after, s", 1),
     "seconds": ("seconds", 1),
     "mfu": ("utilisation (MFU)", 3),
-    "waits": ("waits for the GPU a step", 1),
+    "waits": ("waits for the GPU per step", 1),
     "disk_mb": ("on disk, MB", 1),
     "vocabulary": ("vocabulary", 0),
 }

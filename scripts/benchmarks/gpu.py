@@ -74,7 +74,7 @@ def rows_of(result: dict[str, Any]) -> list[tuple[str, ...]]:
     goal = result["goal"]
     titles = (
         result["device"], "rows", "times as fast", "tokens/s",
-        "MFU" if goal is None else f"MFU (goal {goal:g})", "first step, s", "waits a step",
+        "MFU" if goal is None else f"MFU (goal {goal:g})", "first step, s", "waits per step",
         "peak MB", "losses differ by",
     )  # fmt: skip
     rows: list[tuple[str, ...]] = [titles]
