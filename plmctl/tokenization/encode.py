@@ -1,8 +1,8 @@
 """Text to ids and word starts, for the token store.
 
-``Encoder`` cuts text into units (``units.py``) and encodes each distinct one once, which is several
-times as fast as giving whole texts to the tokenizers library; it falls back to the library where
-that would not give the same ids.
+``Encoder`` cuts text into parts, which are units (``units.py``) or a few of them, and encodes each
+distinct one once, which is several times as fast as giving whole texts to the tokenizers library;
+it falls back to the library where that would not give the same ids.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import itertools
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,21 +28,22 @@ from plmctl.hub import local, refuse_unreachable
 from plmctl.tokenization.check import check_tokenizer, opening
 from plmctl.tokenization.seams import Seams, seams_of
 from plmctl.tokenization.units import (
-    CUT,
-    INNER,
+    BERT_SPACE,
     ONE_WORD,
     WHITE_SPACE,
     Kind,
     cuts_at_spaces_only,
     kind_of,
-    pattern,
     plain,
     plain_tokenizer,
+    sorts_of_characters,
     unspaced,
 )
 from plmctl.tokenization.words import (
     SPACE_MARK,
     albert_starts,
+    bert_marks,
+    chinese,
     has_chinese,
     jieba_version,
     marked_starts,
@@ -58,25 +59,22 @@ Encoded = list[tuple[NDArray[np.int64], NDArray[np.bool_]]]
 Placed = list[tuple[NDArray[np.int64], NDArray[np.bool_], Sequence[int]]]
 """The same, and the first token at or after each requested place of a text."""
 
-_TABLE = 200_000  # units in the table: sixty megabytes; more do not fit the processor's caches
+_TABLE = 200_000  # parts in a table: sixty megabytes; more do not fit the processor's caches
 
-_SAMPLE = 5_000  # units of a batch that are looked up to see whether the table pays
+_SAMPLE = 5_000  # parts of a batch that are looked up to see whether the table pays
 
-_NEW = 0.7  # with a larger share of new units in the sample, whole texts are faster
+_NEW = 0.7  # with a larger share of new parts in the sample, whole texts are faster
 
-_RARE = 0.05  # up to this share of texts with unspaced scripts, they are treated like all others
+_RARE = 0.05  # up to this share of characters from Thai on, they are not cut at seams
 
 _BEFORE_SPACE = re.compile(f"[^{WHITE_SPACE}](?=[{WHITE_SPACE}])")
-
-# Scripts that are mostly written without spaces: Thai to Georgian, Khmer, kana, Han and Hangul.
-_UNSPACED = re.compile("[\u0e00-\u10ff\u1780-\u17ff\u3005-\ud7a3\uf900-\uffdc]")
 
 
 class Encoder:
     """Encodes texts without special tokens; text that looks like a special token is text.
 
-    Words repeat, so the tokenizer encodes each distinct unit once, and a table keeps the result:
-    the ids are those of ``encode_batch``, several times as fast. Text without spaces has units of a
+    Words repeat, so the tokenizer encodes each distinct part once, and a table keeps the result:
+    the ids are those of ``encode_batch``, several times as fast. Text without spaces has parts of a
     few characters (``seams``). If the units of a tokenizer are unknown, it gets whole texts.
 
     An encoder can be sent to another process: the tokenizer is loaded where it is used.
@@ -205,17 +203,7 @@ class Encoder:
         if not any(place for wanted in places for place in wanted):  # all at the beginning
             none = [[0] * len(wanted) for wanted in places]
             return [(*one, at) for one, at in zip(self(texts), none, strict=True)]
-        if self._kind == "bytes" and not self._jieba:
-            units = self._units(texts, self._kind)
-            if self._table.pays_for(units):
-                return self._place_by_units(units, places)
-        encoded = self._with_starts(self._encode_whole(texts))
-        encodings = self._placing.encode_batch(texts, add_special_tokens=False)
-        at = [
-            _first_tokens(encoding.offsets, wanted)
-            for encoding, wanted in zip(encodings, places, strict=True)
-        ]
-        return [(*one, first) for one, first in zip(encoded, at, strict=True)]
+        return self._place(texts, places)
 
     def with_words(
         self, texts: list[str], places: Sequence[Sequence[int]], words: Sequence[Ints]
@@ -235,31 +223,6 @@ class Encoder:
             placed.append((np.array(encoding.ids, dtype=np.int64), starts, at))
         return placed
 
-    def _place_by_units(self, units: list[list[str]], places: Sequence[Sequence[int]]) -> Placed:
-        """Encode texts given as units; most places are at the beginning of a unit."""
-        sizes, encoded = self._table.sizes_and_ids(units)
-        counts = np.cumsum([0, *map(len, units)]).tolist()
-        placed: Placed = []
-        for number, (ids, starts) in enumerate(encoded):
-            own = sizes[counts[number] : counts[number + 1]]
-            tokens = np.append(0, np.cumsum(own)).tolist()
-            # The characters of a unit, without a mark of ``seams``.
-            lengths = [len(unit) - (unit[:1] == INNER) for unit in units[number]]
-            begins = list(itertools.accumulate(lengths, initial=0))
-            at = []
-            for place in places[number]:
-                unit = bisect_left(begins, place)
-                token = tokens[unit] if unit < len(tokens) else tokens[-1]
-                if begins[min(unit, len(begins) - 1)] != place:  # within the unit before
-                    unit -= 1
-                    within = self._placing.encode(
-                        units[number][unit].removeprefix(INNER), add_special_tokens=False
-                    )
-                    token = tokens[unit] + _first_tokens(within.offsets, [place - begins[unit]])[0]
-                at.append(token)
-            placed.append((ids, starts, at))
-        return placed
-
     def __call__(self, texts: list[str]) -> Encoded:
         """Ids of each text, and whether a word starts at each id.
 
@@ -267,94 +230,232 @@ class Encoder:
         as in BERT. A Chinese character starts a word unless it is inside a token or, with jieba,
         inside a longer word. With ALBERT's rule, the token alone decides.
         """
-        return self._with_starts(self._encode(texts))
+        placed = self._place(texts, [()] * len(texts))
+        return [(ids, starts) for ids, starts, _ in placed]
 
-    def _with_starts(self, encoded: Encoded) -> Encoded:
-        """With the word starts of ALBERT's rule, if it is used."""
-        if self._starts is None:
-            return encoded
-        encoded = [(ids, self._starts[ids]) for ids, _ in encoded]
-        for _, starts in encoded:
-            starts[:1] = True
-        return encoded
-
-    def _encode(self, texts: list[str]) -> Encoded:
+    def _place(self, texts: list[str], places: Sequence[Sequence[int]]) -> Placed:
+        """Encode the texts, by parts where that gives the ids of the whole and is faster."""
         if self._kind is None or self._jieba:  # words depend on the context of a character
-            return self._encode_whole(texts)
-        if self._kind != "spaces":
-            return self._encode_units(texts, self._kind)
-        alike = list(map(plain, texts))
-        by_units = iter(self._encode_units(list(itertools.compress(texts, alike)), self._kind))
-        others = [text for text, fits in zip(texts, alike, strict=True) if not fits]
-        whole = iter(self._encode_whole(others))
-        return [next(by_units if fits else whole) for fits in alike]
+            return self._place_in_whole(texts, places)
+        if self._kind != "bytes" and any(places):  # normalization may move characters
+            return self._place_in_whole(texts, places)
+        fits = list(map(plain, texts)) if self._kind == "spaces" else [True] * len(texts)
+        parts = cut(list(itertools.compress(texts, fits)), self._kind, lambda: self._seams)
+        if not self._table.pays_for(parts):
+            return self._place_in_whole(texts, places)
+        wanted = list(itertools.compress(places, fits))
+        placed = iter(self._place_in_parts(parts, self._table.ids_of(parts), wanted))
+        others = [(text, at) for text, at, fit in zip(texts, places, fits, strict=True) if not fit]
+        whole = iter(self._place_in_whole([text for text, _ in others], [at for _, at in others]))
+        return [next(placed if fit else whole) for fit in fits]
 
-    def _encode_units(self, texts: list[str], kind: Kind) -> Encoded:
-        units = self._units(texts, kind)
-        if self._table.pays_for(units):
-            return self._table.sizes_and_ids(units)[1]
-        return self._encode_whole(texts)
-
-    def _units(self, texts: list[str], kind: Kind) -> list[list[str]]:
-        find = pattern(kind).findall
-        if kind != "bytes":
-            return list(map(find, texts))
-        at = [n for n, text in enumerate(texts) if not text.isascii() and _UNSPACED.search(text)]
-        if len(at) <= _RARE * len(texts) or self._seams is None:
-            return list(map(find, texts))
-        marked = dict(zip(at, self._seams.mark([texts[n] for n in at]), strict=True))
+    def _place_in_parts(
+        self, parts: _Parts, encoded: Ids, places: Sequence[Sequence[int]]
+    ) -> Placed:
+        """The texts of parts that are encoded; most places are at the beginning of a part."""
+        texts = self._split(encoded, parts.counts)
+        if not any(places):
+            return [(ids, starts, ()) for ids, starts in texts]
+        begins = np.append(0, np.cumsum(parts.lengths))  # in the characters of all texts
+        tokens = np.append(0, np.cumsum(encoded.sizes))
+        first = np.append(0, np.cumsum(parts.counts))[:-1]
+        counts = np.fromiter(map(len, places), np.int64, len(places))
+        wanted = np.fromiter(chain.from_iterable(places), np.int64, counts.sum())
+        wanted += np.repeat(begins[first], counts)
+        part = np.searchsorted(begins, wanted)
+        token = tokens[part]
+        for number in np.flatnonzero(begins[part] != wanted).tolist():  # within the part before
+            before = part[number] - 1
+            text = parts.texts[parts.which[before]]
+            within = self._placing.encode(text, add_special_tokens=False)
+            place = int(wanted[number] - begins[before])
+            token[number] = tokens[before] + _first_tokens(within.offsets, [place])[0]
+        token -= np.repeat(tokens[first], counts)
+        bounds = itertools.pairwise([0, *np.cumsum(counts).tolist()])
         return [
-            CUT.join(find(marked[n])).split(CUT) if n in marked else find(text)
-            for n, text in enumerate(texts)
+            (*text, token[begin:end].tolist())
+            for text, (begin, end) in zip(texts, bounds, strict=True)
         ]
 
-    def _encode_whole(self, texts: list[str]) -> Encoded:
+    def _place_in_whole(self, texts: list[str], places: Sequence[Sequence[int]]) -> Placed:
+        """Encode the texts as they are."""
         if not texts:
             return []
-        encoded = encode_texts(self._tokenizer, texts, marks=self._marks, segmented=self._jieba)
-        return _split(encoded.ids, encoded.starts, np.cumsum(encoded.sizes))
+        ids = encode_texts(self._tokenizer, texts, marks=self._marks, segmented=self._jieba)
+        encoded = self._split(ids, np.ones(len(texts), dtype=np.int64))
+        if not any(places):
+            return [(ids, starts, ()) for ids, starts in encoded]
+        encodings = self._placing.encode_batch(texts, add_special_tokens=False)
+        return [
+            (*one, _first_tokens(encoding.offsets, wanted))
+            for one, encoding, wanted in zip(encoded, encodings, places, strict=True)
+        ]
+
+    def _split(self, encoded: Ids, counts: NDArray[np.int64]) -> Encoded:
+        """The ids and word starts of texts, each of which has so many of the encoded parts."""
+        ends = np.append(0, np.cumsum(encoded.sizes))[np.cumsum(counts)]
+        bounds = itertools.pairwise([0, *ends.tolist()])
+        split = [(encoded.ids[begin:end], encoded.starts[begin:end]) for begin, end in bounds]
+        if self._starts is None:
+            return split
+        split = [(ids, self._starts[ids]) for ids, _ in split]  # by ALBERT's rule
+        for _, starts in split:
+            starts[:1] = True
+        return split
+
+
+class _Parts(NamedTuple):
+    """Texts that are cut into parts.
+
+    Attributes:
+        texts: The distinct parts, in the order in which they occur first.
+        which: [parts] The number of each part in ``texts``.
+        inner: Which parts begin within a word.
+        lengths: [parts] The characters of each part.
+        counts: [texts] The number of parts of each text.
+    """
+
+    texts: list[str]
+    which: NDArray[np.int32]
+    inner: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+def cut(texts: list[str], kind: Kind, seams: Callable[[], Seams | None]) -> _Parts:
+    """Cut texts where no token and no rule of the pre-tokenizer crosses.
+
+    To cut with arrays and to find the distinct parts with Arrow takes half of the time of an
+    expression for units and a look-up for each.
+
+    Args:
+        texts: Any number.
+        kind: The kind of their units, of which each part has one or a few.
+        seams: Gives those of byte-level BPE, for text of scripts without spaces.
+    """
+    import pyarrow
+
+    whole = "".join(texts)
+    data = whole.encode()
+    byte = np.frombuffer(data, dtype=np.uint8)
+    code: NDArray[Any] = byte
+    if len(byte) > len(whole):
+        code = np.frombuffer(whole.encode("utf-32-le"), dtype="<u4")
+    sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+    ends = np.cumsum(sizes)
+    begins, filled = (ends - sizes)[sizes > 0], ends[sizes > 0]
+    low = np.minimum(code, 0xFFFF) if code is not byte else byte
+    cuts = np.append(_cuts_at_spaces(_is_space(kind)[low], code, begins, filled), True)
+    inner = np.zeros(len(code) + 1, dtype=np.bool_)
+    if kind == "bert":
+        alone = _is_alone()[low]
+        cuts[:-1] |= alone
+        cuts[1:] |= alone
+    elif kind == "bytes":
+        sort = sorts_of_characters()[low]
+        cuts[1:-1] |= (sort[1:] != sort[:-1]) & (sort[1:] > 0) & (sort[:-1] > 0)
+        many = code is not byte and np.count_nonzero(code >= 0x0E00) > _RARE * len(code)
+        if many and (of := seams()) is not None:
+            free, within = of.between(code)
+            cuts[1:-1] |= free
+            inner[1:-1] = within
+    cuts[begins] = True
+    inner[begins] = False
+    bounds = np.flatnonzero(cuts)
+    counts = np.diff(np.searchsorted(bounds, np.append(0, ends)))
+    lengths = np.diff(bounds)
+    inside = np.flatnonzero(inner[bounds[:-1]])
+    if code is not byte:  # from characters to bytes
+        bounds = np.append(np.flatnonzero((byte & 0xC0) != 0x80), len(byte))[bounds]
+    strings = pyarrow.LargeStringArray.from_buffers(
+        len(lengths), pyarrow.py_buffer(bounds), pyarrow.py_buffer(data)
+    )
+    encoded = strings.dictionary_encode()
+    which = np.frombuffer(encoded.indices.buffers()[1], dtype=np.int32)[: len(lengths)]
+    return _Parts(encoded.dictionary.to_pylist(), which, inside, lengths, counts)
+
+
+def _cuts_at_spaces(
+    space: NDArray[np.bool_],
+    code: NDArray[Any],
+    begins: NDArray[np.int64],
+    ends: NDArray[np.int64],
+) -> NDArray[np.bool_]:
+    """Whether to cut before each character because of white space.
+
+    Of a run of white space GPT-2's expression takes the last character by itself, or with the word
+    after it if it is a space; at the end of a text the run is one unit. The other kinds drop it.
+
+    Args:
+        space: [N] Whether each character is white space.
+        code: [N] The characters.
+        begins: Where texts begin.
+        ends: Where they end.
+    """
+    after = np.append(False, space[:-1])  # white space
+    after[begins] = False
+    before = np.append(~space[1:], False)  # something else
+    before[ends - 1] = False
+    last = space & before
+    cuts: NDArray[np.bool_] = (space & ~after) | last
+    cuts[1:] |= (last & (code != ord(" ")))[:-1]
+    return cuts
+
+
+@cache
+def _is_space(kind: Kind) -> NDArray[np.bool_]:
+    """Whether each character of four digits is white space for a pre-tokenizer."""
+    table = np.zeros(0x10000, dtype=np.bool_)
+    inside = re.compile(f"[{WHITE_SPACE if kind == 'bytes' else BERT_SPACE}]")
+    table[[ord(space) for space in inside.findall("".join(map(chr, range(len(table)))))]] = True
+    return table
+
+
+@cache
+def _is_alone() -> NDArray[np.bool_]:
+    """Whether BERT makes each character of four digits a word of its own."""
+    alone: NDArray[np.bool_] = bert_marks() | chinese(np.arange(0x10000, dtype=np.uint32))
+    return alone
 
 
 class _Table:
-    """The ids and word starts of the most frequent units so far."""
+    """The ids and word starts of the most frequent parts so far."""
 
     def __init__(self, tokenizer: Tokenizer, kind: Kind) -> None:
         self._tokenizer, self._kind = tokenizer, kind
-        # A new unit gets the next number: one look-up per unit, without Python code.
+        # A new part gets the next number: one look-up per part, without Python code.
         self.numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
         none = np.zeros(0, dtype=np.int64)
         self._ids, self._counts = Ids(none, none.astype(np.bool_), none), none
 
-    def pays_for(self, texts: list[list[str]]) -> bool:
-        """Whether the table is faster than whole texts: noise, for example, repeats no units."""
-        units = list(itertools.islice(itertools.chain.from_iterable(texts), _SAMPLE))
-        new = {unit for unit in units if unit not in self.numbers}
-        return len(units) < _SAMPLE or len(new) <= _NEW * len(units)
+    def pays_for(self, parts: _Parts) -> bool:
+        """Whether the table is faster than whole texts: noise, for example, repeats no parts."""
+        which = parts.which[:_SAMPLE]
+        new = sum(part not in self.numbers for part in parts.texts[: which.max(initial=-1) + 1])
+        return len(which) < _SAMPLE or new <= _NEW * _SAMPLE
 
-    def sizes_and_ids(self, texts: list[list[str]]) -> tuple[NDArray[np.int64], Encoded]:
-        """The number of ids of each unit of all texts, and the ids and word starts of each text."""
-        if not texts:
-            return np.zeros(0, dtype=np.int64), []
-        counts = list(map(len, texts))
-        all_units = itertools.chain.from_iterable(texts)
-        number = np.fromiter(map(self.numbers.__getitem__, all_units), np.int64, sum(counts))
-        if len(self.numbers) > len(self._counts):
-            units = list(itertools.islice(self.numbers, len(self._counts), None))
-            new = encode_units(self._tokenizer, units, self._kind)
-            self._ids = concatenate_ids([self._ids, new])
-            self._counts = np.append(self._counts, np.zeros(len(units), dtype=np.int64))
+    def ids_of(self, parts: _Parts) -> Ids:
+        """The ids and word starts of each part."""
+        texts = parts.texts
+        number = np.fromiter(map(self.numbers.__getitem__, texts), np.int64, len(texts))
+        number = number[parts.which]
+        if more := len(self.numbers) - len(self._counts):
+            new = list(itertools.islice(reversed(self.numbers), more))[::-1]
+            encoded = encode_units(self._tokenizer, new, self._kind)
+            self._ids = concatenate_ids([self._ids, encoded])
+            self._counts = np.append(self._counts, np.zeros(more, dtype=np.int64))
         self._counts += np.bincount(number, minlength=len(self.numbers))
         selected = select_ids(self._ids, number)
         if len(self.numbers) > _TABLE:
             self._forget()
-        ends = np.append(0, np.cumsum(selected.sizes))[np.cumsum(counts)]
-        return selected.sizes, _split(selected.ids, selected.starts, ends)
+        selected.starts[(np.cumsum(selected.sizes) - selected.sizes)[parts.inner]] = False
+        return selected
 
     def _forget(self) -> None:
-        """Keep only the most frequent units."""
+        """Keep only the most frequent parts."""
         frequent = np.sort(np.argsort(-self._counts, kind="stable")[: _TABLE // 2])
-        units = list(self.numbers)
-        numbers = {units[old]: new for new, old in enumerate(frequent.tolist())}
+        parts = list(self.numbers)
+        numbers = {parts[old]: new for new, old in enumerate(frequent.tolist())}
         self.numbers = defaultdict(itertools.count(len(frequent)).__next__, numbers)
         self._ids, self._counts = select_ids(self._ids, frequent), self._counts[frequent]
 
@@ -363,11 +464,6 @@ def _first_tokens(offsets: Sequence[tuple[int, int]], places: Sequence[int]) -> 
     """The first token that starts at or after each place, given the characters of the tokens."""
     begins = [begin for begin, _ in offsets]
     return [bisect_left(begins, place) for place in places]
-
-
-def _split(ids: NDArray[np.int64], starts: NDArray[np.bool_], ends: NDArray[np.int64]) -> Encoded:
-    bounds = itertools.pairwise([0, *ends.tolist()])
-    return [(ids[begin:end], starts[begin:end]) for begin, end in bounds]
 
 
 def _tokenizer_file(source: str) -> Path:
@@ -432,7 +528,7 @@ def encode_texts(tokenizer: Tokenizer, texts: list[str], *, marks: bool, segment
 
 
 def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
-    """The ids and word starts of units (``units.pattern``), or of parts of them (``seams``).
+    """The ids and word starts of parts, each of one unit or a few, or of a part of one (``seams``).
 
     For the library, a text costs about ten times as much as a word in it. So units that are
     certainly one word each are joined to one text, and its word numbers separate them again.
@@ -442,17 +538,13 @@ def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
         units: One or more.
         kind: The kind of its units.
     """
-    inner = np.fromiter((unit[0] == INNER for unit in units), np.bool_, len(units))
-    if inner.any():
-        encoded = encode_units(tokenizer, [unit.removeprefix(INNER) for unit in units], kind)
-        encoded.starts[(np.cumsum(encoded.sizes) - encoded.sizes)[inner]] = False
-        return encoded
     marks = kind == "spaces"
-    matches = map(_single_word(kind).fullmatch, units)
+    matches = list(map(_single_word(kind).fullmatch, units))
     sort = [(match.lastindex or 0) if match else 0 for match in matches]
-    others, words, letters = (
-        [unit for unit, number in zip(units, sort, strict=True) if number == wanted]
-        for wanted in (0, 1, 2)
+    others = [unit for unit, number in zip(units, sort, strict=True) if number == 0]
+    words, letters = (
+        [match[number] for match in matches if match and match.lastindex == number]
+        for number in (1, 2)
     )
     parts = [
         encode_texts(tokenizer, others, marks=marks, segmented=False),
@@ -466,12 +558,13 @@ def encode_units(tokenizer: Tokenizer, units: list[str], kind: Kind) -> Ids:
 def _single_word(kind: Kind) -> re.Pattern[str]:
     """Units that stay one word of the pre-tokenizer beside other units of the same group.
 
-    Group 1 is ``ONE_WORD``. Group 2, of kind "bytes", is other letters or digits without a space
-    before them.
+    Group 1 is ``ONE_WORD``. Group 2, of kind "bytes", is letters or digits without a space before
+    them.
     """
     if kind != "bytes":
-        return re.compile(f"({ONE_WORD[kind]})")
-    return re.compile(f"({ONE_WORD[kind]})|([{unspaced('L')}]+|[{unspaced('N')}]+)")
+        return re.compile(f" ?({ONE_WORD[kind]})")
+    letters, numbers = unspaced("L"), unspaced("N")
+    return re.compile(f"({ONE_WORD[kind]})|([A-Za-z]+|[0-9]+|[{letters}]+|[{numbers}]+)")
 
 
 def _encode_words(tokenizer: Tokenizer, words: list[str], gap: str, marks: bool) -> Ids:

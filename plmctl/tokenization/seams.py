@@ -11,14 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.arrays import Ints
-from plmctl.tokenization.units import CUT, INNER, unspaced
+from plmctl.arrays import Bools, Ints
+from plmctl.tokenization.units import unspaced
 from plmctl.tokenization.words import chinese
 
 if TYPE_CHECKING:
@@ -68,27 +67,24 @@ class Seams:
             self._joined[1:, 1:] = False
             self._join(left, right)
 
-    def mark(self, texts: list[str]) -> list[str]:
-        """The texts, none of them empty, with ``CUT`` wherever no token can cross.
+    def between(self, code: NDArray[np.uint32]) -> tuple[Bools, Bools]:
+        """Where no token can cross, and where of these places no word starts.
 
-        ``INNER`` follows where no word starts: between letters, or digits, that are not Chinese.
+        The latter are between letters, or digits, that are not Chinese.
+
+        Args:
+            code: [N] characters.
+
+        Returns:
+            [N - 1] Both, between each character and the next.
         """
-        if not self._fits:
-            return texts
-        code = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
-        ends = np.cumsum(list(map(len, texts)))
         low = np.minimum(code, _CODES - 1)  # which is not assigned
-        cut = ~self._joined[self._row[low[:-1]], self._column[low[1:]]]
-        cut[ends[:-1] - 1] = False
+        if not self._fits:
+            none = np.zeros(max(0, len(code) - 1), dtype=np.bool_)
+            return none, none
+        cut: Bools = ~self._joined[self._row[low[:-1]], self._column[low[1:]]]
         sort, han = _sort_of_all()[low], chinese(code)
-        inner = cut & (sort[:-1] == sort[1:]) & ~han[:-1] & ~han[1:]
-        place = np.arange(len(code)) + np.append(0, np.cumsum(cut + inner.astype(np.int64)))
-        marked = np.full(place[-1] + 2, ord(CUT), dtype="<u4")  # or a null would be lost at the end
-        marked[place] = code
-        marked[place[1:][inner] - 1] = ord(INNER)
-        whole = str(marked.view(f"<U{len(marked)}")[0])  # codecs refuse these marks
-        bounds = pairwise([0, *(place[ends - 1] + 1).tolist()])
-        return [whole[begin:end] for begin, end in bounds]
+        return cut, cut & (sort[:-1] == sort[1:]) & ~han[:-1] & ~han[1:]
 
     def _join(self, left: _Parts, right: _Parts) -> None:
         whole = (left.length == 3) & (right.length == 3)

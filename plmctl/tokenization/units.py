@@ -11,6 +11,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from plmctl.characters import HAN
 
 if TYPE_CHECKING:
@@ -32,13 +35,11 @@ They are ASCII, where normalization and the version of Unicode make no differenc
 SPACE_BYTE = "\u0120"
 """In the tokens of byte-level BPE, this stands for a space."""
 
-# Marks that ``seams`` puts into a text. No text contains them: they are halves of characters.
-CUT, INNER = "\ud800", "\ud801"
-
 WHITE_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """The white space of the tokenizers library, as the inside of a class."""
-# BERT drops control characters, some of which other rules treat as space.
-_BERT_SPACE = "\t\n\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+
+BERT_SPACE = "\t\n\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+"""Of this, what is white space for BERT too; it drops control characters."""
 
 
 @cache
@@ -57,11 +58,11 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
         # BERT puts spaces around marks and Chinese characters. Chinese characters of five digits
         # are left out for speed: leaving units together is no error.
         marks = class_of(is_bert_mark)
-        return re.compile(f"[^{HAN}{marks}{_BERT_SPACE}]{many}|[{HAN}{marks}]")
+        return re.compile(f"[^{HAN}{marks}{BERT_SPACE}]{many}|[{HAN}{marks}]")
     # GPT-2's expression, but with letters and digits in one unit: the tokenizer then cuts between
     # them. Next to a character that this Python does not know, a unit extends to the next space.
     # (For speed, all characters above four digits count as unknown.)
-    letters = _class_of(bytes(known[0] in "LN" for known in _categories())) + CUT + INNER
+    letters = _class_of(bytes(known[0] in "LN" for known in _categories()))
     unknown = _class_of(bytes(known == "Cn" for known in _categories())) + "\U00010000-\U0010ffff"
     marks = class_of(_is_other_mark)
     return re.compile(
@@ -167,6 +168,22 @@ def _is_other_mark(code: int) -> bool:
     """Whether GPT-2 treats a character as neither letter, digit nor space."""
     known = category(code)[0] not in "LN" and category(code) != "Cn"
     return known and not re.match(f"[{WHITE_SPACE}]", chr(code))
+
+
+@cache
+def sorts_of_characters() -> NDArray[np.uint8]:
+    """1 for a letter, 2 for a number, 3 for a mark, 0 for anything else, [0x10000].
+
+    GPT-2's expression cuts between two of 1 to 3. So 0 is not only white space, but also the
+    apostrophe, which some letters after it belong to, and what is new in Unicode.
+    """
+    known, old = _categories(), unicodedata.ucd_3_2_0.category
+    number = {"L": 1, "N": 2, "P": 3, "S": 3}
+    sorts = np.array([number.get(category[0], 0) for category in known], dtype=np.uint8)
+    before = [number.get(old(chr(code))[0], 0) for code in range(len(known))]
+    sorts[(sorts != before)] = 0
+    sorts[ord("'")] = 0
+    return sorts
 
 
 @cache

@@ -146,7 +146,7 @@ def starts_within(
     han = np.append(chinese(code), False)
     alone = han.copy()
     if marks:
-        alone[:-1] |= _marks()[np.minimum(code, 0xFFFF)]
+        alone[:-1] |= bert_marks()[np.minimum(code, 0xFFFF)]
     # Tokens of only white space, such as the mark before a word, do not end a word.
     seen_until = np.cumsum(np.append(0, ~np.isin(code, _SPACES)))
     visible = seen_until[offsets[:, 1]] > seen_until[offsets[:, 0]]
@@ -186,6 +186,6 @@ def _segmenter() -> Any:
 
 
 @cache
-def _marks() -> Bools:
-    """Whether each character of at most four digits is a mark; the last one is not."""
+def bert_marks() -> Bools:
+    """Whether each character of at most four digits is a mark for BERT; the last one is not."""
     return np.array([is_bert_mark(code) for code in range(0xFFFF)] + [False])

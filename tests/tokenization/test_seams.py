@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -10,7 +11,6 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from plmctl.tokenization.encode import Encoder, encode_texts
 from plmctl.tokenization.seams import Seams, seams_of
-from plmctl.tokenization.units import CUT, INNER
 from tests.tokenization.conftest import config_of, quiet
 
 Made = Callable[[Tokenizer], Encoder]
@@ -113,12 +113,24 @@ def test_where_it_cuts() -> None:
     seams = seams_of(tokenizer_of(merged))
     assert seams is not None
     # What ends as 国 does stays with all that begin as 在 and 国 do; 中 begins otherwise.
-    assert seams.mark(["中国国中", "国在圂在"]) == [f"中国国{CUT}中", f"国在{CUT}圂{CUT}在"]
+    assert cut_by(seams, "中国国中") == "中国国|中"
+    assert cut_by(seams, "国在圂在") == "国在|圂|在"
     # No word starts within what is not Chinese, but a number is a word of its own.
-    assert seams.mark(["かき", "か中", "か１２"]) == [
-        f"か{CUT}{INNER}き", f"か{CUT}中", f"か{CUT}１{CUT}{INNER}２",
-    ]  # fmt: skip
-    assert seams.mark(["a中b ใ“กิ"]) == ["a中b ใ“กิ"]
+    assert [cut_by(seams, text) for text in ("かき", "か中", "か１２")] == [
+        "か~き",
+        "か|中",
+        "か|１~２",
+    ]
+    assert cut_by(seams, "a中b ใ“กิ") == "a中b ใ“กิ"
+
+
+def cut_by(seams: Seams, text: str) -> str:
+    """The text with | where it can be cut, or ~ if no word starts there."""
+    cut, inner = seams.between(np.array(list(map(ord, text)), dtype=np.uint32))
+    marks = [
+        "~" if within else "|" if free else "" for free, within in zip(cut, inner, strict=True)
+    ]
+    return "".join(letter + mark for letter, mark in zip(text, [*marks, ""], strict=True))
 
 
 def test_merges_that_cannot_be_foreseen() -> None:
@@ -136,7 +148,7 @@ def test_merges_that_cannot_be_foreseen() -> None:
 
 def test_a_table_that_would_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plmctl.tokenization.seams._LARGEST", 8)
-    assert Seams([*ALPHABET, "ä¸ŃåĽ½"]).mark(["中国人"]) == ["中国人"]
+    assert cut_by(Seams([*ALPHABET, "ä¸ŃåĽ½"]), "中国人") == "中国人"
 
 
 def test_special_tokens_stay_text(encoder_of: Made) -> None:
