@@ -1,5 +1,8 @@
 """Chinese and Japanese characters: ranges for regular expressions and for arrays of code points."""
 
+import numpy as np
+from numpy.typing import NDArray
+
 HAN_RANGES = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2FA1F))
 """First and last code points of the blocks of Chinese characters."""
 
@@ -13,3 +16,11 @@ ALL_HAN = "".join(f"{chr(first)}-{chr(last)}" for first, last in HAN_RANGES)
 
 KANA = "\u3040-\u30ff"
 """The inside of a class: Japanese hiragana and katakana."""
+
+
+def chinese(code: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Whether each code point is a Chinese character."""
+    mask: NDArray[np.bool_] = np.zeros(len(code), dtype=bool)
+    for first, last in HAN_RANGES:
+        mask |= (code >= first) & (code <= last)
+    return mask

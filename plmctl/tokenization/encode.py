@@ -11,39 +11,37 @@ import itertools
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from plmctl.arrays import Ints
+from plmctl.arrays import Bools, Ints
 from plmctl.errors import ConfigError
 from plmctl.hashing import sha256_of
 from plmctl.hub import local, refuse_unreachable
 from plmctl.tokenization.check import check_tokenizer, opening
 from plmctl.tokenization.seams import Seams, seams_of
 from plmctl.tokenization.units import (
-    BERT_SPACE,
     ONE_WORD,
     WHITE_SPACE,
     Kind,
+    Parts,
+    cut,
     cuts_at_spaces_only,
     kind_of,
     plain,
     plain_tokenizer,
-    sorts_of_characters,
     unspaced,
 )
 from plmctl.tokenization.words import (
     SPACE_MARK,
     albert_starts,
-    bert_marks,
-    chinese,
     has_chinese,
     jieba_version,
     marked_starts,
@@ -64,8 +62,6 @@ _TABLE = 200_000  # parts in a table: sixty megabytes; more do not fit the proce
 _SAMPLE = 5_000  # parts of a batch that are looked up to see whether the table pays
 
 _NEW = 0.7  # with a larger share of new parts in the sample, whole texts are faster
-
-_RARE = 0.05  # up to this share of characters from Thai on, they are not cut at seams
 
 _BEFORE_SPACE = re.compile(f"[^{WHITE_SPACE}](?=[{WHITE_SPACE}])")
 
@@ -152,8 +148,14 @@ class Encoder:
         return cuts_at_spaces_only(self._tokenizer)
 
     @cached_property
-    def _seams(self) -> Seams | None:
+    def _table_of_seams(self) -> Seams | None:
         return seams_of(self._tokenizer)
+
+    def _seams(self, code: NDArray[np.uint32]) -> tuple[Bools, Bools]:
+        if self._table_of_seams is not None:
+            return self._table_of_seams.between(code)
+        none = np.zeros(len(code) - 1, dtype=np.bool_)
+        return none, none
 
     @cached_property
     def _table(self) -> _Table:
@@ -240,7 +242,7 @@ class Encoder:
         if self._kind != "bytes" and any(places):  # normalization may move characters
             return self._place_in_whole(texts, places)
         fits = list(map(plain, texts)) if self._kind == "spaces" else [True] * len(texts)
-        parts = cut(list(itertools.compress(texts, fits)), self._kind, lambda: self._seams)
+        parts = cut(list(itertools.compress(texts, fits)), self._kind, self._seams)
         if not self._table.pays_for(parts):
             return self._place_in_whole(texts, places)
         wanted = list(itertools.compress(places, fits))
@@ -250,7 +252,7 @@ class Encoder:
         return [next(placed if fit else whole) for fit in fits]
 
     def _place_in_parts(
-        self, parts: _Parts, encoded: Ids, places: Sequence[Sequence[int]]
+        self, parts: Parts, encoded: Ids, places: Sequence[Sequence[int]]
     ) -> Placed:
         """The texts of parts that are encoded; most places are at the beginning of a part."""
         texts = self._split(encoded, parts.counts)
@@ -304,120 +306,6 @@ class Encoder:
         return split
 
 
-class _Parts(NamedTuple):
-    """Texts that are cut into parts.
-
-    Attributes:
-        texts: The distinct parts, in the order in which they occur first.
-        which: [parts] The number of each part in ``texts``.
-        inner: Which parts begin within a word.
-        lengths: [parts] The characters of each part.
-        counts: [texts] The number of parts of each text.
-    """
-
-    texts: list[str]
-    which: NDArray[np.int32]
-    inner: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    counts: NDArray[np.int64]
-
-
-def cut(texts: list[str], kind: Kind, seams: Callable[[], Seams | None]) -> _Parts:
-    """Cut texts where no token and no rule of the pre-tokenizer crosses.
-
-    To cut with arrays and to find the distinct parts with Arrow takes half of the time of an
-    expression for units and a look-up for each.
-
-    Args:
-        texts: Any number.
-        kind: The kind of their units, of which each part has one or a few.
-        seams: Gives those of byte-level BPE, for text of scripts without spaces.
-    """
-    import pyarrow
-
-    whole = "".join(texts)
-    data = whole.encode()
-    byte = np.frombuffer(data, dtype=np.uint8)
-    code: NDArray[Any] = byte
-    if len(byte) > len(whole):
-        code = np.frombuffer(whole.encode("utf-32-le"), dtype="<u4")
-    sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-    ends = np.cumsum(sizes)
-    begins, filled = (ends - sizes)[sizes > 0], ends[sizes > 0]
-    low = np.minimum(code, 0xFFFF) if code is not byte else byte
-    cuts = np.append(_cuts_at_spaces(_is_space(kind)[low], code, begins, filled), True)
-    inner = np.zeros(len(code) + 1, dtype=np.bool_)
-    if kind == "bert":
-        alone = _is_alone()[low]
-        cuts[:-1] |= alone
-        cuts[1:] |= alone
-    elif kind == "bytes":
-        sort = sorts_of_characters()[low]
-        cuts[1:-1] |= (sort[1:] != sort[:-1]) & (sort[1:] > 0) & (sort[:-1] > 0)
-        many = code is not byte and np.count_nonzero(code >= 0x0E00) > _RARE * len(code)
-        if many and (of := seams()) is not None:
-            free, within = of.between(code)
-            cuts[1:-1] |= free
-            inner[1:-1] = within
-    cuts[begins] = True
-    inner[begins] = False
-    bounds = np.flatnonzero(cuts)
-    counts = np.diff(np.searchsorted(bounds, np.append(0, ends)))
-    lengths = np.diff(bounds)
-    inside = np.flatnonzero(inner[bounds[:-1]])
-    if code is not byte:  # from characters to bytes
-        bounds = np.append(np.flatnonzero((byte & 0xC0) != 0x80), len(byte))[bounds]
-    strings = pyarrow.LargeStringArray.from_buffers(
-        len(lengths), pyarrow.py_buffer(bounds), pyarrow.py_buffer(data)
-    )
-    encoded = strings.dictionary_encode()
-    which = np.frombuffer(encoded.indices.buffers()[1], dtype=np.int32)[: len(lengths)]
-    return _Parts(encoded.dictionary.to_pylist(), which, inside, lengths, counts)
-
-
-def _cuts_at_spaces(
-    space: NDArray[np.bool_],
-    code: NDArray[Any],
-    begins: NDArray[np.int64],
-    ends: NDArray[np.int64],
-) -> NDArray[np.bool_]:
-    """Whether to cut before each character because of white space.
-
-    Of a run of white space GPT-2's expression takes the last character by itself, or with the word
-    after it if it is a space; at the end of a text the run is one unit. The other kinds drop it.
-
-    Args:
-        space: [N] Whether each character is white space.
-        code: [N] The characters.
-        begins: Where texts begin.
-        ends: Where they end.
-    """
-    after = np.append(False, space[:-1])  # white space
-    after[begins] = False
-    before = np.append(~space[1:], False)  # something else
-    before[ends - 1] = False
-    last = space & before
-    cuts: NDArray[np.bool_] = (space & ~after) | last
-    cuts[1:] |= (last & (code != ord(" ")))[:-1]
-    return cuts
-
-
-@cache
-def _is_space(kind: Kind) -> NDArray[np.bool_]:
-    """Whether each character of four digits is white space for a pre-tokenizer."""
-    table = np.zeros(0x10000, dtype=np.bool_)
-    inside = re.compile(f"[{WHITE_SPACE if kind == 'bytes' else BERT_SPACE}]")
-    table[[ord(space) for space in inside.findall("".join(map(chr, range(len(table)))))]] = True
-    return table
-
-
-@cache
-def _is_alone() -> NDArray[np.bool_]:
-    """Whether BERT makes each character of four digits a word of its own."""
-    alone: NDArray[np.bool_] = bert_marks() | chinese(np.arange(0x10000, dtype=np.uint32))
-    return alone
-
-
 class _Table:
     """The ids and word starts of the most frequent parts so far."""
 
@@ -428,13 +316,13 @@ class _Table:
         none = np.zeros(0, dtype=np.int64)
         self._ids, self._counts = Ids(none, none.astype(np.bool_), none), none
 
-    def pays_for(self, parts: _Parts) -> bool:
+    def pays_for(self, parts: Parts) -> bool:
         """Whether the table is faster than whole texts: noise, for example, repeats no parts."""
         which = parts.which[:_SAMPLE]
         new = sum(part not in self.numbers for part in parts.texts[: which.max(initial=-1) + 1])
         return len(which) < _SAMPLE or new <= _NEW * _SAMPLE
 
-    def ids_of(self, parts: _Parts) -> Ids:
+    def ids_of(self, parts: Parts) -> Ids:
         """The ids and word starts of each part."""
         texts = parts.texts
         number = np.fromiter(map(self.numbers.__getitem__, texts), np.int64, len(texts))

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import Bools, Ints
+from plmctl.characters import chinese
 from plmctl.tokenization.units import unspaced
-from plmctl.tokenization.words import chinese
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import Bools, Ints
-from plmctl.characters import ALL_HAN, HAN_RANGES
+from plmctl.characters import ALL_HAN, chinese
 from plmctl.errors import ConfigError
-from plmctl.tokenization.units import is_bert_mark
+from plmctl.tokenization.units import bert_marks
 
 _HAN = re.compile(f"[{ALL_HAN}]")
 _SPACES = np.array([9, 10, 13, 32, 0xA0, 0x3000], dtype="<u4")
@@ -31,14 +31,6 @@ _ALBERT_INNER = _ALBERT_MARKS | frozenset(string.ascii_lowercase)
 def has_chinese(text: str) -> bool:
     """Whether a text has a Chinese character."""
     return _HAN.search(text) is not None
-
-
-def chinese(code: NDArray[np.uint32]) -> Bools:
-    """Whether each code point is a Chinese character."""
-    mask: Bools = np.zeros(len(code), dtype=bool)
-    for first, last in HAN_RANGES:
-        mask |= (code >= first) & (code <= last)
-    return mask
 
 
 def jieba_version() -> str:
@@ -183,9 +175,3 @@ def _segmenter() -> Any:
 
     jieba.setLogLevel(logging.WARNING)  # otherwise it writes about its dictionary to stderr
     return jieba.Tokenizer()
-
-
-@cache
-def bert_marks() -> Bools:
-    """Whether each character of at most four digits is a mark for BERT; the last one is not."""
-    return np.array([is_bert_mark(code) for code in range(0xFFFF)] + [False])
