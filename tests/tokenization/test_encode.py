@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from tokenizers.processors import ByteLevel
 from plmctl.errors import ConfigError
 from plmctl.tokenization.encode import Encoder, encode_texts, encode_units
 from plmctl.tokenization.load import Vocab
-from plmctl.tokenization.units import kind_of, plain
+from plmctl.tokenization.units import Kind, cut, kind_of, plain
 from tests.tokenization.conftest import TEXTS
 
 Saved = Callable[[str, str], str]
@@ -65,6 +66,35 @@ def test_ids_and_words_are_those_of_the_library(saved: Saved, algorithm: str, fa
                 assert (starts == words).all()
 
     check()
+
+
+CUTS: dict[Kind, dict[str, list[str]]] = {
+    "bytes": {
+        "The cat's 2nd, (well).": ["The", " cat's", " 2", "nd", ",", " (", "well", ")."],
+        " two  spaces \n\nend ": [" two", " ", " spaces", " \n", "\n", "end", " "],
+        "café\u3000bar\xa0x": ["café", "\u3000", "bar", "\xa0", "x"],
+        "中国，3年": ["中国", "，", "3", "年"],
+        "a\u0378b, c": ["a\u0378b", ",", " c"],  # no character of any Unicode so far
+    },
+    "bert": {
+        "The cat's 2nd.": ["The", " cat", "'", "s", " 2nd", "."],
+        "中国\t3年": ["中", "国", "\t", "3", "年"],
+        "0\x0c0": ["0\x0c0"],  # BERT drops this, as if nothing were there
+    },
+    "spaces": {"The cat's, 中国 end": ["The", " cat's,", " 中国", " end"]},
+}
+
+
+@pytest.mark.parametrize("kind", CUTS)
+def test_where_texts_are_cut(kind: Kind) -> None:
+    texts = [*CUTS[kind], "", *CUTS[kind]]
+    parts = cut(texts, kind)
+    assert sorted(parts.texts) == sorted({part for own in CUTS[kind].values() for part in own})
+    all_parts = iter([parts.texts[number] for number in parts.which])
+    assert parts.lengths.tolist() == [len(parts.texts[number]) for number in parts.which]
+    for text, count in zip(texts, parts.counts, strict=True):
+        assert list(islice(all_parts, count)) == CUTS[kind].get(text, [])
+    assert cut([], kind).counts.tolist() == []
 
 
 def test_text_of_special_tokens_is_only_text(saved: Saved) -> None:
