@@ -97,8 +97,8 @@ class Seams:
             self._joined[np.ix_(*at)] = True
 
 
-def seams_of(tokenizer: Tokenizer) -> Seams | None:
-    """The seams of a tokenizer; None if its merges cannot be predicted.
+def merges_alone(tokenizer: Tokenizer) -> bool:
+    """Whether the merges decide alone what becomes of a word's bytes, each of which is a token.
 
     Args:
         tokenizer: A tokenizer of kind "bytes".
@@ -108,12 +108,23 @@ def seams_of(tokenizer: Tokenizer) -> Seams | None:
 
     model = tokenizer.model
     if not isinstance(model, BPE) or model.dropout or model.ignore_merges:
-        return None
+        return False
     if model.continuing_subword_prefix or model.end_of_word_suffix:
-        return None
+        return False
     vocab = tokenizer.get_vocab(with_added_tokens=False)
-    # A byte without a token would be dropped, and the bytes around it would be neighbours.
-    return Seams(vocab) if vocab.keys() >= set(ByteLevel.alphabet()) else None
+    # A byte without a token would be dropped, and the bytes around it would be neighbours. The last
+    # byte is in no UTF-8, so in no token with others.
+    last = chr(0xFF)
+    return vocab.keys() >= set(ByteLevel.alphabet()) and not any(
+        last in token and token != last for token in vocab
+    )
+
+
+def seams_of(tokenizer: Tokenizer) -> Seams | None:
+    """The seams of a tokenizer of kind "bytes"; None if its merges cannot be predicted."""
+    if not merges_alone(tokenizer):
+        return None
+    return Seams(tokenizer.get_vocab(with_added_tokens=False))
 
 
 def _crossed(vocab: Iterable[str]) -> tuple[_Parts, _Parts]:

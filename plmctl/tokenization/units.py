@@ -129,7 +129,7 @@ def cut(
         cuts[:-1] |= alone
         cuts[1:] |= alone
     elif kind == "bytes":
-        sort = _sorts()[low]
+        sort = character_sorts()[low]
         cuts[1:-1] |= (sort[1:] != sort[:-1]) & (sort[1:] > 0) & (sort[:-1] > 0)
         far = 0 if code is byte else np.count_nonzero(code >= 0x0E00)
         if seams is not None and far > _RARE * len(code):
@@ -298,7 +298,7 @@ def _is_other_mark(code: int) -> bool:
 
 
 @cache
-def _sorts() -> NDArray[np.uint8]:
+def character_sorts() -> NDArray[np.uint8]:
     """1 for a letter, 2 for a number, 3 for a mark, 0 for anything else, [0x10000].
 
     GPT-2's expression cuts between two of 1 to 3. So 0 is not only white space, but also the
@@ -311,6 +311,13 @@ def _sorts() -> NDArray[np.uint8]:
     sorts[(sorts != before)] = 0
     sorts[ord("'")] = 0
     return sorts
+
+
+@cache
+def word_of_one_sort() -> re.Pattern[str]:
+    """One word for GPT-2's expression: characters of one sort, after at most one space."""
+    sorts = [_class_of((character_sorts() == sort).tobytes()) for sort in (1, 2, 3)]
+    return re.compile(f"( ?(?:{'|'.join(f'[{inside}]+' for inside in sorts)}))")
 
 
 @cache

@@ -119,7 +119,12 @@ def marked_starts(text: str, offsets: Sequence[tuple[int, int]], words: Ints) ->
 
 
 def starts_within(
-    starts: Bools, offsets: NDArray[np.int64], texts: list[str], *, marks: bool, segmented: bool
+    starts: Bools,
+    offsets: NDArray[np.int64],
+    texts: list[str],
+    *,
+    marks: bool,
+    segmented: bool = False,
 ) -> Bools:
     """All word starts, given those of the pre-tokenizer.
 
