@@ -2,7 +2,8 @@
 
 A unit is a word, a mark, or a run of white space, with everything that its tokenization depends on:
 the ids of a text are those of its units, one after the other. Because units repeat, counting and
-encoding each distinct unit once is several times as fast as going through the text.
+encoding each distinct unit once is several times as fast as going through the text. ``cut`` cuts
+whole batches of texts, into parts of one unit or a few; ``pattern`` finds the units of a part.
 """
 
 import re
