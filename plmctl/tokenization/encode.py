@@ -480,12 +480,12 @@ class Merges:
 
     def encode(self, words: list[str]) -> Ids:
         """The ids and word starts of words without line ends."""
-        found: list[int] = []
+        all_ids: list[int] = []
         for at in range(0, len(words), _WORDS_PER_CALL):
             text = "\n".join([*words[at : at + _WORDS_PER_CALL], ""]).encode()
             letters = text.replace(b"\n", bytes([_GAP])).decode("latin-1").translate(self._letter)
-            found += [token.id for token in self._model.tokenize(letters)]
-        ids = np.array(found, dtype=np.int64)
+            all_ids += [token.id for token in self._model.tokenize(letters)]
+        ids = np.array(all_ids, dtype=np.int64)
         gaps = ids == self._gap
         word, ids = np.cumsum(gaps)[~gaps], ids[~gaps]
         starts = np.diff(word, prepend=-1) != 0

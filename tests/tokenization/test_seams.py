@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from plmctl.tokenization.encode import Encoder, encode_texts
-from plmctl.tokenization.seams import Seams, seams_of
+from plmctl.tokenization.seams import Seams, merges_alone, seams_of
 from tests.tokenization.conftest import config_of, quiet
 
 Made = Callable[[Tokenizer], Encoder]
@@ -144,6 +144,15 @@ def test_merges_that_cannot_be_foreseen() -> None:
     # Bytes that are no tokens are left out, so that those beside them can merge.
     assert seams_of(Tokenizer(models.BPE({"a": 0}, []))) is None
     assert seams_of(Tokenizer(models.WordLevel(vocab, "a"))) is None
+
+
+def test_words_that_are_tokens_without_their_merges(encoder_of: Made) -> None:
+    # "ab" is a token that no merge gives: with other words beside it, it would not be found.
+    vocab = {letter: number for number, letter in enumerate(sorted(ALPHABET))} | {"ab": 256}
+    tokenizer = Tokenizer(models.BPE(vocab, [], ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    check_alike(encoder_of(tokenizer), tokenizer, ["ab abc ab", "中国ab", "a b ab"])
+    assert not merges_alone(tokenizer)
 
 
 def test_a_table_that_would_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
