@@ -170,6 +170,7 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
             characters.
         seed: Seed of the sampling when the table overflows.
     """
+    find = pattern(kind, LONGEST_UNIT).findall
     measure = _utf8_length if kind == "bytes" else len
     table: Counter[str] = Counter()
     draws = random.Random(seed)
@@ -177,7 +178,12 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
     for batch in _batches(texts):
         parts = cut(batch, kind)
         numbers = np.bincount(parts.which, minlength=len(parts.texts)).tolist()
-        table.update(dict(zip(parts.texts, numbers, strict=True)))
+        seen = dict(zip(parts.texts, numbers, strict=True))
+        for part in [part for part in seen if len(part) > LONGEST_UNIT]:
+            number = seen.pop(part)
+            for unit in find(part):
+                seen[unit] = seen.get(unit, 0) + number
+        table.update(seen)
         characters += sum(map(len, batch))
         if characters >= next_check:
             size = sum(map(measure, table))
@@ -188,7 +194,6 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
             next_check = characters + max(_CHECK_EVERY, (budget - size) // 4)
     if sum(map(measure, table)) > budget:
         threshold, table = _thin_table(table, measure, budget, threshold, draws)
-    find = pattern(kind, LONGEST_UNIT).findall
     counts: Counter[str] = Counter()
     for part, number in table.items():
         for unit in find(part):

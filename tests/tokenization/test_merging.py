@@ -197,6 +197,17 @@ def test_long_units_are_cut() -> None:
     assert sum(np.array(list(map(len, counts.units))) * counts.numbers) == 2000
 
 
+def test_a_line_without_spaces_that_is_larger_than_the_table() -> None:
+    draws = random.Random(1)
+    line = "".join(draws.choices("acgt", k=200_000))
+    counts = count_units([line], "bytes", budget=20_000, seed=1)
+    assert counts.threshold > 1
+    seen = sum(
+        len(unit) * number for unit, number in zip(counts.units, counts.numbers, strict=True)
+    )
+    assert 150_000 < seen < 250_000  # pieces of 64 letters were sampled, not the line as a whole
+
+
 def noise(lines: int) -> list[str]:
     """Lines of a frequent word, some less frequent ones, and words that never come again."""
     draws = random.Random(7)
