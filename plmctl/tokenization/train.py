@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from plmctl.errors import DataError
 from plmctl.tokenization.algorithms.base import Algorithm, Progress, VocabTask, get_algorithm
 from plmctl.tokenization.extending import extend_tokenizer, load_to_extend
 from plmctl.tokenization.templates import kind_of_units, make_tokenizer, special_tokens
-from plmctl.tokenization.units import ONE_WORD, SPACE_BYTE, Kind, cut, kind_of, pattern
+from plmctl.tokenization.units import ONE_WORD, SPACE_BYTE, Kind, kind_of, pattern
 from plmctl.tokenization.words import SPACE_MARK, check_mark
 
 if TYPE_CHECKING:
@@ -128,19 +128,17 @@ def count_words(tokenizer: Tokenizer, counts: UnitCounts) -> dict[str, int]:
 
 # --- Counting the units of a corpus in bounded memory ---
 #
-# What is counted are parts of texts, of one unit or a few, and in the end their units: of a million
-# characters only the distinct parts are looked up, which makes learning a tenth faster.
-# The table of parts is exact until it is full. Then it is thinned by threshold sampling (Duffield,
-# Lund and Thorup 2005): with a threshold t, a part that occurred c < t times stays with probability
-# c / t and counts as t. So the expected count of every part, and of every unit, stays the same, and
-# frequent parts stay exact. This happens only with text that hardly repeats: gigabytes of English,
-# or tens of megabytes of text without spaces.
+# The table of counts is exact until it is full. Then it is thinned by threshold sampling (Duffield,
+# Lund and Thorup 2005): with a threshold t, a unit that occurred c < t times stays with probability
+# c / t and counts as t. So the expected count of every unit, and of everything in it, stays the
+# same, and frequent units stay exact. This happens only with text that hardly repeats: gigabytes of
+# English, or tens of megabytes of text without spaces.
 
 
 LONGEST_UNIT = 64
 """Characters of a unit; longer ones are cut: machine noise, and text without spaces."""
 
-_CHECK_EVERY = 1_000_000  # characters that are cut at once, and then the table's size is checked
+_CHECK_EVERY = 1_000_000  # minimum number of characters between two checks of the table's size
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,7 @@ class UnitCounts:
         units: The distinct units, sorted.
         numbers: How often each occurs.
         characters: Characters of the text.
-        threshold: Rarer parts were sampled; 1 if the counts are exact.
+        threshold: Rarer units were sampled; 1 if the counts are exact.
     """
 
     units: list[str]
@@ -166,7 +164,7 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
     Args:
         texts: Read once, in order; the result depends on the order only if the table overflows.
         kind: The kind of units.
-        budget: Maximum number of symbols of all distinct parts: bytes if ``kind`` is "bytes", else
+        budget: Maximum number of symbols of all distinct units: bytes if ``kind`` is "bytes", else
             characters.
         seed: Seed of the sampling when the table overflows.
     """
@@ -175,16 +173,9 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
     table: Counter[str] = Counter()
     draws = random.Random(seed)
     characters, next_check, threshold = 0, _CHECK_EVERY, 1
-    for batch in _batches(texts):
-        parts = cut(batch, kind)
-        numbers = np.bincount(parts.which, minlength=len(parts.texts)).tolist()
-        seen = dict(zip(parts.texts, numbers, strict=True))
-        for part in [part for part in seen if len(part) > LONGEST_UNIT]:
-            number = seen.pop(part)
-            for unit in find(part):
-                seen[unit] = seen.get(unit, 0) + number
-        table.update(seen)
-        characters += sum(map(len, batch))
+    for text in texts:
+        table.update(find(text))
+        characters += len(text)
         if characters >= next_check:
             size = sum(map(measure, table))
             if size > budget:
@@ -194,25 +185,9 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
             next_check = characters + max(_CHECK_EVERY, (budget - size) // 4)
     if sum(map(measure, table)) > budget:
         threshold, table = _thin_table(table, measure, budget, threshold, draws)
-    counts: Counter[str] = Counter()
-    for part, number in table.items():
-        for unit in find(part):
-            counts[unit] += number
-    units = sorted(counts)
-    return UnitCounts(units, np.array([counts[u] for u in units], np.int64), characters, threshold)
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= _CHECK_EVERY:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    units = sorted(table)
+    numbers = np.array([table[unit] for unit in units], dtype=np.int64)
+    return UnitCounts(units, numbers, characters, threshold)
 
 
 def _thin_table(

@@ -2,8 +2,9 @@
 
 A unit is a word, a mark, or a run of white space, with everything that its tokenization depends on:
 the ids of a text are those of its units, one after the other. Because units repeat, counting and
-encoding each distinct unit once is several times as fast as going through the text. ``cut`` cuts
-whole batches of texts, into parts of one unit or a few; ``pattern`` finds the units of a part.
+encoding each distinct unit once is several times as fast as going through the text. ``pattern``
+finds the units, for counting; ``cut`` cuts whole batches of texts, for encoding, into parts of one
+unit or a few.
 """
 
 import re
