@@ -191,7 +191,7 @@ def _is_space(kind: Kind) -> Bools:
 
 @cache
 def _is_alone() -> Bools:
-    """Whether BERT makes each character of four digits a word of its own."""
+    """Whether BERT makes each character of four digits a separate word."""
     alone: Bools = bert_marks() | chinese(np.arange(0x10000, dtype=np.uint32))
     return alone
 
@@ -310,7 +310,7 @@ def character_sorts() -> NDArray[np.uint8]:
     number = {"L": 1, "N": 2, "P": 3, "S": 3}
     sorts = np.array([number.get(category[0], 0) for category in known], dtype=np.uint8)
     before = [number.get(old(chr(code))[0], 0) for code in range(len(known))]
-    sorts[(sorts != before)] = 0
+    sorts[sorts != before] = 0
     sorts[ord("'")] = 0
     return sorts
 
