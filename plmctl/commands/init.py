@@ -1058,6 +1058,8 @@ def _agrees() -> bool:
 
 _SMOKE = 300_000  # characters
 
+_SMOKE_SECONDS = 45  # of the pretraining
+
 
 def smoke_test(out: Path, proposal: Proposal, looked: Profile) -> None:
     """Tokenizer, a short pretraining and an evaluation, on a part of the sample.
@@ -1080,12 +1082,12 @@ def smoke_test(out: Path, proposal: Proposal, looked: Profile) -> None:
     train_tokenizer.run(
         load("tokenizer", out / "tokenizer.yaml", overrides), fresh=True, as_json=False
     )
-    say("smoke test 2/3: a pretraining of 45 seconds")
+    say(f"smoke test 2/3: a pretraining of {_SMOKE_SECONDS} seconds")
     overrides = [
         f"run={folder}/pretrain", f"tokenizer={folder}/tokenizer", *text, "data.valid=10%",
-        "data.text=text", f"data.store={folder}/stores", "model.size=tiny", "train.budget=45s",
-        "schedule.warmup=10%", "checkpoint.every=100000", "log.validate_every=100000",
-        "log.validate_samples=200",
+        "data.text=text", f"data.store={folder}/stores", "model.size=tiny",
+        f"train.budget={_SMOKE_SECONDS}s", "schedule.warmup=10%", "checkpoint.every=100000",
+        "log.validate_every=100000", "log.validate_samples=200",
     ]  # fmt: skip
     pretrain.run(
         load("pretrain", out / "pretrain.yaml", overrides),

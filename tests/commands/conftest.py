@@ -15,6 +15,7 @@ from plmctl.commands import pretrain
 from plmctl.commands.verify_resume import Child
 from plmctl.corpus.store import TokenStore
 from plmctl.evaluation.model import LoadedModel
+from plmctl.reporting import report
 from tests.conftest import Cli, run_main
 from tests.processes import forked, in_processes
 
@@ -47,8 +48,18 @@ def corpus_text(documents: int = 60, sentences: int = 12) -> str:
     )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_plot() -> Iterator[None]:
+    """A report has one plot, not five: they take a third of a tiny run."""
+    all_of = report.plots_of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "plots_of", lambda runs: all_of(runs)[:1])
+        yield
+
+
 @contextmanager
-def _working_in(folder: Path) -> Iterator[None]:
+def working_in(folder: Path) -> Iterator[None]:
+    """With another working directory."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -67,7 +78,7 @@ def first_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"{sentence(n)}\t{VERBS[n % 8] in ('sees', 'likes', 'helps', 'greets')}" for n in range(200)
     ]
     (folder / "rows.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    with _working_in(folder):
+    with working_in(folder):
         for name, algorithm, size in (("bert", "wordpiece", 300), ("gpt2", "byte_bpe", 400)):
             tokenizer = {
                 "run": f"tok-{name}",
@@ -87,7 +98,7 @@ def first_runs(first_world: Path) -> Path:
     """The folder of two finished runs, which ``pretrained`` copies."""
     folder = first_world.with_name("runs")
     shutil.copytree(first_world, folder)
-    with _working_in(folder):
+    with working_in(folder):
         for name in ("bert", "gpt2"):
             assert run_main("pretrain", f"{name}.yaml", f"run=done-{name}") == 0
     return folder
@@ -101,7 +112,7 @@ def world(first_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """
     folder = tmp_path_factory.mktemp("world")
     shutil.copytree(first_world, folder, dirs_exist_ok=True)
-    with _working_in(folder):
+    with working_in(folder):
         yield folder
 
 

@@ -107,7 +107,7 @@ def test_every_damage(folders: Path) -> None:
     wrong: dict[str, object] = {}
     for folder, *arguments in (
         ("damage-ft/model", "predict", "damage-ft/model", "a"),
-        ("damage-tok", "preview", "damage.yaml", "--json"),
+        ("damage-tok", "preview", "damage.yaml", "--count=64", "--json"),
         ("damage-ft", "report", "damage-ft"),
     ):
         wrong |= faulty(exit_codes(folders / folder, tuple(DAMAGES), *arguments))

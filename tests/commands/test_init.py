@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from plmctl.commands import init
 from plmctl.errors import DataError
 from plmctl.run.configs import load
 from tests.commands.conftest import Cli, corpus_text
@@ -135,7 +136,15 @@ def test_what_a_person_reads(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 @pytest.mark.parametrize(("words", "gap"), [(SWAHILI, " "), (KHMER, "")])
-def test_the_smoke_test(cli: Cli, folder: Path, family: str, words: str, gap: str) -> None:
+def test_the_smoke_test(
+    cli: Cli,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    words: str,
+    gap: str,
+) -> None:
+    monkeypatch.setattr(init, "_SMOKE_SECONDS", 15)
     (folder / "text.txt").write_text(language_text(words, gap, " ។", 400), encoding="utf-8")
     arguments = ("--family", family, "--budget", "100k tokens", "--out", "new", "--smoke")
     code, _, err = cli("init", "text.txt", *arguments)

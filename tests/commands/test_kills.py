@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from plmctl.commands.verify_resume import records, start_child
-from tests.commands.conftest import run_main, write
+from tests.commands.conftest import run_main, working_in, write
 from tests.commands.test_bad_input import finetune_config
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 1}
@@ -161,6 +161,12 @@ def _body(
     raise SystemExit(code)
 
 
+def import_for(world: Path, command: Command, folder: Path) -> None:
+    """Run a command here once: its forked processes then have what it imports."""
+    with working_in(a_place(world, folder, command)):
+        assert run_main(*command.arguments) == 0
+
+
 def a_place(world: Path, folder: Path, command: Command) -> Path:
     folder.mkdir(parents=True)
     for name in command.needs:
@@ -213,6 +219,7 @@ def differences(ours: dict[str, object], theirs: dict[str, object]) -> list[str]
 def sweep(world: Path, command: Command, base: Path, wanted: Callable[[str, bool], bool]) -> Sweep:
     """Kill a command at those of its renames that are wanted, by their target and the moment."""
     result = Sweep()
+    import_for(world, command, base / "here")
     whole = a_place(world, base / "whole", command)
     code, result.renames = run(command, whole)
     assert code == 0, (whole / "log").read_text()
@@ -291,6 +298,7 @@ def fill_the_disk(
     Returns:
         The limits at which it failed.
     """
+    import_for(world, command, base / "here")
     whole = a_place(world, base / "whole", command)
     code, renames = run(command, whole)
     assert code == 0, (whole / "log").read_text()

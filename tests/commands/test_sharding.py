@@ -138,8 +138,9 @@ def test_tasks_with_parts_give_the_run_of_one(
     config |= {"log": {"every": 1}, "train": {**config["train"], **train}, "optim": {"lr": 0.001}}
     write("parts.yaml", config)
     command = ["finetune", "parts.yaml"]
-    run_in(2, tmp_path, *command, f"run=parts-{task}", "launch.strategy=fsdp")
+    # First the one of this process: the forked ones then have what it imports.
     assert cli(*command, f"run=whole-{task}")[0] == 0
+    run_in(2, tmp_path, *command, f"run=parts-{task}", "launch.strategy=fsdp")
     same_losses(f"parts-{task}", f"whole-{task}")
     ours, others = (
         json.loads(Path(f"{run}-{task}/eval/valid.json").read_text())["results"]
@@ -175,8 +176,8 @@ def test_a_network_with_parts_writes_texts(
         }  # fmt: skip
     write("writes.yaml", {**config, "task": task})
     command = ["finetune", "writes.yaml"]
-    run_in(2, tmp_path, *command, f"run=parts-{settings}", "launch.strategy=fsdp")
     assert cli(*command, f"run=whole-{settings}")[0] == 0
+    run_in(2, tmp_path, *command, f"run=parts-{settings}", "launch.strategy=fsdp")
     same_losses(f"parts-{settings}", f"whole-{settings}")
     ours, others = (
         json.loads(Path(f"{run}-{settings}/eval/valid.json").read_text())["results"]

@@ -225,16 +225,23 @@ def test_memory_is_compared_above_what_the_start_took() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("scripts")
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "gpt2", "t5", "elmo"])
-def test_both_sides_of_a_family_have_the_same_losses(family: str) -> None:
+def test_both_sides_of_a_family_have_the_same_losses(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that memory and time are compared of the same work."""
+    from benchmark import arguments  # type: ignore[import-not-found]
+    from benchmarks.memory import check
+
     options = ["--family", family, "--size", "tiny", "--vocab-size", "900", "--batch", "8"]
     losses = []
     for side in ("plmctl", "stock"):
-        command = [sys.executable, str(BENCHMARK), "memory", *options, "--side", side, "--check"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        losses.append(json.loads(done.stdout)["losses"])
+        command = ["benchmark.py", "memory", *options, "--side", side, "--check"]
+        monkeypatch.setattr("sys.argv", command)
+        args = arguments()
+        args.precision = "fp32"
+        losses.append(check(args, side)["losses"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
