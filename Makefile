@@ -5,6 +5,9 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check
 INSTALL = $(PIP) install -q -c constraints.txt
 SEED ?= 1
 
+# Compiled modules are kept: the tests start Python a thousand times.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo demo-zh test slow golden lint types fix docs site release-check versions clean
 
 demo: .venv/samples  ## English: pretrain BERT and GPT-2, see what it buys (minutes)
