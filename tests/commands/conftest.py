@@ -48,9 +48,9 @@ def corpus_text(documents: int = 60, sentences: int = 12) -> str:
     )
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def one_plot() -> Iterator[None]:
-    """A report has one plot, not five: they take a third of a tiny run."""
+    """A report has one plot, not five: they take a third of a tiny run. Other folders have all."""
     all_of = report.plots_of
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "plots_of", lambda runs: all_of(runs)[:1])
