@@ -5,7 +5,7 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check
 INSTALL = $(PIP) install -q -c constraints.txt
 SEED ?= 1
 
-# Compiled modules are kept: the tests start Python a thousand times.
+# Compiled modules are kept: the tests start many processes.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo-zh test slow golden lint types fix docs site release-check versions clean

@@ -33,8 +33,6 @@ TINY = {
 }
 OBJECTIVES = {"bert": "mlm+nsp", "gpt2": "clm", "t5": "span_corruption"}
 ALGORITHMS = {"bert": "wordpiece", "gpt2": "byte_bpe", "t5": "unigram"}
-# uv compiles no modules: without the second, each command would compile PyTorch again.
-LEFT_OUT = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 
 
 def release() -> None:
@@ -141,7 +139,7 @@ def use(python: Path, families: list[str], *, sample: bool = False) -> None:
             done = subprocess.run(
                 [python, "-m", "plmctl", *arguments],
                 cwd=folder,
-                env={key: value for key, value in os.environ.items() if key not in LEFT_OUT},
+                env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
                 stdout=subprocess.PIPE,
                 text=True,
                 check=False,

@@ -238,10 +238,8 @@ def test_both_sides_of_a_family_have_the_same_losses(
     losses = []
     for side in ("plmctl", "stock"):
         command = ["benchmark.py", "memory", *options, "--side", side, "--check"]
-        monkeypatch.setattr("sys.argv", command)
-        args = arguments()
-        args.precision = "fp32"
-        losses.append(check(args, side)["losses"])
+        monkeypatch.setattr("sys.argv", [*command, "--precision", "fp32"])
+        losses.append(check(arguments(), side)["losses"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
