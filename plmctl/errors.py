@@ -119,9 +119,12 @@ def machine_error(error: BaseException) -> PlmError | None:
     return PlmError(what, hint)
 
 
-def read_error(error: OSError, otherwise: PlmError) -> PlmError:
-    """The error for a file that cannot be read: ``otherwise``, unless the machine is the reason."""
-    rights = error.errno in (errno.EACCES, errno.EPERM)
+def read_error(error: BaseException, otherwise: PlmError) -> PlmError:
+    """The error for a file that cannot be read: ``otherwise``, unless the machine is the reason.
+
+    A missing permission is a reason of the file.
+    """
+    rights = isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM)
     return otherwise if rights else machine_error(error) or otherwise
 
 

@@ -22,6 +22,7 @@ from plmctl.commands.finetune_grid import (
     compare_settings,
     finish_all,
     protocol_runs,
+    some_failed,
 )
 from plmctl.commands.suite_parts import (
     LabelledFile,
@@ -128,11 +129,7 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
         if submission is not None:
             say(f"{submission}: the file for the leaderboard")
         if failed:
-            messages = "\n  ".join(f"{name}: {message}" for name, message in failed.items())
-            raise PlmError(
-                f"{len(failed)} of {count} runs failed:\n  {messages}",
-                "the others are kept; run the same command again to retry the failed runs",
-            )
+            raise some_failed(failed, count)
         work.finish()
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from textwrap import indent
 from types import FrameType
 from typing import Any
 
@@ -69,11 +70,7 @@ def run_protocol(
         title = f"{config.run}: {document['metric']}"
         show_result(document, [protocol_table(title, document)], as_json=as_json)
         if failed:
-            messages = "\n  ".join(f"{name}: {message}" for name, message in failed.items())
-            raise PlmError(
-                f"{len(failed)} of {len(planned)} runs failed:\n  {messages}",
-                "the others are kept; run the same command again to retry the failed runs",
-            )
+            raise some_failed(failed, len(planned))
         write_report([folder], folder / "report.html")
         work.finish()
 
@@ -163,7 +160,7 @@ def check_unfinished(configs: Sequence[FinetuneConfig]) -> None:
 
 def finish_all(
     configs: Sequence[FinetuneConfig], jobs: int | None, *, accept_gap: bool = False
-) -> dict[str, str]:
+) -> dict[str, PlmError]:
     """Run what is not finished.
 
     Args:
@@ -172,7 +169,7 @@ def finish_all(
         accept_gap: As ``run_protocol``.
 
     Returns:
-        The runs that failed, with their messages.
+        The runs that failed, with their errors.
     """
     left = [config for config in configs if _finished_results(config.run) is None]
     if len(left) < len(configs):
@@ -187,26 +184,35 @@ def finish_all(
     else:
         tried = _in_parallel(attempt, left, at_once, devices)
     failed = {}
-    for number, (name, message) in enumerate(tried, 1):
-        say(f"{number} of {len(left)}: {name}: {message or 'finished'}")
-        if message:
-            failed[name] = message
+    for number, (name, error) in enumerate(tried, 1):
+        say(f"{number} of {len(left)}: {name}: {error.message if error else 'finished'}")
+        if error:
+            failed[name] = error
     return failed
 
 
+def some_failed(failed: dict[str, PlmError], count: int) -> PlmError:
+    """The error of ``count`` runs of which some failed: what is wrong with each, and what to do."""
+    messages = indent("\n".join(f"{name}: {error}" for name, error in failed.items()), "  ")
+    return PlmError(
+        f"{len(failed)} of {count} runs failed:\n{messages}",
+        "the others are kept; run the same command again to retry the failed runs",
+    )
+
+
 def _one_by_one(
-    attempt: Callable[[FinetuneConfig], str | None], configs: Sequence[FinetuneConfig]
-) -> Iterator[tuple[str, str | None]]:
+    attempt: Callable[[FinetuneConfig], PlmError | None], configs: Sequence[FinetuneConfig]
+) -> Iterator[tuple[str, PlmError | None]]:
     for config in configs:
         yield config.run, attempt(config)
 
 
 def _in_parallel(
-    attempt: Callable[[FinetuneConfig], str | None],
+    attempt: Callable[[FinetuneConfig], PlmError | None],
     configs: Sequence[FinetuneConfig],
     count: int,
     devices: int,
-) -> Iterator[tuple[str, str | None]]:
+) -> Iterator[tuple[str, PlmError | None]]:
     """Run several in separate processes, each with one device."""
     context = multiprocessing.get_context("spawn")
     queue: Any = context.Queue()
@@ -230,14 +236,14 @@ def _in_parallel(
             raise
 
 
-def _attempt(config: FinetuneConfig, *, accept_gap: bool) -> str | None:
+def _attempt(config: FinetuneConfig, *, accept_gap: bool) -> PlmError | None:
     """Finish a run. Returns None, or the error; a stop by a signal stops the protocol."""
     try:
         finetune(config, fresh=False, accept_gap=accept_gap)
     except Preempted:
         raise
     except PlmError as error:
-        return error.message
+        return error
     return None
 
 

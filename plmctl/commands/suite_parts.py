@@ -108,8 +108,8 @@ def part_files(part: SuitePart, data: str | None) -> list[str]:
     return next((files for files in matches if files), [])
 
 
-def run_parts(planned: Sequence[PartRun]) -> dict[str, str]:
-    """Run what is not finished, and return the messages of those that failed, by run folder."""
+def run_parts(planned: Sequence[PartRun]) -> dict[str, PlmError]:
+    """Run what is not finished, and return the errors of those that failed, by run folder."""
     failed = {}
     for one in planned:
         if is_finished(Path(one.config.run)):
@@ -117,7 +117,7 @@ def run_parts(planned: Sequence[PartRun]) -> dict[str, str]:
         try:
             evaluated(one.config)
         except PlmError as error:
-            failed[one.config.run] = error.message
+            failed[one.config.run] = error
     return failed
 
 

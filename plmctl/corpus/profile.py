@@ -27,7 +27,7 @@ from plmctl.corpus.reading import Unit, cut_source, documents, text_unit
 from plmctl.corpus.sentences import Decision, decide, sentence_spans
 from plmctl.corpus.source import Source, size_of
 from plmctl.corpus.tabular import rows
-from plmctl.errors import DataError
+from plmctl.errors import DataError, read_error
 
 _READ = 100_000_000  # bytes to read at most
 
@@ -235,7 +235,7 @@ def _refuse_binary(source: Source) -> None:
         with source.path.open("rb") as file:
             head = file.read(8192)
     except OSError as error:
-        raise DataError(f"{source.name}: {error.strerror}") from error
+        raise read_error(error, DataError(f"{source.name}: {error.strerror}")) from error
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(
             f"{source.name}: text in UTF-16", "convert the file: `iconv -f UTF-16 -t UTF-8`"

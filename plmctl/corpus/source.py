@@ -12,7 +12,7 @@ from typing import Literal
 from plmctl.corpus import sample
 from plmctl.corpus.document import LONGEST
 from plmctl.corpus.remote import File, RemoteFile, glob_urls, is_url, open_source
-from plmctl.errors import ConfigError, DataError, did_you_mean, near_names
+from plmctl.errors import ConfigError, DataError, did_you_mean, near_names, read_error
 from plmctl.hashing import sha256_of
 
 Kind = Literal["text", "conll", "jsonl", "csv", "tsv", "parquet", "datasets", "hf", "ms", "sample"]
@@ -110,7 +110,7 @@ def content_hash(sources: Sequence[Source]) -> str | None:
             try:
                 whole.update(bytes.fromhex(sha256_of(path)))
             except OSError as error:
-                raise DataError(f"{path}: {error.strerror}") from error
+                raise read_error(error, DataError(f"{path}: {error.strerror}")) from error
     return whole.hexdigest()
 
 
@@ -158,7 +158,8 @@ def _kind(path: Path) -> Kind:
         raise DataError(f"{path}: no such file{_near(path)}", "check the path") from None
     except (OSError, ValueError) as error:  # its name is too long, or it may not be read
         why = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"{_cut(path)}: {why}", "check the path") from error
+        refused = DataError(f"{_cut(path)}: {why}", "check the path")
+        raise read_error(error, refused) from error
     if path.is_dir():
         if _is_saved(path):
             return "datasets"

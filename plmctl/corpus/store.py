@@ -31,7 +31,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from plmctl.arrays import Ints
 from plmctl.corpus.remote import RemoteStore
-from plmctl.errors import DataError
+from plmctl.errors import DataError, read_error
 from plmctl.files import read_checked, write_atomically
 from plmctl.hashing import digest_of_files, digest_of_json, sample_of
 
@@ -268,7 +268,8 @@ def _mapped(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}", "remove the store and run again") from error
+        missing = DataError(f"{path}: {error.strerror}", "remove the store and run again")
+        raise read_error(error, missing) from error
     if size != length * dtype.itemsize:
         raise DataError(
             f"{path}: {size} bytes where {length * dtype.itemsize} were written",

@@ -17,7 +17,7 @@ from plmctl.corpus import sample
 from plmctl.corpus.document import locate, read_lines
 from plmctl.corpus.remote import RemoteFile
 from plmctl.corpus.source import Source
-from plmctl.errors import DataError, listed, machine_error
+from plmctl.errors import DataError, listed, machine_error, read_error
 from plmctl.files import read_json
 
 if TYPE_CHECKING:
@@ -176,9 +176,8 @@ def open_parquet(source: Source) -> pyarrow.parquet.ParquetFile:
         remote = isinstance(source.path, RemoteFile)
         return pyarrow.parquet.ParquetFile(source.path.open("rb") if remote else source.name)
     except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{source.name}: cannot be read as parquet: {_first_line(error)}", _COPY
-        ) from error
+        other = DataError(f"{source.name}: cannot be read as parquet: {_first_line(error)}", _COPY)
+        raise read_error(error, other) from error
 
 
 _COPY = "copy or download it again"

@@ -35,7 +35,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import SequenceClassifierOutput, TokenClassifierOutput
 from transformers.utils.generic import ModelOutput
 
-from plmctl.errors import DataError, PlmError
+from plmctl.errors import DataError, PlmError, read_error
 
 # --- Words as rows of character ids: all that ELMo knows of a word ---
 #
@@ -686,10 +686,11 @@ def read_options(path: Path) -> ElmoConfig:
             dropout=options.get("dropout", 0.1),
         )
     except (OSError, ValueError, KeyError) as error:
-        raise DataError(
+        other = DataError(
             f"{path}: not the options of an ELMo with characters: {error}",
             "it is the options.json that was published with the weights",
-        ) from error
+        )
+        raise read_error(error, other) from error
 
 
 def _published_tensors(config: ElmoConfig, read: Read) -> dict[str, Tensor]:

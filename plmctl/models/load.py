@@ -26,7 +26,7 @@ from transformers import (
 from transformers.utils.hub import cached_file
 
 from plmctl import hub
-from plmctl.errors import ConfigError, DataError, PlmError, machine_error
+from plmctl.errors import ConfigError, DataError, PlmError, machine_error, read_error
 from plmctl.files import read_json
 from plmctl.models.fast import use_fused_attention
 
@@ -362,9 +362,10 @@ def _check_vocabulary(network: PreTrainedModel, source: str) -> None:
         ids = vocab.values() if isinstance(vocab, dict) else range(len(vocab))
         largest = max(-1, *ids, *(token["id"] for token in added))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(
+        other = DataError(
             f"{path}: not a tokenizer: {_first_line(error)}", "copy or train it again"
-        ) from error
+        )
+        raise read_error(error, other) from error
     table: Any = network.get_input_embeddings()
     if largest >= table.num_embeddings:
         raise DataError(

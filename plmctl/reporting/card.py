@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from plmctl.errors import ConfigError, did_you_mean, near_names
+from plmctl.errors import ConfigError, did_you_mean, near_names, read_error
 from plmctl.formatting import format_value, printable
 from plmctl.reporting.run_files import Run, as_number, metrics_of, read_run
 
@@ -189,9 +189,10 @@ def architecture_of(config: Path) -> str:
     try:
         names = json.loads(config.read_text(encoding="utf-8")).get("architectures")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError(
+        other = ConfigError(
             f"{config}: not a config of a model: {error}", "copy or export the folder again"
-        ) from error
+        )
+        raise read_error(error, other) from error
     return str(names[0]) if names else ""
 
 
