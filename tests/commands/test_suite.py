@@ -108,7 +108,9 @@ def test_a_failed_task_leaves_the_others(cli: Cli, pretrained: dict[str, Path], 
     code, out, err = outcome
     assert code == 1
     assert "CoLA" in out
-    no_column = "no column 'sentence2'; did you mean 'sentence1'?\n    name the columns under `task`"
+    no_column = (
+        "no column 'sentence2'; did you mean 'sentence1'?\n    name the columns under `task`"
+    )
     for words in ("1 of 2 runs failed", no_column, "the others are kept"):
         assert words in err
     assert [c["name"] for c in result("suite-4", "glue")["columns"]] == ["CoLA"]
