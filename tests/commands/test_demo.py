@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from plmctl.commands import demo
 from plmctl.corpus import sample
@@ -150,7 +151,9 @@ def test_several_seeds_have_means_and_spread() -> None:
         return [str(next(iter(column.cells))) for column in table.columns]
 
     assert cells([0.7])[-3:] == ["0.500", "0.700", "+0.200"]
-    assert cells([0.6, 0.8])[-3:] == ["0.500 ± 0.000", "0.700 ± 0.141", "+0.200 ± 0.141"]
+    assert cells([0.6, 0.8])[-3:] == ["0.500±0.000", "0.700±0.141", "+0.200±0.141"]
+    table = demo.results_table(demo.DEMOS["en"], document([0.6, 0.8]))
+    assert Console(width=80).measure(table).maximum <= 80
 
 
 def test_stages_run_when_what_they_read_is_there_and_a_failure_ends_all(
