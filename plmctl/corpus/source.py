@@ -99,6 +99,7 @@ def content_hash(sources: Sequence[Source]) -> str | None:
 
     Raises:
         DataError: A file cannot be read.
+        PlmError: The machine is the reason, such as too many open files.
     """
     whole = hashlib.sha256()
     for source in sources:

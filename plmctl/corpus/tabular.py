@@ -168,6 +168,7 @@ def open_parquet(source: Source) -> pyarrow.parquet.ParquetFile:
 
     Raises:
         DataError: It is not a parquet file.
+        PlmError: The machine is the reason, such as too many open files.
     """
     import pyarrow
     import pyarrow.parquet

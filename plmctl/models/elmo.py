@@ -666,6 +666,7 @@ def read_options(path: Path) -> ElmoConfig:
 
     Raises:
         DataError: It has no characters, or is no such file.
+        PlmError: The machine is the reason, such as too many open files.
     """
     try:
         options: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -185,6 +185,7 @@ def architecture_of(config: Path) -> str:
 
     Raises:
         ConfigError: It is not JSON.
+        PlmError: The machine is the reason, such as too many open files.
     """
     try:
         names = json.loads(config.read_text(encoding="utf-8")).get("architectures")
