@@ -180,7 +180,7 @@ def _cut(tokenizer: "Tokenizer", words: Mapping[str, int], tokens: list[str]) ->
     starts = np.zeros(sum(sizes), dtype=bool)
     starts[np.cumsum(sizes) - sizes] = True
     symbols = np.array([symbol for row in rows for symbol in row], dtype=np.int32)
-    return Words(tokens, symbols, starts, np.repeat(np.array(weights, dtype=np.float64), sizes))
+    return Words(tokens, symbols, starts, np.repeat(np.array(weights, dtype=np.int64), sizes))
 
 
 def _add_pieces(

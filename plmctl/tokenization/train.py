@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from plmctl.errors import DataError
 from plmctl.tokenization.algorithms.base import Algorithm, Progress, VocabTask, get_algorithm
 from plmctl.tokenization.extending import extend_tokenizer, load_to_extend
 from plmctl.tokenization.templates import kind_of_units, make_tokenizer, special_tokens
-from plmctl.tokenization.units import ONE_WORD, SPACE_BYTE, Kind, kind_of, pattern
+from plmctl.tokenization.units import ONE_WORD, SPACE_BYTE, Kind, cut, kind_of, pattern
 from plmctl.tokenization.words import SPACE_MARK, check_mark
 
 if TYPE_CHECKING:
@@ -74,8 +74,12 @@ def train(config: TokenizerConfig, texts: Iterable[str], work: Work) -> Trained:
     algorithm = get_algorithm(config.algorithm)()
     old = load_to_extend(config) if config.extend else None
     rules = (old or make_tokenizer(config, {})).backend_tokenizer
+    kind = kind_of_units(config)
     counts = count_units(
-        texts, kind_of_units(config), budget=_max_symbols(config, algorithm), seed=config.seed
+        as_normalized(texts, rules, kind),
+        kind,
+        budget=_max_symbols(config, algorithm),
+        seed=config.seed,
     )
     words = count_words(rules, counts)
     if not words:
@@ -103,6 +107,16 @@ def _max_symbols(config: TokenizerConfig, algorithm: Algorithm) -> int:
     return max(1_000_000, (config.max_memory - _BASE - extra) // _PER_SYMBOL)
 
 
+def as_normalized(texts: Iterable[str], tokenizer: Tokenizer, kind: Kind) -> Iterable[str]:
+    """Texts whose units have all that is normalized together.
+
+    GPT-2's units of a letter and of an accent after it are two: such texts are normalized first.
+    """
+    if kind == "bytes" and tokenizer.normalizer:
+        return map(tokenizer.normalizer.normalize_str, texts)
+    return texts
+
+
 def count_words(tokenizer: Tokenizer, counts: UnitCounts) -> dict[str, int]:
     """The words of a tokenizer's pre-tokenizer, and how often each occurs."""
     normalizer, cutter = tokenizer.normalizer, tokenizer.pre_tokenizer
@@ -128,6 +142,9 @@ def count_words(tokenizer: Tokenizer, counts: UnitCounts) -> dict[str, int]:
 
 # --- Counting the units of a corpus in bounded memory ---
 #
+# Texts are cut into parts, of one unit or a few, and only the distinct parts of a batch are looked
+# up: half of the time of a look-up for each unit. In the end the units of the parts are counted.
+#
 # The table of counts is exact until it is full. Then it is thinned by threshold sampling (Duffield,
 # Lund and Thorup 2005): with a threshold t, a unit that occurred c < t times stays with probability
 # c / t and counts as t. So the expected count of every unit, and of everything in it, stays the
@@ -138,7 +155,7 @@ def count_words(tokenizer: Tokenizer, counts: UnitCounts) -> dict[str, int]:
 LONGEST_UNIT = 64
 """Characters of a unit; longer ones are cut: machine noise, and text without spaces."""
 
-_CHECK_EVERY = 1_000_000  # minimum number of characters between two checks of the table's size
+_CHECK_EVERY = 1_000_000  # characters that are cut together, before the table's size is checked
 
 
 @dataclass(frozen=True)
@@ -173,21 +190,50 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
     table: Counter[str] = Counter()
     draws = random.Random(seed)
     characters, next_check, threshold = 0, _CHECK_EVERY, 1
-    for text in texts:
-        table.update(find(text))
-        characters += len(text)
+    for batch in _batches(texts):
+        parts = cut(batch, kind)
+        numbers = np.bincount(parts.which, minlength=len(parts.texts)).tolist()
+        for part, number in zip(parts.texts, numbers, strict=True):
+            # Long parts hardly repeat as a whole: sampling would keep or drop all of a long text.
+            for piece in (part,) if len(part) <= LONGEST_UNIT else find(part):
+                table[piece] += number
+        characters += sum(map(len, batch))
         if characters >= next_check:
             size = sum(map(measure, table))
             if size > budget:
+                table = _units_of(table, find)
                 threshold, table = _thin_table(table, measure, budget // 2, threshold, draws)
                 size = budget // 2
             # The table can hardly overflow before: it already contains most of a text.
             next_check = characters + max(_CHECK_EVERY, (budget - size) // 4)
+    table = _units_of(table, find)
     if sum(map(measure, table)) > budget:
         threshold, table = _thin_table(table, measure, budget, threshold, draws)
     units = sorted(table)
     numbers = np.array([table[unit] for unit in units], dtype=np.int64)
     return UnitCounts(units, numbers, characters, threshold)
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Texts of that many characters together, or one that is longer."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= _CHECK_EVERY:
+            yield batch
+            batch, size = [], 0
+    yield batch
+
+
+def _units_of(table: Counter[str], find: Callable[[str], list[str]]) -> Counter[str]:
+    """The units of parts, counted."""
+    units: Counter[str] = Counter()
+    for part, number in table.items():
+        for unit in find(part):
+            units[unit] += number
+    return units
 
 
 def _thin_table(

@@ -2,9 +2,8 @@
 
 A unit is a word, a mark, or a run of white space, with everything that its tokenization depends on:
 the ids of a text are those of its units, one after the other. Because units repeat, counting and
-encoding each distinct unit once is several times as fast as going through the text. ``pattern``
-finds the units, for counting; ``cut`` cuts whole batches of texts, for encoding, into parts of one
-unit or a few.
+encoding each distinct unit once is several times as fast as going through the text. ``cut`` cuts
+whole batches of texts into parts of one unit or a few; ``pattern`` finds the units of a part.
 """
 
 import re
@@ -60,14 +59,17 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
     if kind == "bert":
         # BERT puts spaces around marks and Chinese characters. Chinese characters of five digits
         # are left out for speed: leaving units together is no error.
-        marks = class_of(is_bert_mark)
+        marks = _class_of(bert_marks().tobytes())
         return re.compile(f"[^{HAN}{marks}{BERT_SPACE}]{many}|[{HAN}{marks}]")
     # GPT-2's expression, but with letters and digits in one unit: the tokenizer then cuts between
     # them. Next to a character that this Python does not know, a unit extends to the next space.
     # (For speed, all characters above four digits count as unknown.)
-    letters = _class_of(bytes(known[0] in "LN" for known in _categories()))
-    unknown = _class_of(bytes(known == "Cn" for known in _categories())) + "\U00010000-\U0010ffff"
-    marks = class_of(_is_other_mark)
+    letter = np.array([known[0] in "LN" for known in _categories()])
+    new = np.array([known == "Cn" for known in _categories()])
+    letters, marks = (
+        _class_of(flags.tobytes()) for flags in (letter, ~letter & ~new & ~_is_space("bytes"))
+    )
+    unknown = _class_of(new.tobytes()) + "\U00010000-\U0010ffff"
     return re.compile(
         rf"'(?:[stmd]|re|ve|ll)"
         rf"| ?(?:[{letters}]{many}+(?![{unknown}])|[{marks}]{many}+(?![{unknown}])"
@@ -291,12 +293,6 @@ def is_bert_mark(code: int) -> bool:
 def bert_marks() -> Bools:
     """Whether each character of at most four digits is a mark for BERT; the last one is not."""
     return np.array([is_bert_mark(code) for code in range(0xFFFF)] + [False])
-
-
-def _is_other_mark(code: int) -> bool:
-    """Whether GPT-2 treats a character as neither letter, digit nor space."""
-    known = category(code)[0] not in "LN" and category(code) != "Cn"
-    return known and not re.match(f"[{WHITE_SPACE}]", chr(code))
 
 
 @cache

@@ -19,7 +19,7 @@ from plmctl.tokenization.algorithms.base import (
     words_as_symbols,
 )
 from plmctl.tokenization.templates import kind_of_units, make_tokenizer
-from plmctl.tokenization.train import LONGEST_UNIT, count_units, count_words
+from plmctl.tokenization.train import LONGEST_UNIT, as_normalized, count_units, count_words
 from plmctl.tokenization.units import Kind, pattern
 from tests.tokenization.conftest import TEXTS, config_of
 
@@ -182,12 +182,13 @@ def test_words_are_those_of_the_library(
 ) -> None:
     config = config_of(*tokenizer.split(), **rules)
     library = make_tokenizer(config, {}).backend_tokenizer
-    counts = count_units([*texts, *TEXTS], kind_of_units(config), budget=10**6, seed=1)
+    texts = [*texts, *TEXTS]
+    kind = kind_of_units(config)
+    counts = count_units(as_normalized(texts, library, kind), kind, budget=10**6, seed=1)
     expected: Counter[str] = Counter()
-    for unit, number in zip(counts.units, counts.numbers.tolist(), strict=True):
-        text = library.normalizer.normalize_str(unit) if library.normalizer else unit
-        for word, _ in library.pre_tokenizer.pre_tokenize_str(text):
-            expected[word] += number
+    for text in texts:
+        normal = library.normalizer.normalize_str(text) if library.normalizer else text
+        expected.update(word for word, _ in library.pre_tokenizer.pre_tokenize_str(normal))
     assert count_words(library, counts) == expected
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl import registry
-from plmctl.arrays import Bools, Floats, Ints
+from plmctl.arrays import Bools, Ints
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import ConfigError
 
@@ -161,7 +160,7 @@ def words_as_symbols(
         "continues", only marked characters that occur; with "ends", the whole alphabet.
     """
     code, lengths = _code_points(counts)
-    weights = np.repeat(np.array(list(counts.values()), dtype=np.float64), lengths)
+    weights = np.repeat(np.array(list(counts.values()), dtype=np.int64), lengths)
     ends = np.cumsum(lengths)
     starts = np.zeros(len(code), dtype=bool)
     starts[ends - lengths] = True
@@ -238,8 +237,8 @@ def _code_points(counts: Mapping[str, int]) -> tuple[NDArray[np.uint32], Ints]:
 # The symbols of all words lie in one array, as a list linked both ways, and each symbol knows the
 # places where it may be, so that a merge costs what it changes. Equal pairs: the one with the
 # smaller ids is first, as in the tokenizers library, which learns the same merges. The result
-# depends on nothing but the counts. It is `array.take(at)` and not `array[at]`, which would first
-# copy the places, of 32 bits, to 64 bits.
+# depends on nothing but the counts. Most merges change a few dozen places: NumPy finds them, and a
+# plain loop changes them, which is faster than ten calls of NumPy.
 
 
 Symbols = NDArray[np.int32]
@@ -249,7 +248,7 @@ Pair = tuple[int, int]
 
 _SHIFT = 32  # the key of a pair of symbols: the left one above this bit, the right one below
 
-_FEW = 200  # up to so many places, a plain loop sums faster than NumPy
+_KEY = 64  # the bits of a key
 
 
 @dataclass(frozen=True)
@@ -266,7 +265,7 @@ class Words:
     tokens: list[str]
     symbols: Symbols
     starts: Bools
-    weights: Floats
+    weights: Ints
 
 
 @dataclass(frozen=True)
@@ -300,10 +299,10 @@ def learn_merges(
         progress: Called with the number of tokens so far, and ``size``.
     """
     chains = _Chains(words)
-    pairs = _Pairs(chains)
+    pairs = _Pairs(chains, min_frequency)
     numbers = {token: number for number, token in enumerate(words.tokens)}
     tokens, merges = list(words.tokens), dict[Pair, None]()
-    while len(tokens) < size and (pair := pairs.most_frequent(min_frequency)):
+    while len(tokens) < size and (pair := pairs.most_frequent()):
         text = join(tokens[pair[0]], tokens[pair[1]])
         # Two pairs may have the same text: "a" + "bc" and "ab" + "c".
         new = numbers.setdefault(text, len(tokens))
@@ -316,38 +315,48 @@ def learn_merges(
 
 
 class _Pairs:
-    """How often each pair of neighbours occurs."""
+    """How often each pair of neighbours occurs.
 
-    def __init__(self, chains: _Chains) -> None:
+    Args:
+        chains: The words.
+        at_least: Rarer pairs are never the most frequent one.
+    """
+
+    def __init__(self, chains: _Chains, at_least: int) -> None:
         keys, weights = chains.pairs()
         keys, number = np.unique(keys, return_inverse=True)
-        counts = np.bincount(number, weights, len(keys)).tolist()
-        self._counts: dict[int, float] = dict(zip(keys.tolist(), counts, strict=True))
-        # Entries may be out of date: the count is checked when an entry comes to the top.
-        self._heap = [(-count, key) for key, count in self._counts.items()]
+        counts = np.bincount(number, weights, len(keys)).astype(np.int64).tolist()
+        self._counts: dict[int, int] = dict(zip(keys.tolist(), counts, strict=True))
+        self._at_least = at_least
+        # The count with its sign changed and the key in one number, which is compared faster than a
+        # tuple. Entries may be out of date: the count is checked when an entry comes to the top.
+        self._heap = [
+            -count << _KEY | key for key, count in self._counts.items() if count >= at_least
+        ]
         heapq.heapify(self._heap)
 
-    def most_frequent(self, at_least: int) -> Pair | None:
-        """The pair to merge next; None if all are rarer than ``at_least``."""
+    def most_frequent(self) -> Pair | None:
+        """The pair to merge next; None if all are too rare."""
         while self._heap:
-            entry, key = heapq.heappop(self._heap)
+            entry = heapq.heappop(self._heap)
+            key = entry & ((1 << _KEY) - 1)
             count = self._counts[key]
-            if -entry != count:
-                if count >= at_least:
-                    heapq.heappush(self._heap, (-count, key))
-            elif count < at_least:
-                return None
-            else:
+            if entry == -count << _KEY | key:
                 return key >> _SHIFT, key & ((1 << _SHIFT) - 1)
+            if count >= self._at_least:
+                heapq.heappush(self._heap, -count << _KEY | key)
         return None
 
-    def change(self, changes: Mapping[int, float]) -> None:
+    def change(self, changes: Mapping[int, int]) -> None:
         """Add to the counts of pairs, given as keys."""
-        counts = self._counts
+        counts, heap, push, at_least = self._counts, self._heap, heapq.heappush, self._at_least
         for key, change in changes.items():
-            counts[key] = count = counts.get(key, 0.0) + change
-            if change > 0:
-                heapq.heappush(self._heap, (-count, key))
+            if change < 0:
+                counts[key] += change
+            elif change > 0:
+                counts[key] = count = counts.get(key, 0) + change
+                if count >= at_least:
+                    push(heap, -count << _KEY | key)
 
 
 class _Chains:
@@ -365,55 +374,45 @@ class _Chains:
         order = np.argsort(words.symbols, kind="stable").astype(np.int32)
         ends = np.cumsum(np.bincount(words.symbols, minlength=len(words.tokens)))
         self._places: list[Symbols] = np.split(order, ends[:-1])
+        # Views give plain numbers, faster than arrays do.
+        arrays = self._symbol, self._left, self._right, self._weight
+        self._views = [array.data for array in arrays]
 
-    def pairs(self) -> tuple[Ints, Floats]:
+    def pairs(self) -> tuple[Ints, Ints]:
         """The key of the pair at each place that has a right neighbour, and its weight."""
         places = np.flatnonzero(self._right != self._end)
         left = self._symbol[places].astype(np.int64)
         return (left << _SHIFT) | self._symbol[self._right[places]], self._weight[places]
 
-    def merge(self, pair: Pair, new: int) -> dict[int, float]:
+    def merge(self, pair: Pair, new: int) -> dict[int, int]:
         """Replace a pair by one symbol wherever it occurs, from left to right.
 
         Returns:
             What this adds to the counts of pairs, by key.
         """
-        place = self._occurrences(*pair)
-        second = self._right.take(place)
-        left, right = self._left.take(place), self._right.take(second)
-        changes = self._changes(pair, new, place, left, right)
-        self._symbol[place], self._symbol[second] = new, -1
-        self._right[place] = right
-        self._left[right] = place
-        self._left[self._end] = self._end
+        symbol, lefts, rights, weights = self._views
+        end, total = self._end, 0
+        before, after = dict[int, int](), dict[int, int]()
+        places = self._occurrences(*pair)
+        for place in places.tolist():
+            second, left, weight = rights[place], lefts[place], weights[place]
+            right = rights[second]
+            total += weight
+            if left != end:
+                beside = symbol[left]
+                before[beside] = before.get(beside, 0) + weight
+            if right != end:
+                beside = symbol[right]
+                after[beside] = after.get(beside, 0) + weight
+                lefts[right] = place
+            symbol[place] = new
+            symbol[second] = -1
+            rights[place] = right
         if new == len(self._places):
-            self._places.append(place)
+            self._places.append(places)
         else:
-            self._places[new] = np.union1d(self._places[new], place)
-        return changes
-
-    def _changes(
-        self, pair: Pair, new: int, place: Symbols, left: Symbols, right: Symbols
-    ) -> dict[int, float]:
-        """What is beside an occurrence of the pair will be beside the new symbol."""
-        weight, (first, last) = self._weight.take(place), pair
-        changes = defaultdict[int, float](float)
-        changes[first << _SHIFT | last] -= float(weight.sum())
-        before, after = self._symbol.take(left), self._symbol.take(right)
-        # In "abab" and in "aaaa", the pair follows itself.
-        follows = np.flatnonzero(right[:-1] == place[1:])
-        if len(follows):
-            twice = float(weight[follows].sum())
-            changes[last << _SHIFT | first] -= twice
-            changes[new << _SHIFT | new] += twice
-            before[follows + 1] = after[follows] = -1
-        for symbol, number in _sum_by_symbol(before, weight):
-            changes[symbol << _SHIFT | first] -= number
-            changes[symbol << _SHIFT | new] += number
-        for symbol, number in _sum_by_symbol(after, weight):
-            changes[last << _SHIFT | symbol] -= number
-            changes[new << _SHIFT | symbol] += number
-        return changes
+            self._places[new] = np.union1d(self._places[new], places)
+        return _changes(pair, new, total, before, after)
 
     def _occurrences(self, left: int, right: int) -> Symbols:
         """Where the pair occurs, sorted, without overlap."""
@@ -437,14 +436,27 @@ class _Chains:
         return merged
 
 
-def _sum_by_symbol(symbols: Symbols, weights: Floats) -> Iterable[tuple[int, float]]:
-    """The sum of the positive weights of each symbol, without that of the ends of words (-1)."""
-    if len(symbols) > _FEW:
-        sums = np.bincount(symbols + 1, weights)[1:]
-        present = np.flatnonzero(sums)
-        return zip(present.tolist(), sums[present].tolist(), strict=True)
-    few: dict[int, float] = {}
-    for symbol, weight in zip(symbols.tolist(), weights.tolist(), strict=True):
-        few[symbol] = few.get(symbol, 0.0) + weight
-    few.pop(-1, None)
-    return few.items()
+def _changes(
+    pair: Pair, new: int, total: int, before: dict[int, int], after: dict[int, int]
+) -> dict[int, int]:
+    """What was beside an occurrence of the pair is beside the new symbol.
+
+    Args:
+        pair: The pair.
+        new: Its symbol.
+        total: How often it occurred.
+        before: How often each symbol was on its left, by the symbols at that time: "abab" has the
+            new symbol before the second occurrence.
+        after: The same on its right.
+    """
+    first, last = pair
+    changes = {first << _SHIFT | last: -total}
+    for symbol, number in before.items():
+        lost, won = symbol << _SHIFT | first, symbol << _SHIFT | new
+        changes[lost] = changes.get(lost, 0) - number
+        changes[won] = changes.get(won, 0) + number
+    for symbol, number in after.items():
+        lost, won = last << _SHIFT | symbol, new << _SHIFT | symbol
+        changes[lost] = changes.get(lost, 0) - number
+        changes[won] = changes.get(won, 0) + number
+    return changes
