@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import unicodedata
 from collections import Counter
 from operator import add
 
@@ -19,9 +20,15 @@ from plmctl.tokenization.algorithms.base import (
     words_as_symbols,
 )
 from plmctl.tokenization.templates import kind_of_units, make_tokenizer
-from plmctl.tokenization.train import LONGEST_UNIT, as_normalized, count_units, count_words
+from plmctl.tokenization.train import (
+    LONGEST_UNIT,
+    as_normalized,
+    count_units,
+    count_words,
+    train,
+)
 from plmctl.tokenization.units import Kind, pattern
-from tests.tokenization.conftest import TEXTS, config_of
+from tests.tokenization.conftest import TEXTS, config_of, quiet
 
 Rows = list[tuple[list[str], int]]
 
@@ -190,6 +197,13 @@ def test_words_are_those_of_the_library(
         normal = library.normalizer.normalize_str(text) if library.normalizer else text
         expected.update(word for word, _ in library.pre_tokenizer.pre_tokenize_str(normal))
     assert count_words(library, counts) == expected
+
+
+def test_text_in_separate_accents_is_learned_as_the_tokenizer_reads_it() -> None:
+    texts = [unicodedata.normalize("NFD", "tiếng Việt được nói ở nước")] * 20
+    config = config_of("byte_bpe", "gpt2", normalization="nfc")
+    library = train(config, texts, quiet).tokenizer.backend_tokenizer
+    assert len(library.encode(texts[0]).ids) == 6  # a token for each word
 
 
 def test_long_units_are_cut() -> None:
