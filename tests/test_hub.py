@@ -40,7 +40,10 @@ def run(folder: Path, *arguments: str, **variables: str) -> subprocess.Completed
 
 @pytest.mark.parametrize(
     ("arguments", "name"),
-    [(["pretrain", "p.yaml"], "tokeniser"), (["generate", "a/model", "--prompt=x"], "a/model")],
+    [
+        pytest.param(["pretrain", "p.yaml"], "tokeniser", marks=pytest.mark.slow),
+        (["generate", "a/model", "--prompt=x"], "a/model"),
+    ],
 )
 def test_a_slip_is_reported_immediately(arguments: list[str], name: str, tmp_path: Path) -> None:
     """Not after half a minute of somebody's tries."""

@@ -82,7 +82,7 @@ def whole(configs: dict[str, dict]) -> Callable[[str], Path]:
     return run
 
 
-@pytest.mark.parametrize("name", ["gpt1", "gpt3", "mixture"])
+@pytest.mark.parametrize("name", [pytest.param("gpt1", marks=pytest.mark.slow), "gpt3", "mixture"])
 def test_an_interrupted_run_is_the_uninterrupted_one(
     name: str, whole: Callable[[str], Path], cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

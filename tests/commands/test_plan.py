@@ -43,7 +43,7 @@ def test_without_a_tokenizer(world: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert run_main("plan", "bert.yaml", "--vocab-size", "300", "--measure") == 2
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
+@pytest.mark.parametrize("family", ["bert", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_the_steps_of_a_time(world: Path, family: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Without the text they are estimated: as measured, but for the noise of a busy machine."""
     width = "hidden_size" if family == "bert" else "n_embd"

@@ -52,7 +52,10 @@ def evaluated(cli: Cli, model: str) -> dict:
     return dict(json.loads(out)["results"]["task"])
 
 
-@pytest.mark.parametrize(("name", "layers"), [("bert", "last"), ("bert", "mix"), ("gpt2", "last")])
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("bert", "last"), pytest.param("bert", "mix", marks=pytest.mark.slow), ("gpt2", "last")],
+)
 def test_finetune_and_evaluate(
     name: str, layers: str, cli: Cli, rows: Path, pretrained: dict[str, Path]
 ) -> None:

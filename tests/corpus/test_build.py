@@ -555,7 +555,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataConfig, Stores]
     return config, make(config, folder / "stores")
 
 
-@pytest.mark.parametrize("keeps_time", [False, True])
+@pytest.mark.parametrize("keeps_time", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_found_and_made_good(
     tmp_path: Path, sound: tuple[DataConfig, Stores], name: str, keeps_time: bool

@@ -156,7 +156,11 @@ def test_a_step_never_waits(name: str, family: str, folder: Folder) -> None:
 
 @pytest.mark.parametrize(
     ("name", "family"),
-    [("classification", "gpt2"), ("multiple_choice", "gpt1"), ("text_to_text", "gpt2")],
+    [
+        ("classification", "gpt2"),
+        pytest.param("multiple_choice", "gpt1", marks=pytest.mark.slow),
+        pytest.param("text_to_text", "gpt2", marks=pytest.mark.slow),
+    ],
 )
 def test_compiled_in_one_graph_without_a_mask(name: str, family: str, folder: Folder) -> None:
     examples, network, batch = make_case(name, folder(family))

@@ -284,7 +284,10 @@ def statistics(passes: list[Pairs]) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize(("seq_len", "most"), ALBERT)
+@pytest.mark.parametrize(
+    ("seq_len", "most"),
+    [pytest.param(*case, marks=[pytest.mark.slow] * (case[1] == 20)) for case in ALBERT],
+)
 def test_order_statistics_of_the_original_code(
     seq_len: int, most: int, reference: Reference
 ) -> None:

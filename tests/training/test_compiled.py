@@ -65,7 +65,7 @@ def steps_of(
     return [take_step(engine, step, source[n], 1.0, n).loss for n in range(count)]
 
 
-@pytest.mark.parametrize("case", ["roberta", "gpt2", "t5"])
+@pytest.mark.parametrize("case", ["roberta", "gpt2", pytest.param("t5", marks=pytest.mark.slow)])
 def test_few_compilations_whole_graphs_and_the_same_losses(case: str, store: TokenStore) -> None:
     counter = CompileCounterWithBackend("eager")
     compiled = steps_of(case, engine_of(case, counter), store, 3)
@@ -79,7 +79,10 @@ def test_few_compilations_whole_graphs_and_the_same_losses(case: str, store: Tok
     assert compiled == pytest.approx(plain, rel=1e-5)
 
 
-@pytest.mark.parametrize("case", ["bert", "albert", "spanbert", "distilbert", "gpt1", "t5"])
+MORE = ("albert", "spanbert", "distilbert", "gpt1", "t5")
+
+
+@pytest.mark.parametrize("case", ["bert", *(pytest.param(c, marks=pytest.mark.slow) for c in MORE)])
 def test_no_break_in_the_graph(case: str, store: TokenStore) -> None:
     """With dropout, and with layers that are computed twice."""
     counter = CompileCounterWithBackend("eager")
@@ -89,7 +92,9 @@ def test_no_break_in_the_graph(case: str, store: TokenStore) -> None:
     assert counters["graph_break"] == {}
 
 
-@pytest.mark.parametrize("case", ["roberta", "gpt2", "t5"])
+@pytest.mark.parametrize(
+    "case", ["roberta", *(pytest.param(case, marks=pytest.mark.slow) for case in ("gpt2", "t5"))]
+)
 def test_the_loss_in_pieces_is_compiled_too(
     case: str, store: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

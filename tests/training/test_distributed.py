@@ -113,8 +113,8 @@ def _as_whole(
     ("objective", "optimizer", "compute"),
     [
         ("mlm+nsp", "adamw", {"checkpoint_activations": True}),
-        ("mlm+sop", "lamb", {}),
-        ("clm", "adafactor", {}),
+        pytest.param("mlm+sop", "lamb", {}, marks=pytest.mark.slow),
+        pytest.param("clm", "adafactor", {}, marks=pytest.mark.slow),
         ("clm", "adagrad", {}),
     ],
 )

@@ -166,7 +166,7 @@ def greedy(plan: Plan, step: Greedy) -> Plan:
     return replace(plan, phases=(replace(phase, examples=step),), auto_micro_batch=True)
 
 
-@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("backward", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_resume_keeps_the_smaller_micro_batches(
     backward: bool, store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:
