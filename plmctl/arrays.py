@@ -1,6 +1,6 @@
-"""Types of NumPy arrays, and rows of unequal length: batching by length, and padding."""
+"""Types of NumPy arrays, and batches: of rows of unequal length, with padding, and of texts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,3 +71,17 @@ def batches(
             rows = min(rows, int(np.count_nonzero(lengths[order[start:]] == longest)))
         yield order[start : start + rows]
         start += rows
+
+
+def text_batches(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
+    """Batches of consecutive texts that reach this number of characters, but for the last one."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= characters:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.arrays import Ints
+from plmctl.arrays import Ints, text_batches
 from plmctl.corpus.document import Document, hash_of, share_of
 from plmctl.corpus.reading import (
     Piece,
@@ -1298,7 +1298,7 @@ class _ShardWriter:
         starts: list[NDArray[np.int64]] = []  # of each text, the tokens where sentences start
         ends = [0]  # number of tokens up to the end of each text
         at = 0
-        for texts in _text_batches(self._texts):
+        for texts in text_batches(self._texts, _BATCH_CHARACTERS):
             batch = slice(len(starts), len(starts) + len(texts))
             for size, first_tokens in self._write(texts, self._places[batch], self._words[batch]):
                 starts.append(ends[-1] + np.asarray(first_tokens, dtype=np.int64))
@@ -1352,20 +1352,6 @@ def _within(words: Ints, start: int, end: int) -> Ints:
     """The positions in [start, end), counted from the start."""
     first, last = np.searchsorted(words, [start, end])
     return words[first:last] - start
-
-
-def _text_batches(texts: list[str]) -> Iterator[list[str]]:
-    """Batches of consecutive texts, of about ``_BATCH_CHARACTERS`` each."""
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= _BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _write_error(error: OSError, folder: Path) -> PlmError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import text_batches
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import DataError
 from plmctl.tokenization.algorithms.base import Algorithm, Progress, VocabTask, get_algorithm
@@ -194,7 +195,7 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
     table: Counter[str] = Counter()
     draws = random.Random(seed)
     characters, next_check, threshold = 0, _CHECK_EVERY, 1
-    for batch in _batches(texts):
+    for batch in text_batches(texts, _CHECK_EVERY):
         if _repeats(batch, kind):
             parts = cut(batch, kind)
             numbers = np.bincount(parts.which, minlength=len(parts.texts)).tolist()
@@ -217,19 +218,6 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
     units = sorted(table)
     numbers = np.array([table[unit] for unit in units], dtype=np.int64)
     return UnitCounts(units, numbers, characters, threshold)
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Texts of that many characters together, or one that is longer."""
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= _CHECK_EVERY:
-            yield batch
-            batch, size = [], 0
-    yield batch
 
 
 def _repeats(texts: list[str], kind: Kind) -> bool:
