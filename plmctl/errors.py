@@ -89,6 +89,7 @@ _WORDS = {
     "can't allocate memory": errno.ENOMEM,
     "not enough memory": errno.ENOMEM,
     "failed to map segment": errno.ENOMEM,  # of a library
+    "error return without exception set": errno.ENOMEM,  # Python 3.11: none for a call's frame
     "can't start new thread": errno.EAGAIN,
     "ancdata": errno.EMFILE,  # a file that another process sent could not be received
 }

@@ -19,9 +19,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from plmctl.errors import machine_error
 from tests.commands.conftest import pretrain_config, run_main, sentence, write
 from tests.commands.test_bad_input import finetune_config
-from tests.processes import forked
+from tests.processes import forked, within
 
 PLMCTL = [sys.executable, "-m", "plmctl"]
 
@@ -179,6 +180,28 @@ def test_every_command_on_every_machine(
             wrong.append(f"{condition}: {code} {left_over(folder)}\n{output[-2000:]}")
         shutil.rmtree(folder)
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_memory_for_a_call_is_no_defect(tmp_path: Path) -> None:
+    """Python reserves the frames of deep calls in pieces; 3.11 does not say when there is none."""
+
+    def depth(calls: int) -> int:
+        return calls and depth(calls - 1) + 1
+
+    def body() -> None:
+        limit_memory(0)
+        kept: BaseException | None = None
+        try:
+            depth(900)
+        except BaseException as error:
+            kept = error
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert kept is not None
+        known = machine_error(kept)
+        assert known is not None, repr(kept)
+        assert "memory ran out" in known.message
+
+    within(60, body, tmp_path / "log")
 
 
 @pytest.mark.parametrize(
