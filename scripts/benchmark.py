@@ -52,6 +52,7 @@ from plmctl.startup import start_quickly
 
 _TRAININGS = ("mlm", "clm", "t5")
 _FAMILIES = ("bert", "roberta", "albert", "gpt2", "t5", "elmo")
+_ON_GPU = ("bert", "gpt2", "t5")
 _BY_FAMILY = ("profile", "memory")
 _FILES = {
     "mlm": "pretraining",
@@ -107,7 +108,8 @@ def arguments() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("work", choices=(*_TRAININGS, "finetune", "evaluation", "generation", *_OTHERS, *ON_TEXT))
-    add("families", nargs="*", help=f"profile, memory: of {', '.join(_FAMILIES)}; without: all")
+    add("families", nargs="*", help=f"profile, memory: of {', '.join(_FAMILIES)}; "
+        f"gpu: of {', '.join(_ON_GPU)}; without: all")  # fmt: skip
     add("--vocab-size", type=int, help="default: 8192; gpu: as published, as the next three")
     add("--size", help="of the network; default: mini, of ELMo tiny")
     add("--batch", type=int, help="sequences per step; default: 32, of ELMo 128")
@@ -157,12 +159,13 @@ def arguments() -> argparse.Namespace:
     if args.work != "gpu":
         args.size, args.vocab_size = args.size or size, args.vocab_size or 8192
         args.batch, args.length = args.batch or batch, args.length or length
-    if args.families and args.work not in _BY_FAMILY:
-        parser.error(f"families are of {' and '.join(_BY_FAMILY)}")
+    if args.families and args.work not in _IN_ROWS:
+        parser.error(f"families are of {', '.join(_IN_ROWS)}")
+    known = _ON_GPU if args.work == "gpu" else _FAMILIES
     for name in args.families:
-        if name not in _FAMILIES:
-            parser.error(f"{name!r} is not one of {', '.join(_FAMILIES)}")
-    args.families = args.families or list(_FAMILIES)
+        if name not in known:
+            parser.error(f"{name!r} is not one of {', '.join(known)}")
+    args.families = args.families or list(known)
     if args.plain and args.work != "profile":
         parser.error("--plain is of profile")
     if args.work in _BY_FAMILY and args.device == "cuda":

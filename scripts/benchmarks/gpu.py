@@ -8,12 +8,12 @@ from typing import Any
 
 from benchmarks.duel import SIDES
 
-# Work, size, rows of a step, tokens of a row, vocabulary: as the models were published.
+# Family, work, size, rows of a step, tokens of a row, vocabulary: as the models were published.
 _TRAININGS = (
-    ("BERT-base", "mlm", "base", 256, 128, 30_522),
-    ("BERT-base", "mlm", "base", 64, 512, 30_522),
-    ("GPT-2 small", "clm", "small", 32, 1024, 50_257),
-    ("T5-base", "t5", "base", 128, 512, 32_128),
+    ("BERT-base", "bert", "mlm", "base", 256, 128, 30_522),
+    ("BERT-base", "bert", "mlm", "base", 64, 512, 30_522),
+    ("GPT-2 small", "gpt2", "clm", "small", 32, 1024, 50_257),
+    ("T5-base", "t5", "t5", "base", 128, 512, 32_128),
 )
 
 _GOALS = {"A100": 0.5, "H100": 0.4, "H200": 0.4}
@@ -25,10 +25,12 @@ def alone(args: argparse.Namespace) -> dict[str, Any]:
 
     Args:
         args: The command's; ``--size``, ``--batch``, ``--length`` and ``--vocab-size`` are of all
-            four where they are given.
+            trainings where they are given.
     """
     results = []
-    for title, work, *sizes in _TRAININGS:
+    for title, family, work, *sizes in _TRAININGS:
+        if family not in args.families:
+            continue
         own = (args.size, args.batch, args.length, args.vocab_size)
         size, batch, length, vocab = (a or b for a, b in zip(own, sizes, strict=True))
         command = [

@@ -86,11 +86,6 @@ def commands(world: Path, pretrained: dict[str, Path]) -> dict[str, Command]:
             assert run_main("prepare", f"k-{family}.yaml") == 0
     text, bert = ["text.txt"], [pretrained["bert"].name]
     return {
-        "pretrain bert": Command(
-            ["pretrain", "k-bert.yaml"],
-            ["run", "store"],
-            ["k-bert.yaml", "tok-bert", "store", *text],
-        ),
         "pretrain gpt2": Command(
             ["pretrain", "k-gpt2.yaml"],
             ["run", "store"],
@@ -244,8 +239,8 @@ def sweep(world: Path, command: Command, base: Path, wanted: Callable[[str, bool
 
 
 ALL = (
-    "pretrain bert", "pretrain gpt2", "finetune", "finetune --seeds", "train-tokenizer", "prepare",
-    "eval", "export", "report",
+    "pretrain gpt2", "finetune", "finetune --seeds", "train-tokenizer", "prepare", "eval", "export",
+    "report",
 )  # fmt: skip
 # Renames just after which a run once counted as finished, and others that are each a case: by the
 # end of the target, and whether the rename is made.
@@ -264,8 +259,8 @@ def test_a_kill_at_any_rename_is_made_good(
     command = commands(world, pretrained)[name]
 
     def wanted(target: str) -> bool:
-        """Not in the first of two seeds: its moments are those of ``finetune``."""
-        return "seed=42" not in target
+        """Of the second of two seeds one moment: all others are those of ``finetune``."""
+        return "seed=" not in target or target.endswith("seed=43/model")
 
     result = sweep(world, command, tmp_path, lambda target, after: wanted(target))
     print(
