@@ -11,7 +11,7 @@ import itertools
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -26,10 +26,19 @@ from plmctl.errors import ConfigError
 from plmctl.hashing import sha256_of
 from plmctl.hub import local, refuse_unreachable
 from plmctl.tokenization.check import check_tokenizer, opening
-from plmctl.tokenization.seams import Seams, byte_table, merges_alone, seams_of
+from plmctl.tokenization.seams import (
+    ByteSeams,
+    PieceSeams,
+    byte_seams,
+    byte_table,
+    merges_alone,
+    piece_seams,
+)
 from plmctl.tokenization.units import (
     ONE_WORD,
+    SPACE_MARK,
     WHITE_SPACE,
+    WITHIN,
     Kind,
     Parts,
     cut,
@@ -40,7 +49,6 @@ from plmctl.tokenization.units import (
     word_of_one_sort,
 )
 from plmctl.tokenization.words import (
-    SPACE_MARK,
     albert_starts,
     has_chinese,
     jieba_version,
@@ -59,7 +67,7 @@ Placed = list[tuple[NDArray[np.int64], NDArray[np.bool_], Sequence[int]]]
 
 _TABLE = 200_000  # parts in a table: sixty megabytes; more do not fit the processor's caches
 
-_SAMPLE = 5_000  # parts of a batch that are looked up to see whether the table pays
+_SAMPLE = 2_000  # parts of a batch that are looked up to see whether the table pays
 
 _NEW = 0.7  # with a larger share of new parts in the sample, whole texts are faster
 
@@ -148,20 +156,27 @@ class Encoder:
         return cuts_at_spaces_only(self._tokenizer)
 
     @cached_property
-    def _table_of_seams(self) -> Seams | None:
-        return seams_of(self._tokenizer)
+    def _seams(self) -> ByteSeams | PieceSeams | None:
+        if self._kind == "bytes":
+            return byte_seams(self._tokenizer)
+        return piece_seams(self._tokenizer) if self._kind == "spaces" else None
 
-    def _seams(self, code: NDArray[np.uint32]) -> tuple[Bools, Bools]:
-        if self._table_of_seams is not None:
-            return self._table_of_seams.between(code)
-        none = np.zeros(len(code) - 1, dtype=np.bool_)
+    def _between(self, code: NDArray[np.uint32]) -> tuple[Bools, Bools]:
+        if self._seams is not None:
+            return self._seams.between(code)
+        none = np.zeros(max(0, len(code) - 1), dtype=np.bool_)
         return none, none
 
     @cached_property
     def _table(self) -> _Table:
         if self._kind is None:
             raise TypeError("the units of this tokenizer are not known")
-        return _Table(self._tokenizer, self._kind)
+        return _Table(self._tokenizer, self._kind, self._pieces)
+
+    def _pieces(self, parts: list[str], marked: bool) -> tuple[Ids, Bools]:
+        assert isinstance(self._seams, PieceSeams)
+        ids, starts, sizes, sure = self._seams.encode(parts, marked=marked)
+        return Ids(ids, starts, sizes), sure
 
     @property
     def vocab_size(self) -> int:
@@ -241,15 +256,22 @@ class Encoder:
             return self._place_in_whole(texts, places)
         if self._kind != "bytes" and any(places):  # normalization may move characters
             return self._place_in_whole(texts, places)
-        fits = list(map(plain, texts)) if self._kind == "spaces" else [True] * len(texts)
-        parts = cut(list(itertools.compress(texts, fits)), self._kind, self._seams)
+        fits = [True] * len(texts)
+        if self._kind == "spaces" and not plain("".join(texts)):
+            fits = list(map(plain, texts))
+        parts = cut(list(itertools.compress(texts, fits)), self._kind, self._between)
         if not self._table.pays_for(parts):
             return self._place_in_whole(texts, places)
-        wanted = list(itertools.compress(places, fits))
-        placed = iter(self._place_in_parts(parts, self._table.ids_of(parts), wanted))
-        others = [(text, at) for text, at, fit in zip(texts, places, fits, strict=True) if not fit]
-        whole = iter(self._place_in_whole([text for text, _ in others], [at for _, at in others]))
-        return [next(placed if fit else whole) for fit in fits]
+        which = np.flatnonzero(fits)
+        encoded, unsure = self._table.ids_of(parts)
+        in_parts = self._place_in_parts(parts, encoded, list(itertools.compress(places, fits)))
+        placed = dict(zip(which.tolist(), in_parts, strict=True))
+        for text in which[unsure].tolist():
+            del placed[text]
+        others = [number for number in range(len(texts)) if number not in placed]
+        whole = self._place_in_whole([texts[n] for n in others], [places[n] for n in others])
+        placed |= zip(others, whole, strict=True)
+        return [placed[number] for number in range(len(texts))]
 
     def _place_in_parts(
         self, parts: Parts, encoded: Ids, places: Sequence[Sequence[int]]
@@ -307,38 +329,92 @@ class Encoder:
 
 
 class _Table:
-    """The ids and word starts of the most frequent parts so far."""
+    """The ids and word starts of the most frequent parts so far.
 
-    def __init__(self, tokenizer: Tokenizer, kind: Kind) -> None:
-        self._tokenizer, self._kind = tokenizer, kind
+    Args:
+        tokenizer: Whose ids they are.
+        kind: Of its units.
+        pieces: ``PieceSeams.encode``, for the parts of words.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        kind: Kind,
+        pieces: Callable[[list[str], bool], tuple[Ids, Bools]],
+    ) -> None:
+        self._tokenizer, self._kind, self._pieces = tokenizer, kind, pieces
         self._merges = Merges(tokenizer) if kind == "bytes" and merges_alone(tokenizer) else None
         # A new part gets the next number: one look-up per part, without Python code.
         self.numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
         none = np.zeros(0, dtype=np.int64)
         self._ids, self._counts = Ids(none, none.astype(np.bool_), none), none
+        # Whether a part of a word has the same ids within it: 1 yes, -1 perhaps not, 0 not asked.
+        self._sure = np.zeros(0, dtype=np.int8)
 
     def pays_for(self, parts: Parts) -> bool:
         """Whether the table is faster than whole texts: noise, for example, repeats no parts."""
         which = parts.which[:_SAMPLE]
-        new = sum(part not in self.numbers for part in parts.texts[: which.max(initial=-1) + 1])
+        new = sum(parts.texts[number] not in self.numbers for number in np.unique(which).tolist())
         return len(which) < _SAMPLE or new <= _NEW * _SAMPLE
 
-    def ids_of(self, parts: Parts) -> Ids:
-        """The ids and word starts of each part."""
+    def ids_of(self, parts: Parts) -> tuple[Ids, Ints]:
+        """The ids and word starts of each part, and the texts that may have others."""
         texts = parts.texts
-        number = np.fromiter(map(self.numbers.__getitem__, texts), np.int64, len(texts))
-        number = number[parts.which]
+        of_text = np.fromiter(map(self.numbers.__getitem__, texts), np.int64, len(texts))
+        number = of_text[parts.which]
         if more := len(self.numbers) - len(self._counts):
             new = list(itertools.islice(reversed(self.numbers), more))[::-1]
-            encoded = encode_units(self._tokenizer, new, self._kind, self._merges)
+            encoded, sure = self._encode(new)
             self._ids = concatenate_ids([self._ids, encoded])
             self._counts = np.append(self._counts, np.zeros(more, dtype=np.int64))
+            self._sure = np.append(self._sure, sure)
         self._counts += np.bincount(number, minlength=len(self.numbers))
         selected = select_ids(self._ids, number)
+        selected.starts[(np.cumsum(selected.sizes) - selected.sizes)[parts.inner]] = False
+        unsure = self._unsure(parts, of_text)
         if len(self.numbers) > _TABLE:
             self._forget()
-        selected.starts[(np.cumsum(selected.sizes) - selected.sizes)[parts.inner]] = False
-        return selected
+        return selected, unsure
+
+    def _encode(self, new: list[str]) -> tuple[Ids, NDArray[np.int8]]:
+        """The ids and word starts of new parts, and what ``_sure`` has of them."""
+        sure = np.zeros(len(new), dtype=np.int8)
+        within = np.array([text.startswith(WITHIN) for text in new])
+        if not within.any():
+            return encode_units(self._tokenizer, new, self._kind, self._merges), sure
+        parts = [text.removeprefix(WITHIN) for text in itertools.compress(new, within)]
+        first = np.array([not text.isascii() for text in new]) & ~within
+        of_parts, parts_sure = self._pieces(parts, False)
+        of_first, first_sure = self._pieces(list(itertools.compress(new, first)), True)
+        sure[within], sure[first] = np.where(parts_sure, 1, -1), np.where(first_sure, 1, -1)
+        # If they are words of their own, those that are not sure have the ids of the library.
+        others = ~within & (sure < 1)
+        of_others = encode_units(self._tokenizer, list(itertools.compress(new, others)), self._kind)
+        of_first = select_ids(of_first, np.flatnonzero(first_sure))
+        group = np.select([within, others], [0, 2], 1)
+        order = np.argsort(np.argsort(group, kind="stable"))
+        return select_ids(concatenate_ids([of_parts, of_first, of_others]), order), sure
+
+    def _unsure(self, parts: Parts, number: Ints) -> Ints:
+        """The texts with a part of a word that may have other ids within the word.
+
+        Args:
+            parts: Parts of texts.
+            number: [distinct parts] The number of each here.
+        """
+        if self._kind != "spaces" or not len(parts.within):
+            return parts.within[:0]
+        of_cut_word = np.zeros(len(parts.which), dtype=np.bool_)
+        of_cut_word[parts.within] = of_cut_word[parts.within - 1] = True
+        asked = np.zeros(len(number), dtype=np.bool_)
+        asked[parts.which[of_cut_word]] = True
+        asked &= self._sure[number] == 0
+        if asked.any():
+            _, sure = self._pieces(list(itertools.compress(parts.texts, asked)), True)
+            self._sure[number[asked]] = np.where(sure, 1, -1)
+        unsure = np.flatnonzero(of_cut_word & (self._sure[number] < 0)[parts.which])
+        return np.unique(np.searchsorted(np.cumsum(parts.counts), unsure, side="right"))
 
     def _forget(self) -> None:
         """Keep only the most frequent parts."""
@@ -347,6 +423,7 @@ class _Table:
         numbers = {parts[old]: new for new, old in enumerate(frequent.tolist())}
         self.numbers = defaultdict(itertools.count(len(frequent)).__next__, numbers)
         self._ids, self._counts = select_ids(self._ids, frequent), self._counts[frequent]
+        self._sure = self._sure[frequent]
 
 
 def _first_tokens(offsets: Sequence[tuple[int, int]], places: Sequence[int]) -> list[int]:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from plmctl import hub
 from plmctl.tokenization.check import check_tokenizer, opening
 from plmctl.tokenization.seams import byte_table
-from plmctl.tokenization.units import SPACE_BYTE
-from plmctl.tokenization.words import SPACE_MARK
+from plmctl.tokenization.units import SPACE_BYTE, SPACE_MARK
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

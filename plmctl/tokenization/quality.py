@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plmctl.arrays import Ints
-from plmctl.tokenization.words import SPACE_MARK
+from plmctl.tokenization.units import SPACE_MARK
 
 _UNSPACED = {"cjk": "chinese", "hiragana": "japanese", "katakana": "japanese"}
 _LONGEST = 10  # listed tokens

@@ -1,24 +1,27 @@
-"""Cutting words of scripts without spaces where no token can cross, for byte-level BPE.
+"""Cutting words of scripts without spaces where no token can cross.
 
-Every merge gives a token of the vocabulary. So if no token contains the boundary between two
-characters, no merge joins what is left and right of it: both sides have the same ids separately as
-together. For GPT-2's expression a Chinese sentence is one word, which hardly ever repeats; its
-parts between such seams are a few characters each, and do repeat.
+For the pre-tokenizers of GPT-2 and T5 a Chinese sentence is one word, which hardly ever repeats;
+its parts between such seams are a few characters each, and do repeat. In byte-level BPE every merge
+gives a token of the vocabulary. So if no token contains the boundary between two characters, no
+merge joins what is left and right of it: both sides have the same ids separately as together
+(``ByteSeams``). And where no piece of a Unigram model crosses, the most probable pieces of the
+whole are those of both sides (``PieceSeams``).
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import Bools, Ints
 from plmctl.characters import chinese
-from plmctl.tokenization.units import unspaced
+from plmctl.tokenization.units import SPACE_MARK, alone_in_words, steps_of, unspaced
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -49,8 +52,8 @@ class _Parts(NamedTuple):
         return codes
 
 
-class Seams:
-    """Where texts can be cut.
+class ByteSeams:
+    """Where texts can be cut for byte-level BPE.
 
     Args:
         vocab: All tokens, as byte-level BPE writes them.
@@ -120,11 +123,11 @@ def merges_alone(tokenizer: Tokenizer) -> bool:
     )
 
 
-def seams_of(tokenizer: Tokenizer) -> Seams | None:
+def byte_seams(tokenizer: Tokenizer) -> ByteSeams | None:
     """The seams of a tokenizer of kind "bytes"; None if its merges cannot be predicted."""
     if not merges_alone(tokenizer):
         return None
-    return Seams(tokenizer.get_vocab(with_added_tokens=False))
+    return ByteSeams(tokenizer.get_vocab(with_added_tokens=False))
 
 
 def _crossed(vocab: Iterable[str]) -> tuple[_Parts, _Parts]:
@@ -176,3 +179,255 @@ def _sort_of_all() -> NDArray[np.uint8]:
         for run in re.finditer(f"[{inside}]+", "".join(map(chr, range(_CODES)))):
             sorts[run.start() : run.end()] = number
     return sorts
+
+
+# --- Unigram ---
+
+
+_LONGEST = 64  # characters of parts that are encoded here
+
+_PAIRS = 1 << 22  # a table of pairs of letters: a few share a place, and are then both not cut
+
+_JAMO = re.compile("[\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff]")  # parts of Korean syllables
+
+_UNKNOWN = 10.0
+"""By so much a character that is no piece is less probable than the least probable piece."""
+
+_NEAR = 1e-6
+"""Two ways to cut a part may be equal within its word if they differ by less than this.
+
+Both are logarithms of probabilities. Those of a word are added from its first piece on, so that
+there may be a number of millions before a part, which rounds the sums of the part by 1e-9."""
+
+
+class PieceSeams:
+    """Where texts can be cut for a Unigram model, and the pieces of the parts.
+
+    A seam is beside a mark or a Chinese character: there a word starts (``words.starts_within``),
+    and no rule joins left and right before the model sees them. Pieces side by side are added up
+    there, and an unknown character is not beside another one, with which it would be one token.
+
+    Args:
+        pieces: The text and the logarithm of the probability of each id.
+        unknown: The id of what is no piece.
+        normalize: What the tokenizer makes of a text before it is cut into words; of each character
+            by itself, but for those in ``together`` and for parts of Korean syllables.
+        together: Characters that it replaces together with those beside them.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[tuple[str, float]],
+        unknown: int,
+        normalize: Callable[[str], str],
+        together: frozenset[str],
+    ) -> None:
+        self._tree, self._unknown = _Tree(pieces), unknown
+        self._unlikely = min(score for _, score in pieces) - _UNKNOWN
+        self._normalize, self._together = normalize, together
+        numbers, texts = self._tree.letters, {piece for piece, _ in pieces}
+        self._known = np.zeros(len(numbers) + 1, dtype=np.bool_)  # letters that are pieces
+        self._known[[numbers[letter] for letter in numbers.keys() & texts]] = True
+        pairs = {pair for piece in texts for pair in itertools.pairwise(piece)}
+        left, right = (
+            np.array([numbers[pair[side]] for pair in pairs], dtype=np.int64) for side in (0, 1)
+        )
+        self._joined = np.zeros(_PAIRS, dtype=np.bool_)
+        self._joined[_place_of(left, right)] = True
+        # What the model gets for each character that was met: a stretch of ``_read``.
+        self._met = np.zeros(_CODES, dtype=np.bool_)
+        self._begin, self._count = np.zeros((2, _CODES), dtype=np.int64)
+        self._read = np.zeros(1, dtype=np.int64)
+        self._met[-1] = True  # stands for all that are larger
+
+    def between(self, code: NDArray[np.uint32]) -> tuple[Bools, Bools]:
+        """As of ``ByteSeams``: where no piece can cross, and that a word starts everywhere there.
+
+        Args:
+            code: [N] characters.
+        """
+        low = np.minimum(code, _CODES - 1)
+        self._meet(low)
+        alone, count, begin = alone_in_words()[low], self._count[low], self._begin[low]
+        first = self._read[np.where(count > 0, begin, 0)]
+        last = self._read[np.where(count > 0, begin + count - 1, 0)]
+        cut: Bools = (alone[:-1] | alone[1:]) & self._known[last[:-1]] & self._known[first[1:]]
+        cut &= ~self._joined[_place_of(last[:-1], first[1:])]
+        return cut, np.zeros(len(cut), dtype=np.bool_)
+
+    def _meet(self, code: NDArray[np.uint32]) -> None:
+        """Find out what the model gets for new characters; nothing for those that are not alone."""
+        new = np.zeros(_CODES, dtype=np.bool_)
+        new[code] = True
+        read, size = [self._read], len(self._read)
+        for number in np.flatnonzero(new & ~self._met).tolist():
+            text = self._normalize(chr(number))
+            spaced = SPACE_MARK in text or any(map(str.isspace, text))
+            if spaced or chr(number) in self._together or _JAMO.match(chr(number)):
+                continue
+            self._begin[number], self._count[number] = size, len(text)
+            read.append(self._tree.numbers_of(text))
+            size += len(text)
+        self._read = np.concatenate(read)
+        self._met |= new
+
+    def encode(self, parts: Sequence[str], *, marked: bool) -> tuple[Ints, Bools, Ints, Bools]:
+        """The pieces of parts of words.
+
+        Args:
+            parts: Any number.
+            marked: Whether they begin their words, and so have the mark of a space.
+
+        Returns:
+            The ids of all parts, whether a word starts at each, the number of ids of each part, and
+            whether these are certainly those that the part has in its word.
+        """
+        texts = [part.strip(" ")[:_LONGEST] for part in parts]
+        code = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
+        low = np.minimum(code, _CODES - 1)
+        self._meet(low)
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+        count = self._count[low]
+        part = np.repeat(np.arange(len(texts)), sizes)
+        lengths = np.bincount(part, count, len(texts)).astype(np.int64)
+        sure = (np.bincount(part, count == 0, len(texts)) == 0) & (sizes < _LONGEST)
+        # From the characters of the texts to those that the model gets.
+        of_character = np.repeat(np.arange(len(code)), count)
+        within = np.arange(len(of_character)) - np.repeat(np.cumsum(count) - count, count)
+        letters = self._read[self._begin[low][of_character] + within]
+        table = np.zeros((len(texts), marked + lengths.max(initial=0)), dtype=np.int64)
+        begins = np.cumsum(lengths) - lengths
+        place = np.arange(len(letters)) - np.repeat(begins, lengths) + marked
+        table[part[of_character], place] = letters
+        if marked:
+            table[:, 0] = self._tree.letters.get(SPACE_MARK, 0)
+        row, begin, ids, near = self._best(table, lengths + marked)
+        sure[near] = False
+        # Unknown characters side by side are one token.
+        kept = (ids != self._unknown) | (np.append(-1, ids[:-1]) != self._unknown)
+        kept |= np.append(-1, row[:-1]) != row
+        row, begin, ids = row[kept], begin[kept], ids[kept]
+        # A word starts at the first token, and before and after a character that is alone. But the
+        # mark of a space belongs to what follows.
+        alone = np.append(alone_in_words()[low], False)
+        at = np.maximum(begins[row] + begin - marked, 0)
+        character = np.append(of_character, len(low))[at]
+        starts = alone[character] | alone[character - 1]
+        starts &= (np.append(within, 0)[at] == 0) & (begin > marked)
+        starts |= begin == 0
+        return ids, starts, np.bincount(row, minlength=len(texts)).astype(np.int64), sure
+
+    def _best(self, letters: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """The most probable pieces of texts, all at once (Viterbi).
+
+        Args:
+            letters: [texts, longest] numbers of the letters of each text.
+            lengths: [texts]
+
+        Returns:
+            The text, first letter and id of each piece, in order; and the texts in which another
+            way is nearly as probable.
+        """
+        count, longest = letters.shape
+        order = np.argsort(-lengths, kind="stable")
+        letters, sizes = letters[order], lengths[order]
+        reach = [int((sizes >= size).sum()) for size in range(longest + 2)]
+        best = np.full((longest + 1, count), -np.inf)
+        second = best.copy()
+        begin, piece = np.zeros((2, longest + 1, count), dtype=np.int64)
+        best[0] = 0
+
+        def offer(rows: Ints, start: int, end: int, score: Any, ids: Any) -> None:
+            total, before = best[start, rows] + score, best[end, rows]
+            better = total > before
+            second[end, rows] = np.maximum(second[end, rows], np.minimum(total, before))
+            best[end, rows] = np.maximum(total, before)
+            begin[end, rows] = np.where(better, start, begin[end, rows])
+            piece[end, rows] = np.where(better, ids, piece[end, rows])
+
+        for start in range(longest):
+            rows = np.arange(reach[start + 1])
+            node = np.zeros(len(rows), dtype=np.int64)
+            unknown = np.ones(len(rows), dtype=np.bool_)
+            for end in range(start + 1, longest + 1):
+                inside = rows < reach[end]
+                rows, node = self._tree.below(node[inside], letters[:, end - 1], rows[inside])
+                if not len(rows):
+                    break
+                score = self._tree.score[node]
+                found = score > -np.inf
+                offer(rows[found], start, end, score[found], self._tree.id[node[found]])
+                if end == start + 1:
+                    unknown[rows[found]] = False
+            offer(np.flatnonzero(unknown), start, start + 1, self._unlikely, self._unknown)
+        rows, at, near = np.arange(count), sizes, np.zeros(count, dtype=np.bool_)
+        pieces = [(rows[:0], rows[:0], rows[:0])]
+        while len(rows := rows[at > 0]):
+            at = at[at > 0]
+            near[rows] |= best[at, rows] - second[at, rows] < _NEAR
+            pieces.append((order[rows], begin[at, rows], piece[at, rows]))
+            at = begin[at, rows]
+        text, first, ids = (np.concatenate(one) for one in zip(*pieces, strict=True))
+        in_order = np.lexsort((first, text))
+        return text[in_order], first[in_order], ids[in_order], order[near]
+
+
+def _place_of(left: Ints, right: Ints) -> Ints:
+    """The place of each pair of letters in a table."""
+    return (left * 0x9E3779B1 + right) & (_PAIRS - 1)
+
+
+class _Tree:
+    """All pieces by their letters, and the beginnings of pieces.
+
+    Attributes:
+        letters: The number of each letter, from 1 on.
+        score: Of the piece that ends at each node; -inf if none does.
+        id: Its id.
+    """
+
+    def __init__(self, pieces: Sequence[tuple[str, float]]) -> None:
+        letters = sorted({letter for piece, _ in pieces for letter in piece})
+        self.letters = {letter: number for number, letter in enumerate(letters, 1)}
+        nodes = {"": 0}
+        for piece, _ in pieces:
+            for end in range(1, len(piece) + 1):
+                nodes.setdefault(piece[:end], len(nodes))
+        self.score = np.full(len(nodes), -np.inf)
+        self.id = np.zeros(len(nodes), dtype=np.int64)
+        for id_, (piece, score) in enumerate(pieces):
+            self.score[nodes[piece]], self.id[nodes[piece]] = score, id_
+        self.score[0] = -np.inf
+        above = [nodes[text[:-1]] for text in nodes if text]
+        last = self.numbers_of("".join(text[-1] for text in nodes if text))
+        key = np.array(above, dtype=np.int64) * (len(letters) + 1) + last
+        order = np.argsort(key)
+        self._key, self._below = key[order], order + 1
+
+    def numbers_of(self, text: str) -> Ints:
+        """The numbers of letters, 0 for those that no piece has."""
+        return np.array([self.letters.get(letter, 0) for letter in text], dtype=np.int64)
+
+    def below(self, node: Ints, letters: Ints, rows: Ints) -> tuple[Ints, Ints]:
+        """The rows whose letter goes on from their node, and the nodes there."""
+        key = node * (len(self.letters) + 1) + letters[rows]
+        at = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
+        found = self._key[at] == key
+        return rows[found], self._below[at[found]]
+
+
+def piece_seams(tokenizer: Tokenizer) -> PieceSeams | None:
+    """The seams of a tokenizer of kind "spaces"; None if they cannot be predicted."""
+    import json
+
+    model = json.loads(tokenizer.to_str())["model"]
+    if model["type"] != "Unigram" or model.get("byte_fallback") or model["unk_id"] is None:
+        return None
+    normalizer = tokenizer.normalizer
+    patterns = [step["pattern"] for step in steps_of(normalizer) if step["type"] == "Replace"]
+    if not all("String" in pattern for pattern in patterns):
+        return None
+    together = (pattern["String"] for pattern in patterns if len(pattern["String"]) > 1)
+    normalize = normalizer.normalize_str if normalizer else str
+    pieces = [(piece, score) for piece, score in model["vocab"]]
+    return PieceSeams(pieces, model["unk_id"], normalize, frozenset("".join(together)))

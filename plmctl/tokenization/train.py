@@ -24,8 +24,8 @@ from plmctl.errors import DataError
 from plmctl.tokenization.algorithms.base import Algorithm, Progress, VocabTask, get_algorithm
 from plmctl.tokenization.extending import extend_tokenizer, load_to_extend
 from plmctl.tokenization.templates import kind_of_units, make_tokenizer, special_tokens
-from plmctl.tokenization.units import ONE_WORD, SPACE_BYTE, Kind, cut, kind_of, pattern
-from plmctl.tokenization.words import SPACE_MARK, check_mark
+from plmctl.tokenization.units import ONE_WORD, SPACE_BYTE, SPACE_MARK, Kind, cut, kind_of, pattern
+from plmctl.tokenization.words import check_mark
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -37,6 +37,12 @@ They are ASCII, where normalization and the version of Unicode make no differenc
 SPACE_BYTE = "\u0120"
 """In the tokens of byte-level BPE, this stands for a space."""
 
+SPACE_MARK = "\u2581"
+"""In SentencePiece's pieces, this stands for the space before a word."""
+
+WITHIN = "\uffff"
+"""Begins the texts of parts within a word, of tokenizers that mark the beginning of a word."""
+
 WHITE_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """The white space of the tokenizers library, as the inside of a class."""
 
@@ -87,13 +93,15 @@ class Parts(NamedTuple):
     Attributes:
         texts: The distinct parts, in the order in which they occur first.
         which: [parts] The number of each part in ``texts``.
-        inner: Which parts begin within a word.
+        within: Which parts begin within a unit.
+        inner: Which of these begin within a word.
         lengths: [parts] The characters of each part.
         counts: [texts] The number of parts of each text.
     """
 
     texts: list[str]
     which: NDArray[np.int32]
+    within: Ints
     inner: Ints
     lengths: Ints
     counts: Ints
@@ -112,7 +120,7 @@ def cut(
     Args:
         texts: Any number.
         kind: The kind of their units, of which each part has one or a few.
-        seams: ``Seams.between`` of the tokenizer, for text of scripts without spaces.
+        seams: ``between`` of the tokenizer's seams, for text of scripts without spaces.
     """
     import pyarrow
 
@@ -127,24 +135,24 @@ def cut(
     begins, filled = (ends - sizes)[sizes > 0], ends[sizes > 0]
     low = np.minimum(code, 0xFFFF) if code is not byte else byte
     cuts = np.append(_cuts_at_spaces(_is_space(kind)[low], code, begins, filled), True)
-    inner = np.zeros(len(code) + 1, dtype=np.bool_)
+    within, inner = np.zeros((2, len(code) + 1), dtype=np.bool_)
     if kind == "bert":
-        alone = _is_alone()[low]
+        alone = alone_in_words()[low]
         cuts[:-1] |= alone
         cuts[1:] |= alone
     elif kind == "bytes":
         sort = character_sorts()[low]
         cuts[1:-1] |= (sort[1:] != sort[:-1]) & (sort[1:] > 0) & (sort[:-1] > 0)
-        far = 0 if code is byte else np.count_nonzero(code >= 0x0E00)
-        if seams is not None and far > _RARE * len(code):
-            free, inner[1:-1] = seams(code)
-            cuts[1:-1] |= free
+    far = 0 if code is byte else np.count_nonzero(code >= 0x0E00)
+    if seams is not None and far > _RARE * len(code):
+        within[1:-1], inner[1:-1] = seams(code)
+        cuts |= within
     cuts[begins] = True
-    inner[begins] = False
+    within[begins] = inner[begins] = False
     bounds = np.flatnonzero(cuts)
     counts = np.diff(np.searchsorted(bounds, np.append(0, ends)))
     lengths = np.diff(bounds)
-    inside = np.flatnonzero(inner[bounds[:-1]])
+    parts_within, parts_inner = (np.flatnonzero(at[bounds[:-1]]) for at in (within, inner))
     if code is not byte:  # from characters to bytes
         bounds = np.append(np.flatnonzero((byte & 0xC0) != 0x80), len(byte))[bounds]
     strings = pyarrow.LargeStringArray.from_buffers(
@@ -152,7 +160,23 @@ def cut(
     )
     encoded = strings.dictionary_encode()
     which = np.frombuffer(encoded.indices.buffers()[1], dtype=np.int32)[: len(lengths)]
-    return Parts(encoded.dictionary.to_pylist(), which, inside, lengths, counts)
+    distinct = encoded.dictionary.to_pylist()
+    if kind == "spaces" and len(parts_within):
+        distinct, which = _apart(distinct, which, parts_within)
+    return Parts(distinct, which, parts_within, parts_inner, lengths, counts)
+
+
+def _apart(
+    texts: list[str], which: NDArray[np.int32], within: Ints
+) -> tuple[list[str], NDArray[np.int32]]:
+    """The same parts, but a text within a word is not the same as that text at its beginning."""
+    number = which.astype(np.int64)
+    number[within] += len(texts)
+    used = np.zeros(2 * len(texts), dtype=np.bool_)
+    used[number] = True
+    first, inside = (np.flatnonzero(half).tolist() for half in np.split(used, 2))
+    place = np.cumsum(used, dtype=np.int32) - 1
+    return [texts[n] for n in first] + [WITHIN + texts[n] for n in inside], place[number]
 
 
 def _cuts_at_spaces(
@@ -192,8 +216,8 @@ def _is_space(kind: Kind) -> Bools:
 
 
 @cache
-def _is_alone() -> Bools:
-    """Whether BERT makes each character of four digits a separate word."""
+def alone_in_words() -> Bools:
+    """Whether BERT makes each character of at most four digits a separate word."""
     alone: Bools = bert_marks() | chinese(np.arange(0x10000, dtype=np.uint32))
     return alone
 
@@ -219,7 +243,7 @@ def kind_of(tokenizer: "Tokenizer") -> Kind | None:
     """
     if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
         return None  # these match anywhere in a text, across units
-    normalizer, cutter = _parts(tokenizer.normalizer), _parts(tokenizer.pre_tokenizer)
+    normalizer, cutter = steps_of(tokenizer.normalizer), steps_of(tokenizer.pre_tokenizer)
     names = [part["type"] for part in normalizer], [part["type"] for part in cutter]
     if names == (["BertNormalizer"], ["BertPreTokenizer"]):
         return "bert" if normalizer[0]["handle_chinese_chars"] else None
@@ -266,11 +290,11 @@ def _attaching() -> re.Pattern[str]:
 
 def cuts_at_spaces_only(tokenizer: "Tokenizer") -> bool:
     """Whether its pre-tokenizer cuts text only at white space, as SentencePiece does."""
-    names = {part["type"] for part in _parts(tokenizer.pre_tokenizer)}
+    names = {part["type"] for part in steps_of(tokenizer.pre_tokenizer)}
     return bool(names) and names <= {"WhitespaceSplit", "Metaspace"}
 
 
-def _parts(component: Any) -> list[dict[str, Any]]:
+def steps_of(component: Any) -> list[dict[str, Any]]:
     """The settings of a normalizer or pre-tokenizer, or of each in a sequence."""
     import json
 

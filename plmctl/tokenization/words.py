@@ -15,13 +15,10 @@ from numpy.typing import NDArray
 from plmctl.arrays import Bools, Ints
 from plmctl.characters import ALL_HAN, chinese
 from plmctl.errors import ConfigError
-from plmctl.tokenization.units import bert_marks
+from plmctl.tokenization.units import SPACE_MARK, bert_marks
 
 _HAN = re.compile(f"[{ALL_HAN}]")
 _SPACES = np.array([9, 10, 13, 32, 0xA0, 0x3000], dtype="<u4")
-
-SPACE_MARK = "\u2581"
-"""In SentencePiece's pieces, this stands for the space before a word."""
 
 # The original's list of marks does not have these four, so they count as foreign characters.
 _ALBERT_MARKS = frozenset(string.punctuation) - frozenset("'<=>")

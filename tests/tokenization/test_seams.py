@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from plmctl.tokenization.encode import Encoder, encode_texts
-from plmctl.tokenization.seams import Seams, merges_alone, seams_of
+from plmctl.tokenization.seams import (
+    ByteSeams,
+    PieceSeams,
+    byte_seams,
+    merges_alone,
+    piece_seams,
+)
+from plmctl.tokenization.units import WITHIN
 from tests.tokenization.conftest import config_of, quiet
 
 Made = Callable[[Tokenizer], Encoder]
@@ -55,10 +62,12 @@ def _letter(byte: int) -> str:
     return chr(byte if byte in printable else 0x100 + byte - sum(p < byte for p in printable))
 
 
-def check_alike(encoder: Encoder, oracle: Tokenizer, texts: list[str]) -> None:
+def check_alike(
+    encoder: Encoder, oracle: Tokenizer, texts: list[str], *, marks: bool = False
+) -> None:
     oracle.encode_special_tokens = True
     for text, (ids, starts) in zip(texts, encoder(texts), strict=True):
-        whole = encode_texts(oracle, [text], marks=False, segmented=False)
+        whole = encode_texts(oracle, [text], marks=marks, segmented=False)
         assert ids.tolist() == whole.ids.tolist(), text
         assert starts.tolist() == whole.starts.tolist(), text
 
@@ -110,7 +119,7 @@ def test_what_is_learnt_of_several_scripts(encoder_of: Made, size: int) -> None:
 
 def test_where_it_cuts() -> None:
     merged = ["中国".encode(), "ab国".encode(), "国".encode()[2:] + "在".encode()[:1]]
-    seams = seams_of(tokenizer_of(merged))
+    seams = byte_seams(tokenizer_of(merged))
     assert seams is not None
     # What ends as 国 does stays with all that begin as 在 and 国 do; 中 begins otherwise.
     assert cut_by(seams, "中国国中") == "中国国|中"
@@ -124,7 +133,7 @@ def test_where_it_cuts() -> None:
     assert cut_by(seams, "a中b ใ“กิ") == "a中b ใ“กิ"
 
 
-def cut_by(seams: Seams, text: str) -> str:
+def cut_by(seams: ByteSeams | PieceSeams, text: str) -> str:
     """The text with | where it can be cut, or ~ if no word starts there."""
     cut, inner = seams.between(np.array(list(map(ord, text)), dtype=np.uint32))
     marks = [
@@ -135,15 +144,15 @@ def cut_by(seams: Seams, text: str) -> str:
 
 def test_merges_that_cannot_be_foreseen() -> None:
     vocab = {letter: number for number, letter in enumerate(sorted(ALPHABET))}
-    assert seams_of(Tokenizer(models.BPE(vocab, []))) is not None
+    assert byte_seams(Tokenizer(models.BPE(vocab, []))) is not None
     for settings_of in (
         {"dropout": 0.1}, {"ignore_merges": True}, {"continuing_subword_prefix": "##"},
         {"end_of_word_suffix": "</w>"},
     ):  # fmt: skip
-        assert seams_of(Tokenizer(models.BPE(vocab, [], **settings_of))) is None
+        assert byte_seams(Tokenizer(models.BPE(vocab, [], **settings_of))) is None
     # Bytes that are no tokens are left out, so that those beside them can merge.
-    assert seams_of(Tokenizer(models.BPE({"a": 0}, []))) is None
-    assert seams_of(Tokenizer(models.WordLevel(vocab, "a"))) is None
+    assert byte_seams(Tokenizer(models.BPE({"a": 0}, []))) is None
+    assert byte_seams(Tokenizer(models.WordLevel(vocab, "a"))) is None
 
 
 def test_words_that_are_tokens_without_their_merges(encoder_of: Made) -> None:
@@ -157,7 +166,7 @@ def test_words_that_are_tokens_without_their_merges(encoder_of: Made) -> None:
 
 def test_a_table_that_would_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plmctl.tokenization.seams._LARGEST", 8)
-    assert cut_by(Seams([*ALPHABET, "ä¸ŃåĽ½"]), "中国人") == "中国人"
+    assert cut_by(ByteSeams([*ALPHABET, "ä¸ŃåĽ½"]), "中国人") == "中国人"
 
 
 def test_special_tokens_stay_text(encoder_of: Made) -> None:
@@ -166,12 +175,135 @@ def test_special_tokens_stay_text(encoder_of: Made) -> None:
     check_alike(encoder_of(tokenizer), tokenizer, ["中国人国人", "国人"])
 
 
+# --- Unigram ---
+
+
+BESIDE = (
+    HAN * 3 + "かがアー々〇각ก，。、…“①㎏ﬁΣＡ１ﾌﾟ" + " a1Z,.`'-▁\u3000\u200b\u0301\ufb01\u1100\u1161"
+)
+SCORES = (-1.0, -1.5, -2.0, -2.5, -3.0, -1e-7, -1.0000001)  # so that many sums are equal, or nearly
+
+
+def unigram_of(family: str, pieces: dict[str, float]) -> Tokenizer:
+    """A family's tokenizer with these pieces."""
+    from plmctl.tokenization.templates import make_tokenizer, special_tokens
+
+    config = config_of("unigram", family)
+    first, last = special_tokens(config)
+    special = [(token, -50.0) for token in first], [(token, -50.0) for token in last]
+    vocab = [*special[0], *pieces.items(), *special[1]]
+    return make_tokenizer(config, {"vocab": vocab}).backend_tokenizer
+
+
+@pytest.mark.parametrize("family", ["t5", "albert"])
+def test_pieces_of_any_texts(encoder_of: Made, family: str) -> None:
+    """Pieces that overlap in all ways, many of them equally probable, and unknown characters."""
+
+    @settings(deadline=None, max_examples=150)
+    @given(st.data(), st.lists(st.text(st.sampled_from(BESIDE), max_size=24), max_size=4))
+    @example(None, ["中国人民。ab", "``中''国", "ΑΣ中 國①㎏…中", "中\u200b国", "が中", "\u1100中"])
+    def check(data: st.DataObject | None, texts: list[str]) -> None:
+        whole = "".join(texts)
+        normalizer = unigram_of(family, {"a": -1.0}).normalizer
+        read = "\u2581".join(normalizer.normalize_str(text) for text in texts).replace(
+            " ", "\u2581"
+        )
+        letters = dict.fromkeys(sorted(read), -3.0)
+        pieces = letters | {"国人": -4.0}
+        if data is not None and read:
+            stretches = sorted({read[a:b] for a in range(len(read)) for b in range(a + 2, a + 5)})
+            for piece in data.draw(st.lists(st.sampled_from([*stretches, *letters]), max_size=20)):
+                pieces[piece] = data.draw(st.sampled_from(SCORES))
+            for unknown in data.draw(st.sets(st.sampled_from([*letters]), max_size=3)):
+                pieces.pop(unknown)
+        tokenizer = unigram_of(family, pieces or {"a": -1.0})
+        encoder = encoder_of(tokenizer)
+        check_alike(encoder, tokenizer, [*texts, whole], marks=True)
+        assert data is not None or any(part[0] == WITHIN for part in encoder._table.numbers)
+
+    check()
+
+
+@pytest.mark.parametrize("size", [150, 300, 700])
+def test_pieces_that_are_learnt(encoder_of: Made, size: int) -> None:
+    from plmctl.tokenization.train import train
+
+    config = config_of("unigram", "t5", vocab_size=size, sentinels=1)
+    tokenizer = train(config, LINES * 3, quiet).tokenizer.backend_tokenizer
+    encoder = encoder_of(tokenizer)
+    anything = st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("".join(LINES))))
+
+    @settings(deadline=None, max_examples=150)
+    @given(st.lists(anything, max_size=4))
+    @example(LINES)
+    @example(["中\x00", "\x00国", "", "中国", "国"])
+    def check(texts: list[str]) -> None:
+        check_alike(encoder, tokenizer, texts, marks=True)
+
+    check()
+
+
+def test_where_it_cuts_between_pieces() -> None:
+    letters = dict.fromkeys("中国人民か，,．.123\u2581", -5.0)
+    seams = piece_seams(unigram_of("t5", letters | {"中国": -3.0, "国人民": -4.0, ",中": -4.0}))
+    assert seams is not None
+    assert cut_by(seams, "中国人民国中") == "中国人民|国|中"
+    # As the model sees them: the wide comma is the plain one, and １ is 1.
+    assert cut_by(seams, "国，中人") == "国|，中|人"
+    assert cut_by(seams, "人１２か") == "人|１２か"
+    # Not beside what is unknown, a space, or the mark of one.
+    assert cut_by(seams, "人在 人▁人") == "人在 人▁人"
+
+
+def test_of_two_equal_ways_the_whole_text_decides(encoder_of: Made) -> None:
+    pieces = dict.fromkeys("中国人民\u2581", -3.0) | {"中国": -4.0, "国人": -4.0}
+    tokenizer = unigram_of("t5", pieces)
+    seams = piece_seams(tokenizer)
+    assert seams is not None
+    ids, starts, sizes, sure = seams.encode(["中国人", "中国", "民", "民在在"], marked=False)
+    assert sure.tolist() == [False, True, True, True]  # 中国 and 人, or 中 and 国人
+    assert sizes.tolist() == [2, 1, 1, 2]
+    assert ids[3:].tolist() == tokenizer.encode("民民在在", add_special_tokens=False).ids[1:]
+    assert starts.all()
+    encoder = encoder_of(tokenizer)
+    texts = ["民中国人民", "民中国民", "中国人"]
+    check_alike(encoder, tokenizer, texts, marks=True)
+    numbers = encoder._table.numbers
+    assert (encoder._table._sure[numbers["\uffff中国人"]], encoder._table._sure[numbers["民"]]) == (
+        -1,
+        1,
+    )
+
+
+def test_models_whose_pieces_cannot_be_foreseen() -> None:
+    import json
+
+    from tokenizers import Regex, normalizers
+
+    tokenizer = unigram_of("t5", {"a": -1.0})
+    assert piece_seams(tokenizer) is not None
+    settings_of = json.loads(tokenizer.to_str())
+    settings_of["model"]["byte_fallback"] = True
+    assert piece_seams(Tokenizer.from_str(json.dumps(settings_of))) is None
+    tokenizer.normalizer = normalizers.Replace(Regex("中+"), "中")
+    assert piece_seams(tokenizer) is None
+    tokenizer.normalizer = None
+    assert piece_seams(tokenizer) is not None
+    assert piece_seams(tokenizer_of([])) is None
+
+
+# --- Real text ---
+
+
 @pytest.mark.slow
-def test_news(encoder_of: Made, shared_data: Path) -> None:
+@pytest.mark.parametrize(("algorithm", "family"), [("byte_bpe", "gpt2"), ("unigram", "t5")])
+def test_news(encoder_of: Made, shared_data: Path, algorithm: str, family: str) -> None:
     from plmctl.tokenization.train import train
 
     news = (shared_data / "corpora/zh_news/train.txt").read_text(encoding="utf-8")
     lines = [line for line in news.split("\n") if line][:4000]
-    config = config_of("byte_bpe", "gpt2", vocab_size=6000)
+    config = config_of(algorithm, family, vocab_size=6000)
     tokenizer = train(config, lines, quiet).tokenizer.backend_tokenizer
-    check_alike(encoder_of(tokenizer), tokenizer, lines)
+    encoder, marks = encoder_of(tokenizer), family == "t5"
+    check_alike(encoder, tokenizer, lines, marks=marks)
+    assert encoder._table.numbers  # not given whole

@@ -31,8 +31,7 @@ from plmctl.tokenization.algorithms.base import (
     check_fits,
     frequent_characters,
 )
-from plmctl.tokenization.units import category, class_of
-from plmctl.tokenization.words import SPACE_MARK
+from plmctl.tokenization.units import SPACE_MARK, category, class_of
 
 # --- Learning the pieces and their probabilities ---
 
