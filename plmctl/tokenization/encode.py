@@ -381,7 +381,7 @@ class _Table:
         """The ids and word starts of new parts, and what ``_sure`` has of them."""
         sure = np.zeros(len(new), dtype=np.int8)
         within = np.array([text.startswith(WITHIN) for text in new])
-        if not within.any():
+        if self._kind != "spaces" or not within.any():
             return encode_units(self._tokenizer, new, self._kind, self._merges), sure
         parts = [text.removeprefix(WITHIN) for text in itertools.compress(new, within)]
         first = np.array([not text.isascii() for text in new]) & ~within

@@ -41,7 +41,9 @@ SPACE_MARK = "\u2581"
 """In SentencePiece's pieces, this stands for the space before a word."""
 
 WITHIN = "\uffff"
-"""Begins the texts of parts within a word, of tokenizers that mark the beginning of a word."""
+"""Before the text of a part within a word, for tokenizers that mark the beginning of a word.
+
+No text that these cut has this character (``plain``)."""
 
 WHITE_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """The white space of the tokenizers library, as the inside of a class."""
@@ -91,7 +93,7 @@ class Parts(NamedTuple):
     """Texts that are cut into parts.
 
     Attributes:
-        texts: The distinct parts, in the order in which they occur first.
+        texts: The distinct parts; where words have a mark, with ``WITHIN`` before those within one.
         which: [parts] The number of each part in ``texts``.
         within: Which parts begin within a unit.
         inner: Which of these begin within a word.
@@ -143,7 +145,7 @@ def cut(
     elif kind == "bytes":
         sort = character_sorts()[low]
         cuts[1:-1] |= (sort[1:] != sort[:-1]) & (sort[1:] > 0) & (sort[:-1] > 0)
-    far = 0 if code is byte else np.count_nonzero(code >= 0x0E00)
+    far = 0 if code is byte or kind == "bert" else np.count_nonzero(code >= 0x0E00)
     if seams is not None and far > _RARE * len(code):
         within[1:-1], inner[1:-1] = seams(code)
         cuts |= within

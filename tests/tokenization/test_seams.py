@@ -110,7 +110,7 @@ def test_what_is_learnt_of_several_scripts(encoder_of: Made, size: int) -> None:
     @settings(deadline=None, max_examples=150)
     @given(st.lists(anything, max_size=4))
     @example(LINES)
-    @example(["中\x00", "\x00国", "", "中国", "国"])
+    @example(["中\x00", "\x00国", "", "中国", "国", "\uffff中国", "中\uffff国 \uffff"])
     def check(texts: list[str]) -> None:
         check_alike(encoder, tokenizer, texts)
 
@@ -236,7 +236,7 @@ def test_pieces_that_are_learnt(encoder_of: Made, size: int) -> None:
     @settings(deadline=None, max_examples=150)
     @given(st.lists(anything, max_size=4))
     @example(LINES)
-    @example(["中\x00", "\x00国", "", "中国", "国"])
+    @example(["中\x00", "\x00国", "", "中国", "国", "\uffff中国", "中\uffff国 \uffff"])
     def check(texts: list[str]) -> None:
         check_alike(encoder, tokenizer, texts, marks=True)
 
