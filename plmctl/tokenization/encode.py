@@ -349,7 +349,7 @@ class _Table:
         self.numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
         none = np.zeros(0, dtype=np.int64)
         self._ids, self._counts = Ids(none, none.astype(np.bool_), none), none
-        # Whether a part of a word has the same ids within it: 1 yes, -1 perhaps not, 0 not asked.
+        # Whether a part of a word has the same ids within it: 1 yes, -1 perhaps not, 0 unknown.
         self._sure = np.zeros(0, dtype=np.int8)
 
     def pays_for(self, parts: Parts) -> bool:
@@ -407,12 +407,12 @@ class _Table:
             return parts.within[:0]
         of_cut_word = np.zeros(len(parts.which), dtype=np.bool_)
         of_cut_word[parts.within] = of_cut_word[parts.within - 1] = True
-        asked = np.zeros(len(number), dtype=np.bool_)
-        asked[parts.which[of_cut_word]] = True
-        asked &= self._sure[number] == 0
-        if asked.any():
-            _, sure = self._pieces(list(itertools.compress(parts.texts, asked)), True)
-            self._sure[number[asked]] = np.where(sure, 1, -1)
+        unknown = np.zeros(len(number), dtype=np.bool_)
+        unknown[parts.which[of_cut_word]] = True
+        unknown &= self._sure[number] == 0
+        if unknown.any():
+            _, sure = self._pieces(list(itertools.compress(parts.texts, unknown)), True)
+            self._sure[number[unknown]] = np.where(sure, 1, -1)
         unsure = np.flatnonzero(of_cut_word & (self._sure[number] < 0)[parts.which])
         return np.unique(np.searchsorted(np.cumsum(parts.counts), unsure, side="right"))
 

@@ -355,10 +355,11 @@ class PieceSeams:
                 if not len(rows):
                     break
                 score = self._tree.score[node]
-                found = score > -np.inf
-                offer(rows[found], start, end, score[found], self._tree.id[node[found]])
+                is_piece = score > -np.inf
+                ids = self._tree.id[node[is_piece]]
+                offer(rows[is_piece], start, end, score[is_piece], ids)
                 if end == start + 1:
-                    unknown[rows[found]] = False
+                    unknown[rows[is_piece]] = False
             offer(np.flatnonzero(unknown), start, start + 1, self._unlikely, self._unknown)
         rows, at, near = np.arange(count), sizes, np.zeros(count, dtype=np.bool_)
         pieces = [(rows[:0], rows[:0], rows[:0])]
@@ -409,11 +410,11 @@ class _Tree:
         return np.array([self.letters.get(letter, 0) for letter in text], dtype=np.int64)
 
     def below(self, node: Ints, letters: Ints, rows: Ints) -> tuple[Ints, Ints]:
-        """The rows whose letter goes on from their node, and the nodes there."""
+        """The rows whose letter continues from their node, and the nodes there."""
         key = node * (len(self.letters) + 1) + letters[rows]
         at = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
-        found = self._key[at] == key
-        return rows[found], self._below[at[found]]
+        is_below = self._key[at] == key
+        return rows[is_below], self._below[at[is_below]]
 
 
 def piece_seams(tokenizer: Tokenizer) -> PieceSeams | None:
