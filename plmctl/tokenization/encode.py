@@ -11,7 +11,7 @@ import itertools
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -171,12 +171,8 @@ class Encoder:
     def _table(self) -> _Table:
         if self._kind is None:
             raise TypeError("the units of this tokenizer are not known")
-        return _Table(self._tokenizer, self._kind, self._pieces)
-
-    def _pieces(self, parts: list[str], marked: bool) -> tuple[Ids, Bools]:
-        assert isinstance(self._seams, PieceSeams)
-        ids, starts, sizes, sure = self._seams.encode(parts, marked=marked)
-        return Ids(ids, starts, sizes), sure
+        pieces = self._seams if isinstance(self._seams, PieceSeams) else None
+        return _Table(self._tokenizer, self._kind, pieces)
 
     @property
     def vocab_size(self) -> int:
@@ -334,23 +330,17 @@ class _Table:
     Args:
         tokenizer: Whose ids they are.
         kind: Of its units.
-        pieces: ``PieceSeams.encode``, for the parts of words.
+        pieces: Of a Unigram model whose seams are known.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        kind: Kind,
-        pieces: Callable[[list[str], bool], tuple[Ids, Bools]],
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, kind: Kind, pieces: PieceSeams | None) -> None:
         self._tokenizer, self._kind, self._pieces = tokenizer, kind, pieces
         self._merges = Merges(tokenizer) if kind == "bytes" and merges_alone(tokenizer) else None
         # A new part gets the next number: one look-up per part, without Python code.
         self.numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
         none = np.zeros(0, dtype=np.int64)
         self._ids, self._counts = Ids(none, none.astype(np.bool_), none), none
-        # Whether a part of a word has the same ids within it: 1 yes, -1 perhaps not, 0 unknown.
-        self._sure = np.zeros(0, dtype=np.int8)
+        self._sure = none.astype(np.bool_)  # whether a part of a word has the same ids within it
 
     def pays_for(self, parts: Parts) -> bool:
         """Whether the table is faster than whole texts: noise, for example, repeats no parts."""
@@ -372,49 +362,33 @@ class _Table:
         self._counts += np.bincount(number, minlength=len(self.numbers))
         selected = select_ids(self._ids, number)
         selected.starts[(np.cumsum(selected.sizes) - selected.sizes)[parts.inner]] = False
-        unsure = self._unsure(parts, of_text)
+        of_cut_word = np.zeros(len(number), dtype=np.bool_)
+        of_cut_word[parts.within] = of_cut_word[parts.within - 1] = True
+        unsure = np.flatnonzero(of_cut_word & ~self._sure[number])
+        unsure_texts = np.unique(np.searchsorted(np.cumsum(parts.counts), unsure, side="right"))
         if len(self.numbers) > _TABLE:
             self._forget()
-        return selected, unsure
+        return selected, unsure_texts
 
-    def _encode(self, new: list[str]) -> tuple[Ids, NDArray[np.int8]]:
-        """The ids and word starts of new parts, and what ``_sure`` has of them."""
-        sure = np.zeros(len(new), dtype=np.int8)
+    def _encode(self, new: list[str]) -> tuple[Ids, Bools]:
+        """The ids and word starts of new parts, and which of them have the same within a word."""
+        if self._pieces is None:
+            encoded = encode_units(self._tokenizer, new, self._kind, self._merges)
+            return encoded, np.ones(len(new), dtype=np.bool_)
         within = np.array([text.startswith(WITHIN) for text in new])
-        if self._kind != "spaces" or not within.any():
-            return encode_units(self._tokenizer, new, self._kind, self._merges), sure
-        parts = [text.removeprefix(WITHIN) for text in itertools.compress(new, within)]
-        first = np.array([not text.isascii() for text in new]) & ~within
-        of_parts, parts_sure = self._pieces(parts, False)
-        of_first, first_sure = self._pieces(list(itertools.compress(new, first)), True)
-        sure[within], sure[first] = np.where(parts_sure, 1, -1), np.where(first_sure, 1, -1)
-        # If they are words of their own, those that are not sure have the ids of the library.
-        others = ~within & (sure < 1)
-        of_others = encode_units(self._tokenizer, list(itertools.compress(new, others)), self._kind)
-        of_first = select_ids(of_first, np.flatnonzero(first_sure))
-        group = np.select([within, others], [0, 2], 1)
-        order = np.argsort(np.argsort(group, kind="stable"))
-        return select_ids(concatenate_ids([of_parts, of_first, of_others]), order), sure
-
-    def _unsure(self, parts: Parts, number: Ints) -> Ints:
-        """The texts with a part of a word that may have other ids within the word.
-
-        Args:
-            parts: Parts of texts.
-            number: [distinct parts] The number of each here.
-        """
-        if self._kind != "spaces" or not len(parts.within):
-            return parts.within[:0]
-        of_cut_word = np.zeros(len(parts.which), dtype=np.bool_)
-        of_cut_word[parts.within] = of_cut_word[parts.within - 1] = True
-        unknown = np.zeros(len(number), dtype=np.bool_)
-        unknown[parts.which[of_cut_word]] = True
-        unknown &= self._sure[number] == 0
-        if unknown.any():
-            _, sure = self._pieces(list(itertools.compress(parts.texts, unknown)), True)
-            self._sure[number[unknown]] = np.where(sure, 1, -1)
-        unsure = np.flatnonzero(of_cut_word & (self._sure[number] < 0)[parts.which])
-        return np.unique(np.searchsorted(np.cumsum(parts.counts), unsure, side="right"))
+        words = list(itertools.compress(new, ~within))
+        rests = [text.removeprefix(WITHIN) for text in itertools.compress(new, within)]
+        of_words, sure_words = self._pieces.encode(words, marked=True)
+        of_rests, sure_rests = self._pieces.encode(rests, marked=False)
+        sure = np.concatenate([sure_words, sure_rests])
+        # A word that is not cut has the ids that the library gives it.
+        by_library = np.flatnonzero(~sure_words)
+        others = encode_units(self._tokenizer, [words[n] for n in by_library.tolist()], self._kind)
+        place = np.arange(len(new))
+        place[by_library] = len(new) + np.arange(len(by_library))
+        order = np.argsort(np.argsort(within, kind="stable"))
+        encoded = concatenate_ids([Ids(*of_words), Ids(*of_rests), others])
+        return select_ids(encoded, place[order]), sure[order]
 
     def _forget(self) -> None:
         """Keep only the most frequent parts."""

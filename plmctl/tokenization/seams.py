@@ -10,7 +10,6 @@ whole are those of both sides (``PieceSeams``).
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -225,15 +224,8 @@ class PieceSeams:
         self._tree, self._unknown = _Tree(pieces), unknown
         self._unlikely = min(score for _, score in pieces) - _UNKNOWN
         self._normalize, self._together = normalize, together
-        numbers, texts = self._tree.letters, {piece for piece, _ in pieces}
-        self._known = np.zeros(len(numbers) + 1, dtype=np.bool_)  # letters that are pieces
-        self._known[[numbers[letter] for letter in numbers.keys() & texts]] = True
-        pairs = {pair for piece in texts for pair in itertools.pairwise(piece)}
-        left, right = (
-            np.array([numbers[pair[side]] for pair in pairs], dtype=np.int64) for side in (0, 1)
-        )
         self._joined = np.zeros(_PAIRS, dtype=np.bool_)
-        self._joined[_place_of(left, right)] = True
+        self._joined[_place_of(*self._tree.pairs)] = True
         # What the model gets for each character that was met: a stretch of ``_read``.
         self._met = np.zeros(_CODES, dtype=np.bool_)
         self._begin, self._count = np.zeros((2, _CODES), dtype=np.int64)
@@ -251,7 +243,8 @@ class PieceSeams:
         alone, count, begin = alone_in_words()[low], self._count[low], self._begin[low]
         first = self._read[np.where(count > 0, begin, 0)]
         last = self._read[np.where(count > 0, begin + count - 1, 0)]
-        cut: Bools = (alone[:-1] | alone[1:]) & self._known[last[:-1]] & self._known[first[1:]]
+        known = self._tree.is_piece
+        cut: Bools = (alone[:-1] | alone[1:]) & known[last[:-1]] & known[first[1:]]
         cut &= ~self._joined[_place_of(last[:-1], first[1:])]
         return cut, np.zeros(len(cut), dtype=np.bool_)
 
@@ -271,7 +264,9 @@ class PieceSeams:
         self._read = np.concatenate(read)
         self._met |= new
 
-    def encode(self, parts: Sequence[str], *, marked: bool) -> tuple[Ints, Bools, Ints, Bools]:
+    def encode(
+        self, parts: Sequence[str], *, marked: bool
+    ) -> tuple[tuple[Ints, Bools, Ints], Bools]:
         """The pieces of parts of words.
 
         Args:
@@ -279,8 +274,8 @@ class PieceSeams:
             marked: Whether they begin their words, and so have the mark of a space.
 
         Returns:
-            The ids of all parts, whether a word starts at each, the number of ids of each part, and
-            whether these are certainly those that the part has in its word.
+            The ids of all parts, whether a word starts at each, and the number of ids of each part;
+            and whether a part certainly has the same ids in its word.
         """
         texts = [part.strip(" ")[:_LONGEST] for part in parts]
         code = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
@@ -290,7 +285,7 @@ class PieceSeams:
         count = self._count[low]
         part = np.repeat(np.arange(len(texts)), sizes)
         lengths = np.bincount(part, count, len(texts)).astype(np.int64)
-        sure = (np.bincount(part, count == 0, len(texts)) == 0) & (sizes < _LONGEST)
+        sure = (np.bincount(part, count == 0, len(texts)) == 0) & (sizes < _LONGEST) & (sizes > 0)
         # From the characters of the texts to those that the model gets.
         of_character = np.repeat(np.arange(len(code)), count)
         within = np.arange(len(of_character)) - np.repeat(np.cumsum(count) - count, count)
@@ -300,7 +295,7 @@ class PieceSeams:
         place = np.arange(len(letters)) - np.repeat(begins, lengths) + marked
         table[part[of_character], place] = letters
         if marked:
-            table[:, 0] = self._tree.letters.get(SPACE_MARK, 0)
+            table[:, 0] = self._tree.numbers_of(SPACE_MARK)
         row, begin, ids, near = self._best(table, lengths + marked)
         sure[near] = False
         # Unknown characters side by side are one token.
@@ -315,7 +310,8 @@ class PieceSeams:
         starts = alone[character] | alone[character - 1]
         starts &= (np.append(within, 0)[at] == 0) & (begin > marked)
         starts |= begin == 0
-        return ids, starts, np.bincount(row, minlength=len(texts)).astype(np.int64), sure
+        counts = np.bincount(row, minlength=len(texts)).astype(np.int64)
+        return (ids, starts, counts), sure
 
     def _best(self, letters: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         """The most probable pieces of texts, all at once (Viterbi).
@@ -382,39 +378,54 @@ class _Tree:
     """All pieces by their letters, and the beginnings of pieces.
 
     Attributes:
-        letters: The number of each letter, from 1 on.
+        is_piece: Whether each letter is a piece; 0 stands for all letters that no piece has.
+        pairs: All letters that a piece has side by side, the left and the right ones.
         score: Of the piece that ends at each node; -inf if none does.
         id: Its id.
     """
 
     def __init__(self, pieces: Sequence[tuple[str, float]]) -> None:
-        letters = sorted({letter for piece, _ in pieces for letter in piece})
-        self.letters = {letter: number for number, letter in enumerate(letters, 1)}
-        nodes = {"": 0}
-        for piece, _ in pieces:
-            for end in range(1, len(piece) + 1):
-                nodes.setdefault(piece[:end], len(nodes))
-        self.score = np.full(len(nodes), -np.inf)
-        self.id = np.zeros(len(nodes), dtype=np.int64)
-        for id_, (piece, score) in enumerate(pieces):
-            self.score[nodes[piece]], self.id[nodes[piece]] = score, id_
+        sizes = np.array([len(text) for text, _ in pieces])
+        code = np.frombuffer("".join(text for text, _ in pieces).encode("utf-32-le"), dtype="<u4")
+        self._letters, letter = np.unique(code, return_inverse=True)
+        letter += 1
+        begins = np.cumsum(sizes) - sizes
+        self.is_piece = np.zeros(len(self._letters) + 1, dtype=np.bool_)
+        self.is_piece[letter[begins[sizes == 1]]] = True
+        left, right = np.ones((2, len(code)), dtype=np.bool_)
+        left[begins[sizes > 0] + sizes[sizes > 0] - 1] = right[begins[sizes > 0]] = False
+        self.pairs = letter[left], letter[right]
+        # Nodes have their numbers by depth, and at a depth by the node above and the letter: they
+        # are in the order of their keys.
+        node, keys, count = np.zeros(len(pieces), dtype=np.int64), [], 1
+        for depth in range(sizes.max()):
+            longer = np.flatnonzero(sizes > depth)
+            key = self._key_of(node[longer], letter[begins[longer] + depth])
+            distinct, place = np.unique(key, return_inverse=True)
+            node[longer] = count + place
+            keys.append(distinct)
+            count += len(distinct)
+        self._keys = np.concatenate(keys)
+        self.score, self.id = np.full(count, -np.inf), np.zeros(count, dtype=np.int64)
+        self.score[node] = [score for _, score in pieces]
+        self.id[node] = np.arange(len(pieces))
         self.score[0] = -np.inf
-        above = [nodes[text[:-1]] for text in nodes if text]
-        last = self.numbers_of("".join(text[-1] for text in nodes if text))
-        key = np.array(above, dtype=np.int64) * (len(letters) + 1) + last
-        order = np.argsort(key)
-        self._key, self._below = key[order], order + 1
 
     def numbers_of(self, text: str) -> Ints:
-        """The numbers of letters, 0 for those that no piece has."""
-        return np.array([self.letters.get(letter, 0) for letter in text], dtype=np.int64)
+        """The numbers of letters, from 1 on."""
+        code = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+        at = np.minimum(np.searchsorted(self._letters, code), len(self._letters) - 1)
+        return np.where(self._letters[at] == code, at + 1, 0)
 
     def below(self, node: Ints, letters: Ints, rows: Ints) -> tuple[Ints, Ints]:
         """The rows whose letter continues from their node, and the nodes there."""
-        key = node * (len(self.letters) + 1) + letters[rows]
-        at = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
-        is_below = self._key[at] == key
-        return rows[is_below], self._below[at[is_below]]
+        key = self._key_of(node, letters[rows])
+        at = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
+        is_below = self._keys[at] == key
+        return rows[is_below], at[is_below] + 1
+
+    def _key_of(self, node: Ints, letter: Ints) -> Ints:
+        return node * (len(self._letters) + 1) + letter
 
 
 def piece_seams(tokenizer: Tokenizer) -> PieceSeams | None:
