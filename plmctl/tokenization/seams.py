@@ -5,7 +5,7 @@ its parts between such seams are a few characters each, and do repeat. In byte-l
 gives a token of the vocabulary. So if no token contains the boundary between two characters, no
 merge joins what is left and right of it: both sides have the same ids separately as together
 (``ByteSeams``). And where no piece of a Unigram model crosses, the most probable pieces of the
-whole are those of both sides (``PieceSeams``).
+whole are those of both sides (``PieceSeams``, which also finds the pieces of the parts).
 """
 
 from __future__ import annotations
@@ -185,6 +185,8 @@ def _sort_of_all() -> NDArray[np.uint8]:
 
 _LONGEST = 64  # characters of parts that are encoded here
 
+_CELLS = 1 << 18  # letters of the parts that are encoded at once: 10 MB of memory
+
 _PAIRS = 1 << 22  # a table of pairs of letters: a few share a place, and are then both not cut
 
 _JAMO = re.compile("[\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff]")  # parts of Korean syllables
@@ -290,13 +292,11 @@ class PieceSeams:
         of_character = np.repeat(np.arange(len(code)), count)
         within = np.arange(len(of_character)) - np.repeat(np.cumsum(count) - count, count)
         letters = self._read[self._begin[low][of_character] + within]
-        table = np.zeros((len(texts), marked + lengths.max(initial=0)), dtype=np.int64)
         begins = np.cumsum(lengths) - lengths
-        place = np.arange(len(letters)) - np.repeat(begins, lengths) + marked
-        table[part[of_character], place] = letters
+        of_word = letters
         if marked:
-            table[:, 0] = self._tree.numbers_of(SPACE_MARK)
-        row, begin, ids, near = self._best(table, lengths + marked)
+            of_word = np.insert(letters, begins, self._tree.numbers_of(SPACE_MARK)[0])
+        row, begin, ids, near = self._best(of_word, lengths + marked)
         sure[near] = False
         # Unknown characters side by side are one token.
         kept = (ids != self._unknown) | (np.append(-1, ids[:-1]) != self._unknown)
@@ -314,19 +314,39 @@ class PieceSeams:
         return (ids, starts, counts), sure
 
     def _best(self, letters: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """The most probable pieces of texts, all at once (Viterbi).
+        """The most probable pieces of texts, many at once.
 
         Args:
-            letters: [texts, longest] numbers of the letters of each text.
+            letters: The numbers of the letters of all texts.
             lengths: [texts]
 
         Returns:
             The text, first letter and id of each piece, in order; and the texts in which another
             way is nearly as probable.
         """
+        begins, order = np.cumsum(lengths) - lengths, np.argsort(-lengths, kind="stable")
+        columns = [np.zeros((4, 0), dtype=np.int64)]
+        at = 0
+        while at < len(order):
+            longest = int(lengths[order[at]])
+            rows = order[at : at + max(1, _CELLS // max(1, longest))]
+            place = begins[rows, None] + np.arange(longest)
+            inside = np.arange(longest) < lengths[rows, None]
+            table = np.where(inside, letters[np.where(inside, place, 0)], 0)
+            text, *of_piece = self._viterbi(table, lengths[rows])
+            columns.append(np.stack([rows[text], *of_piece]))
+            at += len(rows)
+        text, first, ids, near = np.concatenate(columns, axis=1)
+        in_order = np.lexsort((first, text))
+        return text[in_order], first[in_order], ids[in_order], np.unique(text[near > 0])
+
+    def _viterbi(self, letters: Ints, sizes: Ints) -> tuple[Ints, Ints, Ints, Bools]:
+        """As ``_best`` for a table [texts, longest], the longest text first; in any order.
+
+        Returns:
+            The text, first letter and id of each piece, and whether another one was nearly as good.
+        """
         count, longest = letters.shape
-        order = np.argsort(-lengths, kind="stable")
-        letters, sizes = letters[order], lengths[order]
         reach = [int((sizes >= size).sum()) for size in range(longest + 2)]
         best = np.full((longest + 1, count), -np.inf)
         second = best.copy()
@@ -357,16 +377,15 @@ class PieceSeams:
                 if end == start + 1:
                     unknown[rows[is_piece]] = False
             offer(np.flatnonzero(unknown), start, start + 1, self._unlikely, self._unknown)
-        rows, at, near = np.arange(count), sizes, np.zeros(count, dtype=np.bool_)
-        pieces = [(rows[:0], rows[:0], rows[:0])]
+        rows, at = np.arange(count), sizes
+        columns = [(rows[:0], rows[:0], rows[:0], np.zeros(0, dtype=np.bool_))]
         while len(rows := rows[at > 0]):
             at = at[at > 0]
-            near[rows] |= best[at, rows] - second[at, rows] < _NEAR
-            pieces.append((order[rows], begin[at, rows], piece[at, rows]))
+            near = best[at, rows] - second[at, rows] < _NEAR
+            columns.append((rows, begin[at, rows], piece[at, rows], near))
             at = begin[at, rows]
-        text, first, ids = (np.concatenate(one) for one in zip(*pieces, strict=True))
-        in_order = np.lexsort((first, text))
-        return text[in_order], first[in_order], ids[in_order], order[near]
+        text, first, ids, is_near = (np.concatenate(each) for each in zip(*columns, strict=True))
+        return text, first, ids, is_near
 
 
 def _place_of(left: Ints, right: Ints) -> Ints:
