@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 from plmctl.__main__ import main
+from plmctl.cpus import set_up_threads
 
 # Everything works without a network: a test that reaches for the Hub must fail, not wait.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -18,6 +19,8 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Nor can it use the threads that PyTorch compiles with: it would wait for them for ever.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+# As on the command line, before PyTorch: threads that wait leave the cores to the other tests.
+set_up_threads()
 
 # A background job of a shell ignores Ctrl-C, and nohup a closed terminal; the processes that tests
 # start would inherit that.
