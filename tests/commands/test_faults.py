@@ -248,7 +248,7 @@ def test_a_model_without_results_and_checkpoints_is_not_trained_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT])  # SIGTERM: the next test
 def test_preparation_stops_and_goes_on(number: signal.Signals, world: Path) -> None:
     name = f"much-{number.name}"
     Path(f"{name}.txt").write_text("\n\n".join([corpus_text(150)] * 60), encoding="utf-8")
@@ -267,7 +267,7 @@ def test_preparation_stops_and_goes_on(number: signal.Signals, world: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_all_processes_stop_after_one_save(number: signal.Signals, world: Path) -> None:
     """The signal reaches the launcher alone."""
     name = f"two-{number.name}"
