@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -110,7 +111,7 @@ def test_one_process_and_two_make_the_same_bytes(tmp_path: Path, corpus: Path) -
     assert len(list((one.train.parent / "shards").iterdir())) >= 4
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
     store = TokenStore.open(one.train)
-    assert store.num_documents + TokenStore.open(one.valid or Path()).num_documents == 24_000
+    assert store.num_documents + TokenStore.open(one.valid or Path()).num_documents == 2_400
     texts = (corpus / "a.txt").read_text() + (corpus / "b.txt").read_text()
     train = [t for t in texts.strip().split("\n\n") if share_of(t) >= 0.1]
     expected = "".join(train).replace(" ", "")
@@ -135,19 +136,19 @@ def test_the_split_is_by_document_and_keeps_duplicates_together(tmp_path: Path) 
 
 
 def test_of_equal_documents_only_the_first_is_kept(tmp_path: Path, corpus: Path) -> None:
-    rows = [f"Document {n % 7_000} is here. It has words.\n\n" for n in range(20_000)]
+    rows = [f"Document {n % 700} is here. It has words.\n\n" for n in range(2_000)]
     (corpus / "c.txt").write_text("".join(rows), encoding="utf-8")
     (corpus / "d.txt").write_text("  Document 3 is here. It has words. \n\n \n", encoding="utf-8")
     names = (f"{corpus}/c.txt", f"{corpus}/d.txt")
     NOTICES.clear()
     drop = DataConfig(train=names, valid=0.1, duplicates="drop")
     one = make(drop, tmp_path / "one")
-    assert NOTICES == ["duplicates: 13,001 of 20,001 documents dropped (data.duplicates: drop)"]
+    assert NOTICES == ["duplicates: 1,301 of 2,001 documents dropped (data.duplicates: drop)"]
     assert len(list((one.train.parent / "shards").iterdir())) >= 3  # equal documents lie in several
     sides = one.manifest["train"], one.manifest["valid"]
-    assert sum(side["documents"] for side in sides) == 7_000
-    assert sum(side["duplicates"] for side in sides) == 13_001
-    (corpus / "e.txt").write_text("".join(rows[:7_000]), encoding="utf-8")
+    assert sum(side["documents"] for side in sides) == 700
+    assert sum(side["duplicates"] for side in sides) == 1_301
+    (corpus / "e.txt").write_text("".join(rows[:700]), encoding="utf-8")
     once = make(DataConfig(train=(f"{corpus}/e.txt",), valid=0.1), tmp_path / "once")
     for path, expected in ((one.train, once.train), (one.valid, once.valid)):
         store, of_once = TokenStore.open(path or Path()), TokenStore.open(expected or Path())
@@ -263,7 +264,7 @@ def test_a_mistake_in_the_text_is_told_with_its_place(
 ) -> None:
     with (corpus / "b.txt").open("ab") as file:
         file.write(b"\xff\n")
-    with pytest.raises(DataError, match=r"b\.txt:42001: not UTF-8") as caught:
+    with pytest.raises(DataError, match=r"b\.txt:4201: not UTF-8") as caught:
         make(DataConfig(train=(f"{corpus}/*.txt",)), tmp_path / "stores", processes)
     assert "iconv" in str(caught.value.hint)
     assert not list((tmp_path / "stores").rglob("manifest.json"))
@@ -320,16 +321,17 @@ SCRIPT = """
 import os, resource, sys
 from pathlib import Path
 from plmctl.config.sections import DataConfig
-from plmctl.corpus.build import build_stores
+from plmctl.corpus import build
 from tests.corpus.encoders import SlowEncoder, StuckEncoder
 
+build._MIN_PIECE = 50_000
 if __name__ == "__main__":
     config = DataConfig(train=(sys.argv[1],), valid=0.1)
     if files := int(os.environ.get("FILES", 0)):
         most = len(os.listdir("/proc/self/fd")) + files
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    build_stores(config, {encoder}, root=Path(sys.argv[2]), processes=2, notice=print,
-                 progress=lambda *_: None)
+    build.build_stores(config, {encoder}, root=Path(sys.argv[2]), processes=2, notice=print,
+                       progress=lambda *_: None)
 """
 
 
@@ -545,11 +547,19 @@ DAMAGE = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _small_shards() -> Iterator[None]:
+    """Several shards of little text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plmctl.corpus.build._MIN_PIECE", 50_000)
+        yield
+
+
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataConfig, Stores]:
     """A store of several shards."""
     folder = tmp_path_factory.mktemp("sound")
-    texts = [f"Document {n} is here. It has {n * n} words! Or not?\n\n" for n in range(24_000)]
+    texts = [f"Document {n} is here. It has {n * n} words! Or not?\n\n" for n in range(2_400)]
     (folder / "a.txt").write_text("".join(texts), encoding="utf-8")
     config = DataConfig(train=(str(folder / "a.txt"),), valid=0.1)
     return config, make(config, folder / "stores")
@@ -611,7 +621,7 @@ def test_one_bit_deep_inside_is_found_by_looking_at_every_byte(
     assert find_stores(config, LetterEncoder(), root=tmp_path / "s") is not None
     path = tmp_path / "s" / stores.train.parent.name / SHARD / "train" / "tokens"
     stamp, data = path.stat(), bytearray(path.read_bytes())
-    assert len(data) > 100_000
+    assert len(data) > 10 * 5000
     data[5000] ^= 1  # between two of the blocks that are always looked at
     path.write_bytes(bytes(data))
     os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
@@ -707,7 +717,7 @@ def many(tmp_path: Path) -> tuple[str, ...]:
         text = f"File {number} is here.{gap}It has {number * number} words!\n"
         (folder / f"{number:03d}.txt").write_text(text, encoding="utf-8")
     (folder / "050.jsonl").write_text('{"text": "A row. Of two."}\n', encoding="utf-8")
-    lines = (f"Line {number} of a large file.\n\n" for number in range(40_000))
+    lines = (f"Line {number} of a large file.\n\n" for number in range(4_000))
     (folder / "070-large.txt").write_text("".join(lines), encoding="utf-8")
     return (f"{folder}/*",)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from plmctl.config.sections import DataConfig
-from plmctl.corpus import remote, store
+from plmctl.corpus import build, remote, store
 from plmctl.corpus.build import Stores, build_stores, find_stores
 from plmctl.corpus.reading import documents
 from plmctl.corpus.remote import RemoteFile, RemoteRoot, store_root
@@ -28,12 +28,13 @@ NOTICES: list[str] = []
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_WAITS", (0.01, 0.01))
+    monkeypatch.setattr(build, "_MIN_PIECE", 50_000)
 
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     """Text of several shards."""
-    lines = [f"Document {n} is here. It has {n * n} words! Or not?\n\n" for n in range(24_000)]
+    lines = [f"Document {n} is here. It has {n * n} words! Or not?\n\n" for n in range(2_400)]
     (tmp_path / "a.txt").write_text("".join(lines), encoding="utf-8")
     return tmp_path / "a.txt"
 
@@ -180,7 +181,7 @@ def test_a_store_in_memory(text: Path, tmp_path: Path) -> None:
 def test_the_cache_keeps_to_its_limit(tmp_path: Path, text: Path) -> None:
     config = DataConfig(train=(str(text),), valid=None)
     near = make(config, tmp_path / "near")
-    limit = 1_200_000
+    limit = 150_000
     far = make(config, rooted(tmp_path, limit))
     assert far.digest == near.digest
     cache = tmp_path / "cache"
