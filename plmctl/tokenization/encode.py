@@ -171,8 +171,7 @@ class Encoder:
     def _table(self) -> _Table:
         if self._kind is None:
             raise TypeError("the units of this tokenizer are not known")
-        pieces = self._seams if isinstance(self._seams, PieceSeams) else None
-        return _Table(self._tokenizer, self._kind, pieces)
+        return _Table(self._tokenizer, self._kind, lambda: self._seams)
 
     @property
     def vocab_size(self) -> int:
@@ -330,17 +329,20 @@ class _Table:
     Args:
         tokenizer: Whose ids they are.
         kind: Of its units.
-        pieces: Of a Unigram model whose seams are known.
+        seams: Where the tokenizer's words were cut; English needs none.
     """
 
-    def __init__(self, tokenizer: Tokenizer, kind: Kind, pieces: PieceSeams | None) -> None:
-        self._tokenizer, self._kind, self._pieces = tokenizer, kind, pieces
+    def __init__(
+        self, tokenizer: Tokenizer, kind: Kind, seams: Callable[[], ByteSeams | PieceSeams | None]
+    ) -> None:
+        self._tokenizer, self._kind, self._seams = tokenizer, kind, seams
         self._merges = Merges(tokenizer) if kind == "bytes" and merges_alone(tokenizer) else None
         # A new part gets the next number: one look-up per part, without Python code.
         self.numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
         none = np.zeros(0, dtype=np.int64)
         self._ids, self._counts = Ids(none, none.astype(np.bool_), none), none
-        self._sure = none.astype(np.bool_)  # whether a part of a word has the same ids within it
+        # Whether a part of a word has the same ids within it: 1 yes, -1 perhaps not, 0 unknown.
+        self._sure = none.astype(np.int8)
 
     def pays_for(self, parts: Parts) -> bool:
         """Whether the table is faster than whole texts: noise, for example, repeats no parts."""
@@ -362,33 +364,56 @@ class _Table:
         self._counts += np.bincount(number, minlength=len(self.numbers))
         selected = select_ids(self._ids, number)
         selected.starts[(np.cumsum(selected.sizes) - selected.sizes)[parts.inner]] = False
-        of_cut_word = np.zeros(len(number), dtype=np.bool_)
-        of_cut_word[parts.within] = of_cut_word[parts.within - 1] = True
-        unsure = np.flatnonzero(of_cut_word & ~self._sure[number])
-        unsure_texts = np.unique(np.searchsorted(np.cumsum(parts.counts), unsure, side="right"))
+        unsure = self._unsure(parts, of_text)
         if len(self.numbers) > _TABLE:
             self._forget()
-        return selected, unsure_texts
+        return selected, unsure
 
-    def _encode(self, new: list[str]) -> tuple[Ids, Bools]:
-        """The ids and word starts of new parts, and which of them have the same within a word."""
-        if self._pieces is None:
-            encoded = encode_units(self._tokenizer, new, self._kind, self._merges)
-            return encoded, np.ones(len(new), dtype=np.bool_)
+    def _encode(self, new: list[str]) -> tuple[Ids, NDArray[np.int8]]:
+        """The ids and word starts of new parts, and what ``_sure`` has of them."""
         within = np.array([text.startswith(WITHIN) for text in new])
+        if self._kind != "spaces" or not within.any():  # the library is faster for English words
+            encoded = encode_units(self._tokenizer, new, self._kind, self._merges)
+            return encoded, np.zeros(len(new), dtype=np.int8)
         words = list(itertools.compress(new, ~within))
         rests = [text.removeprefix(WITHIN) for text in itertools.compress(new, within)]
-        of_words, sure_words = self._pieces.encode(words, marked=True)
-        of_rests, sure_rests = self._pieces.encode(rests, marked=False)
-        sure = np.concatenate([sure_words, sure_rests])
+        of_words, sure_words = self._encode_pieces(words, marked=True)
+        of_rests, sure_rests = self._encode_pieces(rests, marked=False)
+        sure = np.where(np.concatenate([sure_words, sure_rests]), 1, -1).astype(np.int8)
         # A word that is not cut has the ids that the library gives it.
         by_library = np.flatnonzero(~sure_words)
         others = encode_units(self._tokenizer, [words[n] for n in by_library.tolist()], self._kind)
         place = np.arange(len(new))
         place[by_library] = len(new) + np.arange(len(by_library))
         order = np.argsort(np.argsort(within, kind="stable"))
-        encoded = concatenate_ids([Ids(*of_words), Ids(*of_rests), others])
+        encoded = concatenate_ids([of_words, of_rests, others])
         return select_ids(encoded, place[order]), sure[order]
+
+    def _encode_pieces(self, parts: list[str], *, marked: bool) -> tuple[Ids, Bools]:
+        seams = self._seams()
+        assert isinstance(seams, PieceSeams)  # only these cut words that have marks
+        encoded, sure = seams.encode(parts, marked=marked)
+        return Ids(*encoded), sure
+
+    def _unsure(self, parts: Parts, number: Ints) -> Ints:
+        """The texts with a part of a word that may have other ids within the word.
+
+        Args:
+            parts: Parts of texts.
+            number: [distinct parts] The number of each here.
+        """
+        if self._kind != "spaces" or not len(parts.within):
+            return parts.within[:0]
+        of_cut_word = np.zeros(len(parts.which), dtype=np.bool_)
+        of_cut_word[parts.within] = of_cut_word[parts.within - 1] = True
+        unknown = np.zeros(len(number), dtype=np.bool_)
+        unknown[parts.which[of_cut_word]] = True
+        unknown &= self._sure[number] == 0
+        words = list(itertools.compress(parts.texts, unknown))
+        _, sure = self._encode_pieces(words, marked=True)
+        self._sure[number[unknown]] = np.where(sure, 1, -1)
+        unsure = np.flatnonzero(of_cut_word & (self._sure[number] < 0)[parts.which])
+        return np.unique(np.searchsorted(np.cumsum(parts.counts), unsure, side="right"))
 
     def _forget(self) -> None:
         """Keep only the most frequent parts."""
