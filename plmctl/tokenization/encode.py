@@ -371,8 +371,9 @@ class _Table:
 
     def _encode(self, new: list[str]) -> tuple[Ids, NDArray[np.int8]]:
         """The ids and word starts of new parts, and what ``_sure`` has of them."""
-        within = np.array([text.startswith(WITHIN) for text in new])
-        if self._kind != "spaces" or not within.any():  # the library is faster for English words
+        cut_words = self._kind == "spaces"
+        within = np.array([cut_words and text.startswith(WITHIN) for text in new])
+        if not within.any():  # the library is as fast for English words
             encoded = encode_units(self._tokenizer, new, self._kind, self._merges)
             return encoded, np.zeros(len(new), dtype=np.int8)
         words = list(itertools.compress(new, ~within))
