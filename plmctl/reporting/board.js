@@ -717,10 +717,14 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw
 readHash();
 refresh().then(() => {
   if (STATIC) return;
+  let before = 0; // milliseconds of the last refresh
   const loop = async () => {
     const began = performance.now();
     if (!document.hidden) await refresh();
-    setTimeout(loop, Math.max(state.reading ? 1000 : 2000, 10 * (performance.now() - began))); // a twentieth of a core at most
+    const took = performance.now() - began;
+    // A tenth of a core at most. One slow refresh, as on a machine that was busy, makes no long wait.
+    setTimeout(loop, Math.max(state.reading ? 1000 : 2000, 10 * Math.min(took, before)));
+    before = took;
   };
   setTimeout(loop, 1000);
 });
