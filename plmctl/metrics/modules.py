@@ -109,6 +109,39 @@ def load(name: str, kind: Kind | None = None) -> Any:
         return _load_from_hub(name)
     if not is_ours(name):
         return _load_from_file(Path(name))
+    import datasets  # evaluate and datasets take a moment to import
+    import evaluate
+
+    function, takes = find_metric(name, kind)
+
+    class Module(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
+        def _info(self) -> Any:
+            prediction, reference = _features(takes)
+            described = getattr(function, "func", function).__doc__
+            return evaluate.MetricInfo(
+                description=(described or "").strip(),
+                citation="",
+                inputs_description="predictions and references of one length",
+                features=datasets.Features({"predictions": prediction, "references": reference}),
+            )
+
+        def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
+            return _by_name(name, function(predictions, references, **options))
+
+    # Its default is a file in the user's cache, which two runs at the same time would share.
+    return Module(keep_in_memory=True)
+
+
+def find_metric(name: str, kind: Kind | None = None) -> tuple[Callable[..., Any], Kind]:
+    """The function of one of plmctl's metrics, and the kind of predictions that it takes.
+
+    Args:
+        name: One of ``names()``.
+        kind: The kind of predictions that it must take; None: any.
+
+    Raises:
+        ConfigError: There is no such metric, or it is for another kind of predictions.
+    """
     try:
         check_names((name,))
     except ValueError as error:
@@ -120,37 +153,11 @@ def load(name: str, kind: Kind | None = None) -> Any:
             f"task are of the kind {kind!r}",
             f"use one of: {', '.join(names(kind))}",
         )
-    return wrap(name, function, takes)
+    return function, takes
 
 
-def wrap(name: str, function: Callable[..., Any], kind: Kind) -> Any:
-    """A function of predictions and references as a module of ``evaluate``.
-
-    Args:
-        name: The key of its result, unless it returns a dict.
-        function: ``function(predictions, references, **options)``.
-        kind: What a prediction is.
-    """
-    import datasets  # evaluate and datasets take a moment to import
-    import evaluate
-
-    class Module(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
-        def _info(self) -> Any:
-            prediction, reference = _features(kind)
-            described = getattr(function, "func", function).__doc__
-            return evaluate.MetricInfo(
-                description=(described or "").strip(),
-                citation="",
-                inputs_description="predictions and references of one length",
-                features=datasets.Features({"predictions": prediction, "references": reference}),
-            )
-
-        def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
-            result = function(predictions, references, **options)
-            return result if isinstance(result, dict) else {name: result}
-
-    # Its default is a file in the user's cache, which two runs at the same time would share.
-    return Module(keep_in_memory=True)
+def _by_name(name: str, result: Any) -> dict[str, Any]:
+    return result if isinstance(result, dict) else {name: result}
 
 
 def _features(kind: Kind) -> tuple[Any, Any]:
@@ -255,14 +262,13 @@ def compute(
     Raises:
         ConfigError: There is no such metric, or a user's fails or gives no results by name.
     """
-    metric = load(name, kind)
     inputs = {"predictions": _plain(predictions), "references": _plain(references)}
-    if is_ours(name):
-        known = inspect.signature(_METRICS[name][0]).parameters
-        results: dict[str, Any] = metric.compute(
-            **inputs, **{option: value for option, value in options.items() if option in known}
-        )
-        return results
+    if is_ours(name):  # at once: to import evaluate takes seconds
+        function, _ = find_metric(name, kind)
+        known = inspect.signature(function).parameters
+        some = {option: value for option, value in options.items() if option in known}
+        return _by_name(name, function(*inputs.values(), **some))
+    metric = load(name)
     try:
         results = metric.compute(**inputs)
     except Exception as error:  # a user's code may raise anything

@@ -330,7 +330,7 @@ class TaskExamples(Examples, Generic[C]):
         references = self.references()
         for name in self.config.metrics:
             if modules.is_ours(name):
-                modules.load(name, self.metric_kind)
+                modules.find_metric(name, self.metric_kind)
             else:
                 right = modules.right_answers(references, self.metric_kind)
                 modules.compute(name, self.metric_kind, right, references, {})

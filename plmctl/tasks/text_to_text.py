@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from string import Formatter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -21,7 +20,7 @@ from pydantic import Field, field_validator
 
 from plmctl.arrays import Ints, lengths_of, padded
 from plmctl.errors import ConfigError, DataError
-from plmctl.metrics import modules, squad, text
+from plmctl.metrics import squad, text
 from plmctl.metrics.modules import Kind
 from plmctl.metrics.text import Tokens
 from plmctl.models.completions import EncodedCompletion, score_encoded
@@ -345,9 +344,7 @@ class TextToTextExamples(TaskExamples[Config]):
         """
         metrics: dict[str, Any] = {}
         if (cast := self._labelled_cast) is not None:
-            metric = modules.wrap("cast", partial(cast_metrics, cast), "text")
-            given = {"predictions": self.predictions(answers), "references": self.references()}
-            metrics = metric.compute(**given)
+            metrics = cast_metrics(cast, self.predictions(answers), self.references())
         metrics |= super().compute_metrics(answers)
         if "squad" in (self.config.metrics or self.usual_metrics):
             metrics.pop("total", None)
