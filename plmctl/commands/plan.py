@@ -205,7 +205,7 @@ def _decision(
     per_token = phase_flops(config, vocab)
     flops = tuple(length * each for length, each in zip(lengths, per_token, strict=True))
     counts = SampleCosts(lengths, flops, None, "the text is not prepared")
-    if prepared is not None and (train.budget.unit == "words" or train.max_words is not None):
+    if prepared is not None and config.plans_in_words:
         counts = _counted(replace(prepared, config=config), counts)
     if train.budget.unit != "seconds":
         return decide(train, config.schedule, counts)

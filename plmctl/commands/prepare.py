@@ -153,7 +153,7 @@ def run(
         card.check()
     began = time.perf_counter()
     encoder = preflight(config).encoder
-    text = prepare(config, encoder, every_byte=every_byte)
+    text = prepare(config, encoder, every_byte=every_byte, words_needed=True)
     if not text.built:
         say("the token stores exist already; nothing was built")
     if text.num_words is None and _count_words(config, encoder):
@@ -213,6 +213,7 @@ def prepare(
     encoder: Encoder,
     *,
     every_byte: bool = False,
+    words_needed: bool = False,
     peers: Peers | None = None,
 ) -> PreparedText:
     """The token stores of a config: opened if they exist and are undamaged, otherwise built.
@@ -225,17 +226,26 @@ def prepare(
         config: The config of a pretraining.
         encoder: Its tokenizer.
         every_byte: Compare every byte of existing stores with their hashes.
+        words_needed: Count the words of a store that is built, also if it takes long; they are
+            counted anyway for a config that plans in words.
         peers: The processes of the run; None: this is the only one.
 
     Raises:
         PlmError: Another process has built a store, and this one does not see it.
     """
     builder = None if peers is None else builder_of(peers, config.data.store)
-    if config.data.mixture:
-        return _prepare_mixture(config, encoder, every_byte, builder)
-    stores, built = _stores(
-        data_of(config), config.prepare, encoder, config.tokenizer, every_byte, builder
+    open_or_build = partial(
+        _stores,
+        by=config.prepare,
+        encoder=encoder,
+        tokenizer=config.tokenizer,
+        every_byte=every_byte,
+        words_needed=words_needed or config.plans_in_words,
+        builder=builder,
     )
+    if config.data.mixture:
+        return _prepare_mixture(config, encoder, open_or_build)
+    stores, built = open_or_build(data_of(config))
     return PreparedText(
         TokenStore.open(stores.train),
         TokenStore.open(stores.valid) if stores.valid else None,
@@ -368,10 +378,12 @@ def sees_folder_of_main(peers: Peers, folder: Path) -> bool:
 
 def _stores(
     data: DataConfig,
+    *,
     by: PrepareConfig,
     encoder: Encoder,
     tokenizer: str,
     every_byte: bool,
+    words_needed: bool,
     builder: Builder | None,
 ) -> tuple[Stores, bool]:
     """The stores, and whether they were built now."""
@@ -393,6 +405,7 @@ def _stores(
                 executor=executor,
                 progress=progress,
                 notice=say,
+                words_needed=words_needed,
                 every_byte=every_byte,
             )
     if isinstance(root, RemoteRoot):
@@ -431,14 +444,13 @@ def _executor(by: PrepareConfig) -> Executor | None:
 
 
 def _prepare_mixture(
-    config: PretrainConfig, encoder: Encoder, every_byte: bool, builder: Builder | None
+    config: PretrainConfig,
+    encoder: Encoder,
+    open_or_build: Callable[[DataConfig], tuple[Stores, bool]],
 ) -> PreparedText:
     """A store for each source."""
     data = data_of(config)
-    own = data_of_stores(config)
-    opened = [
-        _stores(one, config.prepare, encoder, config.tokenizer, every_byte, builder) for one in own
-    ]
+    opened = [open_or_build(one) for one in data_of_stores(config)]
     built = [stores for stores, _ in opened]
     parts = list(zip(data.mixture, built, strict=True))
     held_out = [(source, Path(stores.valid)) for source, stores in parts if stores.valid]

@@ -225,6 +225,7 @@ def build_stores(
     processes: int | None,
     progress: Progress,
     notice: Notice,
+    words_needed: bool = False,
     every_byte: bool = False,
     executor: Executor | None = None,
 ) -> Stores:
@@ -239,6 +240,7 @@ def build_stores(
         processes: How many processes build shards; None: one per core; 1: this process.
         progress: Called with the bytes done and the total.
         notice: Called if a store is damaged, or was built by an earlier version.
+        words_needed: Count words also where it takes long; see ``word_rule``.
         every_byte: As for ``find_stores``.
         executor: Other machines that build the shards instead.
 
@@ -254,7 +256,7 @@ def build_stores(
         stores = _open_stores(folder, every_byte)
         if stores is not None:
             return stores
-        stores = _build_one(config, encoder, folder, by, progress, notice, purpose)
+        stores = _build_one(config, encoder, folder, by, progress, notice, purpose, words_needed)
         if _key(config, encoder, _FORMAT) != folder.name:
             raise DataError(
                 f"{folder}: the sources changed while they were read", "run the same command again"
@@ -407,6 +409,7 @@ def _build_one(
     progress: Progress,
     notice: Notice,
     purpose: str,
+    words_needed: bool,
 ) -> Stores:
     remote = RemoteStore.of(folder)
     if (folder / "manifest.json").exists():
@@ -420,7 +423,7 @@ def _build_one(
                 remote.remove(f"shards/{path.parent.name}/{FACTS}")
             if path.is_dir():
                 shutil.rmtree(path.resolve().parent, ignore_errors=True)  # both sides of a shard
-    decision, rule, tasks = _make_shards(config, encoder, folder, by, progress)
+    decision, rule, tasks = _make_shards(config, encoder, folder, by, progress, words_needed)
     facts = [task.facts or {} for task in tasks]
     _check_text(config, facts, folder, purpose)
     if config.duplicates == "drop":
@@ -442,11 +445,14 @@ def _build_one(
     return built
 
 
-def _decide_rules(config: DataConfig, sources: list[Source]) -> tuple[Decision, WordRule]:
+def _decide_rules(
+    config: DataConfig, sources: list[Source], words_needed: bool
+) -> tuple[Decision, WordRule]:
     """How the text is cut into sentences, and how its words are counted."""
     looked_at = sources[:: max(1, len(sources) // _SAMPLED_SOURCES)]
     openings = [opening(source, config, _OPENING) for source in looked_at]
-    words = word_rule(openings, sum(size_of(source) for source in sources))
+    size = sum(size_of(source) for source in sources)
+    words = word_rule(openings, size, needed=words_needed)
     if config.sentences != "auto":
         return Decision(config.sentences, "data.sentences"), words
     kinds = [source.kind for source in looked_at]
@@ -513,6 +519,7 @@ def _make_shards(
     folder: Path,
     by: Workers,
     progress: Progress,
+    words_needed: bool,
 ) -> tuple[Decision, WordRule, list[ShardTask]]:
     """Build the missing shards; returns the rules for sentences and words, and all shards."""
     remote = RemoteStore.of(folder)
@@ -523,7 +530,7 @@ def _make_shards(
     try:
         check_marks(config)
         sources = resolve(config.train, config.max_document)
-        decision, words = _decide_rules(config, sources)
+        decision, words = _decide_rules(config, sources, words_needed)
         tasks = _shard_tasks(config, sources, folder / "shards", decision, words)
         if remote is not None:
             remote.check_writable()
@@ -685,7 +692,7 @@ def _remove_unfinished(folder: Path, shards: set[Path]) -> None:
 def count_missing_words(
     config: DataConfig, encoder: TextEncoder, *, root: Root, progress: Progress
 ) -> Stores | None:
-    """Count the words of existing stores that an earlier version built, or built without jieba.
+    """Count the words of stores that were built without, by ``pretrain`` or without jieba.
 
     The text is read once more and not encoded; only the manifest changes.
 
@@ -704,7 +711,7 @@ def count_missing_words(
     if stores is None or stores.words is not None:
         return None
     sources = resolve(own.train, own.max_document)
-    decision, rule = _decide_rules(own, sources)
+    decision, rule = _decide_rules(own, sources, True)
     tasks = _shard_tasks(own, sources, folder / "shards", decision, rule)
     if rule == stores.word_rule:
         return None

@@ -39,12 +39,13 @@ class WordRule:
     reason: str = ""
 
 
-def word_rule(openings: Sequence[str], size: int) -> WordRule:
+def word_rule(openings: Sequence[str], size: int, *, needed: bool) -> WordRule:
     """How the words of a corpus are counted.
 
     Args:
         openings: The beginnings of some of its sources.
         size: Bytes of all sources.
+        needed: Whether they are worth jieba, which takes longer than the tokenizer.
     """
     text = "".join(openings)
     letters = max(1, len(_LETTER.findall(text)))
@@ -58,6 +59,8 @@ def word_rule(openings: Sequence[str], size: int) -> WordRule:
         return WordRule("", "Chinese and Japanese words need jieba: pip install 'plmctl[zh]'")
     if size > _SLOW:
         return WordRule("", "jieba would take hours for more than 2 GB")
+    if not needed:
+        return WordRule("", "jieba takes longer than the tokenizer; `plmctl prepare` counts them")
     return WordRule(name)
 
 

@@ -113,6 +113,18 @@ class PretrainConfig(KindConfig):
     log: PretrainLogConfig = PretrainLogConfig()
     divergence: DivergenceConfig = DivergenceConfig()
 
+    @property
+    def plans_in_words(self) -> bool:
+        """Whether a budget, a cap or a checkpoint is in words, which must be counted then."""
+        budget, at = self.train.budget, self.checkpoint.at
+        marks = () if isinstance(at, str) else at
+        return (
+            (budget is not None and budget.unit == "words")
+            or self.train.max_words is not None
+            or at == "babylm"
+            or any(mark.unit == "words" for mark in marks)
+        )
+
 
 # --- Finetuning ---
 

@@ -69,6 +69,28 @@ def test_an_older_store_gets_its_words_from_prepare(cli: Cli) -> None:
     assert (read_checked(manifest) or {})["words"] == whole["words"]
 
 
+def test_jieba_counts_chinese_words_if_they_are_needed(cli: Cli) -> None:
+    pytest.importorskip("jieba")
+    text = "\u6211\u6765\u5230\u5317\u4eac\u6e05\u534e\u5927\u5b66\u3002\n\n"  # 5 words
+    Path("chinese.txt").write_text(text * 300, encoding="utf-8")
+    write("chinese.yaml", config() | {"data": {"train": ["chinese.txt"], "valid": None}})
+    plain, capped = (
+        ["data.store=zh-stores", "run=plain-zh"],
+        ["data.store=zh-capped", "run=capped-zh"],
+    )
+    assert cli("pretrain", "chinese.yaml", *plain)[0] == 0
+    assert not any("words" in line for line in records(Path("plain-zh")))
+    code, out, err = cli("prepare", "chinese.yaml", *plain, "--json")
+    assert code == 0
+    assert "words: split by jieba" in err
+    counted = json.loads(out)["words"]
+    assert counted >= 300 * 5
+    assert cli("pretrain", "chinese.yaml", *capped, "train.max_words=1M")[0] == 0
+    assert any("words" in line for line in records(Path("capped-zh")))
+    code, out, _ = cli("prepare", "chinese.yaml", *capped, "--json")
+    assert json.loads(out)["words"] == counted
+
+
 def test_an_interrupted_run_has_the_steps_of_its_measurement(cli: Cli) -> None:
     write("timed.yaml", config("1m", max_words="600") | {"schedule": {"warmup": "10%"}})
     assert cli("preview", "timed.yaml", "run=timed", "--batch", "1")[0] == 2  # not measured yet

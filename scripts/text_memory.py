@@ -1,14 +1,16 @@
-"""Peak memory of ``plmctl train-tokenizer`` on made-up corpora of growing size.
+"""Peak memory of ``train-tokenizer`` and ``prepare`` on made-up corpora of growing size.
 
-    python scripts/tokenizer_memory.py --megabytes 50 300
+    python scripts/text_memory.py --megabytes 50 300
 
 Two texts: English-like words with a tail that never ends, one in fifty machine noise, and lines
-of Chinese characters without a space. Prints one line a run: the text, its size, the algorithm, the
-seconds that it took and the peak of the process's memory beside the config's max_memory.
+of Chinese characters without a space; a document a line. Prints one line a run: the text, its size,
+the algorithm, and for both commands the seconds and the peak of the process's memory. ``prepare``
+uses the vocabulary that was just learnt, and one process.
 """
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-ALGORITHMS = {"wordpiece": "bert", "byte_bpe": "gpt2", "bpe": "gpt1", "unigram": "t5"}
+ALGORITHMS = {"wordpiece": "bert", "byte_bpe": "gpt2", "bpe": "gpt1", "unigram": "t5"}  # families
 _CHUNK = 20_000  # words or characters made at once
 
 
@@ -67,17 +69,30 @@ def write(path: Path, lines: Iterator[str], size: int) -> None:
             file.write(line)
 
 
-def measure(folder: Path, text: Path, algorithm: str, arguments: list[str]) -> tuple[float, int]:
-    """Seconds and peak bytes of a training in a separate process."""
-    config = folder / "tokenizer.yaml"
-    config.write_text(
-        f"run: {folder / 'tokenizer'}\nalgorithm: {algorithm}\nfamily: {ALGORITHMS[algorithm]}\n"
+def train(folder: Path, text: Path, algorithm: str, overrides: list[str]) -> tuple[float, int]:
+    """Learn a vocabulary; see ``measure``."""
+    (folder / "tokenizer.yaml").write_text(
+        f"run: tokenizer\nalgorithm: {algorithm}\nfamily: {ALGORITHMS[algorithm]}\n"
         f"vocab_size: 32000\ndata: {{train: ['{text}'], max_bytes: 1TB}}\n",
         encoding="utf-8",
     )
-    command = [sys.executable, "-m", "plmctl", "train-tokenizer", str(config), *arguments]
+    return measure(folder, ["train-tokenizer", "tokenizer.yaml", *overrides, "--fresh"])
+
+
+def prepare(folder: Path, text: Path, algorithm: str) -> tuple[float, int]:
+    """Tokenize the text for a pretraining; see ``measure``."""
+    overrides = ["tokenizer=tokenizer", f"data.train=['{text}']", "data.documents=line"]
+    config = f"fast/{ALGORITHMS[algorithm]}"
+    seconds_and_peak = measure(folder, ["prepare", config, *overrides, "prepare.workers=1"])
+    shutil.rmtree(folder / "stores")
+    return seconds_and_peak
+
+
+def measure(folder: Path, arguments: list[str]) -> tuple[float, int]:
+    """Seconds and peak bytes of a command in a separate process, which works in a folder."""
+    command = [sys.executable, "-m", "plmctl", *arguments]
     began = time.perf_counter()
-    child = subprocess.Popen([*command, "--fresh"], stdout=subprocess.DEVNULL)
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=folder)
     _, status, usage = os.wait4(child.pid, 0)
     if status:
         raise SystemExit(f"{' '.join(command)} failed")
@@ -90,7 +105,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, nargs="+", default=[50, 300])
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=[*ALGORITHMS])
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=[*TEXTS])
-    parser.add_argument("overrides", nargs="*", help="of the config, after --")
+    parser.add_argument("overrides", nargs="*", help="of the tokenizer's config, after --")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -99,10 +114,17 @@ def main() -> None:
                 text = folder / "text.txt"
                 write(text, source(megabytes), megabytes * 1_000_000)
                 for algorithm in args.algorithms:
-                    seconds, peak = measure(folder, text, algorithm, args.overrides)
+                    results = {
+                        "train": train(folder, text, algorithm, args.overrides),
+                        "prepare": prepare(folder, text, algorithm),
+                    }
+                    columns = (
+                        f"{name} {seconds:7.1f} s  peak {peak / 1e9:.2f} GB"
+                        for name, (seconds, peak) in results.items()
+                    )
                     print(
-                        f"{source.__name__:8} {megabytes:5} MB  {algorithm:10}"
-                        f"{seconds:7.1f} s  peak {peak / 1e9:.2f} GB",
+                        f"{source.__name__:8} {megabytes:5} MB  {algorithm:10}",
+                        "    ".join(columns),
                         flush=True,
                     )
 
