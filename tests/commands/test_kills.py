@@ -246,7 +246,6 @@ ALL = (
 # end of the target, and whether the rename is made.
 SOME = {
     "pretrain gpt2": {("run/config.yaml", False), ("run/model", True), ("samples.json", True)},
-    "finetune": {("eval/valid.json", True), ("run/model", True)},
     "train-tokenizer": {("run/SHA256SUMS", True), ("run/tokenizer.json", True)},
 }
 
@@ -283,9 +282,7 @@ def test_a_kill_at_some_renames_is_made_good(
     assert not result.different
 
 
-def fill_the_disk(
-    world: Path, command: Command, base: Path, wanted: Callable[[str], bool]
-) -> list[int]:
+def fill_the_disk(world: Path, command: Command, base: Path) -> list[int]:
     """Run a command where no file may have the size of one that it makes, then where it may.
 
     A training is at its end before: it has saved its last checkpoint, the largest that it writes.
@@ -303,7 +300,7 @@ def fill_the_disk(
     sizes = {
         path.stat().st_size
         for path in (whole / "run").rglob("*")
-        if path.is_file() and path.name != ".lock" and wanted(str(path.relative_to(whole)))
+        if path.is_file() and path.name != ".lock"
     }
     for size in sorted(sizes - {0}):
         place = a_place(world, base / f"limit-{size - 1}", command)
@@ -327,15 +324,6 @@ def test_a_full_disk_is_told_and_made_good(
     name: str, world: Path, pretrained: dict[str, Path], tmp_path: Path
 ) -> None:
     command = commands(world, pretrained)[name]
-    failed = fill_the_disk(world, command, tmp_path, lambda name: True)
+    failed = fill_the_disk(world, command, tmp_path)
     print(f"\n{name:18} failed with files of at most {failed} bytes")
     assert len(failed) > 2
-
-
-def test_a_full_disk_at_the_end_of_a_run_is_made_good(
-    world: Path, pretrained: dict[str, Path], tmp_path: Path
-) -> None:
-    """No room for the weights, or for the report."""
-    command = commands(world, pretrained)["pretrain gpt2"]
-    ends = {"run/model/model.safetensors", "run/report.html"}
-    assert len(fill_the_disk(world, command, tmp_path, ends.__contains__)) == 2

@@ -214,7 +214,7 @@ def test_an_alias_bomb_is_refused(tmp_path: Path) -> None:
         document(tmp_path, "\n".join(lines))
 
 
-@pytest.mark.parametrize("levels", [31, 500, 100_000])
+@pytest.mark.parametrize("levels", [31, 500, 10_000])
 def test_levels_are_bounded(tmp_path: Path, levels: int) -> None:
     value = "[" * levels + "]" * levels
     with pytest.raises(ConfigError, match="more than 30 levels of keys and lists"):

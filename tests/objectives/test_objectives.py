@@ -336,6 +336,7 @@ def step_of(documents: int, seed: int) -> Examples:
     return make_examples("mlm+sop", store, ORDER_VOCAB, 32, seed, **fields)
 
 
+@pytest.mark.slow
 def test_order_is_learned() -> None:
     train, held_out = step_of(200, 1), step_of(60, 2)
     size = {"hidden_size": 64, "num_attention_heads": 2, "embedding_size": 32}

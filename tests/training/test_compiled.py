@@ -65,7 +65,9 @@ def steps_of(
     return [take_step(engine, step, source[n], 1.0, n).loss for n in range(count)]
 
 
-@pytest.mark.parametrize("case", ["roberta", "gpt2", pytest.param("t5", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "case", ["gpt2", *(pytest.param(case, marks=pytest.mark.slow) for case in ("roberta", "t5"))]
+)
 def test_few_compilations_whole_graphs_and_the_same_losses(case: str, store: TokenStore) -> None:
     counter = CompileCounterWithBackend("eager")
     compiled = steps_of(case, engine_of(case, counter), store, 3)
@@ -92,9 +94,8 @@ def test_no_break_in_the_graph(case: str, store: TokenStore) -> None:
     assert counters["graph_break"] == {}
 
 
-@pytest.mark.parametrize(
-    "case", ["roberta", *(pytest.param(case, marks=pytest.mark.slow) for case in ("gpt2", "t5"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["roberta", "gpt2", "t5"])
 def test_the_loss_in_pieces_is_compiled_too(
     case: str, store: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +107,7 @@ def test_the_loss_in_pieces_is_compiled_too(
     assert compiled == pytest.approx(plain, rel=1e-5)
 
 
-@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("twice", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_compiler_keeps_no_more(
     twice: bool, store: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
