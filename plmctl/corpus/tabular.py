@@ -90,6 +90,8 @@ def _json_rows(source: Source, start: int, end: int | None) -> Rows:
             continue
         try:
             values = _parse_json(line.text)
+        except UnicodeEncodeError as error:
+            raise _half_a_character(locate(source.path, start, line.number), error) from error
         except (ValueError, RecursionError) as error:
             where = locate(source.path, start, line.number)
             raise DataError(f"{where}: not JSON: {error}", "one JSON object per line") from error
@@ -106,13 +108,22 @@ def _parse_json(text: str) -> Any:
     """A value of JSON.
 
     Raises:
-        ValueError: It is not JSON, or has half of a surrogate pair, which is no text.
+        UnicodeEncodeError: It has half of a surrogate pair, which is no text.
+        ValueError: It is not JSON.
         RecursionError: It is nested too deeply.
     """
     value = json.loads(text, parse_constant=_CONSTANTS.__getitem__)
     if _SURROGATE.search(text):
         json.dumps(value, ensure_ascii=False).encode()
     return value
+
+
+def _half_a_character(where: str, error: UnicodeEncodeError) -> DataError:
+    return DataError(
+        f"{where}: {ascii(error.object[error.start])[1:-1]} is half of a character, and the other "
+        "half is missing",
+        "write the text again with whole characters, or remove this one",
+    )
 
 
 def _csv_rows(source: Source) -> Rows:
@@ -510,10 +521,16 @@ def nested_rows(source: Source) -> Rows:
 
 
 def _whole_json(source: Source) -> Any:
-    """The file as one JSON value; None if it is not one."""
+    """The file as one JSON value; None if it is not one.
+
+    Raises:
+        DataError: It has half of a character.
+    """
     text = "".join(line.text for line in read_lines(source.path, 0, source.longest))
     try:
         return _parse_json(text)
+    except UnicodeEncodeError as error:
+        raise _half_a_character(source.name, error) from error
     except (ValueError, RecursionError):
         return None
 
