@@ -141,6 +141,7 @@ def test_a_measured_run_with_an_average_and_a_growing_batch_resumes_exactly(cli:
     assert lines[0] == lines[1]
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_same_steps(cli: Cli, tmp_path: Path) -> None:
     write("both.yaml", config("2k tokens"))
     run_in_two(tmp_path, "pretrain", "both.yaml", "run=both", "data.store=both-store")

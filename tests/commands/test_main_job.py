@@ -175,7 +175,7 @@ def test_under_nohup_a_closed_terminal_stops_nothing(cli: Cli, tmp_path: Path) -
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2"])
+@pytest.mark.parametrize("name", ["bert", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_finetune_evaluate_predict_report(name: str, cli: Cli, pretrained: dict[str, Path]) -> None:
     config = finetune_config(pretrained[name]) | {"run": f"tuned-{name}", "optim": {"lr": 0.001}}
     config["train"] |= {"epochs": 20}

@@ -98,6 +98,7 @@ def same_losses(run: str, expected: str, until: int | None = None) -> None:
             assert one[key] == pytest.approx(other[key], rel=2e-6), (run, one["step"], key)
 
 
+@pytest.mark.slow
 def test_a_finetuning_with_parts_continues_in_one_process(
     cli: Cli, pretrained: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_the_folder_answers_in_transformers_pipeline(
     assert ("anna", "PER") in {(e["word"].lower(), e["entity_group"]) for e in entities}
 
 
+@pytest.mark.slow
 def test_elmo_learns_to_tag(cli: Cli, rows: Path) -> None:
     data = {"train": ["text.txt"]}
     tokenizer = {"algorithm": "word", "family": "elmo", "vocab_size": 100, "data": data}

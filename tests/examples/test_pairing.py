@@ -118,7 +118,8 @@ def statistics(passes: list[Pairs], seq_len: int, max_predictions: int) -> dict[
     }
 
 
-@pytest.mark.parametrize("seq_len", [pytest.param(128, marks=pytest.mark.slow), 512])
+@pytest.mark.slow
+@pytest.mark.parametrize("seq_len", [128, 512])
 def test_statistics_of_the_original_code(seq_len: int, shared_data: Path) -> None:
     from tokenizers import BertWordPieceTokenizer
 

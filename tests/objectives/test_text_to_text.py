@@ -217,6 +217,7 @@ def test_loss_and_gradient_do_not_depend_on_micro_batches(
         assert torch.allclose(got[part], gradient.double(), rtol=1e-4, atol=1e-6), part
 
 
+@pytest.mark.slow
 def test_training_learns() -> None:
     """A text whose every token follows from the one before."""
     documents = [[[3 + (s + i) % 40 for i in range(400)]] for s in range(40)]

@@ -135,6 +135,7 @@ def test_a_compiler_keeps_no_more(
     assert sizes_of["aot_eager"] < 1.1 * sizes_of[None]
 
 
+@pytest.mark.slow
 def test_any_shapes_with_one_kernel(store: TokenStore) -> None:
     """Where shapes vary, as in finetuning, sizes are no reason to compile again."""
     counter = CompileCounterWithBackend("eager")

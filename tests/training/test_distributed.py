@@ -115,7 +115,7 @@ def _as_whole(
         ("mlm+nsp", "adamw", {"checkpoint_activations": True}),
         pytest.param("mlm+sop", "lamb", {}, marks=pytest.mark.slow),
         pytest.param("clm", "adafactor", {}, marks=pytest.mark.slow),
-        ("clm", "adagrad", {}),
+        pytest.param("clm", "adagrad", {}, marks=pytest.mark.slow),
     ],
 )
 def test_updates_and_checkpoints_are_those_of_whole_weights(
