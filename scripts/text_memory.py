@@ -6,7 +6,7 @@ Two texts: English-like words with a tail that never ends, one in fifty machine 
 of Chinese characters without a space; a document a line. Prints one line a run: the text, its size,
 the algorithm, and for both commands the seconds and the peak of the process's memory. ``prepare``
 uses the vocabulary that was just learned, and one process; jieba counts the Chinese words, which
-takes five minutes for 80 MB.
+takes most of the time.
 """
 
 import argparse
