@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -94,13 +95,16 @@ class TokenStore:
         if len(self._shards) == 1:
             out[...] = read(self._shards[0], index)
             return out
-        wanted, result = index.ravel(), out.reshape(-1)  # `out` is new, so this is a view of it
-        shards = np.searchsorted(self._first, wanted, side="right") - 1
+        shards = np.searchsorted(self._first, index.ravel(), side="right") - 1
         order = np.argsort(shards, kind="stable")
-        cuts = np.flatnonzero(np.diff(shards[order])) + 1
-        for where in np.split(order, cuts) if len(order) else []:
-            shard = int(shards[where[0]])
-            result[where] = read(self._shards[shard], wanted[where] - self._first[shard])
+        shards, wanted = shards[order], index.ravel()[order]
+        sorted_ = np.empty(len(order), dtype=out.dtype)
+        edges = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(order)]
+        for start, end in pairwise(edges) if len(order) else []:
+            shard = int(shards[start])
+            local = wanted[start:end] - self._first[shard]
+            sorted_[start:end] = read(self._shards[shard], local)
+        out.reshape(-1)[order] = sorted_  # `out` is new, so this is a view of it
         return out
 
     @cached_property

@@ -160,12 +160,10 @@ def replace(ids: Ints, chosen: Bools, keys: Keys, treatment: Treatment) -> Ints:
     random = below(fold(draws, 1), treatment.vocab_size - len(never))
     for id_ in never:  # a handful: each shifts the ids from it on up by one
         random = random + (random >= id_)
+    kept = ids[row, column]
+    changed = np.where(kind < treatment.mask + treatment.random, random, kept)
     masked = ids.copy()
-    masked[row, column] = np.select(
-        [kind < treatment.mask, kind < treatment.mask + treatment.random],
-        [np.int64(treatment.mask_id), random],
-        ids[row, column],
-    )
+    masked[row, column] = np.where(kind < treatment.mask, treatment.mask_id, changed)
     return masked
 
 

@@ -308,10 +308,11 @@ def layout(starts: list[Ints], ends: list[Ints], multiple: int = 8) -> Layout:
     at = np.ones((len(lengths), 1), dtype=np.int64)
     for which, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         past = at + size[:, None]
-        inside = (column >= at) & (column < past)
-        source = np.where(inside, start[:, None] + column - at, source)
-        source = np.where(column == past, SEP, source)
-        segments = np.where((column >= at) & (column <= past), which, segments)
+        own = (column >= at) & (column <= past)
+        np.copyto(source, column + (start[:, None] - at), where=own)
+        source[np.arange(len(past)), past[:, 0]] = SEP
+        if which:
+            np.copyto(segments, which, where=own)
         at = past + 1
     return Layout(source, segments, lengths)
 

@@ -9,7 +9,7 @@ how many documents advance together bounds the memory and changes nothing else.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -28,6 +28,8 @@ _DOCUMENT_TRIES = 10  # draws of another document before the same one is accepte
 _TOGETHER = (1 << 18, 1 << 21)
 """Most documents and sentences that advance together: about 100 MB. Fewer would be slower for long
 documents, since each batch of documents has as many rounds as its longest one."""
+_FEW = 1 << 13
+"""Chunks whose pairs are made at once, at least: fewer cost more calls, more cost memory."""
 
 
 @dataclass(frozen=True)
@@ -145,12 +147,12 @@ def _all(
     yield np.empty(0, dtype)  # of a corpus without documents
     for documents in _stretches(corpus[1]):
         target = _targets(documents, room, key, short_seq_prob)
-        rounds, owners = [], []
-        for document, pairs in _rounds(corpus, documents, target, key, decide):
-            rounds.append(truncate(*pairs, room).records(dtype))
-            owners.append(document)
+        parts, owners = [], []
+        for chunks in _together(_rounds(corpus, documents, target, key, decide)):
+            parts.append(truncate(_pairs(corpus, chunks), chunks.draws, room).records(dtype))
+            owners.append(chunks.document)
         order = np.argsort(np.concatenate(owners), kind="stable")
-        yield np.concatenate(rounds)[order]
+        yield np.concatenate(parts)[order]
 
 
 def _stretches(documents: Ints) -> Iterator[Ints]:
@@ -164,10 +166,35 @@ def _stretches(documents: Ints) -> Iterator[Ints]:
         first = last
 
 
+@dataclass(frozen=True)
+class _Chunks:
+    """Sentences of documents before a partner is drawn; every field is [chunks].
+
+    Attributes:
+        document: Whose sentences they are.
+        target: Tokens of A and B together.
+        start: The first sentence.
+        split: The sentence after A.
+        end: The sentence after the chunk.
+        random: Whether B is from another document.
+        swapped: Whether B comes first.
+        draws: The keys of their other draws.
+    """
+
+    document: Ints
+    target: Ints
+    start: Ints
+    split: Ints
+    end: Ints
+    random: Bools
+    swapped: Bools
+    draws: Keys
+
+
 def _rounds(
     corpus: tuple[Ints, Ints], document: Ints, target: Ints, key: Keys, decide: Decide
-) -> Iterator[tuple[Ints, tuple[Pairs, Keys]]]:
-    """Round by round, documents that are not at their end and their next pairs, not truncated.
+) -> Iterator[_Chunks]:
+    """Round by round, the next chunk of each document that is not at its end.
 
     Args:
         corpus: Where sentences and documents start.
@@ -175,9 +202,6 @@ def _rounds(
         target: [N] tokens of A and B together.
         key: The key of the pass.
         decide: Which pairs are random or swapped.
-
-    Yields:
-        [n] documents; pairs, and the keys of their other draws.
     """
     sentences, documents = corpus
     at, end, round_ = documents[document], documents[document + 1], 0
@@ -187,24 +211,49 @@ def _rounds(
         size = chunk_end - at
         split = at + np.where(size == 1, 1, 1 + below(fold(draws, 0), np.maximum(size - 1, 1)))
         random, swapped = decide(size == 1, uniform(fold(draws, 1)) < 0.5)
-        b_start, b_end = split.copy(), chunk_end.copy()
-        wanted = target - (sentences[split] - sentences[at])
-        b_start[random], b_end[random] = _elsewhere(
-            sentences, documents, document[random], wanted[random], draws[random]
-        )
-        pairs = Pairs(
-            sentences[np.where(swapped, b_start, at)],
-            sentences[np.where(swapped, b_end, split)],
-            sentences[np.where(swapped, at, b_start)],
-            sentences[np.where(swapped, split, b_end)],
-            (random | swapped).astype(np.int64),
-            size == 1,
-        )
-        yield document, (pairs, draws)
+        yield _Chunks(document, target, at, split, chunk_end, random, swapped, draws)
         at = np.where(random, split, chunk_end)  # sentences that a random B displaced come again
         unfinished = at < end
         at, end, document, target = (x[unfinished] for x in (at, end, document, target))
         round_ += 1
+
+
+def _together(rounds: Iterator[_Chunks]) -> Iterator[_Chunks]:
+    """The chunks of many rounds at once: a few long documents have hundreds of small rounds."""
+    waiting: list[_Chunks] = []
+    count = 0
+    for chunks in rounds:
+        waiting.append(chunks)
+        count += len(chunks.document)
+        if count >= _FEW:
+            yield _joined(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(chunks: list[_Chunks]) -> _Chunks:
+    names = [field.name for field in fields(_Chunks)]
+    return _Chunks(*(np.concatenate([getattr(one, name) for one in chunks]) for name in names))
+
+
+def _pairs(corpus: tuple[Ints, Ints], chunks: _Chunks) -> Pairs:
+    """The pairs of chunks, not truncated; random partners are drawn."""
+    sentences, documents = corpus
+    at, split, random, swapped = chunks.start, chunks.split, chunks.random, chunks.swapped
+    b_start, b_end = split.copy(), chunks.end.copy()
+    wanted = chunks.target - (sentences[split] - sentences[at])
+    b_start[random], b_end[random] = _elsewhere(
+        sentences, documents, chunks.document[random], wanted[random], chunks.draws[random]
+    )
+    return Pairs(
+        sentences[np.where(swapped, b_start, at)],
+        sentences[np.where(swapped, b_end, split)],
+        sentences[np.where(swapped, at, b_start)],
+        sentences[np.where(swapped, split, b_end)],
+        (random | swapped).astype(np.int64),
+        chunks.end - at == 1,
+    )
 
 
 def _targets(documents: Ints, room: int, key: Keys, short_seq_prob: float) -> Ints:
@@ -236,6 +285,8 @@ def _elsewhere(
     other = document.copy()
     for attempt in range(_DOCUMENT_TRIES):
         again = np.flatnonzero(other == document)
+        if not len(again):
+            break
         other[again] = below(fold(draws[again], 2, attempt), len(documents) - 1)
     start = documents[other] + below(fold(draws, 3), documents[other + 1] - documents[other])
     return start, _reach(sentences, start, wanted, documents[other + 1])

@@ -292,9 +292,16 @@ def test_truncation_cuts_front_and_back_alike(cut: int) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(sizes, st.integers(5, 40), st.integers(1, 3), st.integers(1, 12), st.integers(0, 2**32))
-def test_pairs_do_not_depend_on_how_many_documents_advance_together(
-    documents: list[list[int]], seq_len: int, most: int, sentences: int, key: int
+@given(
+    sizes,
+    st.integers(5, 40),
+    st.integers(1, 3),
+    st.integers(1, 12),
+    st.integers(1, 9),
+    st.integers(0, 2**32),
+)
+def test_pairs_do_not_depend_on_how_many_are_made_together(
+    documents: list[list[int]], seq_len: int, most: int, sentences: int, few: int, key: int
 ) -> None:
     corpus = corpus_of(documents)
 
@@ -309,6 +316,7 @@ def test_pairs_do_not_depend_on_how_many_documents_advance_together(
     together = all_pairs()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pairing, "_TOGETHER", (most, sentences))
+        patch.setattr(pairing, "_FEW", few)
         assert all_pairs() == together
 
 

@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plmctl.corpus.store import TokenStore
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, DataError
 from plmctl.models.batch import Batch
 from plmctl.objectives.base import get_objective
 from plmctl.training.data import (
@@ -24,6 +25,7 @@ from plmctl.training.data import (
     mixture,
     scoring_batches,
     step_digests,
+    training_batches,
 )
 from plmctl.training.journal import Progress
 from plmctl.training.memory import heaviest
@@ -79,6 +81,34 @@ def test_examples_do_not_depend_on_processes_or_micro_batches(
         reference = rows(1, 12, number)
         assert rows(1, 5, number) == reference
         assert rows(3, 2, number) == reference
+
+
+@pytest.mark.parametrize("tokens", [1, 4_096, 1 << 20])
+def test_an_error_in_a_step_comes_at_its_turn(
+    tokens: int, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many steps are made at once, and all before it are those that are made alone."""
+    phase = tiny_plan("mlm", store, steps=(9,)).phases[0]
+
+    class Damaged(StepBatches):
+        def __getitem__(self, index: int) -> list[Batch]:
+            if index == 5:
+                raise DataError("the store is damaged")
+            made = super().__getitem__(index)
+            return [replace(batch, padded_tokens=tokens) for batch in made]
+
+    steps = Damaged(phase.examples, phase.slicing, seed=3)
+    for quick in (0.0, 60.0):
+        monkeypatch.setattr("plmctl.training.data._QUICK", quick)
+        batches, seen = training_batches(steps, 1, 9, workers=0), []
+        with pytest.raises(DataError, match="the store is damaged"):
+            seen.extend(batches)
+        assert len(seen) == 4
+        for step, made in enumerate(seen, start=1):
+            alone = steps[step]
+            assert len(made) == len(alone)
+            for ours, theirs in zip(made, alone, strict=True):
+                assert torch.equal(ours.inputs["input_ids"], theirs.inputs["input_ids"])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
