@@ -6,17 +6,21 @@
 The labelled rows lie in ./data, as docs/learning.md says. Networks are pretrained once, by
 configs/pretrain/transfer, on open text and on the unlabelled texts of the training rows; then each
 task is finetuned twice by the same grid of learning rates: from the pretrained weights, and from
-random ones. Runs that are done are left alone, so the command can be stopped and given again.
+random ones. CMRC's few questions are cut into five parts, each of which is held out in turn. Runs
+that are done are left alone, so the command can be stopped and given again.
 """
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from rich.console import Console
 
@@ -26,6 +30,7 @@ from plmctl.reporting.tables import rows_table
 CONFIGS = configs_folder()
 DATA = Path("data")
 TEXTS = Path("runs/transfer/texts")
+PARTS = Path("runs/transfer/parts")
 PLMCTL = [sys.executable, "-m", "plmctl"]
 COLUMNS = ["task", "rows", "metric", "random", "pretrained"]
 INITS = ("random", "pretrained")
@@ -49,16 +54,53 @@ def compared(path: Path, seeds: int) -> list[object]:
     """Finetune from both weights; a row of the best settings' medians."""
     config = yaml.safe_load(path.read_text("utf-8"))
     pretrained(Path(config["model"]).parent.name)
-    best = {}
+    parts = cmrc_parts() if path.stem == "cmrc" else [Part("", (), 1)]
+    medians = []
     for init in INITS:
-        output = plmctl(
-            "finetune", str(path), f"run={config['run']}/{init}", f"init={init}",
-            "--seeds", str(seeds), "--json", *["--grid"] * ("grid" in config),
-        )  # fmt: skip
-        best[init] = json.loads(output)
-    results = [best[init]["chosen"]["median"] for init in INITS]
-    rows = config["data"].get("max_rows", "all")
-    return [path.stem, rows, best["random"]["metric"], *(f"{metric:.3f}" for metric in results)]
+        by_part = []
+        for part in parts:
+            output = plmctl(
+                "finetune", str(path), f"run={config['run']}/{init}{part.name}", f"init={init}",
+                "--seeds", str(seeds), "--json", *["--grid"] * ("grid" in config), *part.overrides,
+            )  # fmt: skip
+            result = json.loads(output)
+            by_part.append(list(result["chosen"]["runs"].values()))
+        of_seeds = np.average(by_part, axis=0, weights=[part.size for part in parts])
+        medians.append(f"{np.median(of_seeds):.3f}")
+    return [path.stem, config["data"].get("max_rows", "all"), result["metric"], *medians]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a task that are held out once.
+
+    Attributes:
+        name: What the runs' folders end in.
+        overrides: What trains on the other rows.
+        size: How many rows it has.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    size: int
+
+
+def cmrc_parts() -> list[Part]:
+    """CMRC's questions in five parts, cut by their texts: so few have to be held out in turn."""
+    document = json.loads((DATA / "qa/cmrc2018/trial.json").read_text("utf-8"))
+    texts = document["data"]
+    random.Random(0).shuffle(texts)
+    paths = [PARTS / f"cmrc-{number}.json" for number in range(1, 6)]
+    parts = []
+    PARTS.mkdir(parents=True, exist_ok=True)
+    for number, path in enumerate(paths):
+        own = texts[number::5]
+        path.write_text(json.dumps({**document, "data": own}, ensure_ascii=False), "utf-8")
+        others = [str(other) for other in paths if other != path]
+        overrides = (f"data.train={json.dumps(others)}", f'data.valid=["{path}"]')
+        size = sum(len(paragraph["qas"]) for text in own for paragraph in text["paragraphs"])
+        parts.append(Part(f"-{number + 1}", overrides, size))
+    return parts
 
 
 def pretrained(name: str) -> None:
