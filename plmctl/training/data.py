@@ -571,13 +571,13 @@ def _in_bursts(batches: StepBatches, first: int, last: int) -> Iterator[list[Bat
     """
     while first < last:
         began = time.perf_counter()
-        made = [batches[first]]
+        steps = [batches[first]]
         if time.perf_counter() - began < _QUICK:
-            count = _BURST // max(1, sum(batch.padded_tokens for batch in made[0]))
+            count = _BURST // max(1, sum(batch.padded_tokens for batch in steps[0]))
             with suppress(PlmError, OSError):  # raised again when the step's turn comes
-                made += map(batches.__getitem__, range(first + 1, min(first + count, last)))
-        yield from made
-        first += len(made)
+                steps += map(batches.__getitem__, range(first + 1, min(first + count, last)))
+        yield from steps
+        first += len(steps)
 
 
 _AHEAD = 4  # steps that a worker prepares in advance, the one that it is sending included

@@ -94,8 +94,7 @@ def test_an_error_in_a_step_comes_at_its_turn(
         def __getitem__(self, index: int) -> list[Batch]:
             if index == 5:
                 raise DataError("the store is damaged")
-            made = super().__getitem__(index)
-            return [replace(batch, padded_tokens=tokens) for batch in made]
+            return [replace(b, padded_tokens=tokens) for b in super().__getitem__(index)]
 
     steps = Damaged(phase.examples, phase.slicing, seed=3)
     for quick in (0.0, 60.0):
@@ -104,11 +103,9 @@ def test_an_error_in_a_step_comes_at_its_turn(
         with pytest.raises(DataError, match="the store is damaged"):
             seen.extend(batches)
         assert len(seen) == 4
-        for step, made in enumerate(seen, start=1):
-            alone = steps[step]
-            assert len(made) == len(alone)
-            for ours, theirs in zip(made, alone, strict=True):
-                assert torch.equal(ours.inputs["input_ids"], theirs.inputs["input_ids"])
+        for step, ours in enumerate(seen, start=1):
+            for one, alone in zip(ours, steps[step], strict=True):
+                assert torch.equal(one.inputs["input_ids"], alone.inputs["input_ids"])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
