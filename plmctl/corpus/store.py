@@ -3,8 +3,8 @@
 A store is a folder: ``manifest.json``, ``sentences`` and ``documents`` (offsets, int64), and shards
 in corpus order, each of ``tokens`` (uint16, or uint32 over 65,536 ids) and ``words`` (one bit per
 token: a word starts here), all little-endian. Opening maps the offsets and touches no token; a
-shard is mapped when one of its tokens is read. ``find_damage`` compares the files with their hashes
-in the manifest.
+shard is mapped when one of its tokens is read, and a small store is then read whole into memory.
+``find_damage`` compares the files with their hashes in the manifest.
 
 Also: several stores with weights (``MixedStore``), and arrays that are computed from a store and
 cached in files beside it (``cached_array``).
@@ -92,25 +92,32 @@ class TokenStore:
     def _gather(
         self, index: Ints, out: NDArray[Any], read: Callable[[_Shard, Ints], NDArray[Any]]
     ) -> NDArray[Any]:
-        if len(self._shards) == 1:
-            out[...] = read(self._shards[0], index)
+        if len(self._parts) == 1:
+            out[...] = read(self._parts[0], index)
             return out
         shards = np.searchsorted(self._first, index.ravel(), side="right") - 1
-        order = np.argsort(shards, kind="stable")
-        shards, wanted = shards[order], index.ravel()[order]
+        order = np.argsort(shards.astype(np.min_scalar_type(len(self._first))), kind="stable")
+        shards = shards[order]
+        local = index.ravel()[order] - self._first[shards]
         sorted_ = np.empty(len(order), dtype=out.dtype)
         edges = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(order)]
         for start, end in pairwise(edges) if len(order) else []:
-            shard = int(shards[start])
-            local = wanted[start:end] - self._first[shard]
-            sorted_[start:end] = read(self._shards[shard], local)
+            sorted_[start:end] = read(self._parts[int(shards[start])], local[start:end])
         out.reshape(-1)[order] = sorted_  # `out` is new, so this is a view of it
         return out
 
     @cached_property
+    def _parts(self) -> tuple[_Shard, ...]:
+        """The shards; those of a small store as one in memory, from which a batch is one read."""
+        small = len(self._shards) > 1 and self.num_tokens <= _SMALL
+        if small and all(shard.remote is None for shard in self._shards):
+            return (_joined(self._shards),)
+        return self._shards
+
+    @cached_property
     def _first(self) -> Ints:
-        """[shards + 1] token index where each shard starts."""
-        return offsets(np.array([shard.size for shard in self._shards], dtype=np.int64))
+        """[parts + 1] token index where each part starts."""
+        return offsets(np.array([part.size for part in self._parts], dtype=np.int64))
 
     @classmethod
     def from_lists(
@@ -245,6 +252,20 @@ class _Shard:
     def words(self) -> NDArray[np.uint8]:
         """Bits of the word starts, the lowest first."""
         return self._arrays[1]
+
+
+_SMALL = 1 << 24  # tokens: 34 MB if the vocabulary has at most 65,536 ids
+
+
+def _joined(shards: Sequence[_Shard]) -> _Shard:
+    """Shards as one, in memory; one after the other is mapped, so that few files are open."""
+    tokens, starts = [], []
+    for shard in shards:
+        tokens.append(shard.tokens.copy())
+        starts.append(np.unpackbits(shard.words, count=shard.size, bitorder="little"))
+        shard.forget()
+    words = np.packbits(np.concatenate(starts), bitorder="little")
+    return _Shard(sum(map(len, tokens)), None, (np.concatenate(tokens), words))
 
 
 _mapped_shards: WeakKeyDictionary[_Shard, None] = WeakKeyDictionary()

@@ -64,7 +64,7 @@ def choose(candidates: Bools, counts: Ints, keys: Keys) -> Bools:
     draws = np.where(candidates, draws >> np.uint64(1), np.uint64(2**64 - 1))
     wanted = np.minimum(counts, candidates.sum(axis=1))
     ordered = np.sort(draws, axis=1)
-    limit = np.take_along_axis(ordered, np.maximum(wanted - 1, 0)[:, None], axis=1)
+    limit = ordered[np.arange(len(ordered)), np.maximum(wanted - 1, 0)][:, None]
     chosen: Bools = candidates & (draws <= limit) & (wanted > 0)[:, None]
     return chosen
 
@@ -153,18 +153,18 @@ def replace(ids: Ints, chosen: Bools, keys: Keys, treatment: Treatment) -> Ints:
     Returns:
         [B, L] a new array.
     """
-    row, column = np.nonzero(chosen)
-    draws = fold(keys[row], stream("replace"), column)
+    at = np.flatnonzero(chosen)
+    row, column = np.divmod(at, chosen.shape[1])
+    draws = fold(fold(keys, stream("replace"))[row], column)
     kind = uniform(fold(draws, 0))
     never = sorted(set(treatment.never))
     random = below(fold(draws, 1), treatment.vocab_size - len(never))
     for id_ in never:  # a handful: each shifts the ids from it on up by one
         random = random + (random >= id_)
-    kept = ids[row, column]
-    changed = np.where(kind < treatment.mask + treatment.random, random, kept)
-    masked = ids.copy()
-    masked[row, column] = np.where(kind < treatment.mask, treatment.mask_id, changed)
-    return masked
+    flat = ids.flatten()
+    changed = np.where(kind < treatment.mask + treatment.random, random, flat[at])
+    flat[at] = np.where(kind < treatment.mask, treatment.mask_id, changed)
+    return flat.reshape(ids.shape)
 
 
 # --- Choosing rare tokens more often than frequent ones (XLM, DistilBERT) ---

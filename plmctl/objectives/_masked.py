@@ -206,7 +206,7 @@ class MaskedObjective(Objective):
 
     def passes(self, epochs: Ints) -> Ints:
         """[B] which set of masks and pairs each epoch has; epochs may share one."""
-        return np.array([self.masker.config.pass_of(int(epoch)) for epoch in epochs])
+        return np.array([self.masker.config.pass_of(epoch) for epoch in epochs.tolist()])
 
     def masked(self, epochs: Ints, samples: Ints) -> Batch:
         """The rows ``samples`` with the masks of their epochs; see ``Masker.batch``."""
@@ -310,8 +310,8 @@ class MaskedPairs(MaskedObjective):
     def chosen(self, passes: Ints, samples: Ints) -> Pairs:
         """[B] the pair of each sample."""
         chosen = np.empty(len(samples), self.pairs(int(passes[0])).dtype)
-        for pass_ in np.unique(passes):
-            rows, pairs = passes == pass_, self.pairs(int(pass_))
+        for pass_ in set(passes.tolist()):
+            rows, pairs = passes == pass_, self.pairs(pass_)
             chosen[rows] = pairs[samples[rows] % len(pairs)]
         return Pairs.of(chosen)
 

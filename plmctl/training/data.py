@@ -92,13 +92,17 @@ class Slicing:
         Args:
             samples: [N] or [..., N]; the last axis is cut. N >= world.
         """
-        share = np.array_split(samples, self.world, axis=-1)[self.rank]
-        pieces = max(1, -(-share.shape[-1] // self.micro_batch_size))
-        return np.array_split(share, pieces, axis=-1)
+        share = _split(samples, self.world)[self.rank]
+        return _split(share, max(1, -(-share.shape[-1] // self.micro_batch_size)))
 
     def shaped(self, batch: Batch) -> Batch:
         """A micro-batch, padded to one of few shapes if ``width`` is set."""
         return batch if self.width is None else fixed(batch, self.width)
+
+
+def _split(samples: Ints, parts: int) -> list[Ints]:
+    """The samples [..., N] in equal parts; NumPy takes 20 microseconds to make one part."""
+    return [samples] if parts == 1 else np.array_split(samples, parts, axis=-1)
 
 
 @dataclass(frozen=True)
@@ -559,7 +563,7 @@ def training_batches(
             process.join()
 
 
-_BURST = 1 << 14  # tokens of the steps that are made at once
+_BURST = 1 << 16  # tokens of the steps that are made at once
 _QUICK = 0.01  # seconds: a batch that takes longer is made when it is needed
 
 

@@ -73,14 +73,20 @@ WHOLE = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=5), min_size=
 
 @settings(deadline=None, max_examples=50)  # it writes files
 @given(
-    data=st.data(), shards=st.lists(st.lists(WHOLE, min_size=1, max_size=3), min_size=1, max_size=6)
+    data=st.data(),
+    shards=st.lists(st.lists(WHOLE, min_size=1, max_size=3), min_size=1, max_size=6),
+    small=st.sampled_from([0, 1 << 24]),
 )
 def test_gather_equals_concatenation(
-    data: st.DataObject, shards: list[list[list[list[int]]]]
+    data: st.DataObject, shards: list[list[list[list[int]]]], small: int
 ) -> None:
     flat = [token for shard in shards for doc in shard for sentence in doc for token in sentence]
     index = data.draw(st.lists(st.integers(0, len(flat) - 1), max_size=40))
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("plmctl.corpus.store._SMALL", small)  # read shard by shard, or whole
         write(Path(folder, "store"), shards)
         store = TokenStore.open(Path(folder, "store"))
         where = np.array(index, dtype=np.int64)
@@ -142,7 +148,10 @@ def test_opening_maps_no_shard(tmp_path: Path) -> None:
         store.tokens(np.array([0]))
 
 
-def test_of_thousands_of_shards_only_those_asked_for_are_read(tmp_path: Path) -> None:
+def test_of_thousands_of_shards_only_those_asked_for_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plmctl.corpus.store._SMALL", 0)
     write(tmp_path / "store", [[[[n % 100, 1]], [[2, 3, 4]]] for n in range(2_000)])
     index = np.array([9_999, 5 * 1_234, 5 * 77 + 1, 0])
     wanted = {f"s{token // 5}" for token in index.tolist()}
@@ -152,7 +161,11 @@ def test_of_thousands_of_shards_only_those_asked_for_are_read(tmp_path: Path) ->
     assert TokenStore.open(tmp_path / "store").tokens(index).tolist() == [4, 34, 1, 0]
 
 
-def test_more_shards_than_files_that_may_be_open(tmp_path: Path) -> None:
+@pytest.mark.parametrize("small", [0, 1 << 24])
+def test_more_shards_than_files_that_may_be_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    monkeypatch.setattr("plmctl.corpus.store._SMALL", small)
     write(tmp_path / "store", [[[[n % 100, 1]], [[2, 3, 4]]] for n in range(300)])
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
