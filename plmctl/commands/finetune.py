@@ -556,7 +556,8 @@ def validation_scores(
     from plmctl.training.data import scoring_batches
     from plmctl.training.distributed import whole
 
-    batches = scoring_batches(examples, plan.phases[0].slicing)
+    slicing = plan.phases[0].slicing
+    batches = scoring_batches(examples, slicing, lengths=examples.lengths())
     batches = engine.peers.marked(VALIDATING, batches)
     bare = engine.bare
     with whole(bare):

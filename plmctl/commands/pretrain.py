@@ -550,12 +550,21 @@ def _train(
         )
         validate = partial(_validate, engine, config, valid, plan)
         sample = _sampler(engine, prepared, text)
-        progress = loop.train(engine, plan, checkpoints, journal, validate, sample=sample)
+        scores: dict[int, dict[str, float]] = {}  # of the last validation, by its step
+
+        def validate_and_keep(step: int, *, stop: StopRequest | None = None) -> dict[str, float]:
+            scores.clear()
+            scores[step] = validate(step, stop=stop)
+            return scores[step]
+
+        progress = loop.train(engine, plan, checkpoints, journal, validate_and_keep, sample=sample)
         peers.mark(VALIDATING)
         seen = plan.words_at(progress.step)
         metrics: dict[str, Any] = {"steps": progress.step, "tokens": progress.tokens, **seen}
-        with engine.averaged(progress.step):
-            metrics |= validate(progress.step)
+        if progress.step not in scores:  # an earlier start of this run validated the last step
+            with engine.averaged(progress.step):
+                validate_and_keep(progress.step)
+        metrics |= scores[progress.step]
         if engine.average is not None and valid:
             metrics["valid/loss_of_last_weights"] = validate(progress.step)["valid/loss"]
         peers.mark(FINISHING)

@@ -1,8 +1,9 @@
 """Metrics of classification and regression: pure functions of NumPy arrays, edge cases settled.
 
-The arithmetic is scikit-learn's and SciPy's. What they leave undefined is settled the same way
-everywhere: a class that was never predicted has precision 0, a constant side has correlation 0,
-and nothing to score is a DataError. ``plmctl.metrics.modules`` wraps them as ``evaluate`` modules.
+The definitions are scikit-learn's, whose import takes three seconds of a finetuning that takes
+forty: the tests compare with it. What it leaves undefined is settled the same way everywhere: a
+class that was never predicted has precision 0, a constant side has correlation 0, and nothing to
+score is a DataError. ``plmctl.metrics.modules`` wraps them as ``evaluate`` modules.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from plmctl.arrays import Floats
 from plmctl.errors import DataError
+
+Counts = NDArray[np.int64]
 
 # --- One label per row ---
 
@@ -45,14 +48,11 @@ def classification_metrics(
         (labels; matrix: rows are the truth, columns the prediction), which is left out if there
         are more than ``MOST_IN_MATRIX`` labels.
     """
-    from sklearn.metrics import precision_recall_fscore_support
-
     predicted, expected = _checked(predictions, references)
     with_matrix = len(labels) <= MOST_IN_MATRIX
     matrix = confusion(predicted, expected, len(labels)).tolist() if with_matrix else []
-    columns = precision_recall_fscore_support(
-        expected, predicted, labels=range(len(labels)), zero_division=0
-    )
+    counts = _counts(predicted, expected, len(labels))
+    columns = (*_precision_recall_f1(*counts), counts[2])
     names = ("precision", "recall", "f1", "support")
     per_class = [
         {"label": label, **{n: c[k].item() for n, c in zip(names, columns, strict=True)}}
@@ -111,22 +111,17 @@ def f1(
 
 
 def matthews(predictions: ArrayLike, references: ArrayLike) -> float:
-    """Matthews correlation, for any number of classes; 0 where one side is constant."""
-    from sklearn.metrics import matthews_corrcoef
+    """Matthews correlation, for any number of classes; 0 where one side is constant.
 
-    predicted, expected = _checked(predictions, references)
-    classes, numbers = np.unique(np.concatenate([predicted, expected]), return_inverse=True)
-    if min(np.unique(predicted).size, np.unique(expected).size) < 2:
-        return 0.0
-    if len(classes) <= MOST_IN_MATRIX:
-        return float(matthews_corrcoef(expected, predicted))
-    # As scikit-learn (Gorodkin, 2004), but without the matrix.
-    total = len(expected)
-    guesses = np.bincount(numbers[:total], minlength=len(classes)).astype(np.float64)
-    truths = np.bincount(numbers[total:], minlength=len(classes)).astype(np.float64)
-    joint = float((predicted == expected).sum()) * total - guesses @ truths
+    For more than two classes it is R_K (Gorodkin, 2004).
+    """
+    predicted, expected, classes = _numbered(*_checked(predictions, references))
+    # In floats: fourth powers of a million rows exceed 64 bits.
+    right, guesses, truths = (n.astype(np.float64) for n in _counts(predicted, expected, classes))
+    total = float(len(expected))
     spread = (total**2 - guesses @ guesses) * (total**2 - truths @ truths)
-    return float(joint / np.sqrt(spread))
+    joint = right.sum() * total - guesses @ truths
+    return float(joint / np.sqrt(spread)) if spread else 0.0
 
 
 def majority(references: ArrayLike) -> float:
@@ -168,30 +163,56 @@ def confusion(predictions: ArrayLike, references: ArrayLike, classes: int) -> ND
     Raises:
         DataError: A class number that is not below ``classes``.
     """
-    from sklearn.metrics import confusion_matrix
-
     predicted, expected = _checked(predictions, references)
     for numbers in (predicted, expected):
         if numbers.min() < 0 or numbers.max() >= classes:
             raise DataError(
                 f"class numbers {numbers.min()} to {numbers.max()} of {classes} classes"
             )
-    matrix: NDArray[np.int64] = confusion_matrix(expected, predicted, labels=range(classes))
-    return matrix
+    cells: Counts = np.bincount(expected * classes + predicted, minlength=classes**2)
+    return cells.reshape(classes, classes)
 
 
 def _averaged(
     predictions: ArrayLike, references: ArrayLike, average: Average, positive: Any
 ) -> tuple[float, float, float]:
-    from sklearn.metrics import precision_recall_fscore_support
-
     predicted, expected = _checked(predictions, references)
-    if average == "binary":  # without scikit-learn's refusal of more than two classes
-        predicted, expected = predicted == positive, expected == positive
-    results = precision_recall_fscore_support(
-        expected, predicted, average=average, pos_label=True, zero_division=0
+    if average == "binary":
+        counts = _counts((predicted == positive).astype(int), (expected == positive).astype(int), 2)
+        weights = np.array([0.0, 1.0])
+    else:
+        counts = _counts(*_numbered(predicted, expected))
+        weights = counts[2] if average == "weighted" else np.ones(len(counts[2]))
+    if average == "micro":
+        counts, weights = tuple(n.sum(keepdims=True) for n in counts), np.ones(1)
+    first, second, third = (
+        float(np.average(values, weights=weights)) for values in _precision_recall_f1(*counts)
     )
-    return float(results[0]), float(results[1]), float(results[2])
+    return first, second, third
+
+
+def _numbered(
+    predicted: NDArray[Any], expected: NDArray[Any]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """The classes that occur as numbers from 0 on, and how many they are."""
+    classes, numbers = np.unique(np.concatenate([predicted, expected]), return_inverse=True)
+    return numbers[: len(predicted)], numbers[len(predicted) :], len(classes)
+
+
+def _counts(
+    predicted: NDArray[np.int64], expected: NDArray[np.int64], classes: int
+) -> tuple[Counts, Counts, Counts]:
+    """How often each class [C] was predicted rightly, was predicted, and is true."""
+    right = np.bincount(expected[predicted == expected], minlength=classes)
+    guesses = np.bincount(predicted, minlength=classes)
+    return right, guesses, np.bincount(expected, minlength=classes)
+
+
+def _precision_recall_f1(
+    right: Counts, guesses: Counts, truths: Counts
+) -> tuple[Floats, Floats, Floats]:
+    """Of each class [C]; what is undefined is 0."""
+    return _ratio(right, guesses), _ratio(right, truths), _ratio(2 * right, guesses + truths)
 
 
 def _checked(predictions: ArrayLike, references: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -353,9 +374,6 @@ def _vary(*arrays: NDArray[np.float64]) -> bool:
 # undefined ones settled in the same way.
 
 
-Counts = NDArray[np.int64]
-
-
 def accuracy_of_counts(matrices: Counts) -> Floats:
     """[R] shares of rows on the diagonal, of [R, C, C]."""
     return _ratio(_diagonal(matrices), matrices.sum((1, 2)))
@@ -371,7 +389,7 @@ def f1_of_counts(matrices: Counts, positive: int) -> Floats:
 def matthews_of_counts(matrices: Counts) -> Floats:
     """[R] correlations of truth and prediction, of [R, C, C]; 0 where one side is constant.
 
-    For more than two classes it is R_K (Gorodkin, 2004), as in scikit-learn.
+    For more than two classes it is R_K (Gorodkin, 2004).
     """
     # In floats: fourth powers of a million rows exceed 64 bits.
     cells = matrices.astype(np.float64)

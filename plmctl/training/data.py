@@ -512,14 +512,23 @@ def _rows(source: Examples, slicing: Slicing, examples: Ints, window: int) -> It
 
 
 def scoring_batches(
-    examples: Examples, slicing: Slicing, limit: int | None = None
+    examples: Examples, slicing: Slicing, limit: int | None = None, lengths: Ints | None = None
 ) -> Iterator[Batch]:
     """This process's part of the first ``limit`` samples of epoch 0, each once.
 
     If there are fewer samples than processes, some processes get none. Streams are cut into equal
     rows, so that the last few samples may be dropped.
+
+    Args:
+        examples: Makes the batches.
+        slicing: How the samples are cut up.
+        limit: None: all samples.
+        lengths: [N] of each sample: similar lengths share a batch, for less padding.
     """
     samples = np.arange(len(examples) if limit is None else min(limit, len(examples)))
+    if lengths is not None:  # every process has its part of the short and of the long ones
+        ordered = np.argsort(lengths[samples], kind="stable")
+        samples = np.concatenate([ordered[rank :: slicing.world] for rank in range(slicing.world)])
     if examples.streamed:
         rows = min(_SCORED_ROWS, len(samples))
         for window in range(len(samples) // rows):

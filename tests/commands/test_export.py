@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
+from plmctl.commands import pretrain
 from tests.builders import json_lines
 from tests.commands.conftest import Cli, write
 from tests.commands.test_bad_input import refused
@@ -50,6 +52,23 @@ def test_the_average_of_the_weights_is_the_model(
     refused(cli("pretrain", "bert.yaml", "train.average.nme=ema"), 2, "did you mean 'name'")
     tokens = "train.average={name: last, over: 5M tokens}"
     refused(cli("pretrain", "bert.yaml", tokens), 2, "train.average.over", "share such as 20%")
+
+
+def test_the_last_step_is_validated_once(
+    cli: Cli, pretrained: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, validate = [], pretrain._validate
+
+    def counted(engine: Any, config: Any, valid: Any, plan: Any, step: int, **options: Any) -> Any:
+        steps.append(step)
+        return validate(engine, config, valid, plan, step, **options)
+
+    monkeypatch.setattr(pretrain, "_validate", counted)
+    assert cli("pretrain", "bert.yaml", "run=once", "log.validate_every=3")[0] == 0
+    assert steps == [3, 6]
+    results = json.loads(Path("once/eval/valid.json").read_text())["results"]
+    logged = json_lines(Path("once/metrics.jsonl"))
+    assert logged[-1]["valid/loss"] == results["valid/loss"]
 
 
 def test_a_checkpoint_is_a_model(cli: Cli, pretrained: dict[str, Path]) -> None:

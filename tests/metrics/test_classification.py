@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import matthews_corrcoef
+from sklearn.metrics import (
+    confusion_matrix,
+    matthews_corrcoef,
+    precision_recall_fscore_support,
+)
 
 from plmctl.errors import DataError
 from plmctl.metrics import statistics
@@ -185,6 +189,23 @@ def test_the_metrics_agree_with_the_confusion_matrix(pairs):
     assert f1(guess, truth, "micro") == pytest.approx(accuracy(guess, truth))
     assert majority(truth) == pytest.approx(matrix.sum(axis=1).max() / matrix.sum())
     assert recall(guess, truth, "weighted") == pytest.approx(accuracy(guess, truth))
+
+
+@pytest.mark.filterwarnings("ignore:A single label was found")
+@given(classes)
+def test_one_label_per_row_as_scikit_learn(pairs):
+    guess, truth = np.array(pairs).T
+    for average in ("macro", "micro", "weighted"):
+        expected = precision_recall_fscore_support(truth, guess, average=average, zero_division=0)
+        ours = [function(guess, truth, average) for function in (precision, recall, f1)]
+        assert ours == pytest.approx(list(expected[:3]))
+    assert matthews(guess, truth) == pytest.approx(matthews_corrcoef(truth, guess))
+    rows = classification_metrics(guess, truth, ["a", "b", "c", "d"])["per_class"]
+    expected = precision_recall_fscore_support(truth, guess, labels=range(4), zero_division=0)
+    for name, values in zip(("precision", "recall", "f1", "support"), expected, strict=True):
+        assert [row[name] for row in rows] == pytest.approx(values.tolist())
+    matrix = confusion_matrix(truth, guess, labels=range(4))
+    assert confusion(guess, truth, 4).tolist() == matrix.tolist()
 
 
 @given(classes)

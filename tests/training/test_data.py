@@ -156,6 +156,21 @@ def test_scoring_sees_every_sample_once(store: TokenStore) -> None:
     assert sum(len(b.inputs["input_ids"]) for b in few) == 2
 
 
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=30), st.integers(1, 3))
+@settings(deadline=None)
+def test_scoring_by_length_sees_every_row_once(sizes: list[int], world: int) -> None:
+    documents = [[[10 + number] * size] for number, size in enumerate(sizes)]
+    step = make_examples("mlm", TokenStore.from_lists(documents, VOCAB.size), VOCAB, 32)
+    seen: list[list[int]] = []
+    for rank in range(world):
+        batches = scoring_batches(step, Slicing(1, 4, rank, world), lengths=np.array(sizes))
+        rows = [row for batch in batches for row in batch.inputs["attention_mask"].sum(1).tolist()]
+        assert rows == sorted(rows)
+        seen.append(rows)
+    assert sorted(sum(seen, [])) == sorted(size + 2 for size in sizes)  # [CLS] and [SEP]
+    assert max(map(sum, seen)) <= min(map(sum, seen)) + 32 * world
+
+
 # --- Length-grouped steps are a shuffle of every epoch, and a function of the step alone ---
 
 
