@@ -223,7 +223,7 @@ def _load_from_hub(name: str) -> Any:
     """A metric of the Hub, by ``evaluate.load``.
 
     Raises:
-        ConfigError: It is not there, or the Hub is out of reach.
+        ConfigError: It is not there, the Hub is out of reach, or it needs a missing package.
     """
     own_name = name.removeprefix(_HUB)
     # `evaluate` keeps the metrics that anybody can use under the name of their kind.
@@ -239,6 +239,11 @@ def _load_from_hub(name: str) -> Any:
 
     try:
         return evaluate.load(name.removeprefix(_HUB), keep_in_memory=True)
+    except ImportError as error:  # `evaluate` checks what a module imports
+        raise ConfigError(
+            f"task.metrics: {name}: cannot be loaded: {_message(error)}",
+            "install what it needs, and run again",
+        ) from error
     except Exception as error:  # the module's own code runs here
         raise ConfigError(
             f"task.metrics: {name}: cannot be loaded: {_message(error)}",

@@ -72,3 +72,8 @@ def test_a_metric_of_the_hub_needs_the_network_once(
     monkeypatch.setattr(evaluate.config, "HF_UPDATE_DOWNLOAD_COUNTS", False)
     path = config(pretrained, "never", "hf:nobody/no-metric")
     refused(cli("finetune", path), 2, "hf:nobody/no-metric: ", "needs the network")
+    Path("local/metric").mkdir(parents=True)
+    Path("local/metric/metric.py").write_text("import evaluate\nimport no_such_package\n")
+    monkeypatch.setattr("plmctl.hub.unavailable", lambda name, kind: None)
+    path = config(pretrained, "never", "hf:local/metric")
+    refused(cli("finetune", path), 2, "no_such_package", "install what it needs")
