@@ -1,9 +1,9 @@
 """Metrics of classification and regression: pure functions of NumPy arrays, edge cases settled.
 
-The definitions are scikit-learn's, whose import takes three seconds of a finetuning that takes
-forty: the tests compare with it. What it leaves undefined is settled the same way everywhere: a
-class that was never predicted has precision 0, a constant side has correlation 0, and nothing to
-score is a DataError. ``plmctl.metrics.modules`` wraps them as ``evaluate`` modules.
+The definitions are scikit-learn's, and the tests compare with it. Its import would take three
+seconds of a finetuning that takes forty. What it leaves undefined is settled the same way: a class
+that was never predicted has precision 0, a constant side has correlation 0, and nothing to score is
+a DataError. ``plmctl.metrics.modules`` wraps them as ``evaluate`` modules.
 """
 
 from __future__ import annotations
