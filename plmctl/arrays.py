@@ -1,4 +1,4 @@
-"""Types of NumPy arrays, and batches: of rows of unequal length, with padding, and of texts."""
+"""Types of NumPy arrays, padding, and batches: of rows of unequal length, and of texts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -13,6 +13,15 @@ Bools = NDArray[np.bool_]
 def lengths_of(rows: Sequence[Sequence[int] | Ints]) -> Ints:
     """[N] the length of each row."""
     return np.fromiter(map(len, rows), np.int64, len(rows))
+
+
+def spread(size: int, limit: int | None) -> Ints:
+    """The numbers below ``size``, or ``limit`` of them, evenly spread.
+
+    The first examples of a text are of its first documents, and of several files of the first one.
+    """
+    count = size if limit is None else min(size, limit)
+    return np.arange(count) * size // max(count, 1)
 
 
 def padded(

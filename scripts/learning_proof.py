@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from plmctl.arrays import spread
 from plmctl.commands.prepare import prepare
 from plmctl.commands.pretrain import examples_of
 from plmctl.config.load import configs_folder
@@ -99,10 +100,10 @@ def frequencies(prepared: Prepared) -> dict[str, tuple[float, float]]:
 
 
 def targets(prepared: Prepared, store: Any) -> dict[str, NDArray[np.int64]]:
-    """All targets of the first examples of a store."""
+    """The targets of examples that are spread over a store."""
     step = examples_of(prepared, store, prepared.config.train.phases[-1].seq_len)
     values_of: dict[str, list[NDArray[np.int64]]] = {}
-    for samples in np.array_split(np.arange(min(len(step), _SAMPLES)), 32):
+    for samples in np.array_split(spread(len(step), _SAMPLES), 32):
         if not len(samples):
             continue
         batch = step.collate(np.zeros_like(samples), samples)

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plmctl.arrays import batches, padded
+from plmctl.arrays import batches, padded, spread
 
 LENGTHS = st.lists(st.integers(0, 30), max_size=60)
 
@@ -36,3 +36,14 @@ def test_padded() -> None:
     assert real.tolist() == [[True, True], [False, True], [False, False]]
     assert padded([], 9)[0].shape == (0, 0)
     assert padded([[4]], 9, left=True)[1].strides[1] > 0  # torch takes no negative strides
+
+
+@given(st.integers(0, 3000), st.one_of(st.none(), st.integers(1, 3000)))
+def test_spread_numbers_are_different_and_end_near_both_ends(size: int, limit: int | None) -> None:
+    numbers = spread(size, limit)
+    count = size if limit is None else min(size, limit)
+    assert len(numbers) == count
+    if count:
+        gaps = np.diff([*numbers, size])
+        assert numbers[0] == 0
+        assert set(gaps.tolist()) <= {size // count, -(-size // count)}

@@ -516,7 +516,7 @@ class LogConfig(Model):
     """Steps between validations; there is always one at the end. The sequences are as long as those
     of the phase: losses of two phases are of different sequences."""
     validate_samples: int | None = Field(default=2000, ge=1)
-    """Sequences of the validation text that are scored; empty: all."""
+    """Sequences of the validation text that are scored, spread over it; empty: all."""
     trackers: tuple[
         Literal[
             "aim",

@@ -152,7 +152,7 @@ class ObjectiveMeasureConfig(TextMeasureConfig):
     seq_len: int = Field(default=128, ge=8)
     """Tokens per sequence, special tokens included."""
     max_samples: int | None = Field(default=2000, ge=1)
-    """Sequences to score at most; empty: all."""
+    """Sequences to score at most, spread over the text; empty: all."""
     store: str = "stores"
     """Folder of the token stores."""
 

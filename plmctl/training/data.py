@@ -33,6 +33,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plmctl.arrays import Ints, spread
 from plmctl.errors import ConfigError, PlmError
 from plmctl.examples.inspection import Example, Tallies, merge, tally
 from plmctl.examples.keys import fold, permute, stream
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 
 # --- How a step is cut up ---
 
-
-Ints = NDArray[np.int64]
 
 # Tokens per forward if `micro_batch_size` is auto: enough to keep the device busy.
 _AUTO_TOKENS = {"cpu": 8_192, "cuda": 65_536, "mps": 16_384}
@@ -514,10 +513,10 @@ def _rows(source: Examples, slicing: Slicing, examples: Ints, window: int) -> It
 def scoring_batches(
     examples: Examples, slicing: Slicing, limit: int | None = None, lengths: Ints | None = None
 ) -> Iterator[Batch]:
-    """This process's part of the first ``limit`` samples of epoch 0, each once.
+    """This process's part of ``limit`` samples of epoch 0, spread over the text, each once.
 
     If there are fewer samples than processes, some processes get none. Streams are cut into equal
-    rows, so that the last few samples may be dropped.
+    rows, so that the last few samples may be dropped; of fewer samples each row has its beginning.
 
     Args:
         examples: Makes the batches.
@@ -525,14 +524,14 @@ def scoring_batches(
         limit: None: all samples.
         lengths: [N] of each sample: similar lengths share a batch, for less padding.
     """
-    samples = np.arange(len(examples) if limit is None else min(limit, len(examples)))
+    samples = spread(len(examples), limit)
     if lengths is not None:  # every process has its part of the short and of the long ones
-        ordered = np.argsort(lengths[samples], kind="stable")
+        ordered = samples[np.argsort(lengths[samples], kind="stable")]
         samples = np.concatenate([ordered[rank :: slicing.world] for rank in range(slicing.world)])
     if examples.streamed:
         rows = min(_SCORED_ROWS, len(samples))
         for window in range(len(samples) // rows):
-            yield from _rows(examples, slicing, windows_of(window, len(samples), rows), window)
+            yield from _rows(examples, slicing, windows_of(window, len(examples), rows), window)
         return
     for share in slicing.mine(np.stack([np.zeros_like(samples), samples])):
         if share.size:

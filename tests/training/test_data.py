@@ -156,6 +156,20 @@ def test_scoring_sees_every_sample_once(store: TokenStore) -> None:
     assert sum(len(b.inputs["input_ids"]) for b in few) == 2
 
 
+@pytest.mark.parametrize("name", ["mlm", "mlm+nsp", "mlm+sop", "mlm+sbo", "clm"])
+def test_a_few_scored_samples_are_of_all_of_the_text(name: str) -> None:
+    """A text of two subjects: the first quarter of its samples is of the first one alone."""
+    subjects = [[[[word] * 9] * 12] * 100 for word in (20, 40)]
+    store = TokenStore.from_lists(subjects[0] + subjects[1], VOCAB.size)
+    examples = make_examples(name, store, VOCAB, 32)
+    ids = torch.cat([
+        batch.inputs["input_ids"].flatten()
+        for batch in scoring_batches(examples, Slicing(1, 64), len(examples) // 4)
+    ])  # fmt: skip
+    first = (ids == 20).sum() / ((ids == 20) | (ids == 40)).sum()
+    assert 0.45 < first < 0.55
+
+
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=30), st.integers(1, 3))
 @settings(deadline=None)
 def test_scoring_by_length_sees_every_row_once(sizes: list[int], world: int) -> None:

@@ -196,3 +196,11 @@ def test_scoring_depends_on_no_micro_batch_and_leaves_the_state(store: TokenStor
     assert torch.equal(engine.trained().recurrent_state.slots, before)
     scored = sum(len(b.targets["forward"]) for b in scoring_batches(step, Slicing(1, 5)))
     assert len(step) - 32 < scored <= len(step)
+
+
+def test_a_few_scored_windows_are_of_all_of_the_text() -> None:
+    text = TokenStore.from_lists([[[word] * 9] * 100 for word in (20, 40)], VOCAB.size)
+    step = make_examples("bilm", text, VOCAB, 5, shuffle=False)
+    batches = scoring_batches(step, Slicing(1, 32), len(step) // 4)
+    scored = torch.cat([batch.targets["forward"].flatten() for batch in batches])
+    assert 0.45 < (scored == 20).sum() / ((scored == 20) | (scored == 40)).sum() < 0.55
