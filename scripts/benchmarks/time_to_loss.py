@@ -11,6 +11,7 @@ seconds are of the whole process, preparation included.
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -78,6 +79,7 @@ def alone(args: argparse.Namespace) -> dict[str, Any]:
                 seconds = time.perf_counter() - began
                 sides[side] = {"seconds": seconds, "loss": _loss(args, folder, run / "model")}
             rounds.append(sides)
+            print(f"round {seed}: {json.dumps(sides)}", file=sys.stderr, flush=True)
     medians = {
         side: {
             key: statistics.median(sides[side][key] for sides in rounds)
