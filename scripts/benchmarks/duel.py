@@ -36,14 +36,14 @@ _NAMES = {
 def fight(args: argparse.Namespace, work: ModuleType) -> Results:
     """All rounds of a work, and the losses of both sides on identical batches if it has some.
 
+    The losses are computed at the end of the first round's processes, after what is measured.
     A round in which other programs used more than ``--quiet`` of the CPUs is repeated, up to
     ``--repeats`` times in all; after that it counts, and the result says how many did.
     """
     with tempfile.TemporaryDirectory() as folder:
         if hasattr(work, "prepare"):
             work.prepare(args, Path(folder))
-        checked = SIDES if hasattr(work, "check") else ()
-        losses = {side: _in_process(args, side, folder, "--check")["losses"] for side in checked}
+        losses: dict[str, list[float]] = {}
         rounds: list[dict[str, Results]] = []
         others: list[float | None] = []
         repeated = 0
@@ -51,7 +51,10 @@ def fight(args: argparse.Namespace, work: ModuleType) -> Results:
         while len(rounds) < args.rounds:
             order = SIDES if len(rounds) % 2 == 0 else SIDES[::-1]
             load = Load()
-            sides = {side: _in_process(args, side, folder) for side in order}
+            more = ["--check"] if hasattr(work, "check") and not losses else []
+            sides = {side: _in_process(args, side, folder, *more) for side in order}
+            if more:
+                losses = {side: sides[side].pop("losses") for side in SIDES}
             share = load.of_others()
             if share is not None and share > args.quiet and repeated < args.repeats:
                 repeated += 1

@@ -10,7 +10,6 @@ import statistics
 
 from benchmarks import pretraining
 from benchmarks.duel import Results, measure_each
-from benchmarks.pretraining import check as check
 
 _WAYS = {"plain": ("stock",), "plmctl": ("plmctl",), "recomputing": ("plmctl", "--recompute")}
 

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, side: str) -> dict[str, float]:
 def check(args: argparse.Namespace, side: str) -> dict[str, list[float]]:
     """Losses of a few steps on identical batches, without dropout."""
     model, family = network(args, dropout=0.0)
-    step = objective(args)
+    step = objective(args, closed=True)
     if side == "plmctl":
         done = plmctl_steps(args, model, family.forward, step, CHECKED)
         return {"losses": [update.read().loss for update in done]}
@@ -104,8 +104,13 @@ def network(args: argparse.Namespace, dropout: float | None = None) -> tuple[Any
     return family.build(config, vocab_size=args.vocab_size, pad_id=0, loss_terms=parts), family
 
 
-def objective(args: argparse.Namespace) -> Any:
-    """The work's objective over random documents, each of them a row."""
+def objective(args: argparse.Namespace, *, closed: bool = False) -> Any:
+    """The work's objective over random documents, each of them a row.
+
+    Args:
+        args: The command's.
+        closed: A causal objective is that of transformers, see ``_Closed``.
+    """
     from plmctl.corpus.store import TokenStore
     from plmctl.objectives.base import get_objective
     from plmctl.tokenization.load import Vocab
@@ -119,7 +124,7 @@ def objective(args: argparse.Namespace) -> Any:
     options = OBJECTIVES[family]
     member = get_objective(options["name"])
     step = member.make(member.Config(**options), store, vocab, args.length, 1)
-    return _Closed(step) if family == "gpt2" and args.check else step
+    return _Closed(step) if family == "gpt2" and closed else step
 
 
 class _Closed:

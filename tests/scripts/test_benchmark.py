@@ -229,12 +229,12 @@ def test_both_sides_of_a_family_have_the_same_losses(
 ) -> None:
     """So that memory and time are compared of the same work."""
     from benchmark import arguments  # type: ignore[import-not-found]
-    from benchmarks.memory import check
+    from benchmarks.pretraining import check  # type: ignore[import-not-found]
 
     options = ["--family", family, "--size", "tiny", "--vocab-size", "900", "--batch", "8"]
     losses = []
     for side in ("plmctl", "stock"):
-        command = ["benchmark.py", "memory", *options, "--side", side, "--check"]
+        command = ["benchmark.py", "memory", *options, "--side", side]
         monkeypatch.setattr("sys.argv", [*command, "--precision", "fp32"])
         losses.append(check(arguments(), side)["losses"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
