@@ -1,5 +1,6 @@
 import os
 import signal
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,13 +62,20 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption(
+        "--sweep",
+        choices=("all", "0", "1", "2"),
+        help="also run the tests marked sweep: all, or the third with this number",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--slow"):
-        return
+    third = config.getoption("--sweep")
     for item in items:
-        if "slow" in item.keywords:
+        if "sweep" in item.keywords:
+            if third != "all" and third != str(zlib.crc32(item.nodeid.encode()) % 3):
+                item.add_marker(pytest.mark.skip(reason="exhaustive: run with --sweep all"))
+        elif "slow" in item.keywords and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="a longer proof: run with --slow"))
 
 
