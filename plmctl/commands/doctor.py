@@ -7,7 +7,7 @@ import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from plmctl.run.preflight import (
     resolve_compute,
     stand_in,
 )
+from plmctl.versions import installed_version, tested_versions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -39,7 +40,6 @@ _EXTRAS = {
     "tensorboard": "log.trackers",
     "text": "ROUGE and BLEU",
 }
-_CONSTRAINTS = "constraints.txt"
 _ANY_SIZE = 1000  # of a vocabulary that only stands in for the tokenizer's
 
 
@@ -157,11 +157,11 @@ def _packages() -> list[dict[str, Any]]:
     """The required packages, beside the versions that plmctl is tested with."""
     from packaging.requirements import Requirement
 
-    tested = _tested()
+    tested = tested_versions()
     needed = [Requirement(line) for line in requires("plmctl") or ()]
     packages = []
     for one in (one for one in needed if one.marker is None):
-        installed, wanted = _version(one.name), tested.get(one.name.lower())
+        installed, wanted = installed_version(one.name), tested.get(one.name.lower())
         note = ""
         if installed is None or not one.specifier.contains(installed, prereleases=True):
             note = f"needs {one.specifier}"
@@ -178,7 +178,7 @@ def _extras() -> list[dict[str, Any]]:
     extras = []
     for extra, purpose in _EXTRAS.items():
         of_it = [one.name for one in needed if one.marker and one.marker.evaluate({"extra": extra})]
-        missing = [name for name in of_it if _version(name) is None]
+        missing = [name for name in of_it if installed_version(name) is None]
         present = bool(of_it) and not missing
         install = "" if present else f"pip install 'plmctl[{extra}]'"
         extras.append(
@@ -191,24 +191,6 @@ def _extras() -> list[dict[str, Any]]:
             }
         )
     return extras
-
-
-def _tested() -> dict[str, str]:
-    """The versions of ``constraints.txt``: in the package, or beside it in a checkout."""
-    package = Path(__file__).parents[1]
-    for path in (package / _CONSTRAINTS, package.parent / _CONSTRAINTS):
-        if path.is_file():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            pairs = (line.partition("==") for line in lines if "==" in line)
-            return {name.strip().lower(): number.strip() for name, _, number in pairs}
-    return {}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _devices() -> Iterator[str]:

@@ -226,7 +226,7 @@ def _causal_states(
     """Rows are padded at the right, where a causal model does not look."""
     import torch
 
-    from plmctl.models.decoder import hidden_states
+    from plmctl.models.decoder import cache_parameter, hidden_states
 
     device, rows = network.device, _group_members(groups)
     ids_BT, live_BT = _padded_tensors(
@@ -238,7 +238,8 @@ def _causal_states(
         [texts[g.members[0]].ids[: g.shared] for g in groups], device
     )
     body = network.base_model
-    cache = body(context_GT, attention_mask=context_live_GT, use_cache=True).past_key_values
+    name = cache_parameter(body)
+    cache = getattr(body(context_GT, attention_mask=context_live_GT, use_cache=True), name)
     group_B = torch.tensor(
         [number for number, group in enumerate(groups) for _ in group.members], device=device
     )
@@ -247,10 +248,10 @@ def _causal_states(
     place_BT = shared_B[:, None] + torch.arange(ids_BT.shape[1], device=device)
     after = body(
         ids_BT,
-        past_key_values=cache,
         attention_mask=torch.cat([context_live_GT[group_B], live_BT], dim=1),
         position_ids=place_BT.clamp(max=network.config.max_position_embeddings - 1),
         use_cache=True,
+        **{name: cache},
     )
     last: Tensor = after.last_hidden_state
     return last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
+from inspect import signature
 from typing import Any
 
 import torch
@@ -58,6 +59,12 @@ def states_at(model: Any, input_ids: Tensor, column_B: Tensor) -> Tensor:
         embedded: Tensor = model.get_input_embeddings()(input_ids)
         return layers.states_at(model.transformer, embedded, column_B)
     return _at(hidden_states(model, input_ids), column_B)
+
+
+def cache_parameter(module: Any) -> str:
+    """What ``forward`` and its output call the cache: until transformers 5.23 another name."""
+    parameters = signature(module.forward).parameters
+    return "cache" if "cache" in parameters else "past_key_values"
 
 
 def _at(states: Tensor, column_B: Tensor) -> Tensor:

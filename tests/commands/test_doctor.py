@@ -78,8 +78,10 @@ def test_a_tokenizer_config_is_no_run(world: Path, capfd: pytest.CaptureFixture[
 
 
 def test_extras_that_are_missing_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "jieba" else real(name))
+    real = doctor.installed_version
+    monkeypatch.setattr(
+        doctor, "installed_version", lambda name: None if name == "jieba" else real(name)
+    )
     extras = {extra["name"]: extra for extra in doctor._extras()}
     assert not extras["zh"]["present"]
     assert extras["zh"]["missing"] == ["jieba"]

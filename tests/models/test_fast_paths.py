@@ -2,12 +2,14 @@
 
 import ast
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
@@ -15,6 +17,7 @@ from plmctl.corpus.store import TokenStore
 from plmctl.families.base import get_family
 from plmctl.models import fast as door
 from plmctl.models.batch import Batch
+from plmctl.models.decoder import cache_parameter
 from plmctl.models.fast.required import require_attributes, require_parameters
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
@@ -92,17 +95,21 @@ def test_with_and_without(case: str, way: str, store: TokenStore) -> None:
 
 @pytest.fixture
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of the fast paths are imported again, and their warnings given again."""
+    """The files of the fast paths are imported again, and what is left out reported again."""
     for name in [n for n in sys.modules if n.startswith(f"{door.__name__}.")]:
         monkeypatch.delitem(sys.modules, name)
-    door._warn.cache_clear()
+    door._report.cache_clear()
 
 
 @pytest.mark.usefixtures("forgotten", "own_masks")
 @pytest.mark.parametrize("case", ["bert", "gpt1", "gpt2"])
-def test_a_missing_name_leaves_the_path_out_with_one_warning(
-    case: str, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+def test_a_missing_name_leaves_the_path_out_with_one_line(
+    case: str,
+    store: TokenStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """The line is only for networks that the path is for, and names versions and a command."""
     from transformers.models.openai import modeling_openai
 
     network = plain_network(case)
@@ -115,19 +122,23 @@ def test_a_missing_name_leaves_the_path_out_with_one_warning(
         layers: torch.nn.Module = network.model.base_model.encoder
         layers.__class__ = type("OtherLayers", (type(layers),), {})
     monkeypatch.delattr(modeling_openai, "Attention")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            door.apply_fast_paths(network.model, device="cpu", compiled=False, sharded=False)
-    messages = [str(one.message) for one in caught if "fast path" in str(one.message)]
-    assert len(messages) == (2 if case == "bert" else 1)
-    assert "fused attention" in messages[0]
-    assert "Attention" in messages[0]
-    if case == "bert":
-        assert "unused positions" in messages[1]
-        assert "BertEncoder" in messages[1]
+    for _ in range(2):
+        door.apply_fast_paths(network.model, device="cpu", compiled=False, sharded=False)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ("unused positions" if case == "bert" else "fused attention") in line
+    assert ("BertEncoder" if case == "bert" else "Attention") in line
+    assert f"transformers {transformers.__version__}" in line
+    assert "pip install transformers==" in line
     for name, tensor in outcome(case, network, batch, store).items():
         assert_equal(name, tensor, expected[name])
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_both_names_of_the_cache(name: str) -> None:
+    """transformers 5.24 renamed it, in the parameters and in the output."""
+    namespace: dict[str, Any] = {}
+    exec(f"def forward(hidden_states, {name}=None): ...", namespace)
+    assert cache_parameter(SimpleNamespace(forward=namespace["forward"])) == name
 
 
 def test_other_parameters_and_attributes_are_noticed() -> None:

@@ -2,19 +2,21 @@
 
 Each path computes the same mathematics with the same weights under the same names, so that a model
 is saved as before, and every network works without them. A path needs private names: if a version
-of transformers lacks one, or has changed it, the path is left out with one warning.
+of transformers lacks one, or has changed it, the path is left out, which is reported in one line.
 Other packages import from here, never from this package's files.
 """
 
 from __future__ import annotations
 
-import warnings
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
 from plmctl.errors import ConfigError
+from plmctl.versions import installed_version, tested_versions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -65,7 +67,7 @@ def apply_fast_paths(
         from plmctl.models.decoder import FastDecoder
 
         if any(isinstance(module, FastDecoder) for module in model.modules()):
-            with _left_out_if_changed("one position of GPT-2's top layer"):
+            with _left_out_if_changed("one position of the top layer"):
                 from plmctl.models.fast.decoder import use_parts_of_layers
 
                 use_parts_of_layers(model)
@@ -73,10 +75,13 @@ def apply_fast_paths(
 
 def use_fused_attention(model: PreTrainedModel) -> None:
     """Let GPT-1 and GPT-2, in place, attend in PyTorch's fused kernel, without reading a mask."""
-    with _left_out_if_changed("fused attention of GPT-1 and GPT-2"):
-        from plmctl.models.fast.decoder import use_fast_decoder
+    # By name: to import both networks for a model of another kind takes time.
+    names = {base.__name__ for module in model.modules() for base in type(module).__mro__}
+    if names & {"GPT2Model", "OpenAIGPTModel"}:
+        with _left_out_if_changed("fused attention"):
+            from plmctl.models.fast.decoder import use_fast_decoder
 
-        use_fast_decoder(model)
+            use_fast_decoder(model)
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
@@ -110,17 +115,21 @@ def no_checkpointing(network: str) -> ConfigError:
 
 @contextmanager
 def _left_out_if_changed(path: str) -> Iterator[None]:
-    """Warn, once per process, instead of failing where transformers lacks what a path needs."""
+    """Report, once per process, instead of failing where transformers lacks what a path needs."""
     try:
         yield
     except ImportError as error:
-        _warn(path, str(error))
+        _report(path, str(error))
 
 
 @cache
-def _warn(path: str, reason: str) -> None:
-    warnings.warn(
-        f"a fast path is left out ({path}): {reason}. Results stay the same; training may be "
-        "slower. Install the version of transformers that plmctl is tested with.",
-        stacklevel=5,
+def _report(path: str, reason: str) -> None:
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return
+    tested = tested_versions().get("transformers")
+    remedy = f"; pip install transformers=={tested}" if tested else ""
+    print(
+        f"plmctl: a fast path is left out ({path}): slower with transformers "
+        f"{installed_version('transformers')}, results stay the same{remedy} ({reason})",
+        file=sys.stderr,
     )

@@ -17,13 +17,14 @@ from transformers import GPT2Model, OpenAIGPTModel
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from transformers.models.openai.modeling_openai import Attention, Block
 
-from plmctl.models.decoder import FastDecoder, block_mask
+from plmctl.models.decoder import FastDecoder, block_mask, cache_parameter
 from plmctl.models.fast.attention import attend, cpu_attention
 from plmctl.models.fast.required import require_attributes, require_parameters
 
 require_parameters(Attention._attn, "q", "k", "v", "attention_mask", "output_attentions")
 require_parameters(Block.forward, "x", "attention_mask")
-require_parameters(GPT2Block.forward, "hidden_states", "past_key_values", "attention_mask")
+# The second is the cache, which transformers renamed in 5.24; it is passed by place.
+require_parameters(GPT2Block.forward, "hidden_states", cache_parameter(GPT2Block), "attention_mask")
 
 
 # It is the class of the list of layers that changes: by the network's own class transformers knows
