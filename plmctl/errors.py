@@ -7,6 +7,7 @@ import difflib
 import errno
 import os
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 _SHOWN, _COMPARED = 50, 10_000  # names: a file may have a million columns
 
@@ -166,13 +167,13 @@ def _limit(number: int) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of a message: ``; did you mean 'x'?``, or the known names if none is similar."""
-    known = list(known)
+    known = _in_order(known)
     return did_you_mean(near_names(name, known)) or f"; one of: {listed(known)}"
 
 
 def listed(names: Iterable[str]) -> str:
     """Names for a message, not all of very many."""
-    names = list(names)
+    names = _in_order(names)
     more = f", and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 
@@ -185,4 +186,9 @@ def did_you_mean(names: Iterable[str]) -> str:
 
 def near_names(name: str, known: Iterable[str], most: int = 1) -> list[str]:
     """The known names most similar to a misspelled one, the most similar first."""
-    return difflib.get_close_matches(name, list(known)[:_COMPARED], n=most)
+    return difflib.get_close_matches(name, _in_order(known)[:_COMPARED], n=most)
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """As given; sorted if they are a set, whose order differs from process to process."""
+    return sorted(names) if isinstance(names, AbstractSet) else list(names)

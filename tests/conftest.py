@@ -1,3 +1,4 @@
+import fcntl
 import os
 import signal
 import zlib
@@ -85,4 +86,23 @@ def shared_data() -> Path:
     folder = Path(__file__).parents[2] / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("needs the maintainers' folder of real data beside the checkout")
+    return folder
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that the processes of one test session share: the first that wants it makes it.
+
+    The others wait at a lock. ``make`` is given the folder, and may be one step of several that
+    fill it: ``world/texts`` and ``world/runs`` are steps of the folder ``world``.
+    """
+    base = factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = base / name.partition("/")[0]
+    folder.mkdir(exist_ok=True)
+    done = base / f"{name.replace('/', '-')}.done"
+    with done.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            make(folder)
+            done.touch()
     return folder

@@ -177,7 +177,7 @@ def generate_ids(
     )
     start = model.start + (first_sentinel(model) if decoding.sentinel else ())
     special = SpecialIds(
-        tuple(_end_ids(model, decoding)),
+        tuple(sorted(_end_ids(model, decoding))),
         model.tokenizer.pad_token_id or 0,
         start if model.text_to_text else (),
     )

@@ -113,7 +113,9 @@ def loaded_model(config: PretrainConfig, new_heads: Callable[[str], None]) -> Pr
 def dropout_changes(config: PretrainConfig) -> dict[str, Any]:
     """The dropout that the config sets for a loaded network, where it is not the family's."""
     names = get_family(config.model.family).DROPOUT
-    return {name: getattr(config.model, name) for name in fields_set(config) if name in names}
+    return {
+        name: getattr(config.model, name) for name in sorted(fields_set(config)) if name in names
+    }
 
 
 def fields_set(config: PretrainConfig) -> set[str]:

@@ -16,7 +16,7 @@ from plmctl.commands.verify_resume import Child
 from plmctl.corpus.store import TokenStore
 from plmctl.evaluation.model import LoadedModel
 from plmctl.reporting import report
-from tests.conftest import Cli, run_main
+from tests.conftest import Cli, made_once, run_main
 from tests.processes import forked, in_processes
 
 NAMES = ["Anna", "Bela", "Carl", "Dora", "Emil", "Fritz", "Gerda", "Hugo", "Ida", "Jonas"]
@@ -71,8 +71,10 @@ def working_in(folder: Path) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def first_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What every world begins with: a corpus, rows, two tokenizers and two configs."""
-    folder = tmp_path_factory.mktemp("first") / "world"
-    folder.mkdir()
+    return made_once(tmp_path_factory, "first-world", make_world)
+
+
+def make_world(folder: Path) -> None:
     (folder / "text.txt").write_text(corpus_text(), encoding="utf-8")
     rows = [
         f"{sentence(n)}\t{VERBS[n % 8] in ('sees', 'likes', 'helps', 'greets')}" for n in range(200)
@@ -90,18 +92,19 @@ def first_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write(f"tok-{name}.yaml", tokenizer)
             assert run_main("train-tokenizer", f"tok-{name}.yaml") == 0
             write(f"{name}.yaml", pretrain_config(name))
-    return folder
 
 
 @pytest.fixture(scope="session")
-def first_runs(first_world: Path) -> Path:
+def first_runs(first_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of two finished runs, which ``pretrained`` copies."""
-    folder = first_world.with_name("runs")
-    shutil.copytree(first_world, folder)
-    with working_in(folder):
-        for name in ("bert", "gpt2"):
-            assert run_main("pretrain", f"{name}.yaml", f"run=done-{name}") == 0
-    return folder
+
+    def make(folder: Path) -> None:
+        shutil.copytree(first_world, folder, dirs_exist_ok=True)
+        with working_in(folder):
+            for name in ("bert", "gpt2"):
+                assert run_main("pretrain", f"{name}.yaml", f"run=done-{name}") == 0
+
+    return made_once(tmp_path_factory, "first-runs", make)
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,7 @@ import json
 import math
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import pytest
 import yaml
 
 from plmctl.__main__ import main
+from tests.conftest import made_once
 
 RECORDED = Path(__file__).parent
 CONFIGS = RECORDED.parents[1] / "configs"
@@ -41,8 +41,12 @@ TIMES = (
     "seconds",
 )
 
-# One group: its session fixtures are made once.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("golden")]
+pytestmark = pytest.mark.slow
+
+# What a process does in one go. All share one world, whose folders are made once.
+TEXT_GROUP = pytest.mark.xdist_group("golden-text")
+PRETRAINING_GROUP = pytest.mark.xdist_group("golden-pretraining")
+FINETUNING_GROUP = pytest.mark.xdist_group("golden-finetuning")
 
 
 # ---- What is recorded, and how it is compared ----------------------------------------------------
@@ -248,9 +252,12 @@ ROWS: dict[str, Callable[[int], dict]] = {
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with texts and rows: training rows, and others to score."""
-    folder = tmp_path_factory.mktemp("golden")
+    return made_once(tmp_path_factory, "golden/texts", write_texts)
+
+
+def write_texts(folder: Path) -> None:
     for name, text in TEXTS.items():
         if isinstance(text, str):
             (folder / name).write_text(text, encoding="utf-8", newline="")
@@ -259,8 +266,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name, row in ROWS.items():
         write_rows(folder / f"{name}.jsonl", [row(n) for n in range(96)])
         write_rows(folder / f"{name}-valid.jsonl", [row(n) for n in range(101, 117)])
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
@@ -336,14 +341,18 @@ TOKENIZERS: dict[str, dict] = {
 
 
 @pytest.fixture(scope="session")
-def tokenizers(world: Path) -> Path:
+def tokenizers(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The world, with a tokenizer of each kind."""
+    return made_once(tmp_path_factory, "golden/tokenizers", train_tokenizers)
+
+
+def train_tokenizers(world: Path) -> None:
     for name, fields in TOKENIZERS.items():
         config = {"run": f"tok-{name}", **fields, "data": {"train": ALL}}
         command(world, "train-tokenizer", written(world, f"tok-{name}", config))
-    return world
 
 
+@TEXT_GROUP
 def test_tokenizers(tokenizers: Path) -> None:
     """Hashes of their files, and how well they fit a text, which says how far apart two are."""
     world, results = tokenizers, dict[str, Any]()
@@ -429,6 +438,7 @@ MIXTURE = {
 }
 
 
+@TEXT_GROUP
 def test_token_stores(tokenizers: Path) -> None:
     """Manifests of stores: of each tokenizer and rule for sentences, held out and mixed."""
     wanted = {
@@ -539,6 +549,7 @@ def example_config(name: str, run: str) -> dict:
     return config | ({"train": TRAIN[name]} if name in TRAIN else {})
 
 
+@PRETRAINING_GROUP
 def test_examples_of_pretraining(tokenizers: Path, models: Path) -> None:
     """Hashes of every step's examples, and their statistics."""
     results = {}
@@ -579,8 +590,12 @@ CHANGED: dict[str, list[str]] = {
 
 
 @pytest.fixture(scope="session")
-def models(tokenizers: Path) -> Path:
+def models(tokenizers: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The world, with a finished small run of every family."""
+    return made_once(tmp_path_factory, "golden/models", pretrain_families)
+
+
+def pretrain_families(world: Path) -> None:
     for name, (tokenizer, text) in PROOFS.items():
         model = [f"model.{key}={value}" for key, value in SMALL[name].items()]
         overrides = [
@@ -595,10 +610,10 @@ def models(tokenizers: Path) -> Path:
             *(f"compute.{key}={value}" for key, value in COMPUTE.items()),
             *CHANGED.get(name, []),
         ]
-        command(tokenizers, "pretrain", str(CONFIGS / f"pretrain/proof/{name}.yaml"), *overrides)
-    return tokenizers
+        command(world, "pretrain", str(CONFIGS / f"pretrain/proof/{name}.yaml"), *overrides)
 
 
+@PRETRAINING_GROUP
 def test_pretraining(models: Path) -> None:
     """Every logged metric of every family's run."""
     results = {name: metrics(models / name) for name in PROOFS}
@@ -622,6 +637,7 @@ RUNS: dict[str, dict] = {
 """By name in ``OBJECTIVES`` or ``TRAIN``: changes of the config."""
 
 
+@PRETRAINING_GROUP
 def test_pretraining_in_other_ways(models: Path) -> None:
     """Other objectives, optimizers and schedules; stopped in the middle, and continued."""
     results = {}
@@ -715,13 +731,17 @@ def finetuning(name: str) -> dict:
 
 
 @pytest.fixture(scope="session")
-def finetuned(models: Path) -> Path:
+def finetuned(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The world, with a finished finetuning of every task."""
+    return made_once(tmp_path_factory, "golden/finetuned", finetune_tasks)
+
+
+def finetune_tasks(world: Path) -> None:
     for name in TASKS:
-        command(models, "finetune", written(models, f"finetune {name}", finetuning(name)))
-    return models
+        command(world, "finetune", written(world, f"finetune {name}", finetuning(name)))
 
 
+@FINETUNING_GROUP
 def test_finetuning(finetuned: Path) -> None:
     """Examples of every step, every logged metric, and the results on the validation rows."""
     results = {}
@@ -736,6 +756,7 @@ def test_finetuning(finetuned: Path) -> None:
     check("finetuning", results)
 
 
+@FINETUNING_GROUP
 def test_folders(finetuned: Path) -> None:
     """Files of a run's folder; of its model the config, and the tensors by name."""
     results = {}
@@ -821,6 +842,7 @@ MEASURES: dict[str, list[dict]] = {
 }
 
 
+@FINETUNING_GROUP
 def test_measures(finetuned: Path) -> None:
     """Every measure's results, and what each item is worth, by which models are compared."""
     results = {}
@@ -849,6 +871,7 @@ WRITING = {
 }
 
 
+@FINETUNING_GROUP
 def test_answers(finetuned: Path) -> None:
     """What ``predict`` and ``generate`` say."""
     results: dict[str, Any] = {"predict": {}, "generate": {}, "rows": {}}
@@ -873,6 +896,7 @@ def test_answers(finetuned: Path) -> None:
 SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
 
 
+@TEXT_GROUP
 def test_configs(world: Path) -> None:
     """Every shipped config with all its defaults."""
     shown = [
@@ -882,6 +906,7 @@ def test_configs(world: Path) -> None:
     check_text("configs", "\n".join(shown))
 
 
+@TEXT_GROUP
 def test_schemas(world: Path) -> None:
     """Keys, values, defaults and help of the four kinds."""
     schemas = {}
@@ -908,6 +933,7 @@ def inlined(schema: Any, definitions: dict) -> Any:
     }
 
 
+@PRETRAINING_GROUP
 def test_plans(models: Path) -> None:
     """Parameters, tokens and arithmetic of every shipped pretraining."""
     plans = {}
@@ -924,6 +950,7 @@ def test_plans(models: Path) -> None:
     check("plans", plans)
 
 
+@TEXT_GROUP
 def test_nothing_is_left_out(world: Path) -> None:
     """Every family, objective, task, measure and optimizer is recorded."""
     members = result(world, "config", "list")["members"]
