@@ -8,19 +8,25 @@ SEED ?= 1
 # Compiled modules are kept: the tests start many processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-zh test slow golden lint types fix docs site release-check versions clean
+.PHONY: demo demo-zh test slow sweep golden lint types fix docs site release-check versions everything clean
 
+# DEMO=--quick: only see that it works.
 demo: .venv/samples  ## English: pretrain BERT and GPT-2, see what it buys (minutes)
-	.venv/bin/plmctl demo en --seed $(SEED)
+	.venv/bin/plmctl demo en --seed $(SEED) $(DEMO)
 
 demo-zh: .venv/samples-zh  ## The same in Chinese, GPT-2 (minutes)
-	.venv/bin/plmctl demo zh --seed $(SEED)
+	.venv/bin/plmctl demo zh --seed $(SEED) $(DEMO)
 
 test: .venv/dev  ## All tests but the slow ones
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 
+# SWEEP=0, 1 or 2: with this third of the exhaustive tests; all: with all of them.
 slow: .venv/dev  ## The longer proofs alone
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadgroup --slow -m slow
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadgroup --slow \
+	  $(if $(SWEEP),--sweep $(SWEEP)) -m "slow or sweep"
+
+sweep: .venv/dev  ## The exhaustive tests alone, all of them (an hour)
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadgroup --sweep all -m sweep
 
 golden: .venv/dev  ## Record again what command lines do (tests/golden); then read the diff
 	GOLDEN_RECORD=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest --slow tests/golden
@@ -50,6 +56,9 @@ release-check: .venv/release  ## Build, check, install into a new environment, r
 versions: .venv/release  ## The lowest and the newest versions that pyproject.toml allows (GBs)
 	.venv/bin/python scripts/check_install.py versions lowest
 	.venv/bin/python scripts/check_install.py versions newest
+
+everything: .venv/dev .venv/release  ## The gate with all that it leaves to other days (hours)
+	EVERYTHING=1 bash .ci/run
 
 clean:
 	rm -rf .venv build dist runs stores

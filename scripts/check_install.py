@@ -3,7 +3,7 @@
     python scripts/check_install.py release           build, new environment, licences, a run
     python scripts/check_install.py ranges            do all ranges have versions, for each Python?
     python scripts/check_install.py versions lowest   the lowest versions that pyproject.toml allows
-    python scripts/check_install.py versions newest   the newest ones
+    python scripts/check_install.py versions newest   the newest ones, and tests with them
     python scripts/check_install.py use PYTHON        only the commands, with an interpreter
 
 It writes to build/ and installs with uv. ``--python 3.13`` chooses the interpreter of ``versions``.
@@ -96,6 +96,7 @@ def in_the_wheel() -> Iterator[str]:
 
 RESOLUTIONS = {"lowest": "lowest-direct", "newest": "highest"}
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+TESTED = ("models", "training", "objectives")
 SHOWN = ("numpy", "tokenizers", "torch", "transformers")
 
 
@@ -120,16 +121,42 @@ def ranges() -> None:
 
 
 def versions(which: str, interpreter: str) -> None:
-    """Install the lowest or the newest versions that the ranges allow, and train with them."""
+    """Install the lowest or the newest versions that the ranges allow, and train with them.
+
+    The newest must have every fast path, and pass the tests of what reaches into other packages.
+    """
     python = environment(BUILD / which, interpreter, pip=False)
     resolution = RESOLUTIONS[which]
     uv("pip", "install", "--python", str(python), "--resolution", resolution, f"{ROOT}[peft,text]")
     uv("pip", "list", "--python", str(python))
-    use(python, list(TINY))
+    use(python, list(TINY), whole=which == "newest")
+    if which == "newest":
+        run_tests(python)
 
 
-def use(python: Path, families: list[str], *, sample: bool = False) -> None:
-    """What a new user does, in an empty folder; with the extra `samples` also the demo."""
+def run_tests(python: Path) -> None:
+    """Run the tests of the inside of networks and training, from a folder without the package."""
+    packages = ("pytest", "pytest-xdist", "hypothesis", "scikit-learn")
+    uv("pip", "install", "-q", "--python", str(python), *packages)
+    with tempfile.TemporaryDirectory() as name:
+        for folder in ("tests", "configs", "docs", "scripts"):
+            shutil.copytree(ROOT / folder, Path(name) / folder)
+        for path in ROOT.glob("*.*"):
+            if path.is_file():
+                shutil.copy(path, name)
+        places = (f"tests/{folder}" for folder in TESTED)
+        call(str(python), "-m", "pytest", "-n", "2", *places, cwd=Path(name))
+
+
+def use(python: Path, families: list[str], *, sample: bool = False, whole: bool = False) -> None:
+    """What a new user does, in an empty folder; with the extra `samples` also the demo.
+
+    Args:
+        python: The interpreter of the environment.
+        families: Of the networks that are trained.
+        sample: Whether the demo runs too.
+        whole: Whether a fast path that is left out is an error.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made_up_text(folder)
@@ -140,14 +167,17 @@ def use(python: Path, families: list[str], *, sample: bool = False) -> None:
                 [python, "-m", "plmctl", *arguments],
                 cwd=folder,
                 env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-                stdout=subprocess.PIPE,
+                capture_output=True,
                 text=True,
                 check=False,
             )
             seconds = time.monotonic() - began
+            print(done.stderr, end="", flush=True)
             print(f"[exit {done.returncode} after {seconds:.0f} s] plmctl", *arguments, flush=True)
             if done.returncode:
                 raise SystemExit("this command must not fail")
+            if whole and "fast path is left out" in done.stderr:
+                raise SystemExit("the newest versions have changed what a fast path needs")
             return done.stdout
 
         plmctl("--version")

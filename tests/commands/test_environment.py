@@ -159,7 +159,7 @@ CONDITIONS: dict[str, tuple[Callable[[], None], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_on_every_machine(
     name: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -244,7 +244,7 @@ def test_a_model_is_not_damaged_because_no_file_can_be_opened(models: Path, tmp_
     assert "(`ulimit -n` is " in output
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("limit", ["ulimit -n 24", "ulimit -f 30"])
 def test_two_processes_on_a_limited_machine(limit: str, models: Path, tmp_path: Path) -> None:
     folder = linked(models, tmp_path / "here")
@@ -260,7 +260,7 @@ def test_two_processes_on_a_limited_machine(limit: str, models: Path, tmp_path: 
     assert code == 0, output
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_message_that_nobody_reads_stops_no_training(models: Path, tmp_path: Path) -> None:
     folder = linked(models, tmp_path / "here")
     command = ["pretrain", "gpt2.yaml", "run=r", "data.store=s"]

@@ -250,7 +250,7 @@ SOME = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ALL)
 def test_a_kill_at_any_rename_is_made_good(
     name: str, world: Path, pretrained: dict[str, Path], tmp_path: Path
@@ -318,7 +318,7 @@ def fill_the_disk(world: Path, command: Command, base: Path) -> list[int]:
     return failed
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["pretrain gpt2", "finetune", "train-tokenizer", "export", "eval"])
 def test_a_full_disk_is_told_and_made_good(
     name: str, world: Path, pretrained: dict[str, Path], tmp_path: Path

@@ -116,7 +116,7 @@ def network(arguments: list[str]) -> list[str]:
     return ["model.size=tiny", "model.hidden_size=32", "model.num_attention_heads=2"]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "page",
     [
@@ -146,7 +146,7 @@ def test_a_page_runs(place: Path, page: str, monkeypatch: pytest.MonkeyPatch) ->
         assert json.loads(path.read_text(encoding="utf-8"))["status"] == "finished", path
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("page", ["tutorials/chinese-bert.md", "migrating/uer.md"])
 def test_a_chinese_page_runs(place: Path, page: str) -> None:
     pytest.importorskip("jieba", reason="the extra zh is not installed")
@@ -173,7 +173,7 @@ def test_a_chinese_page_runs(place: Path, page: str) -> None:
     assert len(follow(text, vocab_size=120)) == len(commands(text))
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbclient = pytest.importorskip("nbclient", reason="needs nbclient and ipykernel")
     nbformat = pytest.importorskip("nbformat", reason="needs nbclient and ipykernel")

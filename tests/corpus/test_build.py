@@ -565,7 +565,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataConfig, Stores]
     return config, make(config, folder / "stores")
 
 
-@pytest.mark.parametrize("keeps_time", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("keeps_time", [True, pytest.param(False, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_found_and_made_good(
     tmp_path: Path, sound: tuple[DataConfig, Stores], name: str, keeps_time: bool
@@ -682,7 +682,7 @@ def real_text(name: str, data: Path) -> list[str]:
     return [text for text in lines if text.strip()]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["english", "chinese", "code"])
 def test_real_text_comes_back_byte_for_byte(tmp_path: Path, shared_data: Path, name: str) -> None:
     """With the published GPT-2 vocabulary, over several processes; CRLF line ends too."""
@@ -722,7 +722,7 @@ def many(tmp_path: Path) -> tuple[str, ...]:
     return (f"{folder}/*",)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_many_small_files_share_shards(
     tmp_path: Path, many: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -745,7 +745,7 @@ def test_many_small_files_share_shards(
     assert packed.manifest["train"] == alone.manifest["train"]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_store_with_a_shard_per_file_is_read_and_repaired(
     tmp_path: Path, many: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from tests.reporting.test_run_state import holding
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.sweep,
     pytest.mark.skipif(find_spec("playwright") is None, reason="playwright is not installed"),
     pytest.mark.skipif(find_spec("vl_convert") is None, reason="vl-convert-python is missing"),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),

@@ -33,7 +33,7 @@ def test_a_ratio_below_the_required_one_is_exit_status_1_after_the_result(tmp_pa
     assert line.endswith("and at least 1e+09 is required")
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_disturbed_round_is_repeated_and_then_counts_as_disturbed(tmp_path: Path) -> None:
     done = run(tmp_path, "--quiet=-1", "--repeats", "1")  # as if others used more than that
     assert done.returncode == 0
@@ -61,7 +61,7 @@ def test_the_work_of_others_is_what_is_not_ours(monkeypatch: pytest.MonkeyPatch)
     assert total > busy > own > 0
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_time_to_loss_trains_both_sides_and_scores_both_models(tmp_path: Path) -> None:
     words = [f"word{number % 97}" for number in range(9000)]
     sentences = [" ".join(words[at : at + 9 + at % 5]) + "." for at in range(0, 9000, 15)]
@@ -81,7 +81,7 @@ def test_time_to_loss_trains_both_sides_and_scores_both_models(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]  # nothing is left beside it
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("work", ["finetune", "evaluation", "generation"])
 def test_both_sides_of_a_comparison_compute_the_same(tmp_path: Path, work: str) -> None:
     command = [sys.executable, str(BENCHMARK), work, "--json", "--size", "tiny", "--quiet", "1"]
@@ -93,7 +93,7 @@ def test_both_sides_of_a_comparison_compute_the_same(tmp_path: Path, work: str) 
     assert result["ratio"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_the_table_of_a_gpu_has_a_row_for_each_training(tmp_path: Path) -> None:
     """On a CPU, so without the counts that only a GPU has; the gate itself runs ``mlm``."""
     command = [sys.executable, str(BENCHMARK), "gpu", "gpt2", "t5", "--device", "cpu"]
@@ -221,7 +221,7 @@ def test_memory_is_compared_above_what_the_start_took() -> None:
     assert elmo[4:] == ("", "0.50", "", "90", "60", "")
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.usefixtures("scripts")
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "gpt2", "t5", "elmo"])
 def test_both_sides_of_a_family_have_the_same_losses(

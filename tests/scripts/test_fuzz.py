@@ -15,7 +15,7 @@ def run(script: str, folder: Path, *options: str) -> subprocess.CompletedProcess
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_damaged_files(tmp_path: Path) -> None:
     done = run("fuzz", tmp_path, "--seconds", "5", "--seed", "0")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -24,7 +24,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_what_fails_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SCRIPTS))
     import fuzz
@@ -39,7 +39,7 @@ def test_what_fails_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "JSONDecodeError" in trace
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_soak(tmp_path: Path) -> None:
     done = run("soak", tmp_path, "--minutes", "0.1", "--steps", "20", "--out", "soak.json")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -73,7 +73,7 @@ SLOW = [
     *((CHOICE, family, "accuracy", 1.0) for family in ("bert", "roberta", "albert", "gpt2")),
     (ANSWER, "spanbert", "exact_match", 100.0),
 ]
-CASES = [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
+CASES = [*FAST, *(pytest.param(*case, marks=pytest.mark.sweep) for case in SLOW)]
 
 
 @pytest.mark.parametrize(("task", "family", "metric", "expected"), CASES)
