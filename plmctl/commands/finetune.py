@@ -420,7 +420,7 @@ def _train(
     Processes other than the main one get no network.
     """
     from plmctl.training import loop
-    from plmctl.training.checkpoint import Checkpoints, load_last_weights
+    from plmctl.training.checkpoint import Checkpoints, load_last_weights, take_best
     from plmctl.training.distributed import is_sharded
     from plmctl.training.engine import make_accelerator, of_training, precision_of
     from plmctl.training.journal import Journal
@@ -470,6 +470,8 @@ def _train(
         whole = make_network(prepared, examples.labels, lambda message: None)
         load_last_weights(checkpoints, whole.model)
         network = accelerator.prepare_model(whole, evaluation_mode=True)
+    if config.train.keep == "best":
+        facts["best_step"] = take_best(folder / "best", network.model, progress)
     return network, facts
 
 
@@ -640,10 +642,6 @@ def _save(
     from plmctl.run.folder import save_model
 
     config, folder, model = prepared.config, Path(prepared.config.run), network.model
-    if config.train.keep == "best":
-        from plmctl.training.checkpoint import take_best
-
-        facts |= {"best_step": take_best(folder / "best", model)}
     if config.lora is not None:
         from plmctl.models.parameters import merge_lora
 
