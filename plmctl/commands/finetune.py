@@ -640,6 +640,7 @@ def _save(
     """Write the results of the weights that are kept, and the model folder unless it exists."""
     from plmctl.reporting.card import model_card
     from plmctl.run.folder import save_model
+    from plmctl.training.checkpoint import drop_earlier_best
 
     config, folder, model = prepared.config, Path(prepared.config.run), network.model
     if config.lora is not None:
@@ -654,6 +655,7 @@ def _save(
         finetuned = Finetuned(task, examples.labels, config.train.max_length)
         card = model_card(folder, type(model).__name__)
         save_model(folder, model, prepared.tokenizer, card, finetuned)
+    drop_earlier_best(folder / "best")
     return results
 
 

@@ -169,11 +169,12 @@ def refuse_changed(configs: Sequence[FinetuneConfig], otherwise: str) -> None:
     for config in configs:
         if is_finished(Path(config.run)):
             differ, cannot = changed_since(Path(config.run), made_from(config))
-            lines += [f"{config.run}: the {listed(differ)}"] if differ else []
+            if differ:
+                lines.append(f"{config.run}: the {listed(differ)} changed since it was trained")
             unknown |= set(cannot)
     if lines:
         raise DataError(
-            "these runs are finished, and what they were made from changed since:\n"
+            "finished runs were made from something else than there is now:\n"
             + indent("\n".join(lines), "  "),
             f"restore it; {otherwise}: one table has runs of one model and the same rows",
         )

@@ -727,6 +727,11 @@ def take_best(folder: Path, network: nn.Module, progress: Progress) -> int:
     return int(read_json(folder / "state.json", "step")["step"])
 
 
+def drop_earlier_best(folder: Path) -> None:
+    """Delete the earlier best weights, which no resume needs once the model is written."""
+    shutil.rmtree(_beside(folder, "before"), ignore_errors=True)
+
+
 def _beside(folder: Path, ending: str) -> Path:
     return folder.with_name(f".{folder.name}.{ending}")
 

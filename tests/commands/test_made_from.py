@@ -80,6 +80,7 @@ BASE = {
     "done-bert/model/config.json": "model config",
     "done-bert/model/tokenizer.json": "model tokenizer",
 }
+# With another tokenizer a continued pretraining is refused before that, with the token.
 START = {name: what.replace("model", "init_from", 1) for name, what in BASE.items()}
 TEACHER = {name: what.replace("model", "teacher", 1) for name, what in BASE.items()}
 TEACHER.pop("done-bert/model/tokenizer.json")
@@ -113,7 +114,7 @@ COMMANDS = {
     "pretrain, resumed": Again(
         ("pretrain", "on.yaml", "run=on-r", *RESUMES),
         ("pretrain", "on.yaml", "run=on-r"),
-        START | TEXT,
+        {name: what for name, what in (START | TEXT).items() if "tokenizer" not in name},
         3,
     ),
     "pretrain, finished": Again(
@@ -141,13 +142,6 @@ COMMANDS = {
         ("eval", "ev.yaml", "run=ev-c"), ("compare", "ev-c", "done-gpt2"), BASE, 0
     ),
     "report": Again(("eval", "ev.yaml", "run=ev-p"), ("report", "ev-p"), BASE, 0),
-    "scaling": Again(
-        ("scaling", "ladder.yaml", *(two := ("--sizes", "model.n_layer=1", "--sizes",
-         "model.n_layer=2", "--budget", "60k tokens", "--out", "ladder"))),
-        ("scaling", "ladder.yaml", *two),
-        TEXT,
-        3,
-    ),
 }  # fmt: skip
 QUICK = {("eval", "done-bert/model/model.safetensors"), ("finetune, resumed", "rows.tsv")}
 
@@ -168,10 +162,9 @@ def inputs(world: Path, pretrained: dict[str, Path]) -> Path:
     write("ft.yaml", tuned)
     on = pretrain_config("bert") | {"tokenizer": "tok-bert", "checkpoint": {"every": 4}}
     write("on.yaml", on | {"model": {"family": "bert", "init_from": model}})
-    student = {"family": "distilbert", "n_layers": 1, "dim": 32, "hidden_dim": 64, "n_heads": 2}
+    student = {"family": "distilbert", "n_layers": 1, "dim": 32, "hidden_dim": 128, "n_heads": 2}
     teaching = {"objective": {"name": "distillation", "teacher": model}, "model": student}
     write("student.yaml", on | teaching)
-    write("ladder.yaml", pretrain_config("gpt2") | {"checkpoint": {"every": 100}})
     return world
 
 
@@ -203,7 +196,8 @@ def test_an_input_changes_and_the_command_runs_again(
         Path("tuned-done/model/tokenizer_probe.json").unlink()
         made.add("tuned")
     if name not in made:
-        assert cli(*command.first)[0] in (0, 75)
+        code, _, err = cli(*command.first)
+        assert code in (0, 75), err
         made.add(name)
     with another(Path(place)):
         code, out, err = cli(*command.again)
