@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -80,7 +80,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     try:
         yield beside
         give_default_mode(beside)
-        for path in beside.iterdir():
+        for path in beside.rglob("*"):
             sync(path)
         sync(beside)
         beside.rename(target)
@@ -176,9 +176,13 @@ def read_json(path: Path, *keys: str) -> dict[str, Any]:
 
 def write_checked(path: Path, values: dict[str, Any]) -> None:
     """Write a JSON file with a checksum of itself; several processes may write the same one."""
-    values = {**values, CHECKSUM: _checksum(values)}
-    text = json.dumps(values, ensure_ascii=False, indent=1)
-    write_atomically(path, text, several_writers=True)
+    write_atomically(path, with_checksum(values), several_writers=True)
+
+
+def with_checksum(values: Mapping[str, Any]) -> str:
+    """The text of a JSON file with a checksum of itself, by which ``read_checked`` knows it."""
+    plain = json.loads(json.dumps(values))  # as it is read: keys are texts
+    return json.dumps({**plain, CHECKSUM: _checksum(plain)}, ensure_ascii=False, indent=1)
 
 
 def read_checked(path: Path) -> dict[str, Any] | None:
@@ -192,7 +196,12 @@ def read_checked(path: Path) -> dict[str, Any] | None:
     return values
 
 
-def _checksum(values: dict[str, Any]) -> str:
+def is_edited(values: Mapping[str, Any]) -> bool:
+    """Whether a JSON file has another checksum of itself than it was written with."""
+    return CHECKSUM in values and values[CHECKSUM] != _checksum(values)
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
     return digest_of_json({name: value for name, value in values.items() if name != CHECKSUM})
 
 

@@ -6,10 +6,15 @@ hashed, and how, must stay.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+
+from plmctl import hub
+from plmctl.errors import DataError, read_error
 
 _BLOCK, _BLOCKS = 4096, 8  # bytes, and how many of them of a file `sample_of` reads
 
@@ -71,3 +76,85 @@ def digest_of_rows(rows: object) -> str:
 def _readable(items: object) -> bytes:
     text = json.dumps(items, ensure_ascii=False, sort_keys=True, default=str)
     return text.encode("utf-8", "surrogatepass")
+
+
+# --- What a result was made from ---
+
+
+_PARTS = {
+    "weights": ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin"),
+    "config": ("config.json", "generation_config.json", "task.json"),
+    "tokenizer": (
+        *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+        *("added_tokens.json", "vocab.*", "merges.txt", "*.model"),
+    ),
+}
+
+
+def model_hashes(source: str, name: str = "model") -> dict[str, str]:
+    """The hashes of a model folder: a result of the same ones is a result of the same model.
+
+    A gigabyte of weights takes about a second, once per process; cards and other files do not
+    count.
+
+    Args:
+        source: A model folder or Hub id.
+        name: What it is in a run, such as ``teacher``.
+
+    Returns:
+        ``<name> weights``, ``<name> config`` (with a finetuned model's task) and ``<name>
+        tokenizer``. Of a Hub id the commit, ``<name>``, which decides all three. Empty if there is
+        no such folder, and no such id in the cache or on the Hub.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    folder = Path(hub.local(source))
+    if not folder.is_dir():
+        from transformers.utils.hub import cached_file
+
+        with suppress(OSError):
+            return {name: Path(str(cached_file(source, "config.json"))).parent.name}
+        return {}
+    hashes = {}
+    for part, patterns in _PARTS.items():
+        files = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+        known = [[path.name, known_sha256(path)] for path in sorted(files)]
+        hashes[f"{name} {part}"] = digest_of_json(known, size=16)
+    return hashes
+
+
+def known_sha256(path: Path) -> str:
+    """As ``sha256_of``, read once per process while the file's place, size and times stay.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    try:
+        there = path.stat()
+        # Nobody can set the time of the last change of a file's facts, as ``touch`` does the other.
+        state = there.st_ino, there.st_size, there.st_mtime_ns, there.st_ctime_ns
+        return _sha256_of(path.resolve(), state)
+    except OSError as error:
+        raise read_error(error, DataError(f"{path}: {error.strerror or error}")) from error
+
+
+@cache
+def _sha256_of(path: Path, state: object) -> str:
+    return sha256_of(path)
+
+
+def changed(before: object, now: Mapping[str, str | None]) -> tuple[list[str], list[str]]:
+    """What has changed since something was made, and what cannot be compared.
+
+    Args:
+        before: The hashes that were kept with it; None, or anything else, of older versions.
+        now: The same of now; None: a source that has no hash, such as a data set of the Hub.
+
+    Returns:
+        The names whose hashes differ, and those that have none in ``before``.
+    """
+    kept = before if isinstance(before, Mapping) else {}
+    known = {name: value for name, value in now.items() if value is not None}
+    differ = [name for name, value in known.items() if kept.get(name, value) != value]
+    return differ, [name for name in known if name not in kept]

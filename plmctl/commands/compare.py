@@ -1,5 +1,6 @@
 """``plmctl compare``: finished runs side by side, and whether their differences are significant."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
@@ -9,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plmctl.errors import ConfigError, DataError
-from plmctl.files import read_json
 from plmctl.formatting import printable
 from plmctl.metrics.statistics import paired
 from plmctl.reporting.plots import Interval
 from plmctl.reporting.report import write_report
-from plmctl.reporting.run_files import Run, as_number, metrics_of, read_runs
+from plmctl.reporting.run_files import Run, as_number, metrics_of, outdated, read_runs
 from plmctl.reporting.tables import interval_bars, rows_table
 from plmctl.run.display import say, show_result
+from plmctl.run.folder import read_results
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,6 +47,8 @@ def run(folders: Sequence[str], *, out: str | None, as_json: bool) -> None:
         for first, second in _pairs(len(runs))
         for pair in differences(runs[first], runs[second], items[first], items[second])
     ]
+    for line in not_comparable(runs, items):
+        say(line)
     if pairs and len(runs) > _MOST_RUNS:
         say(f"of more than {_MOST_RUNS} runs each is compared with the first, not with all others")
     tables = [_side_by_side(shown)]
@@ -109,6 +112,55 @@ def differences(
     return result
 
 
+def not_comparable(runs: Sequence[Run], items: Sequence[Items]) -> list[str]:
+    """Lines about figures of a table that are of different rows, or of different models.
+
+    Args:
+        runs: The runs.
+        items: Of each, the scores of its items.
+    """
+    lines = []
+    for name in dict.fromkeys(name for of in items for name in of):
+        rows: dict[str, list[str]] = {}
+        for run, of in zip(runs, items, strict=True):
+            if name in of:
+                shown = f"{run.name} ({len(of[name]['values']):,} rows)"
+                rows.setdefault(of[name]["rows"], []).append(shown)
+        if len(rows) > 1:
+            groups = "; ".join(", ".join(group) for group in rows.values())
+            measure = "the validation rows" if name == "valid" else f"the rows of {name}"
+            lines.append(f"{measure} differ, so these runs cannot be compared by them: {groups}")
+    for name in dict.fromkeys(name for run in runs for name in _hashes(run)):
+        by_hash: dict[str, dict[str, list[str]]] = {}
+        for run in runs:
+            if name in _hashes(run) and (named := _named_in_config(run, name)):
+                by_hash.setdefault(named, {}).setdefault(_hashes(run)[name], []).append(run.name)
+        for groups_of in by_hash.values():
+            if len(groups_of) > 1:
+                groups = "; ".join(", ".join(group) for group in groups_of.values())
+                lines.append(f"the {name} changed between these runs: {groups}")
+    return [*lines, *(line for run in runs for line in outdated(run))]
+
+
+def _hashes(run: Run) -> Mapping[str, Any]:
+    hashes = run.environment.get("hashes")
+    return hashes if isinstance(hashes, Mapping) else {}
+
+
+def _named_in_config(run: Run, name: str) -> str:
+    """What the config of a run says of one of its inputs; empty: no other run has the same one.
+
+    The rows of a finetuning depend on its seed, their files do not; the tokens of a pretraining on
+    its tokenizer and its objective.
+    """
+    if run.kind == "finetune" and not name.startswith(("model ", "data files")):
+        return ""
+    key = {"init_from": "model", "teacher": "objective"}.get(name.split()[0], name.split()[0])
+    keys = ("data", "tokenizer", "objective") if name == "data" else (key,)
+    values = [run.setting(one) for one in keys]
+    return "" if None in values else f"{run.kind} {json.dumps(values, sort_keys=True)}"
+
+
 def _ratio(values: Any, _: Any) -> float:
     """Sum of the values over the sum of their sizes."""
     return float(values[:, 0].sum() / values[:, 1].sum())
@@ -132,7 +184,7 @@ def _items(run: Run) -> Items:
 
 
 def _read_items(path: Path) -> dict[str, Any]:
-    document = read_json(path, "values", "rows", "credit")
+    document = read_results(path, "values", "rows", "credit")
     values: Any = document["values"]
     sizes: Any = document.get("sizes", [1] * len(values) if isinstance(values, list) else None)
     for numbers, least in ((values, -math.inf), (sizes, 0)):

@@ -1,23 +1,31 @@
 """``plmctl eval``: measure a model folder, or every checkpoint of its run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.config.base import MeasureConfig
 from plmctl.config.document import read_document
-from plmctl.corpus.source import content_hash, resolve
-from plmctl.errors import ConfigError
+from plmctl.corpus.source import content_hash
+from plmctl.errors import ConfigError, listed
 from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import NO_LIMIT, get_family
-from plmctl.files import read_json
+from plmctl.files import read_checked
+from plmctl.hashing import changed, model_hashes
 from plmctl.measures.base import ObjectiveMeasureConfig, RawTextConfig, get_measure
 from plmctl.reporting.tables import classification_tables, rows_table
 from plmctl.run import launch
 from plmctl.run.configs import EvalConfig
 from plmctl.run.display import say, show_result
-from plmctl.run.folder import AtWork, open_run, versions, write_environment, write_results
+from plmctl.run.folder import (
+    AtWork,
+    open_run,
+    read_results,
+    versions,
+    write_environment,
+    write_results,
+)
 from plmctl.run.preflight import check_model
 
 if TYPE_CHECKING:
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def run(config: EvalConfig, *, at_checkpoints: bool, fresh: bool, as_json: bool) -> None:
-    """Run every measure; results that an interrupted evaluation has written already are kept.
+    """Run every measure; results of the same model and the same data are kept.
 
     Args:
         config: The model and the measures.
@@ -126,10 +134,13 @@ def _results(
     """
     results: dict[str, Any] = {}
     longest, warned = longest_trained(config.model), False
+    hashes_of_model = model_hashes(model.name)
     for number, measure in enumerate(config.measures, 1):
         name = measure.name if measure.name not in results else f"{measure.name}-{number}"
+        hashes = {**hashes_of_model, "data": content_hash(measure.data)}
         path = folder / "eval" / f"{name}{suffix}.json"
-        if not path.is_file():
+        kept = kept_results(path, hashes)
+        if kept is None:
             say(f"measuring {measure.name} of {title}")
             window = window_of(measure, model)
             if not warned and longest is not None and window > longest:
@@ -149,13 +160,39 @@ def _results(
                 "measure": measure.model_dump(),
                 "model": title,
                 "seed": config.seed,
-                "data_sha256": content_hash(resolve(measure.data)),
+                "hashes": hashes,
                 "versions": versions(),
                 "results": measurement.results,
             }
-            write_results(folder, f"{name}{suffix}", document)
-        results[name] = read_json(path, "results")["results"]
+            kept = read_results(write_results(folder, f"{name}{suffix}", document))
+        results[name] = kept["results"]
     return results
+
+
+def kept_results(
+    path: Path, hashes: Mapping[str, str | None], otherwise: str = "it is measured again"
+) -> dict[str, Any] | None:
+    """What ``write_results`` wrote earlier; None, and a line, if it must be measured again.
+
+    Args:
+        path: The file.
+        hashes: Of the model and the data as they are now.
+        otherwise: What becomes of it, for the line.
+    """
+    if not path.is_file():
+        return None
+    document = read_checked(path)
+    differ, unknown = changed((document or {}).get("hashes"), hashes)
+    if document is not None and not differ and not unknown:
+        return document
+    if document is None:
+        why = "edited, damaged, or written by an older version of plmctl"
+    elif differ:
+        why = f"the {listed(differ)} changed since"
+    else:
+        why = f"it has no hash of the {listed(unknown)}"
+    say(f"{path}: {why}: {otherwise}")
+    return None
 
 
 def longest_trained(model: str) -> int | None:

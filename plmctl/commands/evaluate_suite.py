@@ -16,12 +16,14 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from plmctl.commands.evaluate import kept_results
 from plmctl.commands.finetune_grid import (
     ProtocolRun,
     check_unfinished,
     compare_settings,
     finish_all,
     protocol_runs,
+    refuse_changed,
     some_failed,
 )
 from plmctl.commands.suite_parts import (
@@ -35,10 +37,11 @@ from plmctl.commands.suite_parts import (
     write_submission,
 )
 from plmctl.config.load import find_config
-from plmctl.corpus.source import resolve
+from plmctl.corpus.source import content_hash, resolve
 from plmctl.errors import ConfigError, DataError, PlmError, nearest
 from plmctl.evaluation.model import LoadedModel, family_of
 from plmctl.files import read_json
+from plmctl.hashing import model_hashes
 from plmctl.metrics.statistics import spread
 from plmctl.run.configs import FinetuneConfig, SuiteConfig, load
 from plmctl.run.display import say, show_result
@@ -46,6 +49,7 @@ from plmctl.run.folder import (
     AtWork,
     check_run,
     open_run,
+    read_results,
     versions,
     write_environment,
     write_results,
@@ -90,7 +94,8 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     Raises:
         ConfigError: There is no such suite or task, the family has no recipes, or a setting is
             wrong.
-        DataError: Data are missing; nothing was run.
+        DataError: Data are missing, or a finished run was made from another model or other rows;
+            nothing was run.
         PlmError: Some of the runs failed; the others are kept, and in the table.
     """
     suite = get_suite(request.suite)
@@ -104,6 +109,8 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     planned = entries(config, tasks, suite.recipes.get(family, {}), task_settings, missing)
     runs_of_task = _protocol_runs(planned, request)
     configs = [run.config for runs in runs_of_task.values() for run in runs]
+    if not request.fresh:
+        refuse_changed(configs, "or add --fresh, which moves the suite's folder aside")
     check_unfinished(configs)
     open_run(config, config.run, fresh=request.fresh)
     count = len(configs) + len(part_runs)
@@ -464,7 +471,9 @@ def suite_scores(
 ) -> dict[str, Any]:
     """The results of every finished task and part, with the earlier results of the folder."""
     folder = Path(config.run)
-    before = _document_at(folder / "eval" / f"{config.suite}.json")
+    hashes = model_hashes(config.model)
+    path, rest = folder / "eval" / f"{config.suite}.json", "only what is run now is in the table"
+    before = kept_results(path, hashes, rest) or {}
     tasks: dict[str, Any] = dict(before.get("tasks", {}))
     for entry in planned:
         try:
@@ -480,7 +489,7 @@ def suite_scores(
             tasks.pop(one.part.name, None)
         else:
             tasks[one.part.name] = scores
-    write_environment(folder, {name: task["data"] for name, task in tasks.items()})
+    write_environment(folder, hashes | {name: task["data"] for name, task in tasks.items()})
     names = [*(part.name for part in suite.parts), *(task.name for task in suite.tasks)]
     ordered = {name: tasks[name] for name in names if name in tasks}
     columns = suite_columns(suite, ordered)
@@ -494,6 +503,7 @@ def suite_scores(
         "model": config.model,
         "family": family,
         "shape": _shape(config.model),
+        "hashes": hashes,
         "versions": versions(),
         "definition": _DEFINITION,
         "results": flat,
@@ -508,7 +518,7 @@ def _task_scores(entry: Entry, compared: Mapping[str, Any]) -> dict[str, Any]:
     """The results of the chosen setting's runs, on the validation rows and on further rows."""
     runs = list(compared["chosen"]["runs"])
     environment = read_json(Path(runs[0]) / "environment.json")
-    scored = {"dev": [_document_at(Path(run) / "eval" / "valid.json") for run in runs]}
+    scored = {"dev": [read_results(Path(run) / "eval" / "valid.json") for run in runs]}
     for stem, source in entry.also.items():
         scored[stem] = [_further_scores(entry, run, stem, source) for run in runs]
     return {
@@ -540,20 +550,21 @@ def _labelled_files(planned: Sequence[Entry], tasks: Mapping[str, Any]) -> Itera
 
 def _further_scores(entry: Entry, run: str, stem: str, source: str) -> dict[str, Any]:
     """The results of a finetuned folder on further rows; they are computed once."""
-    path = Path(run) / "eval" / f"{stem}.json"
-    if path.is_file():
-        return _document_at(path)
-    from plmctl.corpus.source import content_hash
     from plmctl.measures.task import Config, FinetunedTask
     from plmctl.training.engine import make_accelerator
 
+    folder = str(Path(run) / "model")
+    hashes = {**model_hashes(folder), "data": content_hash((source,))}
+    kept = kept_results(Path(run) / "eval" / f"{stem}.json", hashes)
+    if kept is not None:
+        return kept
     say(f"scoring {run} on {source}")
-    model = LoadedModel(str(Path(run) / "model"), make_accelerator(entry.config.compute))
+    model = LoadedModel(folder, make_accelerator(entry.config.compute))
     examples, answers, _ = FinetunedTask(Config(data=(source,))).predict(model)
     document = {
         "kind": "eval",
         "model": model.name,
-        "data_sha256": content_hash(resolve((source,))),
+        "hashes": hashes,
         "versions": versions(),
         "results": {**examples.compute_metrics(answers), "rows": len(answers)},
         "uncertainty": examples.uncertainty(answers),
@@ -564,7 +575,7 @@ def _further_scores(entry: Entry, run: str, stem: str, source: str) -> dict[str,
 
 def _write_rows(folder: Path, entry: Entry, runs: Sequence[str]) -> None:
     """The score of each validation row, the mean over the seeds, by which suites are compared."""
-    several = [_document_at(Path(run) / "eval" / "rows" / "valid.json") for run in runs]
+    several = [read_results(Path(run) / "eval" / "rows" / "valid.json", "values") for run in runs]
     values = [sum(row) / len(row) for row in zip(*(one["values"] for one in several), strict=True)]
     write_results(folder, f"rows/{entry.task.name}", {**several[0], "values": values})
 
@@ -585,12 +596,6 @@ def _shape(model: str) -> list[int] | None:
     layers = getattr(config, "num_hidden_layers", None)
     hidden_size = getattr(config, "hidden_size", None)
     return [int(layers), int(hidden_size)] if layers and hidden_size else None
-
-
-def _document_at(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    return read_json(path)
 
 
 def suite_columns(suite: Suite, tasks: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,19 +23,23 @@ from plmctl.corpus.labelled import (
     split_rows,
     summarize_checks,
 )
-from plmctl.errors import ConfigError, nearest
+from plmctl.corpus.source import content_hash
+from plmctl.errors import ConfigError, DataError, nearest
 from plmctl.evaluation.model import family_of
 from plmctl.examples.keys import fold, stream
 from plmctl.families.base import get_family
-from plmctl.files import is_model, read_json
+from plmctl.files import is_model
+from plmctl.hashing import digest_of, known_sha256, model_hashes
 from plmctl.run import launch
 from plmctl.run.budget import save_at_steps
 from plmctl.run.configs import FinetuneConfig
 from plmctl.run.display import COMPILE_NOTE, ONE_PROCESS_NOTE, say, show_result
 from plmctl.run.folder import (
     AtWork,
+    read_results,
     record_end,
     run_folder,
+    say_what_changed,
     start_on_machine,
     write_environment,
     write_results,
@@ -93,6 +98,8 @@ def run(
     results = finetune(config, fresh=fresh, until=until, accept_gap=accept_gap)
     if results is None:
         say(f"{config.run} is finished: its model is in {Path(config.run) / 'model'}")
+        with suppress(DataError):  # of an older version: it has no such file
+            say_what_changed(Path(config.run), made_from(config))
         return
     from plmctl.reporting.tables import classification_tables
 
@@ -121,7 +128,30 @@ def finetune(
             return {}
         with AtWork(folder) as work:
             _complete(folder, work)
-        return dict(read_json(folder / _RESULTS, "results")["results"])
+        return dict(read_results(folder / _RESULTS)["results"])
+
+
+_FILES = ("data files", "metric files")
+
+
+def made_from(config: FinetuneConfig) -> dict[str, str | None]:
+    """The hashes of the model that a finetuning starts from, and of the files that it reads.
+
+    No row is read: ``read_examples`` has the hashes of the rows themselves, which decide whether a
+    run resumes. What is no longer there has no hash, and is not compared.
+    """
+    hashes: dict[str, str | None] = {**model_hashes(config.model)}
+    if config.init != "pretrained":  # the architecture and the tokenizer alone
+        hashes.pop("model weights", None)
+    valid = config.data.valid
+    sets = (
+        valid.values() if isinstance(valid, dict) else [] if isinstance(valid, float) else [valid]
+    )
+    names = (*config.data.train, *(name for files in sets for name in files))
+    metrics = [known_sha256(path) for path in map(Path, config.task.metrics) if path.is_file()]
+    with suppress(DataError):
+        hashes["data files"] = content_hash(names)
+    return hashes | ({"metric files": digest_of(metrics)} if metrics else {})
 
 
 def _finetune(
@@ -141,6 +171,8 @@ def _finetune(
         raise SystemExit(start_on_machine("finetune", config, place, options))
     peers.mark(PREPARING)
     examples = read_examples(prepared)
+    base = {name: value for name, value in made_from(config).items() if name not in _FILES}
+    examples = replace(examples, hashes=examples.hashes | base)
     agree_on_text(peers, examples.hashes)
     folder_at_work = run_folder(
         "finetune", config, examples.hashes, fresh=fresh, until=until, accept_gap=accept_gap
@@ -181,8 +213,8 @@ class LabelledExamples:
     """The results of ``corpus.labelled.check_rows``."""
     few: TaskExamples[ScoredConfig]
     """A few rows of the first validation set: metrics are tried on them before the first step."""
-    hashes: dict[str, str]
-    """The hashes of all rows and of each validation set, for ``environment.json``."""
+    hashes: dict[str, str | None]
+    """The hashes of all rows and of each validation set, and of the model that is finetuned."""
     prompts: dict[int, str]
     """The questions or texts of some rows of the first validation set, by number: for samples."""
 
@@ -388,7 +420,7 @@ def _train(
     Processes other than the main one get no network.
     """
     from plmctl.training import loop
-    from plmctl.training.checkpoint import Checkpoints, load_last_weights
+    from plmctl.training.checkpoint import Checkpoints, load_last_weights, take_best
     from plmctl.training.distributed import is_sharded
     from plmctl.training.engine import make_accelerator, of_training, precision_of
     from plmctl.training.journal import Journal
@@ -409,7 +441,8 @@ def _train(
     check_metric(engine, config, examples.few)
     if accelerator.is_main_process:
         precision = precision_of(accelerator)
-        write_environment(folder, examples.hashes, accelerator.num_processes, precision=precision)
+        hashes = examples.hashes | made_from(config)
+        write_environment(folder, hashes, accelerator.num_processes, precision=precision)
     with Journal(
         folder,
         title=f"finetuning {config.model} ({config.task.name})",
@@ -437,6 +470,8 @@ def _train(
         whole = make_network(prepared, examples.labels, lambda message: None)
         load_last_weights(checkpoints, whole.model)
         network = accelerator.prepare_model(whole, evaluation_mode=True)
+    if config.train.keep == "best":
+        facts["best_step"] = take_best(folder / "best", network.model, progress)
     return network, facts
 
 
@@ -605,12 +640,9 @@ def _save(
     """Write the results of the weights that are kept, and the model folder unless it exists."""
     from plmctl.reporting.card import model_card
     from plmctl.run.folder import save_model
+    from plmctl.training.checkpoint import drop_earlier_best
 
     config, folder, model = prepared.config, Path(prepared.config.run), network.model
-    if config.train.keep == "best":
-        from plmctl.training.checkpoint import take_best
-
-        facts |= {"best_step": take_best(folder / "best", model)}
     if config.lora is not None:
         from plmctl.models.parameters import merge_lora
 
@@ -623,6 +655,7 @@ def _save(
         finetuned = Finetuned(task, examples.labels, config.train.max_length)
         card = model_card(folder, type(model).__name__)
         save_model(folder, model, prepared.tokenizer, card, finetuned)
+    drop_earlier_best(folder / "best")
     return results
 
 

@@ -21,13 +21,20 @@ from textwrap import indent
 from types import FrameType
 from typing import Any
 
-from plmctl.commands.finetune import finetune, larger_is_better, metric_of
-from plmctl.errors import ConfigError, PlmError, Preempted, nearest
-from plmctl.files import read_json
+from plmctl.commands.finetune import finetune, larger_is_better, made_from, metric_of
+from plmctl.errors import ConfigError, DataError, PlmError, Preempted, listed, nearest
 from plmctl.metrics.statistics import spread
 from plmctl.run.configs import FinetuneConfig
 from plmctl.run.display import say, show_result
-from plmctl.run.folder import AtWork, check_run, is_finished, open_run, write_results
+from plmctl.run.folder import (
+    AtWork,
+    changed_since,
+    check_run,
+    is_finished,
+    open_run,
+    read_results,
+    write_results,
+)
 from plmctl.run.preflight import finetune_preflight
 
 
@@ -52,6 +59,7 @@ def run_protocol(
 
     Raises:
         ConfigError: No grid, or an unknown key or value in it; or as ``finetune_preflight``.
+        DataError: As ``refuse_changed``.
         PlmError: Some of the runs failed; the others are finished, and are kept.
     """
     from plmctl.reporting.report import write_report
@@ -60,6 +68,7 @@ def run_protocol(
     planned = protocol_runs(config, seeds, grid=grid)
     check_run(config, config.run, fresh=False)
     configs = [member.config for member in planned]
+    refuse_changed(configs, "or name another folder with `run=...`")
     check_unfinished(configs)
     folder = open_run(config, config.run, fresh=False)
     with AtWork(folder) as work:
@@ -142,6 +151,38 @@ def _short_key(key: str, axes: Mapping[str, Any]) -> str:
 
 
 # --- Running what is not finished, one after another or in parallel ---
+
+
+def refuse_changed(configs: Sequence[FinetuneConfig], otherwise: str) -> None:
+    """Refuse runs that were made from another model or other rows than there are now.
+
+    One table never has both: the old ones and those that are still to be run.
+
+    Args:
+        configs: Each with its own run folder.
+        otherwise: What to do, if what changed cannot be restored.
+
+    Raises:
+        DataError: With the runs, and what changed.
+    """
+    lines, unknown = [], set[str]()
+    for config in configs:
+        if is_finished(Path(config.run)):
+            differ, cannot = changed_since(Path(config.run), made_from(config))
+            if differ:
+                lines.append(f"{config.run}: the {listed(differ)} changed since it was trained")
+            unknown |= set(cannot)
+    if lines:
+        raise DataError(
+            "finished runs were made from something else than there is now:\n"
+            + indent("\n".join(lines), "  "),
+            f"restore it; {otherwise}: one table has runs of one model and the same rows",
+        )
+    if unknown:
+        say(
+            "finished runs of an older version of plmctl have no hash of the "
+            f"{listed(sorted(unknown))}: whether they changed since is unknown"
+        )
 
 
 def check_unfinished(configs: Sequence[FinetuneConfig]) -> None:
@@ -321,5 +362,5 @@ def _finished_results(run: str) -> dict[str, Any] | None:
     path = Path(run) / "eval" / "valid.json"
     if not is_finished(Path(run)) or not path.is_file():
         return None
-    results: dict[str, Any] = read_json(path, "results")["results"]
+    results: dict[str, Any] = read_results(path)["results"]
     return results

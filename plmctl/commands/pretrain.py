@@ -11,19 +11,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.commands.prepare import PreparedText, prepare
 from plmctl.corpus.store import Corpus, MixedStore, stores_of
-from plmctl.errors import ConfigError, DataError
+from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.samples import held_out_samples, opened_for_samples
 from plmctl.evaluation.scoring import score
 from plmctl.files import is_model, read_json
+from plmctl.hashing import known_sha256, model_hashes
 from plmctl.reporting.card import model_card
 from plmctl.reporting.report import write_report
 from plmctl.reporting.tables import metrics_table
@@ -44,9 +46,11 @@ from plmctl.run.costs import phase_flops
 from plmctl.run.display import COMPILE_NOTE, ONE_PROCESS_NOTE, say, show_result
 from plmctl.run.folder import (
     AtWork,
+    read_results,
     record_end,
     run_folder,
     save_model,
+    say_what_changed,
     start_on_machine,
     write_environment,
     write_results,
@@ -118,6 +122,8 @@ def run(
         progress = agree_on_start(peers, config, progress, options)
         if progress == "finished":
             say(f"{folder} is finished: its model is in {folder / 'model'}")
+            with suppress(DataError):  # of an older version: it has no such file
+                say_what_changed(folder, made_from(config) | _text_now(config, folder))
             return
         if progress == "trained":
             say(f"{folder} is trained; only samples or the report are missing")
@@ -125,10 +131,40 @@ def run(
                 return
             with AtWork(folder) as work:
                 _complete(config, folder, work)
-            metrics = read_json(folder / "eval" / "valid.json", "results")["results"]
+            metrics = read_results(folder / "eval" / "valid.json")["results"]
         else:
             metrics = _pretrain(config, peers, fresh=fresh, until=until, accept_gap=accept_gap)
     show_result(metrics, [metrics_table(f"pretrained {folder}", metrics)], as_json=as_json)
+
+
+def made_from(config: PretrainConfig) -> dict[str, str]:
+    """The hashes of the model that a pretraining starts from, and of its teacher."""
+    hashes: dict[str, str] = {}
+    if config.model.init_from is not None:
+        hashes |= model_hashes(config.model.init_from, "init_from")
+    teacher = config.objective.model_dump().get("teacher")
+    if teacher is not None:
+        hashes |= model_hashes(teacher, "teacher")
+        hashes.pop("teacher tokenizer", None)  # it reads the ids of the run's
+    return hashes
+
+
+def _text_now(config: PretrainConfig, folder: Path) -> dict[str, str]:
+    """The hashes of a finished run's tokenizer and text, as far as they are still there.
+
+    A file of the text that nobody touched since the run started is not read.
+    """
+    hashes = {}
+    with suppress(PlmError):
+        hashes["tokenizer"] = Encoder(config.tokenizer, config.data.words).fingerprint
+    environment = read_json(folder / "environment.json", "hashes", "started")
+    started = datetime.fromisoformat(environment["started"]).timestamp()
+    for name, digest in environment.get("text", {}).get("sources", {}).items():
+        path = Path(name)
+        touched = path.is_file() and path.stat().st_ctime >= started
+        if touched and len(digest) == len(now := known_sha256(path)) and now != digest:
+            hashes["data"] = now
+    return hashes
 
 
 def _pretrain(
@@ -149,6 +185,7 @@ def _pretrain(
         raise SystemExit(start_on_machine("pretrain", config, place, options))
     peers.mark(PREPARING)
     text = prepare(config, prepared.encoder, peers=peers)
+    text = replace(text, hashes={**text.hashes, **made_from(config)})
     agree_on_text(peers, text.hashes)
     train, valid = training_examples(prepared, text), validation_examples(prepared, text)
     costs = sample_costs(prepared, text, train)

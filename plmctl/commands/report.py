@@ -61,6 +61,7 @@ def run(
     """
     from plmctl.reporting.drawing import FORMATS, write_plots
     from plmctl.reporting.report import write_report
+    from plmctl.reporting.run_files import outdated, read_runs
 
     folders = [Path(run) for run in runs]
     for folder in folders:
@@ -72,6 +73,8 @@ def run(
     for name in formats:
         if name not in FORMATS:
             raise ConfigError(f"--format {name}: unknown format", f"use {', '.join(FORMATS)}")
+    for line in (line for run in read_runs(folders) for line in outdated(run)):
+        say(line)
     path = write_report(folders, Path(out) if out else folders[0] / "report.html")
     document: dict[str, object] = {"report": str(path)}
     files: list[Path] = []

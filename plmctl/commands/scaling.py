@@ -26,6 +26,7 @@ import numpy as np
 
 from plmctl.arrays import Floats
 from plmctl.commands.prepare import PreparedText, prepare
+from plmctl.commands.pretrain import made_from
 from plmctl.commands.pretrain import run as pretrain
 from plmctl.commands.scaling_ladder import (
     LadderBudget,
@@ -37,7 +38,7 @@ from plmctl.commands.scaling_ladder import (
 )
 from plmctl.config.base import Model, Text
 from plmctl.config.load import difference, dump, parse
-from plmctl.errors import ConfigError, DataError, PlmError, Preempted
+from plmctl.errors import ConfigError, DataError, PlmError, Preempted, listed
 from plmctl.files import new_folder, read_json, write_atomically, writing
 from plmctl.metrics.scaling_law import (
     Law,
@@ -54,7 +55,14 @@ from plmctl.reporting.html import save_page
 from plmctl.reporting.scaling_report import ladder_table, scaling_page, scaling_tables
 from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result
-from plmctl.run.folder import FREE_KEYS, check_run, is_finished, locked
+from plmctl.run.folder import (
+    FREE_KEYS,
+    changed_since,
+    check_run,
+    is_finished,
+    locked,
+    read_results,
+)
 from plmctl.run.preflight import preflight
 
 _FACTORS = (2, 4, 10)  # compute of the predictions, as multiples of the largest run's
@@ -108,7 +116,7 @@ def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool
     Raises:
         ConfigError: The config, the sizes or the budget cannot make a ladder; or the folder is of
             another one.
-        DataError: No document is held out.
+        DataError: No document is held out; or as ``refuse_changed``.
     """
     if request.sizes and request.rungs is not None:
         raise ConfigError("--rungs cannot be used with --sizes", "leave one of them out")
@@ -141,6 +149,7 @@ def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool
         return
     _write_settings(out, settings, plan)
     with locked(out):
+        refuse_changed(rungs, text.hashes)
         train_ladder(rungs)
         document = analyse(plan, rungs, maker, text)
         with writing(out / "scaling.json") as file:
@@ -234,6 +243,27 @@ def _kept_plan(out: Path, maker: SizeMaker) -> LadderPlan | None:
 
 
 # --- Training: every rung is an ordinary run ---
+
+
+def refuse_changed(rungs: Sequence[Rung], hashes: Mapping[str, str | None]) -> None:
+    """Refuse a ladder of which runs were trained on other text, or with another tokenizer.
+
+    Args:
+        rungs: All runs.
+        hashes: Of the text and the tokenizer as they are now.
+
+    Raises:
+        DataError: One of them was; nothing is fitted to losses of two texts.
+    """
+    for rung in rungs:
+        now = {**hashes, **made_from(rung.config)}
+        differ, _ = changed_since(Path(rung.config.run), now)
+        if differ:
+            raise DataError(
+                f"{rung.config.run}: the {listed(differ)} changed since this rung was trained",
+                "restore what it was trained with, or start a new ladder with --out: one ladder is "
+                "fitted to losses on one text",
+            )
 
 
 def train_ladder(rungs: Sequence[Rung]) -> None:
@@ -474,7 +504,7 @@ def _with_interval(value: float, draws: Sequence[float]) -> dict[str, float | No
 
 def _held_out_loss(rung: Rung, term: str) -> float:
     path = Path(rung.config.run) / "eval" / "valid.json"
-    results = read_json(path, "results")["results"]
+    results = read_results(path)["results"]
     loss = results.get(f"valid/loss/{term}")
     if not isinstance(loss, float) or not math.isfinite(loss):
         raise PlmError(f"{path}: the validation loss is {loss}", "increase data.valid")

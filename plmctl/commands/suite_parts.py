@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl.commands.evaluate import evaluated
+from plmctl.commands.evaluate import evaluated, kept_results
 from plmctl.config.load import find_config
-from plmctl.corpus.source import content_hash, resolve
+from plmctl.corpus.source import content_hash
 from plmctl.errors import ConfigError, PlmError
 from plmctl.evaluation.model import LoadedModel
-from plmctl.files import read_json, write_atomically, writing
+from plmctl.files import CHECKSUM, read_json, write_atomically, writing
+from plmctl.hashing import model_hashes
 from plmctl.run.configs import EvalConfig, SuiteConfig, load
 from plmctl.run.display import say
-from plmctl.run.folder import is_finished, write_results
+from plmctl.run.folder import is_finished, read_results, write_results
 from plmctl.suites.base import Suite, SuitePart
 
 if TYPE_CHECKING:
@@ -109,11 +110,12 @@ def part_files(part: SuitePart, data: str | None) -> list[str]:
 
 
 def run_parts(planned: Sequence[PartRun]) -> dict[str, PlmError]:
-    """Run what is not finished, and return the errors of those that failed, by run folder."""
+    """Run what is not finished, and return the errors of those that failed, by run folder.
+
+    A finished part is measured again if its model or its data changed since.
+    """
     failed = {}
     for one in planned:
-        if is_finished(Path(one.config.run)):
-            continue
         try:
             evaluated(one.config)
         except PlmError as error:
@@ -127,7 +129,7 @@ def part_scores(one: PartRun) -> dict[str, Any] | None:
         return None
     (measure,) = one.config.measures
     path = Path(one.config.run) / "eval" / f"{measure.name}.json"
-    results = read_json(path, "results")["results"]
+    results = read_results(path)["results"]
     numbers = {
         name: value
         for name, value in results.items()
@@ -137,7 +139,7 @@ def part_scores(one: PartRun) -> dict[str, Any] | None:
         "runs": [one.config.run],
         "setting": {},
         "settings_tried": 1,
-        "data": content_hash(resolve(measure.data)),
+        "data": content_hash(measure.data),
         "groups": results.get("groups", []),
         "scored": {"dev": [{"results": numbers, "uncertainty": _uncertainty(numbers)}]},
     }
@@ -224,7 +226,8 @@ def write_submission(
         (measure,) = one.config.measures
         path = Path(one.config.run) / "eval" / "predictions" / f"{measure.name}.json"
         if is_finished(Path(one.config.run)) and path.is_file():
-            predictions[one.part.name] = read_json(path)
+            document = read_json(path)
+            predictions[one.part.name] = {k: v for k, v in document.items() if k != CHECKSUM}
     for file in files:
         predictions.setdefault(file.task, {})[file.name] = _label_numbers(file)
     document = suite.submission(scores, predictions)
@@ -241,18 +244,20 @@ def _label_numbers(file: LabelledFile) -> list[int]:
     from plmctl.tasks.base import read_finetuned
     from plmctl.training.engine import make_accelerator
 
-    name = f"predictions/{file.name}"
+    name, folder = f"predictions/{file.name}", str(Path(file.run) / "model")
     path = Path(file.run) / "eval" / f"{name}.json"
-    if not path.is_file():
-        folder = str(Path(file.run) / "model")
+    hashes = {**model_hashes(folder), "data": content_hash(file.source)}
+    document = kept_results(path, hashes)
+    if document is None:
         say(f"predictions of {file.run} on {', '.join(file.source)}")
         model = LoadedModel(folder, make_accelerator(file.compute))
         answers = FinetunedTask(Config(data=file.source)).predict(model).answers
         labels = read_finetuned(folder).labels
         numbers = [_number(str(answer["prediction"]), labels) for answer in answers]
-        write_results(Path(file.run), name, {file.name: numbers})
-    document: dict[str, list[int]] = read_json(path)
-    return document[file.name]
+        document = {"kind": "predictions", "hashes": hashes, "results": numbers}
+        write_results(Path(file.run), name, document)
+    given: list[int] = document["results"]
+    return given
 
 
 def _number(label: str, labels: Sequence[str]) -> int:

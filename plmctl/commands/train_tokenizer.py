@@ -9,15 +9,17 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.commands.evaluate_tokenizers import HELD_OUT
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.corpus.sentences import choose_rule
+from plmctl.corpus.source import resolve
 from plmctl.corpus.subsample import ByteSubsample, draw_number, subsample_bytes
 from plmctl.cpus import usable_memory
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, PlmError, listed
 from plmctl.files import sync, write_atomically, writing
 from plmctl.reporting.run_files import read_status
 from plmctl.reporting.tables import metrics_table
@@ -75,6 +77,7 @@ def _complete(config: TokenizerConfig, folder: Path) -> None:
     if all(path.is_file() for path in files) and (status is None or status.name == "finished"):
         check_tokenizer(config.run)
         say(f"{config.run} is finished: this tokenizer is already trained")
+        _say_what_changed(config, (folder / SUMS).stat().st_mtime)
         return
     with AtWork(folder) as work:
         work.promise(_FILES)
@@ -87,6 +90,22 @@ def _complete(config: TokenizerConfig, folder: Path) -> None:
             _measure(load_tokenizer(config.run), folder, part, text, None)
         work.finish()
     say(f"{config.run} is finished: this tokenizer was already trained and is now complete")
+
+
+def _say_what_changed(config: TokenizerConfig, trained: float) -> None:
+    """Name the files that somebody wrote to since the tokenizer was trained; none is read."""
+    with suppress(PlmError):  # a text that is gone is no other text
+        files = [path for source in resolve(config.data.train) for path in source.files]
+        touched = [
+            str(path)
+            for path in files
+            if isinstance(path, Path) and path.is_file() and path.stat().st_ctime > trained
+        ]
+        if touched:
+            say(
+                f"{config.run}: {listed(touched)} may have changed since it was trained: add "
+                "--fresh to train again, or name another folder with `run=...`"
+            )
 
 
 class _Text:

@@ -206,15 +206,20 @@ def find_stores(
         every_byte: Compare every byte of a store with its hashes, even if it seems unchanged.
 
     Raises:
-        DataError: A source does not exist.
+        DataError: A source does not exist, or has other text with the same size and time.
     """
     own = _own_text(config, config.train)
     train = _open_stores(_folder(root, _key(own, encoder, _FORMAT)), every_byte)
+    if train is not None:
+        _refuse_changed(train, own.train)
     if train is None or not isinstance(config.valid, tuple):
         return train
     own = _own_text(config, config.valid, train.sentences)
     valid = _open_stores(_folder(root, _key(own, encoder, _FORMAT)), every_byte)
-    return None if valid is None else _with_valid(train, valid)
+    if valid is None:
+        return None
+    _refuse_changed(valid, own.train)
+    return _with_valid(train, valid)
 
 
 def build_stores(
@@ -255,12 +260,14 @@ def build_stores(
         folder = _folder(root, _key(config, encoder, _FORMAT, stamps))
         stores = _open_stores(folder, every_byte)
         if stores is not None:
+            _refuse_changed(stores, config.train)
             return stores
         stores = _build_one(config, encoder, folder, by, progress, notice, purpose, words_needed)
         if _key(config, encoder, _FORMAT) != folder.name:
             raise DataError(
                 f"{folder}: the sources changed while they were read", "run the same command again"
             )
+        _refuse_changed(stores, config.train)  # nothing yet: what they are is recorded
         return stores
 
     own = _own_text(config, config.train)
@@ -320,11 +327,49 @@ def _open_stores(folder: Path, every_byte: bool) -> Stores | None:
     return Stores(folder / "train", valid, manifest["digest"], manifest)
 
 
+def _refuse_changed(stores: Stores, names: tuple[str, ...]) -> None:
+    """Refuse a store whose files have other text than it was built from, with the same times.
+
+    The key has their sizes and times, and a time can be set back. Their inodes and the times of
+    their last change, which nobody can set, are recorded on each machine; when those differ, the
+    files are hashed, once.
+
+    Raises:
+        DataError: With the file.
+    """
+    files = [one for one in resolve(names) if one.is_file and isinstance(one.path, Path)]
+    facts = [os.stat(one.name) for one in files]
+    now = digest_of_json([[fact.st_ino, fact.st_ctime_ns] for fact in facts])
+    record = _record_of(stores.train.parent)
+    before = read_checked(record) or {}
+    if before.get(_SOURCES) == now:
+        return
+    known = {one["name"]: one.get("sha256") for one in stores.manifest["sources"]}
+    for one in files if _SOURCES in before else ():
+        if known.get(one.name) not in (None, sha256_of(Path(one.name))):
+            raise DataError(
+                f"{one.name}: its text changed, but neither its size nor its time did, by which "
+                "token stores are found",
+                f"give it the time of now (`touch {one.name}`), and run the same command again",
+            )
+    with suppress(OSError):  # without write access, as below
+        write_checked(record, {**before, _SOURCES: now})
+
+
+_SOURCES = "sources"
+
+
+def _record_of(folder: Path) -> Path:
+    """What this machine has checked of a store."""
+    return folder / f".checked-{platform.node()}.json"
+
+
 def _find_damaged(folder: Path, every_byte: bool) -> list[Path]:
     """The damaged or missing parts: folders of shards, files of offsets, manifests."""
     remote = RemoteStore.of(folder)
-    record = folder / f".checked-{platform.node()}.json"
-    before = {} if every_byte else read_checked(record) or {}
+    record = _record_of(folder)
+    checked = read_checked(record) or {}
+    before = {} if every_byte else checked
     now: dict[str, Any] = {}
 
     def unchanged(paths: list[Path]) -> bool:
@@ -354,7 +399,7 @@ def _find_damaged(folder: Path, every_byte: bool) -> list[Path]:
         damaged.append(folder / "manifest.json")
     if not damaged and any(now[name] != before.get(name) for name in now):
         with suppress(OSError):  # without write access, every start compares every byte
-            write_checked(record, now)
+            write_checked(record, {**checked, **now})
     return damaged
 
 

@@ -13,7 +13,7 @@ from plmctl.corpus import sample
 from plmctl.corpus.document import LONGEST
 from plmctl.corpus.remote import File, RemoteFile, glob_urls, is_url, open_source
 from plmctl.errors import ConfigError, DataError, did_you_mean, near_names, read_error
-from plmctl.hashing import sha256_of
+from plmctl.hashing import known_sha256
 
 Kind = Literal["text", "conll", "jsonl", "csv", "tsv", "parquet", "datasets", "hf", "ms", "sample"]
 
@@ -94,24 +94,24 @@ def size_of(source: Source) -> int:
     return sum(path.stat().st_size for path in source.files)
 
 
-def content_hash(sources: Sequence[Source]) -> str | None:
-    """SHA-256 of the files of the sources, in their order; None if one has no files, or URLs.
+def content_hash(names: Sequence[str]) -> str | None:
+    """SHA-256 of the files that names stand for, in their order; of a file at a URL, of its stamp.
+
+    None if one is a data set of the Hub or of ModelScope, which has no files.
 
     Raises:
         DataError: A file cannot be read.
         PlmError: The machine is the reason, such as too many open files.
     """
     whole = hashlib.sha256()
-    for source in sources:
+    for source in resolve(tuple(names)):
         if not source.files:
             return None
         for path in source.files:
             if isinstance(path, RemoteFile):
-                return None
-            try:
-                whole.update(bytes.fromhex(sha256_of(path)))
-            except OSError as error:
-                raise read_error(error, DataError(f"{path}: {error.strerror}")) from error
+                whole.update(f"{path.url} {path.stat().stamp}".encode())
+            else:
+                whole.update(bytes.fromhex(known_sha256(path)))
     return whole.hexdigest()
 
 

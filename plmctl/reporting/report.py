@@ -42,6 +42,7 @@ from plmctl.reporting.run_files import (
     each_run,
     flatten,
     metrics_of,
+    outdated,
     read_runs,
     result_metrics,
     setting_rows,
@@ -238,6 +239,7 @@ def notes_list(run: Run) -> Html:
         notes.append("There is no validation so far: the metrics are those of the training data.")
     if run.kind in ("pretrain", "finetune") and not run.records and not run.is_protocol:
         notes.append("Nothing has been logged so far.")
+    notes += outdated(run)
     if run.unreadable:
         listed = ", ".join(run.unreadable[:5]) + (" …" if len(run.unreadable) > 5 else "")
         notes.append(f"Left out because it cannot be read: {listed}")

@@ -19,9 +19,10 @@ import numpy as np
 from plmctl.arrays import Floats
 from plmctl.config.document import read_document as read_config
 from plmctl.config.load import kind_of_document
-from plmctl.errors import ConfigError
-from plmctl.files import is_model
+from plmctl.errors import ConfigError, listed
+from plmctl.files import is_edited, is_model
 from plmctl.formatting import format_duration
+from plmctl.hashing import changed, model_hashes
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,22 @@ def read_run(folder: Path, name: str) -> Run:
     )
 
 
+def outdated(run: Run) -> list[str]:
+    """Lines about results of an evaluation whose model is another one by now."""
+    model = run.setting("model")
+    if run.kind != "eval" or not isinstance(model, str) or not is_model(Path(model)):
+        return []
+    now, lines = model_hashes(model), []
+    for name, document in run.evaluations.items():
+        differ, _ = changed(document.get("hashes"), now)
+        if differ and "-step-" not in name:  # those are of checkpoints
+            lines.append(
+                f"{run.name}: the {listed(differ)} changed since {name} was measured: run the "
+                "evaluation again"
+            )
+    return lines
+
+
 def spread(lines: Sequence[Any], most: int = 8) -> list[Any]:
     """The first and the last of some lines, and as many between them as make ``most``."""
     chosen = np.linspace(0, len(lines) - 1, min(most, len(lines))).round().astype(int)
@@ -270,7 +287,12 @@ def _read_json(path: Path, unreadable: list[str]) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError):
         unreadable.append(path.name)
         return {}
-    return document if isinstance(document, dict) else {}
+    if not isinstance(document, dict):
+        return {}
+    if is_edited(document):
+        unreadable.append(f"{path.name} (changed since it was written)")
+        return {}
+    return document
 
 
 _DEEPEST = 40

@@ -26,10 +26,20 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from plmctl.config.base import Model
 from plmctl.config.load import difference, dump, parse
-from plmctl.errors import ConfigError, DataError, PlmError, Preempted
-from plmctl.files import is_model, new_folder, read_json, write_atomically, writing
+from plmctl.errors import ConfigError, DataError, PlmError, Preempted, listed
+from plmctl.files import (
+    is_edited,
+    is_model,
+    new_folder,
+    read_json,
+    with_checksum,
+    write_atomically,
+    writing,
+)
+from plmctl.hashing import changed
 from plmctl.reporting.run_files import Status, read_status
 from plmctl.run import launch
+from plmctl.run.display import say
 from plmctl.tokenization.check import write_probe
 
 if TYPE_CHECKING:
@@ -161,29 +171,59 @@ def free_name(name: str) -> Path:
     return path
 
 
-def check_inputs(folder: Path, hashes: Mapping[str, str]) -> None:
-    """Refuse to resume with other data, or another tokenizer, than a run started with.
+def check_inputs(folder: Path, hashes: Mapping[str, str | None]) -> None:
+    """Refuse a run that was made from something else than there is now: to resume it, or its table.
+
+    Args:
+        folder: The run folder; without a checkpoint and a model nothing was made yet.
+        hashes: The current hashes, as in ``write_environment``.
+
+    Raises:
+        DataError: They differ from those that the run started with.
+    """
+    if not any(folder.glob("checkpoints/step-*")) and not is_model(folder / "model"):
+        return
+    differ, unknown = changed_since(folder, hashes)
+    if differ:
+        raise DataError(
+            f"{folder}: the {listed(differ)} changed since this run started",
+            "restore what it started with, or start from scratch with --fresh, which moves this "
+            "run aside",
+        )
+    if unknown:
+        say(
+            f"{folder}: started by an older version of plmctl, which kept no hash of the "
+            f"{listed(unknown)}: whether they changed since is unknown"
+        )
+
+
+def changed_since(folder: Path, hashes: Mapping[str, str | None]) -> tuple[list[str], list[str]]:
+    """The names of what a run was made from that changed since, and of what cannot be compared.
 
     Args:
         folder: The run folder.
-        hashes: The hashes of the current data and tokenizer, as in ``write_environment``.
+        hashes: The current hashes.
 
     Raises:
-        DataError: They differ from those of the run's checkpoints.
+        DataError: The run's environment.json is damaged.
     """
     path = folder / "environment.json"
-    if not path.is_file() or not any(folder.glob("checkpoints/step-*")):
-        return
+    if not path.is_file():
+        return [], []
     before = read_json(path, "hashes")["hashes"]
     if not isinstance(before, dict):
         raise DataError(f"{path}: damaged: no hashes", "restore the file from a copy")
-    for name, now in hashes.items():
-        if before.get(name, now) != now:
-            raise DataError(
-                f"{folder}: the {name} changed since this run started (hash {before[name]}, "
-                f"now {now})",
-                "restore it, or start from scratch with --fresh, which moves this run aside",
-            )
+    return changed(before, hashes)
+
+
+def say_what_changed(folder: Path, hashes: Mapping[str, str | None]) -> None:
+    """Name what changed since a run that is finished, and left alone, was made."""
+    differ, _ = changed_since(folder, hashes)
+    if differ:
+        say(
+            f"{folder}: the {listed(differ)} changed since it was trained: add --fresh to train "
+            "again, or name another folder with `run=...`"
+        )
 
 
 # --- Working in the folder: the lock and the status ---
@@ -306,7 +346,7 @@ def is_trained(folder: Path) -> bool:
 def run_folder(
     command: str,
     config: RunConfig,
-    hashes: Mapping[str, str],
+    hashes: Mapping[str, str | None],
     *,
     fresh: bool,
     until: int | None,
@@ -319,7 +359,7 @@ def run_folder(
     Args:
         command: ``pretrain`` or ``finetune``.
         config: The config of the run.
-        hashes: The hashes of the data and the tokenizer.
+        hashes: The hashes of all that it is made from.
         fresh: Move an existing folder aside, and start from scratch.
         until: Save and stop after this step.
         accept_gap: Resume although lines of metrics.jsonl were lost.
@@ -441,7 +481,7 @@ def _lock(file: IO[str], kind: int) -> None:
 
 def write_environment(
     folder: Path,
-    hashes: Mapping[str, str],
+    hashes: Mapping[str, str | None],
     processes: int = 1,
     text: Mapping[str, Any] | None = None,
     precision: str | None = None,
@@ -450,7 +490,7 @@ def write_environment(
 
     Args:
         folder: The run folder.
-        hashes: The hashes of the data and the tokenizer.
+        hashes: The hashes of all that it is made from; None: it has none.
         processes: How many train.
         text: What the text of a pretraining contains.
         precision: Of a training; the next start resumes in it.
@@ -470,7 +510,7 @@ def write_environment(
         "processes": processes,
         **({} if precision is None else {"precision": precision}),
         "git_commit": _git_commit(),
-        "hashes": dict(hashes),
+        "hashes": {name: value for name, value in hashes.items() if value is not None},
         **({} if text is None else {"text": dict(text)}),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
@@ -495,12 +535,31 @@ def _git_commit() -> str | None:
 
 
 def write_results(folder: Path, name: str, document: Mapping[str, object]) -> Path:
-    """Write ``eval/<name>.json`` of a run atomically; a name may have one folder."""
+    """Write ``eval/<name>.json`` of a run, with a checksum; a name may have one folder."""
     with writing(folder / "eval" / f"{name}.json") as path:
         (folder / "eval").mkdir(exist_ok=True)  # not the run folder, if that is gone
         path.parent.mkdir(exist_ok=True)
-        write_atomically(path, json.dumps(document, indent=1, ensure_ascii=False))
+        write_atomically(path, with_checksum(document))
     return path
+
+
+def read_results(path: Path, *keys: str) -> dict[str, Any]:
+    """What ``write_results`` wrote; a file of an older version, without a checksum, as it is.
+
+    Args:
+        path: The file.
+        *keys: What it must have; by default its results.
+
+    Raises:
+        DataError: It is missing or damaged, lacks a key, or was changed since it was written.
+    """
+    document = read_json(path, *(keys or ("results",)))
+    if is_edited(document):
+        raise DataError(
+            f"{path}: changed since it was written, and no longer what was measured",
+            "restore it from a copy; or measure the model again with `plmctl eval`",
+        )
+    return document
 
 
 # --- ``model/``: an ordinary Hugging Face model folder, complete or absent ---

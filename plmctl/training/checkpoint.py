@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from plmctl.errors import ConfigError, PlmError
+from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.files import give_default_mode, read_json, sync, write_error, writing
 from plmctl.models.network import RecurrentState
 from plmctl.models.sharding import cut_like, gathered
@@ -239,7 +239,9 @@ MANIFEST = "manifest.json"
 
 _JOURNAL = "metrics.jsonl"  # in the manifest: of the run folder, not of the checkpoint
 
-_NEEDED = ("model.safetensors", "optimizer.safetensors", "state.json")
+_WEIGHTS = "model.safetensors"
+
+_NEEDED = (_WEIGHTS, "optimizer.safetensors", "state.json")
 
 _NAME = re.compile(r"step-\d+")
 
@@ -456,8 +458,8 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.dropped")))
 
 
-def _fault(folder: Path) -> str | None:
-    """The fault of a checkpoint; None: it is valid."""
+def _fault(folder: Path, needed: Sequence[str] = _NEEDED) -> str | None:
+    """The fault of a checkpoint, or of other files with a manifest; None: it is valid."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
     except (OSError, ValueError, RecursionError):
@@ -465,7 +467,7 @@ def _fault(folder: Path) -> str | None:
     if not isinstance(manifest, dict) or not all(map(_is_entry, manifest.items())):
         return "no readable manifest"
     there = {path.name for path in folder.glob("*.safetensors")}
-    unlisted = sorted({*_NEEDED, *there} - manifest.keys())
+    unlisted = sorted({*needed, *there} - manifest.keys())
     if unlisted:
         return f"the manifest does not list {unlisted[0]}"
     for name in sorted(manifest.keys() - {_JOURNAL}):
@@ -638,40 +640,135 @@ class Watch:
         """Whether the patience is used up."""
         return self.patience is not None and progress.waited >= self.patience
 
-    def keep(self, network: nn.Module, step: int, *, writes: bool = True) -> None:
+    def keep(self, network: nn.Module, step: int, *, writes: bool = True) -> str:
         """Replace the best weights so far by these; of a sharded network, called by all processes.
 
-        A run that is killed before the next checkpoint repeats this step and writes the same
-        weights again.
+        They are written as a checkpoint is. Those that the newest checkpoint names stay beside
+        them, for a run that is killed before the next one and resumes from it.
 
         Args:
             network: Its weights are kept.
             step: The step that they are of.
             writes: Whether this process writes; others take part in gathering sharded weights.
+
+        Returns:
+            The hash of the weights, by which a checkpoint names them; empty in other processes.
         """
         if self.folder is None:
-            return
+            return ""
         parameters = {name: p.detach() for name, p in network.named_parameters()}
         weights = _in_host_memory(parameters, copy=False, kept=writes)
         if not writes:
-            return
-        beside = self.folder.with_name(f".{self.folder.name}.writing")
-        shutil.rmtree(beside, ignore_errors=True)
+            return ""
+        beside, before = _beside(self.folder, "writing"), _beside(self.folder, "before")
         with writing(self.folder):
             try:
+                shutil.rmtree(beside, ignore_errors=True)
                 beside.parent.mkdir(exist_ok=True)
                 beside.mkdir()
-                save_file(weights, beside / "model.safetensors")  # for ``load_weights``
+                save_file(weights, beside / _WEIGHTS)  # for ``load_weights``
                 text = json.dumps({"metric": self.metric, "step": step})
                 (beside / "state.json").write_text(text)
                 give_default_mode(beside)
-                shutil.rmtree(self.folder, ignore_errors=True)
+                _seal(beside, None)
+                if self.folder.exists():
+                    named = _named_by_newest(self.folder.parent / "checkpoints")
+                    if named and _hash_in(self.folder) == named:
+                        shutil.rmtree(before, ignore_errors=True)
+                        self.folder.rename(before)
+                    shutil.rmtree(self.folder, ignore_errors=True)
                 beside.rename(self.folder)
+                sync(self.folder.parent)
             finally:
                 shutil.rmtree(beside, ignore_errors=True)
+        return _hash_in(self.folder)
 
 
-def take_best(folder: Path, network: nn.Module) -> int:
-    """Load the best weights into a network; returns their step."""
+def check_best(folder: Path, progress: Progress) -> str | None:
+    """Check the best weights of a run that resumes, before it goes on.
+
+    Args:
+        folder: Where ``Watch`` keeps them.
+        progress: That of the checkpoint, which names them.
+
+    Returns:
+        A line for the user, if they were written by an older version and cannot be compared.
+
+    Raises:
+        DataError: They are missing or damaged, or are not those that the checkpoint names.
+    """
+    if progress.judged is None:
+        return None
+    before = _beside(folder, "before")
+    if _fault_of_best(folder, progress) and _fault_of_best(before, progress) is None:
+        with writing(folder):  # it was killed between a validation and the next checkpoint
+            shutil.rmtree(folder, ignore_errors=True)
+            before.rename(folder)
+    fault = _fault_of_best(folder, progress)
+    if fault is not None:
+        raise DataError(
+            f"{folder}: the best weights so far, those of step {progress.judged[1]}, {fault}",
+            "restore the folder from a copy; or start from scratch with --fresh, which moves this "
+            "run aside",
+        )
+    if not progress.kept:
+        return f"{folder}: from an older version: whether the weights changed since is unknown"
+    return None
+
+
+def take_best(folder: Path, network: nn.Module, progress: Progress) -> int:
+    """Load the best weights into a network; returns their step.
+
+    Raises:
+        DataError: As ``check_best``.
+    """
+    check_best(folder, progress)
     load_weights(folder, network)
     return int(read_json(folder / "state.json", "step")["step"])
+
+
+def drop_earlier_best(folder: Path) -> None:
+    """Delete the earlier best weights, which no resume needs once the model is written."""
+    shutil.rmtree(_beside(folder, "before"), ignore_errors=True)
+
+
+def _beside(folder: Path, ending: str) -> Path:
+    return folder.with_name(f".{folder.name}.{ending}")
+
+
+def _hash_in(folder: Path) -> str:
+    """The hash of the weights in a folder, by its manifest; empty without one."""
+    try:
+        return str(json.loads((folder / MANIFEST).read_text())[_WEIGHTS]["sha256"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+
+
+def _named_by_newest(checkpoints: Path) -> str:
+    """The hash of the best weights that the newest checkpoint names; empty if it names none."""
+    for folder in reversed(_found(checkpoints)):
+        with suppress(DataError):
+            return str(read_json(folder / "state.json").get("kept", ""))
+    return ""
+
+
+def _fault_of_best(folder: Path, progress: Progress) -> str | None:
+    """What is wrong with the best weights of a run; None: they are those of its checkpoint."""
+    assert progress.judged is not None
+    if not folder.is_dir():
+        return "are missing"
+    older = not progress.kept and not (folder / MANIFEST).is_file()
+    fault = None if older else _fault(folder, (_WEIGHTS, "state.json"))
+    if fault is not None:
+        return f"are damaged: {fault}"
+    try:
+        step = read_json(folder / "state.json", "step")["step"]
+        if older:  # nothing but reading them tells whether they are whole
+            load_file(folder / _WEIGHTS)
+    except (DataError, OSError, SafetensorError) as error:
+        return f"are damaged: {str(error).splitlines()[0]}"
+    if step != progress.judged[1]:
+        return f"are not there: these are of step {step}"
+    if progress.kept and _hash_in(folder) != progress.kept:
+        return "are not there: these are of another run"
+    return None

@@ -112,6 +112,7 @@ class Progress:
         rollbacks: Number of rollbacks to a checkpoint.
         shift: Samples that rollbacks skipped: the data continues after them.
         judged: The best score of the metric that ``checkpoint.Watch`` compares, and its step.
+        kept: The hash of the weights of that step, which ``checkpoint.Watch`` keeps; empty: none.
         waited: Validations since then.
         micro: The largest micro-batch of each phase, after a step did not fit in memory.
     """
@@ -129,6 +130,7 @@ class Progress:
     rollbacks: int = 0
     shift: int = 0
     judged: tuple[float, int] | None = None
+    kept: str = ""
     waited: int = 0
     micro: tuple[int, ...] = ()
 

@@ -33,7 +33,14 @@ from plmctl.models.batch import Batch
 from plmctl.models.sharding import gathered
 from plmctl.run.stop import StopAsked, StopRequest
 from plmctl.startup import search_garbage_as_usual
-from plmctl.training.checkpoint import Checkpoints, Saver, Watch, journal_of, restore
+from plmctl.training.checkpoint import (
+    Checkpoints,
+    Saver,
+    Watch,
+    check_best,
+    journal_of,
+    restore,
+)
 from plmctl.training.data import Phase, StepLoader, Stretch
 from plmctl.training.distributed import is_sharded, reduce, summed_facts
 from plmctl.training.engine import Engine
@@ -270,6 +277,10 @@ def train(
     search_garbage_as_usual()
     accelerator, recurrent_state = engine.accelerator, engine.trained().recurrent_state
     progress = resume(engine, checkpoints, journal)
+    if watch is not None and watch.folder is not None and accelerator.is_main_process:
+        line = check_best(watch.folder, progress)
+        if line is not None:
+            journal.warn(line)
     if not plan.auto_micro_batch:  # the configured size holds, whatever an earlier start had to do
         progress = replace(progress, micro=())
     loader = StepLoader(plan)
@@ -556,7 +567,8 @@ def _validate(run: Run, progress: Progress, stop: StopRequest) -> Progress:
     is_best = progress.judged is not None and progress.judged[1] == progress.step
     network, is_main = run.engine.trained().network, run.engine.accelerator.is_main_process
     if is_best and (is_main or is_sharded(network)):
-        run.watch.keep(network, progress.step, writes=is_main)
+        kept = run.watch.keep(network, progress.step, writes=is_main)
+        progress = replace(progress, kept=kept)
     return progress
 
 
@@ -688,4 +700,6 @@ def _roll_back(run: Run, progress: Progress) -> Progress:
         shift=progress.shift + skipped,
         rollbacks=progress.rollbacks + 1,
         micro=progress.micro,
+        judged=progress.judged,  # those weights are kept, and no earlier ones
+        kept=progress.kept,
     )

@@ -286,3 +286,9 @@ def test_the_folder_of_another_ladder(ladder: Path, cli: Cli) -> None:
     assert "pretrain.optim.lr: 0.001 -> 0.5" in err
     code, _, err = cli("scaling", "ladder.yaml", "log.every=1", *arguments, "--plan")
     assert code == 0, err
+    before = Path("text.txt").read_text()
+    Path("text.txt").write_text(before.replace("Anna", "Bela"))
+    code, _, err = cli("scaling", "ladder.yaml", *arguments)
+    Path("text.txt").write_text(before)
+    assert code == 3
+    assert "the data changed since this rung was trained" in err

@@ -305,7 +305,7 @@ def test_the_command(
         document = json.loads((run / "eval" / f"{measure['name']}.json").read_text())
         assert document["versions"]["torch"] == torch.__version__
         assert document["results"]["definition"]
-        hashes.append(document["data_sha256"])
+        hashes.append(document["hashes"]["data"])
     assert hashes[0] == hashes[1] != hashes[2]
     assert len(hashes[2]) == 64
 
