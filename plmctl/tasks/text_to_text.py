@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from plmctl.arrays import Ints, lengths_of, padded
+from plmctl.corpus.cells import label_name, written_value
 from plmctl.errors import ConfigError, DataError
 from plmctl.metrics import squad, text
 from plmctl.metrics.modules import Kind
@@ -159,7 +160,9 @@ class TextToText(Task[Config], config=Config):
     def targets(self, row: Row) -> tuple[str, ...]:
         """The right texts, the one to learn first."""
         value = nested_cell(row, self.config.written)
-        return target_texts(self.config.cast, value, row.origin)
+        texts = target_texts(self.config.cast, value, row.origin)
+        # Targets that are ranked are labels: each has one name.
+        return tuple(map(label_name, texts)) if self.config.decoding == "rank" else texts
 
     def make(
         self,
@@ -457,10 +460,16 @@ def reference_texts(value: Any, origin: str) -> tuple[str, ...]:
     Raises:
         DataError: None, or something else.
     """
+    if isinstance(value, str) and (read := written_value(value)) is not None:
+        # "[1]" may be a text: a list that was written as text has quotes.
+        items = read if isinstance(read, list) else read.get("text", read.get("aliases"))
+        value = (
+            read if isinstance(items, list) and any(isinstance(i, str) for i in items) else value
+        )
     if isinstance(value, dict):  # {"text": [...]}, or {"value": ..., "aliases": [...]}
         first = [value["value"]] if "value" in value else []
         value = [*first, *(value.get("text") or value.get("aliases") or [])]
-    if isinstance(value, str | int | float):
+    if isinstance(value, str | int | float) and value == value:
         return (str(value),)
     texts = tuple(value) if isinstance(value, list | tuple) else ()
     if not texts or not all(isinstance(text, str) for text in texts):

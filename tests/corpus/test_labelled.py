@@ -86,10 +86,9 @@ def test_lists_of_class_labels_are_given_by_name(tmp_path: Path) -> None:
 
 def test_one_duplicate_and_rows_without_a_label() -> None:
     rows = [Row({"text": text, "label": label}, "a:1") for text, label in (("x", []), ("x", ["b"]))]
-    checks = check_rows(rows, {}, ["text"], "label")
-    checks["train"]["labels"] = {"": 3, "b": 1}
+    checks = check_rows(rows, {}, ["text"], lambda rows: [[], [("b", "b")]])
     (line, *_) = summarize_checks(checks)
-    assert line == "train: 2 rows, 1 duplicate (50.0%); no label 75%, b 25%"
+    assert line == "train: 2 rows, 1 duplicate (50.0%); no label 50%, b 50%"
 
 
 def keys(rows: list[Row]) -> list[str]:
@@ -279,7 +278,7 @@ def test_pieces_of_a_file_have_its_rows_once(tmp_path: Path) -> None:
             lambda d: d["data"][0]["paragraphs"][0]["qas"][0]["answers"][1].pop("text"),
             "Rivers/1/q1: an answer: no text 'text'",
         ),
-        (lambda d: d["data"].append("x"), "article 2: a str, not an object"),
+        (lambda d: d["data"].append("x"), "entry 2 is a str, not an object"),
     ],
 )
 def test_what_is_missing_is_named_with_its_place(tmp_path: Path, change, message: str) -> None:
@@ -294,7 +293,8 @@ def test_what_is_missing_is_named_with_its_place(tmp_path: Path, change, message
     ("text", "message"),
     [
         ('{\n"data": [\n', "the file as a whole is not JSON"),
-        ('[\n{"id": 1}\n]\n', "no list 'data'"),
+        ('[\n{"id": 1},\n', "the file as a whole is not JSON"),
+        ('{\n"a": {}\n}\n', "no list of rows, and no list 'data'"),
         ('{"id": 1,\n', ":1: not JSON"),
     ],
 )
