@@ -27,6 +27,8 @@ _NO_INVISIBLE = dict.fromkeys(map(ord, _INVISIBLE))
 
 _WHOLE = re.compile(r"(-?)(0|[1-9][0-9]*)\.0+")
 
+_BYTES = re.compile(r"b'[^']*'|b\"[^\"]*\"")
+
 MISSING = frozenset(
     {"nan", "NaN", "-nan", "-NaN", "NaT", "None", "null", "NULL", "Null", "NA", "N/A", "n/a"}
     | {"<NA>", "#N/A", "#NA", "undefined"}
@@ -44,7 +46,9 @@ def label_name(value: Any) -> str:
         ValueError: Another type, or infinity; with what it is.
     """
     if isinstance(value, str):
-        return _text_name(value)
+        if _BYTES.fullmatch(value):
+            raise ValueError(f"{value:.60}, bytes that were written as text")
+        return text_name(value)
     if value is None or (isinstance(value, float | Decimal) and value != value):
         return ""
     if isinstance(value, float | Decimal) and math.isfinite(value):
@@ -57,7 +61,8 @@ def label_name(value: Any) -> str:
 
 
 @lru_cache(1 << 16)
-def _text_name(text: str) -> str:
+def text_name(text: str) -> str:
+    """``label_name`` of a text."""
     if text.isascii() and text.isalpha():
         return text
     name = unicodedata.normalize("NFC", text).translate(_NO_INVISIBLE)
@@ -69,7 +74,7 @@ def _text_name(text: str) -> str:
 
 def is_blank(text: str) -> bool:
     """Whether a text has nothing that can be seen."""
-    return not text or text.isspace() or not _text_name(text)
+    return not text or text.isspace() or not text_name(text)
 
 
 _LIKE_LATIN = str.maketrans(
@@ -174,7 +179,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?
 def number_of(value: Any) -> float | None:
     """A finite number, or a text with one in the digits 0 to 9; None: something else."""
     if isinstance(value, str):
-        name = label_name(value)
+        name = text_name(value)
         value = float(name) if _NUMBER.fullmatch(name) else None
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None

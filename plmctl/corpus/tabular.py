@@ -189,9 +189,9 @@ _LOOKED_AT = 1_000_000  # lines of a tsv file that decide whether it has quoted 
 def _has_quoted_fields(source: Source) -> bool:
     """Whether a tsv file is written by pandas, csv.writer or R, which quote fields.
 
-    They quote a field if it has a tab, a quote or a line end, and double its quotes; or all fields;
-    or all texts. In other files, such as GLUE's, a quote is only a quote. A file is quoted if it
-    has quotes, and each row with a quote is written as one of them writes it.
+    They quote a field if it has a tab, a quote or a line end, and double its quotes; or all texts;
+    or all fields. In other files, such as GLUE's, a quote is only a quote. A file is quoted if it
+    has quotes, and all of its rows are written in one of these ways.
     """
     raw: list[str] = []
 
@@ -200,16 +200,17 @@ def _has_quoted_fields(source: Source) -> bool:
             raw.append(line.text)
             yield line.text
 
-    some = False
+    some, ways = False, {0, 1, 2}
     reader = csv.reader(lines(), delimiter="\t", strict=True)
     try:
         for values in reader:
             text = "".join(raw).rstrip("\r\n")
             raw.clear()
-            if '"' in text:
-                some = True
-                if text not in _ways_to_quote(values):
-                    return False
+            some = some or '"' in text
+            if values:
+                ways &= {way for way, row in enumerate(_ways_to_quote(values)) if row == text}
+            if not ways:
+                return False
             if reader.line_num >= _LOOKED_AT:
                 break
     except csv.Error:
@@ -493,6 +494,8 @@ _COMMENT = re.compile(r"#\s*(?:[\w.\[\]:-]+\s*=|newdoc\b|newpar\b|text\b|sent_id
 
 _CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 
+_BETWEEN_WORDS = re.compile(r"[0-9]+[-.][0-9]+")  # a range of words, or an empty word
+
 _COLUMNS = re.compile(r"#\s*global\.columns\s*=(.*)")
 
 
@@ -503,9 +506,10 @@ def tagged_rows(source: Source) -> Iterator[tuple[dict[str, Any], str]]:
     ``tokens`` (the first column), ``tags`` (the last one), and each column under its number, from
     "0".
 
-    CoNLL-U is recognised by its ten columns (or ``# global.columns``) and numbered words. Its
-    columns have names too (form, upos and so on), ``tokens`` are the forms and ``tags`` the
-    universal parts of speech. Comments, ranges of words (1-2) and empty words (1.1) are left out.
+    If the words of a sentence have the numbers 1, 2, ... before them, ``tokens`` is the second
+    column, and comments, ranges of words (1-2) and empty words (1.1) are left out. The columns of
+    CoNLL-U (ten of them, or those of ``# global.columns``) have names too, such as form and upos;
+    its ``tags`` are the universal parts of speech.
 
     Raises:
         DataError: A line with one column, or with another number of columns than the lines before.
@@ -541,6 +545,7 @@ class _Columns:
         self._source = source
         self._width = 0
         self._named: tuple[str, ...] = ()
+        self._numbered: bool | None = None
 
     def is_comment(self, line: str, cells: list[str]) -> bool:
         """Whether the first line of a sentence is a comment: a word may begin with # too."""
@@ -548,10 +553,12 @@ class _Columns:
             return False
         if named := _COLUMNS.match(line):
             self._named = tuple(named[1].lower().split())
-        other = len(cells) != (self._width or len(_CONLLU))
-        is_conllu = self._source.kind == "conll" and ".conllu" in str(self._source.path.name)
+        other = len(cells) != self._width
+        # The words of CoNLL-U have numbers before them.
+        if self._numbered or self._is_conllu:
+            return True
         spaced = self._width > 0 and line[1:2] in (" ", "\t") and len(cells) > 1
-        return bool(_COMMENT.match(line)) or (other and (is_conllu or spaced))
+        return bool(_COMMENT.match(line)) or (other and spaced)
 
     def check(self, cells: list[str], where: str) -> None:
         """Refuse a line that has no tag, or other columns than the lines before."""
@@ -570,22 +577,39 @@ class _Columns:
             )
 
     def row(self, lines: list[list[str]], origin: str) -> dict[str, Any]:
-        """A sentence; empty if it has only ranges and empty words."""
-        words = [cells for cells in lines if cells[0].isascii() and cells[0].isdigit()]
-        others = [cells for cells in lines if re.fullmatch(r"[0-9]+[-.][0-9]+", cells[0])]
-        numbered = [int(cells[0]) for cells in words] == list(range(1, len(words) + 1))
-        named: dict[str, list[str]] = {}
-        if numbered and len(words) + len(others) == len(lines) and self._width > 2:
-            names = self._named or (_CONLLU if self._width == len(_CONLLU) else ())
-            lines = words
-            if not lines:
-                return {}
-            columns = list(zip(*lines, strict=True))
-            named = {name: list(of) for name, of in zip(names, columns, strict=False)}
-        columns = list(zip(*lines, strict=True))
-        tokens, tags = named.get("form", columns[0]), named.get("upos", columns[-1])
-        by_number = {str(number): list(column) for number, column in enumerate(columns)}
-        return {"tokens": list(tokens), "tags": list(tags), **named, **by_number}
+        """A sentence; empty if it has only ranges and empty words.
+
+        Raises:
+            DataError: Its words are not numbered, as those of the sentences before are.
+        """
+        words = [cells for cells in lines if not _BETWEEN_WORDS.fullmatch(cells[0])]
+        numbered = [cells[0] for cells in words] == [str(n) for n in range(1, len(words) + 1)]
+        if self._numbered is None:  # one word "1" may be a word
+            sure = len(words) > 1 or bool(self._names) or self._width == len(_CONLLU)
+            self._numbered = self._is_conllu or (numbered and sure and self._width > 2)
+        if not self._numbered:
+            words = lines
+        elif not numbered:
+            raise DataError(
+                f"{origin}: the first column has no numbers from 1 on, as CoNLL-U has them",
+                "number the words of each sentence, or of none",
+            )
+        if not words:
+            return {}
+        columns = [list(column) for column in zip(*words, strict=True)]
+        row = {str(number): column for number, column in enumerate(columns)}
+        first = columns[1 if self._numbered else 0]
+        if self._numbered:
+            row |= dict(zip(self._names, columns, strict=False))
+        return {"tokens": row.get("form", first), "tags": row.get("upos", columns[-1]), **row}
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self._named or (_CONLLU if self._width == len(_CONLLU) else ())
+
+    @property
+    def _is_conllu(self) -> bool:
+        return ".conllu" in self._source.path.name
 
 
 def _conll_cells(line: str) -> list[str]:
@@ -625,6 +649,8 @@ def is_nested(source: Source) -> bool:
         if line.text.strip():
             try:
                 first = _parse_json(line.text)
+            except _TwiceError:  # reported with its line
+                return False
             except (ValueError, RecursionError):
                 return line.text.strip() in ("{", "[", "[{") or _whole_json(source) is not None
             return isinstance(first, list) or (isinstance(first, dict) and _is_whole(first))

@@ -22,7 +22,7 @@ from pydantic import AfterValidator
 from plmctl import registry
 from plmctl.arrays import Ints
 from plmctl.config.base import TaskConfig, Text
-from plmctl.corpus.cells import MISSING, label_name, written_value
+from plmctl.corpus.cells import MISSING, label_name, text_name, written_value
 from plmctl.errors import ConfigError, DataError, nearest
 from plmctl.files import read_json
 from plmctl.metrics import modules, statistics
@@ -568,7 +568,7 @@ def name_of(value: Any, where: str) -> str:
 
 def label_ids(labels: Sequence[str]) -> dict[str, int]:
     """The id of each name of a label; the labels of a model may be written in another form."""
-    ids = {label_name(label): number for number, label in enumerate(labels)}
+    ids = {text_name(label): number for number, label in enumerate(labels)}
     return ids | {label: number for number, label in enumerate(labels)}
 
 
@@ -606,7 +606,7 @@ def refuse_marks(rows: Sequence[Row], column: str, labels: Collection[str]) -> N
     ambiguous = len(others) > 1 and not any(label.startswith("-") for label in others)
     for mark in _MARKS if ambiguous else _MARKS[:1]:
         if mark in labels:
-            having = [row for row in rows if label_name(row.values.get(column)) == mark]
+            having = [row for row in rows if text_name(str(row.values.get(column))) == mark]
             raise DataError(
                 f"{having[0].origin}: column {column!r}: {mark!r}, which {len(having):,} training "
                 "rows have, means no label in SNLI, OCNLI and test sets",

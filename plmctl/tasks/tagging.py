@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import model_validator
 
 from plmctl.arrays import Ints, lengths_of, padded
-from plmctl.corpus.cells import label_name, look_alikes_of, written_value
+from plmctl.corpus.cells import look_alikes_of, text_name, written_value
 from plmctl.errors import ConfigError, DataError, did_you_mean
 from plmctl.metrics.modules import Kind
 from plmctl.metrics.spans import Scheme, is_entity_tag
@@ -387,7 +387,7 @@ def row_tags(
             "give one tag per word",
         )
     tags = [name_of(item, where) for item in items]
-    known = {label_name(label): label for label in labels or ()}
+    known = {text_name(label): label for label in labels or ()}
     known |= {label: label for label in labels or ()}
     for number, (word, tag) in enumerate(zip(words, tags, strict=True), 1):
         if not tag:
@@ -428,7 +428,7 @@ def _text_list(value: Any, row: Row, column: str, *, words: bool) -> list[Any]:
         # "[1]" may be a word: a list of words that was written as text has quotes.
         quoted = isinstance(read, list) and any(isinstance(item, str) for item in read)
         if not quoted and (words or not isinstance(read, list)):
-            if not words and _HALF_A_LIST.fullmatch(value):
+            if not words and (isinstance(read, dict) or _HALF_A_LIST.fullmatch(value)):
                 raise DataError(
                     f"{row.origin}: column {column!r}: {value:.60} looks like a list, and cannot "
                     "be read as one",

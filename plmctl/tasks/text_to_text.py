@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from plmctl.arrays import Ints, lengths_of, padded
-from plmctl.corpus.cells import label_name, written_value
+from plmctl.corpus.cells import MISSING, label_name, written_value
 from plmctl.errors import ConfigError, DataError
 from plmctl.metrics import squad, text
 from plmctl.metrics.modules import Kind
@@ -129,13 +129,22 @@ class TextToText(Task[Config], config=Config):
 
         Raises:
             ConfigError: Too many different targets to rank.
+            DataError: A target to rank that is no label.
         """
         config = self.config
         if config.cast and CASTS[config.cast].labels:
             return CASTS[config.cast].labels
         if config.decoding != "rank":
             return ()
-        targets = {self.targets(row)[0] for row in rows}
+        targets = set()
+        for row in rows:
+            target = self.targets(row)[0]
+            if not target or target in MISSING:
+                raise DataError(
+                    f"{row.origin}: column {config.written!r}: the target is {target!r}, no label",
+                    "leave the row out",
+                )
+            targets.add(target)
         if len(targets) > _MOST_LABELS:
             raise ConfigError(
                 f"task.decoding: rank scores every target for every row, and there are "
