@@ -222,7 +222,7 @@ def read_examples(prepared: PreparedFinetuning) -> LabelledExamples:
     few = make(next(iter(split.valid.values()))[:_FEW], use="score")
     for examples in valid.values():
         examples.check_metrics()
-    labels_of = partial(task.labels_of, labels=labels) if labels and task.has_labels else None
+    labels_of = partial(task.labels_of, labels=labels) if labels else None
     cut = {"train": train.cut, **{name: examples.cut for name, examples in valid.items()}}
     check = add_example_checks(
         check_rows(split.train, split.valid, columns, labels_of),

@@ -190,7 +190,7 @@ def check_rows(
         train: Training rows.
         valid: Validation rows, by the name of their set.
         columns: Text columns; rows with equal values in them are duplicates.
-        labels_of: The labels of rows; None: the task has none.
+        labels_of: The labels of rows; None, or nothing for all rows: the task has none.
 
     Returns:
         train, and each set of valid: the numbers of rows, of duplicates (rows with the text of an
@@ -208,7 +208,7 @@ def check_rows(
             "rows": len(rows),
             "duplicates": len(rows) - len(set(texts[name])),
             "half_empty": sum(not all(t.strip() for t in row) for row in texts[name]),
-            **({"labels": _label_counts(read[name])} if labels_of else {}),
+            **({"labels": _label_counts(read[name])} if read[name] else {}),
         }
         for name, rows in sides.items()
     }
@@ -216,7 +216,7 @@ def check_rows(
     first: dict[Texts, str] = {}
     for number, (row, text) in enumerate(zip(train, texts["train"], strict=True)):
         first.setdefault(text, row.origin)
-        names = tuple(name for _, name in read["train"][number]) if labels_of else ()
+        names = tuple(name for _, name in read["train"][number]) if read["train"] else ()
         labels.setdefault(text, set()).add(names)
     leaks = [
         f"{row.origin} is {first[text]}"
@@ -269,7 +269,7 @@ def _odd_labels(labels: Iterable[tuple[Any, str]]) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """A name in quotes; letters that could be taken for others as their numbers."""
+    """A name in quotes; letters that look like others as their numbers."""
     return repr(name) if name.isascii() else f"{name!r} ({ascii(name)[1:-1]})"
 
 

@@ -149,7 +149,7 @@ class Task(ABC, Generic[C]):
     """Whether the head has one output per label."""
 
     def labels_of(self, rows: Sequence[Row], labels: tuple[str, ...]) -> list[Labels]:
-        """The labels of each row as they are written, and their names.
+        """The labels of each row as they are written, and their names; nothing: it has none.
 
         Args:
             rows: Rows with labels.

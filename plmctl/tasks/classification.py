@@ -28,6 +28,7 @@ from plmctl.corpus.cells import (
     in_brackets,
     look_alikes_of,
     number_of,
+    text_name,
     written_value,
 )
 from plmctl.errors import ConfigError, DataError, did_you_mean, listed, nearest
@@ -550,6 +551,12 @@ def label_targets(config: Any, rows: Sequence[Row], labels: Sequence[str]) -> ND
         targets = [label_id(name, ids, row, column) for name, row in zip(names, rows, strict=True)]
         return np.array(targets, dtype=np.int64)
     if not isinstance(config.label, str):
+        if len(config.label) != len(labels):
+            raise ConfigError(
+                f"{len(config.label)} columns of labels, and {len(labels)} labels: "
+                f"{listed(labels)}",
+                "name the column of each label, in this order",
+            )
         bits = [[bit_cell(row, name) for name in config.label] for row in rows]
         return np.array(bits, dtype=np.float32)
     lists = [label_list(row, column, config.separator) for row in rows]
@@ -700,9 +707,10 @@ def positive_label(positive: str | Sequence[str] | None, labels: Sequence[str]) 
     if positive is None:
         return None
     wanted = [positive] if isinstance(positive, str) else list(positive)
+    ids = label_ids(labels)
     for name in wanted:
-        if name in labels:
-            return name
+        if (number := ids.get(name, ids.get(text_name(name)))) is not None:
+            return labels[number]
     known = nearest(wanted[0], labels) if wanted else ""
     raise ConfigError(f"task.positive: no label {', '.join(map(repr, wanted))}{known}")
 
@@ -757,10 +765,13 @@ def multi_label_weights(
 
 
 def _named_weights(weights: Mapping[str, float], labels: Sequence[str]) -> NDArray[np.float32]:
-    for name in weights:
-        if name not in labels:
+    ids = label_ids(labels)
+    named = np.ones(len(labels), dtype=np.float32)
+    for name, weight in weights.items():
+        number = ids.get(name, ids.get(text_name(name)))
+        if number is None:
             raise ConfigError(f"task.class_weights: no label {name!r}{nearest(name, labels)}")
-    named = np.array([weights.get(label, 1.0) for label in labels], dtype=np.float32)
+        named[number] = weight
     if not named.any():
         raise ConfigError("task.class_weights: every weight is 0", "then nothing is learned")
     return named

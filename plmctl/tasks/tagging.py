@@ -56,11 +56,11 @@ class Config(ScoredConfig):
 
     name: Literal["tagging"] = "tagging"
     tokens: str = "tokens"
-    """Column of the words: a list, or one text. In files of columns `tokens` is the first column,
-    and "0", "1", ... are all of them."""
+    """Column of the words: a list, or one text. In files of columns `tokens` is the first column
+    (of CoNLL-U the forms), and "0", "1", ... are all of them."""
     tags: str = "tags"
     """Column of the tags, one per word: a list, or one text separated by spaces. In files of
-    columns `tags` is the last column."""
+    columns `tags` is the last column, of CoNLL-U `upos`."""
     split: Literal["spaces", "characters"] = "spaces"
     """How a text is split into words if a row has no list; characters: for Chinese."""
     scheme: Literal["bio", "bioes", "pos"] = "bio"

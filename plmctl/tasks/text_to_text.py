@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from plmctl.corpus.labelled import Row
+    from plmctl.corpus.labelled import Labels, Row
     from plmctl.models.batch import Batch
     from plmctl.models.heads.text_generation import SpecialIds
     from plmctl.models.load import Start
@@ -152,6 +152,13 @@ class TextToText(Task[Config], config=Config):
                 "rank is for labels; write texts with `greedy` or `beam`",
             )
         return tuple(sorted(targets))
+
+    def labels_of(self, rows: Sequence[Row], labels: tuple[str, ...]) -> list[Labels]:
+        """The target of each row, if targets are ranked and no cast has fixed words for them."""
+        if self.config.cast or self.config.decoding != "rank":
+            return []
+        read = [reference_texts(nested_cell(row, self.config.written), row.origin) for row in rows]
+        return [[(texts[0], label_name(texts[0]))] for texts in read]
 
     def positions(self, max_length: int) -> int:
         """Source and target: a network that reads from left to right has both in one sequence."""

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from plmctl.config.sections import TableConfig
+from plmctl.config.sections import DataConfig, TableConfig
 from plmctl.corpus.labelled import Row, check_rows, read_rows, split_rows, summarize_checks
-from plmctl.corpus.source import Source
+from plmctl.corpus.reading import documents
+from plmctl.corpus.source import Source, resolve
 from plmctl.corpus.tabular import rows
 from plmctl.errors import DataError
 
@@ -378,6 +379,9 @@ def test_lists_of_rows_and_what_is_none(tmp_path: Path) -> None:
     for indent in (None, 1):
         name = write(tmp_path / "a.json", json.dumps(rows, indent=indent))
         assert [row.values for row in read_rows([name])] == rows
+        (source,) = resolve((name,))
+        texts = [document.text for document in documents(source, DataConfig(train=(name,)))]
+        assert texts == ["a", "b"]  # as a corpus, too
     lines = write(tmp_path / "a.jsonl", json.dumps(rows))
     with pytest.raises(DataError, match=r"a JSON list, not an object\n.*name it .json"):
         read_rows([lines])

@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from plmctl.corpus.labelled import Row, check_rows, read_rows
@@ -181,8 +182,18 @@ def test_columns_of_labels() -> None:
         False,
         True,
     ]
+    with pytest.raises(ConfigError, match="2 columns of labels, and 3 labels: x, y, z"):
+        task.labels_of(rows, ("x", "y", "z"))
     with pytest.raises(ValueError, match="are for multi_label"):
         CLASSIFICATION.Config(label=("a", "b"))
+
+
+def test_labels_that_a_config_names_have_the_same_forms() -> None:
+    from plmctl.tasks.classification import class_weights, positive_label
+
+    assert positive_label("1.0", ("0", "1")) == "1"
+    assert positive_label(("x", "good "), ("bad", "good")) == "good"
+    assert class_weights({"good ": 3}, np.array([0, 1]), ("bad", "good")).tolist() == [1, 3]
 
 
 def test_names_of_the_places_of_vectors() -> None:
