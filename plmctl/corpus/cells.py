@@ -83,6 +83,9 @@ _LIKE_LATIN = str.maketrans(
 )
 
 
+_UNSEEN = re.compile("[\u200c\u200d\ufe00-\ufe0f]")  # joiners, variants of a character
+
+
 def look_alikes(names: Iterable[str]) -> list[list[str]]:
     """Groups of names that look alike.
 
@@ -92,7 +95,7 @@ def look_alikes(names: Iterable[str]) -> list[list[str]]:
     groups: dict[str, list[str]] = {}
     for name in names:
         same = unicodedata.normalize("NFKC", name).translate(_LIKE_LATIN).casefold()
-        groups.setdefault("".join(c for c in same if c not in "\u200c\u200d"), []).append(name)
+        groups.setdefault(_UNSEEN.sub("", same), []).append(name)
     return [sorted(group) for group in groups.values() if len(group) > 1]
 
 

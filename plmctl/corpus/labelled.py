@@ -235,7 +235,7 @@ def _label_counts(rows: Iterable[Labels]) -> dict[str, int]:
     return dict(counts.most_common())
 
 
-_LIKE_MISSING = {name.casefold() for name in MISSING}
+_LIKE_MISSING = {"_", *(name.casefold() for name in MISSING)}  # CoNLL-U: no value
 
 
 def _odd_labels(labels: Iterable[tuple[Any, str]]) -> list[str]:
@@ -256,7 +256,7 @@ def _odd_labels(labels: Iterable[tuple[Any, str]]) -> list[str]:
     if missing := sorted(name for name in written if name.casefold() in _LIKE_MISSING):
         lines.append(
             f"{missing[0]!r} is learned as a label; if it means that there is none, leave these "
-            "rows out: empty labels, and `task.unlabelled=drop`"
+            "rows out (classification: make the label empty, and set `task.unlabelled: drop`)"
         )
     numbers = [name for name in written if number_of(name) is not None]
     decimals = [name for name in numbers if "." in name]

@@ -11,6 +11,7 @@ published code also goes over the position table).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -479,6 +480,13 @@ def _names_of_several(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
                 "labels",
                 "leave it out",
             )
+        texts = {str(one[0]) for one in lists if len(one) == 1}
+        if len(texts) > 1 and all(re.fullmatch("[01]{2,}", text) for text in texts):
+            raise DataError(
+                f"{rows[0].origin}: column {config.label!r}: {min(texts)} looks like a vector of 0 "
+                "and 1",
+                "write it as [0, 1, 0], or as 0,1,0",
+            )
         both = zip(rows, lists, strict=True)
         return _checked_names({name for row, of in both for name in list_names(row, config, of)}, 1)
     size = max(map(len, lists))
@@ -639,8 +647,7 @@ def list_names(row: Row, config: Config, values: Sequence[Any]) -> tuple[str, ..
     if len(set(numbers)) < len(numbers) or any("." in name for name in numbers):
         raise DataError(
             f"{where}: {list(values)!r:.80} is no list of labels",
-            "expected names, or vectors of 0 and 1 with as many places in each row; of another "
-            "model's labels: names",
+            "expected names, or vectors of 0 and 1 with the same number of places in each row",
         )
     return tuple(dict.fromkeys(filter(None, names)))
 
